@@ -1,0 +1,432 @@
+"""The words of autotune: frozen values, and `after`, which folds an event into a trial.
+
+Everything that decides (samplers, pruners, controllers, the study's rules) is a function of these
+values; nothing here touches the disk, a process, or a library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+Config = Mapping[str, Any]
+Params = Mapping[str, Any]
+Metrics = Mapping[str, float]
+
+
+class State(StrEnum):
+    """How a trial stands. Only REACHED carries a time to target."""
+
+    RUNNING = "RUNNING"
+    REACHED = "REACHED"
+    CENSORED = "CENSORED"
+    FAILED = "FAILED"
+    INFEASIBLE = "INFEASIBLE"
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """What a trainer yields: a point at which every rank may be stopped, changed or saved.
+
+    Args:
+        step: samples seen so far by all ranks together (so that the batch size may change).
+        evaluate: metrics now; called on every rank with the training clock paused.
+        state: a checkpoint of this rank, called only when one is wanted; what it returns arrives
+            as `config["state"]` on the same rank when the trial goes on. Tensors, numbers,
+            strings, lists and dicts only (it is read back with `torch.load(weights_only=True)`).
+        data_seconds: seconds since the last milestone spent waiting for input data.
+
+    A first milestone at the starting step (0, or the restored step) ends the set-up, which is
+    off the clock. A trainer that trains before its first milestone is charged for its set-up.
+    """
+
+    step: int
+    evaluate: Callable[[], Metrics]
+    state: Callable[[], dict[str, Any]] | None = None
+    data_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """Knobs that a controller turns at a milestone; `yield` returns it on every rank."""
+
+    lr_factor: float = 1.0
+    batch_size: int | None = None
+    momentum: float | None = None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a trial's seconds went. The parts are disjoint; all are maxima over ranks.
+
+    `queue`: suggested, waiting for workers. `setup`: before the first milestone. `data`: training
+    stalled on input. `train`: the rest of training. `eval`, `checkpoint`, `restore`: as named.
+    `decide`: ranks waiting at a milestone for the driver's decision.
+    """
+
+    queue: float = 0.0
+    setup: float = 0.0
+    data: float = 0.0
+    train: float = 0.0
+    eval: float = 0.0
+    checkpoint: float = 0.0
+    restore: float = 0.0
+    decide: float = 0.0
+
+    def __add__(self, other: Clock) -> Clock:
+        return Clock(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def seconds(self, kind: str) -> float:
+        """Seconds on the `train` clock (training and its data), or on `wall` (and evaluation)."""
+        training = self.data + self.train
+        return training if kind == "train" else training + self.eval
+
+    @property
+    def total(self) -> float:
+        return math.fsum(getattr(self, f.name) for f in fields(self))
+
+
+def slowest(clocks: Sequence[Clock]) -> Clock:
+    """Part by part the maximum over ranks, which started the stretch together."""
+    return Clock(*(max(getattr(c, f.name) for c in clocks) for f in fields(Clock)))
+
+
+@dataclass(frozen=True)
+class Report:
+    """A milestone as the driver saw it: `seconds` on the target's clock since the trial began."""
+
+    step: int
+    seconds: float
+    metrics: Metrics
+    clock: Clock = Clock()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trial's saved state: a folder with one file a rank, at `step`, with the clock then."""
+
+    step: int
+    path: str
+    clock: Clock = Clock()
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a trial ran on. Times are ranked only between equal stamps."""
+
+    device: str = ""
+    num_workers: int = 1
+    cpus_per_worker: float = 1.0
+    shared: bool = False
+
+    def __str__(self) -> str:
+        shared = ", shared" if self.shared else ""
+        return f"{self.num_workers} x {self.device} ({self.cpus_per_worker:g} CPU{shared})"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration's run towards the target; a value, replaced by `after` at every event.
+
+    `seconds` is the time to target of a REACHED trial and the time at which any other was last
+    seen: for a CENSORED trial the time to target is known only to be greater.
+    """
+
+    number: int
+    config: Config
+    params: Params | None = None
+    kind: str = "trial"
+    seed: int = 0
+    state: State = State.RUNNING
+    reason: str = ""
+    seconds: float = 0.0
+    reports: tuple[Report, ...] = ()
+    checkpoint: Checkpoint | None = None
+    attempts: int = 0
+    queue_seconds: float = 0.0
+    lost_seconds: float = 0.0
+    error: str = ""
+    hardware: Hardware = Hardware()
+
+    @property
+    def ended(self) -> bool:
+        return self.state is not State.RUNNING
+
+    @property
+    def time_to_target(self) -> float | None:
+        """Seconds until the target was met, or None if it was not."""
+        return self.seconds if self.state is State.REACHED else None
+
+    @property
+    def clock(self) -> Clock:
+        """Where the seconds went up to the last report."""
+        spent = self.reports[-1].clock if self.reports else Clock()
+        return replace(spent, queue=self.queue_seconds)
+
+    @property
+    def spent_seconds(self) -> float:
+        """Worker-group seconds that this trial has cost, lost attempts included."""
+        return self.clock.total - self.queue_seconds + self.lost_seconds
+
+
+# --- events: what happened, in the order of the journal --------------------------------------
+
+
+@dataclass(frozen=True)
+class Suggested:
+    """A trial was created. `params` is the sampler's point, None for a configuration outside."""
+
+    trial: int
+    config: Config
+    params: Params | None
+    kind: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """A worker group took the trial, at its checkpoint's step if it has one."""
+
+    trial: int
+    queue_seconds: float
+    hardware: Hardware
+
+
+@dataclass(frozen=True)
+class Reported:
+    """All ranks are waiting at a milestone."""
+
+    trial: int
+    report: Report
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A complete checkpoint is on disk."""
+
+    trial: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An attempt broke off (a worker died or hung, the driver was killed); the trial goes on."""
+
+    trial: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The trial's end. `reason` is never empty for a trial that did not reach the target."""
+
+    trial: int
+    state: State
+    reason: str
+    seconds: float
+    error: str = ""
+
+
+Event = Suggested | Started | Reported | Saved | Lost | Ended
+EVENTS: Mapping[str, type] = {
+    kind.__name__.lower(): kind for kind in (Suggested, Started, Reported, Saved, Lost, Ended)
+}
+
+
+def after(trial: Trial | None, event: Event) -> Trial:
+    """The trial after `event`; the only way in which a trial changes.
+
+    Raises:
+        ValueError: the event cannot follow (a second `Suggested`, an event before it).
+    """
+    if isinstance(event, Suggested):
+        if trial is not None:
+            raise ValueError(f"trial {event.trial} is suggested twice")
+        return Trial(event.trial, event.config, event.params, event.kind, event.seed)
+    if trial is None:
+        raise ValueError(f"trial {event.trial}: {type(event).__name__} before it was suggested")
+    match event:
+        case Started():
+            return replace(
+                trial,
+                state=State.RUNNING,
+                reason="",
+                attempts=trial.attempts + 1,
+                queue_seconds=trial.queue_seconds + event.queue_seconds,
+                hardware=event.hardware,
+            )
+        case Reported(report=report):
+            return replace(trial, reports=(*trial.reports, report), seconds=report.seconds)
+        case Saved(checkpoint=checkpoint):
+            return replace(trial, checkpoint=checkpoint)
+        case Lost():
+            return _back_at_checkpoint(trial)
+        case Ended():
+            return replace(
+                trial,
+                state=event.state,
+                reason=event.reason,
+                seconds=event.seconds,
+                error=event.error,
+            )
+
+
+def _back_at_checkpoint(trial: Trial) -> Trial:
+    """Drop what came after the checkpoint: it will be done, and reported, again."""
+    step = trial.checkpoint.step if trial.checkpoint else -1
+    kept = tuple(r for r in trial.reports if r.step <= step)
+    before = trial.reports[-1].clock.total if trial.reports else 0.0
+    now = kept[-1].clock.total if kept else 0.0
+    seconds = kept[-1].seconds if kept else 0.0
+    return replace(
+        trial, reports=kept, seconds=seconds, lost_seconds=trial.lost_seconds + before - now
+    )
+
+
+def fold(events: Sequence[Event]) -> dict[int, Trial]:
+    """All trials after all events: what a journal says."""
+    trials: dict[int, Trial] = {}
+    for event in events:
+        trials[event.trial] = after(trials.get(event.trial), event)
+    return trials
+
+
+# --- decisions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the trial on all ranks. The reason is recorded with it and must not be empty."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise ValueError("a stop needs a non-empty reason")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What "soonest" means: the metric, the value to reach, and the clock.
+
+    Args:
+        metric: a key of the metrics that the trainer's `evaluate` returns.
+        value: reached when the metric is at least (`mode="max"`) or at most (`"min"`) this.
+        mode: "max" or "min".
+        clock: "train" pauses for evaluation, "wall" counts it.
+        limit: seconds on that clock after which a trial is censored.
+        confirm: consecutive evaluations that must meet the value; the time is the last one's.
+
+    Raises:
+        ValueError: an argument outside its range, named with its value.
+    """
+
+    metric: str
+    value: float
+    _: KW_ONLY
+    limit: float
+    mode: str = "max"
+    clock: str = "train"
+    confirm: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.metric or not isinstance(self.metric, str):
+            raise ValueError(f"Target metric must be a metric's name but got {self.metric!r}")
+        _finite("Target value", self.value)
+        _finite("Target limit", self.limit)
+        if self.limit <= 0:
+            raise ValueError(f"Target limit must be more than 0 seconds but got {self.limit!r}")
+        if self.mode not in ("max", "min"):
+            raise ValueError(f"Target mode must be 'max' or 'min' but got {self.mode!r}")
+        if self.clock not in ("train", "wall"):
+            raise ValueError(f"Target clock must be 'train' or 'wall' but got {self.clock!r}")
+        if not isinstance(self.confirm, int) or self.confirm < 1:
+            raise ValueError(f"Target confirm must be an integer >= 1 but got {self.confirm!r}")
+
+    def met(self, reports: Sequence[Report]) -> bool:
+        """Whether the last `confirm` evaluations all meet the value."""
+        evaluated = [r for r in reports if self.metric in r.metrics][-self.confirm :]
+        return len(evaluated) == self.confirm and all(
+            self.shortfall(r.metrics[self.metric]) <= 0 for r in evaluated
+        )
+
+    def shortfall(self, value: float) -> float:
+        """How far `value` is from the target; 0 or less when it is met, inf when not a number."""
+        if math.isnan(value):
+            return math.inf
+        return self.value - value if self.mode == "max" else value - self.value
+
+    def best(self, trial: Trial) -> float | None:
+        """The best value that the trial reported, or None."""
+        values = [r.metrics[self.metric] for r in trial.reports if self.metric in r.metrics]
+        return min(values, key=self.shortfall, default=None)
+
+    def score(self, trial: Trial) -> float | None:
+        """The trial as one number, in seconds, lower is better; the only place that makes one.
+
+        A reached trial scores its time to target. A censored one scores between one and two
+        limits, in the order of its best metric: after every reached trial, and never the time at
+        which it was stopped, because that is a bound and not a result. Its order by best metric
+        is a heuristic (samplers that use ranks only see the order). Running, failed and
+        infeasible trials have no score: None.
+        """
+        if trial.state is State.REACHED:
+            return trial.seconds
+        if trial.state is not State.CENSORED:
+            return None
+        best = self.best(trial)
+        if best is None or not math.isfinite(best):
+            return 2 * self.limit
+        gap = max(self.shortfall(best), 0.0) / max(abs(self.value), 1e-12)
+        return self.limit * (1 + gap / (1 + gap))
+
+
+def _finite(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number but got {value!r}")
+
+
+def incumbent(trials: Sequence[Trial], like: Hardware | None = None) -> Trial | None:
+    """The fastest trial that reached the target, among those that ran on hardware `like` this."""
+    reached = [t for t in trials if t.state is State.REACHED and like in (None, t.hardware)]
+    return min(reached, key=lambda t: (t.seconds, t.number), default=None)
+
+
+def diverged(metrics: Metrics) -> str:
+    """The name of the first loss that is NaN or infinite, or an empty string."""
+    bad = (k for k, v in metrics.items() if "loss" in k.lower() and not math.isfinite(v))
+    return next(bad, "")
+
+
+@dataclass(frozen=True)
+class FailurePolicy:
+    """What the study does about workers that die, hang or fail.
+
+    Args:
+        hang_timeout: seconds without a milestone from every rank after which a trial is broken off.
+        max_retries: times a trial is started again from its last checkpoint after its workers
+            died or hung; an exception of the trainer itself is not retried.
+        max_consecutive_failed_trials: the study ends (exit code 4) after so many FAILED in a row.
+        checkpoint_interval: seconds of training between the checkpoints of a running trial.
+    """
+
+    hang_timeout: float = 600.0
+    max_retries: int = 2
+    max_consecutive_failed_trials: int = 5
+    checkpoint_interval: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("hang_timeout", 0.1), ("checkpoint_interval", 0.0)):
+            value = getattr(self, name)
+            _finite(name, value)
+            if value < lowest:
+                raise ValueError(f"{name} must be at least {lowest} seconds but got {value!r}")
+        for name, least in (("max_retries", 0), ("max_consecutive_failed_trials", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be an integer >= {least} but got {value!r}")
+
+
