@@ -35,8 +35,10 @@ class Scaling:
         _whole("num_workers", self.num_workers)
         if self.max_concurrent_trials is not None:
             _whole("max_concurrent_trials", self.max_concurrent_trials)
-        for name, value in (("cpus_per_worker", self.cpus_per_worker),
-                            ("gpus_per_worker", self.gpus_per_worker)):
+        for name, value in (
+            ("cpus_per_worker", self.cpus_per_worker),
+            ("gpus_per_worker", self.gpus_per_worker),
+        ):
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
                 raise ValueError(f"Scaling {name} must be a number >= 0 but got {value!r}")
             if value > 1 and value != int(value):
@@ -85,14 +87,20 @@ class Experiment:
     failure: FailurePolicy = field(default_factory=FailurePolicy)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", self.name):
+        if not isinstance(self.name, str) or not re.fullmatch(
+            r"[A-Za-z0-9][\w.-]{0,99}", self.name
+        ):
             raise ValueError(
                 f"Experiment name must be letters, digits, '-', '_' and '.', but got {self.name!r}"
             )
         if not callable(self.train):
             raise TypeError(f"Experiment train must be a function but got {self.train!r}")
-        for name, kind in (("space", SearchSpace), ("target", Target), ("scaling", Scaling),
-                           ("failure", FailurePolicy)):
+        for name, kind in (
+            ("space", SearchSpace),
+            ("target", Target),
+            ("scaling", Scaling),
+            ("failure", FailurePolicy),
+        ):
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(
                     f"Experiment {name} must be a {kind.__name__} but got {getattr(self, name)!r}"

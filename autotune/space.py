@@ -80,7 +80,9 @@ class Int:
             return f"a power of two from {self.low} to {self.high}"
         on_grid = (value - self.low) % self.step == 0
         stepped = f" in steps of {self.step}" if self.step > 1 else ""
-        return "" if inside and on_grid else f"a whole number from {self.low} to {self.high}{stepped}"
+        return (
+            "" if inside and on_grid else f"a whole number from {self.low} to {self.high}{stepped}"
+        )
 
 
 @dataclass(frozen=True)
@@ -320,7 +322,9 @@ def _check_range(kind: str, low: float, high: float, log: bool) -> None:
 def _check_when(name: str, when: When | None, known: Mapping[str, Parameter | Fixed]) -> None:
     for parent, wanted in (when or {}).items():
         if parent not in known:
-            raise ValueError(f"{name}: when: {unknown('parameter declared before it', parent, known)}")
+            raise ValueError(
+                f"{name}: when: {unknown('parameter declared before it', parent, known)}"
+            )
         parameter = known[parent]
         if isinstance(parameter, Fixed):
             continue
@@ -338,7 +342,9 @@ def _values(wanted: Any) -> tuple[Any, ...]:
 
 
 def _say(when: When | None) -> str:
-    return " and ".join(f"{k} is {' or '.join(map(repr, _values(v)))}" for k, v in (when or {}).items())
+    return " and ".join(
+        f"{k} is {' or '.join(map(repr, _values(v)))}" for k, v in (when or {}).items()
+    )
 
 
 def _allowed(parameter: Parameter) -> str:

@@ -131,6 +131,8 @@ class Hardware:
 class Trial:
     """One configuration's run towards the target; a value, replaced by `after` at every event.
 
+    `kind` is "trial", "baseline" or "confirm". `placed` says that a worker group has it.
+
     `seconds` is the time to target of a REACHED trial and the time at which any other was last
     seen: for a CENSORED trial the time to target is known only to be greater.
     """
@@ -145,9 +147,14 @@ class Trial:
     seconds: float = 0.0
     reports: tuple[Report, ...] = ()
     checkpoint: Checkpoint | None = None
+    placed: bool = False
     attempts: int = 0
+    retries: int = 0
+    waiting_since: float = 0.0
+    ended_at: float | None = None
     queue_seconds: float = 0.0
     lost_seconds: float = 0.0
+    detail: str = ""
     error: str = ""
     hardware: Hardware = Hardware()
 
@@ -172,7 +179,7 @@ class Trial:
         return self.clock.total - self.queue_seconds + self.lost_seconds
 
 
-# --- events: what happened, in the order of the journal --------------------------------------
+# --- events: what happened, in the order of the journal; `at` is seconds since the study began ---
 
 
 @dataclass(frozen=True)
@@ -184,6 +191,7 @@ class Suggested:
     params: Params | None
     kind: str
     seed: int
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -193,6 +201,7 @@ class Started:
     trial: int
     queue_seconds: float
     hardware: Hardware
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -201,6 +210,7 @@ class Reported:
 
     trial: int
     report: Report
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -209,14 +219,20 @@ class Saved:
 
     trial: int
     checkpoint: Checkpoint
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
 class Lost:
-    """An attempt broke off (a worker died or hung, the driver was killed); the trial goes on."""
+    """An attempt broke off and the trial goes on from its checkpoint.
+
+    `broke`: a worker died or hung, which counts as a retry; otherwise the driver itself went away.
+    """
 
     trial: int
     reason: str
+    broke: bool = True
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -227,7 +243,9 @@ class Ended:
     state: State
     reason: str
     seconds: float
+    detail: str = ""
     error: str = ""
+    at: float = 0.0
 
 
 Event = Suggested | Started | Reported | Saved | Lost | Ended
@@ -245,7 +263,14 @@ def after(trial: Trial | None, event: Event) -> Trial:
     if isinstance(event, Suggested):
         if trial is not None:
             raise ValueError(f"trial {event.trial} is suggested twice")
-        return Trial(event.trial, event.config, event.params, event.kind, event.seed)
+        return Trial(
+            event.trial,
+            event.config,
+            event.params,
+            event.kind,
+            event.seed,
+            waiting_since=event.at,
+        )
     if trial is None:
         raise ValueError(f"trial {event.trial}: {type(event).__name__} before it was suggested")
     match event:
@@ -253,7 +278,7 @@ def after(trial: Trial | None, event: Event) -> Trial:
             return replace(
                 trial,
                 state=State.RUNNING,
-                reason="",
+                placed=True,
                 attempts=trial.attempts + 1,
                 queue_seconds=trial.queue_seconds + event.queue_seconds,
                 hardware=event.hardware,
@@ -263,14 +288,26 @@ def after(trial: Trial | None, event: Event) -> Trial:
         case Saved(checkpoint=checkpoint):
             return replace(trial, checkpoint=checkpoint)
         case Lost():
-            return _back_at_checkpoint(trial)
+            return replace(
+                _back_at_checkpoint(trial),
+                state=State.RUNNING,
+                reason="",
+                detail="",
+                placed=False,
+                ended_at=None,
+                retries=trial.retries + event.broke,
+                waiting_since=event.at,
+            )
         case Ended():
             return replace(
                 trial,
                 state=event.state,
+                placed=False,
                 reason=event.reason,
                 seconds=event.seconds,
+                detail=event.detail,
                 error=event.error,
+                ended_at=event.at,
             )
 
 
@@ -299,9 +336,10 @@ def fold(events: Sequence[Event]) -> dict[int, Trial]:
 
 @dataclass(frozen=True)
 class Stop:
-    """End the trial on all ranks. The reason is recorded with it and must not be empty."""
+    """End the trial on all ranks: a reason in one word (never empty), and the numbers behind it."""
 
     reason: str
+    detail: str = ""
 
     def __post_init__(self) -> None:
         if not self.reason:
@@ -428,5 +466,3 @@ class FailurePolicy:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be an integer >= {least} but got {value!r}")
-
-

@@ -1,0 +1,105 @@
+"""autotune finds the configuration and the schedules that reach a target accuracy soonest.
+
+Importing this package is light: Ray, Optuna, MLflow and torch are loaded when they are needed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.errors import StudyError, UserError
+    from autotune.experiment import Experiment, Scaling
+    from autotune.reporting import StopTrial, report
+    from autotune.result import StudyResult
+    from autotune.schedules import (
+        WSD,
+        Constant,
+        Cosine,
+        Exponential,
+        InverseSqrt,
+        Linear,
+        OneCycle,
+        Piecewise,
+        Polynomial,
+        Stages,
+        Step,
+    )
+    from autotune.space import (
+        Choice,
+        Constraint,
+        Fixed,
+        Float,
+        Int,
+        ScheduleSpace,
+        SearchSpace,
+    )
+    from autotune.study import run
+    from autotune.trial import Change, FailurePolicy, Milestone, Report, State, Stop, Target, Trial
+
+_WHERE = {
+    "autotune.errors": ("StudyError", "UserError"),
+    "autotune.experiment": ("Experiment", "Scaling"),
+    "autotune.reporting": ("StopTrial", "report"),
+    "autotune.result": ("StudyResult",),
+    "autotune.schedules": (
+        "Constant", "Cosine", "Exponential", "InverseSqrt", "Linear", "OneCycle", "Piecewise",
+        "Polynomial", "Stages", "Step", "WSD",
+    ),
+    "autotune.space": (
+        "Choice", "Constraint", "Fixed", "Float", "Int", "ScheduleSpace", "SearchSpace",
+    ),
+    "autotune.study": ("run",),
+    "autotune.trial": (
+        "Change", "FailurePolicy", "Milestone", "Report", "State", "Stop", "Target", "Trial",
+    ),
+}  # fmt: skip
+_HOME = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "Change",
+    "Choice",
+    "Constant",
+    "Constraint",
+    "Cosine",
+    "Experiment",
+    "Exponential",
+    "FailurePolicy",
+    "Fixed",
+    "Float",
+    "Int",
+    "InverseSqrt",
+    "Linear",
+    "Milestone",
+    "OneCycle",
+    "Piecewise",
+    "Polynomial",
+    "Report",
+    "Scaling",
+    "ScheduleSpace",
+    "SearchSpace",
+    "Stages",
+    "State",
+    "Step",
+    "Stop",
+    "StopTrial",
+    "StudyError",
+    "StudyResult",
+    "Target",
+    "Trial",
+    "UserError",
+    "WSD",
+    "report",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'autotune' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,267 @@
+"""Inside a worker: one rank of a group. It owns the trainer's generator and the trial's clock.
+
+A rank runs its trainer from milestone to milestone and then returns, so that it does nothing
+without the driver's answer: what stops on one rank stops on all. It knows torch, and not Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from autotune import reporting
+from autotune.pools import Launch, warm
+from autotune.trial import Change, Clock, Milestone
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What one rank did between two answers of the driver.
+
+    `kind` is `milestone`, `finished`, `stopped` or `raised`; `worn` says why the process should
+    not be used for another trial.
+    """
+
+    kind: str
+    step: int = 0
+    metrics: Mapping[str, float] | None = None
+    clock: Clock = Clock()
+    can_save: bool = False
+    saved: bool = False
+    error: str = ""
+    reason: str = ""
+    out_of_memory: bool = False
+    worn: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker process runs."""
+
+    node: str
+    host: str
+    pid: int
+    cores: tuple[int, ...]
+    device: str
+
+
+class Rank:
+    """One warm process of a worker group.
+
+    Args:
+        train: the trainer, pickled by the driver of this study.
+        path: the driver's `sys.path`, from which the trainer is imported.
+        rank, world_size: this process's place in its group.
+    """
+
+    def __init__(self, train: bytes, path: list[str], rank: int, world_size: int) -> None:
+        sys.path.extend(p for p in path if p not in sys.path)
+        self._train: Callable[[dict[str, Any]], Any] = cloudpickle.loads(train)
+        self._rank = rank
+        self._world_size = world_size
+        self._steps: reporting.Steps | None = None
+        self._milestone: Milestone | None = None
+        self._answered = 0.0
+        self._store: TCPStore | None = None
+
+    # --- becoming a group ---------------------------------------------------------------------
+
+    def place(self, node: str, host: str) -> Place:
+        """Say where this process is and which cores it may use."""
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        cuda = torch.cuda.is_available()
+        device = torch.cuda.get_device_name() if cuda else _cpu_name()
+        return Place(node, host, os.getpid(), cores, device)
+
+    def serve(self, host: str) -> int:
+        """On rank 0: open the store at which the group meets; returns its port."""
+        store = TCPStore(host, 0, self._world_size, is_master=True, wait_for_workers=False)
+        self._store = store
+        return int(store.port)
+
+    def join(self, host: str, port: int, cores: tuple[int, ...], timeout: float) -> None:
+        """Take `cores` (none: keep all), join the process group, and remember the clean state."""
+        if cores:
+            for thread in os.listdir("/proc/self/task"):
+                os.sched_setaffinity(int(thread), cores)
+            torch.set_num_threads(len(cores))
+        os.environ.update(
+            RANK=str(self._rank),
+            WORLD_SIZE=str(self._world_size),
+            LOCAL_RANK="0",
+            MASTER_ADDR=host,
+            MASTER_PORT=str(port),
+        )
+        if self._store is None:
+            self._store = TCPStore(host, port, self._world_size, is_master=False)
+        self._backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        self._timeout = timedelta(seconds=timeout)
+        self._group = 0
+        self._open_group()
+        self._clean = warm.snapshot()
+        self._baseline_bytes = 0
+
+    def _open_group(self) -> None:
+        assert self._store is not None
+        self._group += 1
+        dist.init_process_group(
+            self._backend,
+            store=PrefixStore(f"group-{self._group}", self._store),
+            rank=self._rank,
+            world_size=self._world_size,
+            timeout=self._timeout,
+        )
+
+    # --- one trial ----------------------------------------------------------------------------
+
+    def start(self, launch: Launch) -> Stretch:
+        """Begin a trial and run it to its first milestone."""
+        begin = time.perf_counter()
+        clock = Clock()
+        try:
+            warm.seed_all(launch.seed)
+            config = {**launch.config, "seed": launch.seed}
+            if launch.checkpoint is not None:
+                config["state"] = self._load(Path(launch.checkpoint.path))
+                clock = Clock(restore=time.perf_counter() - begin)
+            self._start_step = launch.checkpoint.step if launch.checkpoint else 0
+            self._milestone = None
+            self._steps = reporting.steps(self._train, config)
+            return self._advance(None, clock)
+        except BaseException as error:
+            return self._raised(error)
+
+    def resume(self, change: Change | None, save: str | None) -> Stretch:
+        """Go on to the next milestone, saving the state first if a folder is given."""
+        clock = Clock(decide=time.perf_counter() - self._answered)
+        try:
+            clock, saved = self._save(save, clock)
+            return replace(self._advance(change, clock), saved=saved)
+        except BaseException as error:
+            return self._raised(error)
+
+    def stop(self, save: str | None) -> Stretch:
+        """Close the trainer at its milestone, saving its state first if a folder is given."""
+        saved = False
+        try:
+            _, saved = self._save(save, Clock())
+            return replace(self._finish("stopped"), saved=saved)
+        except BaseException as error:
+            return replace(self._raised(error), kind="stopped", saved=saved)
+
+    def _advance(self, change: Change | None, clock: Clock) -> Stretch:
+        assert self._steps is not None
+        before, begin = self._milestone, time.perf_counter()
+        try:
+            milestone = self._steps.send(change if before is not None else None)
+        except StopIteration:
+            return self._finish("finished")
+        _synchronize()
+        trained = time.perf_counter()
+        _check(milestone, before)
+        self._milestone = milestone
+        can_save = milestone.state is not None
+        if before is None and milestone.step == self._start_step:
+            clock = replace(clock, setup=trained - begin)
+            return self._answer(Stretch("milestone", milestone.step, {}, clock, can_save))
+        metrics = _metrics(milestone.evaluate())
+        _synchronize()
+        data = min(max(milestone.data_seconds, 0.0), trained - begin)
+        evaluated = time.perf_counter() - trained
+        clock = replace(clock, data=data, train=trained - begin - data, eval=evaluated)
+        return self._answer(Stretch("milestone", milestone.step, metrics, clock, can_save))
+
+    def _answer(self, stretch: Stretch) -> Stretch:
+        self._answered = time.perf_counter()
+        return stretch
+
+    def _save(self, folder: str | None, clock: Clock) -> tuple[Clock, bool]:
+        """Write this rank's state into `folder`, whole or not at all."""
+        if folder is None or self._milestone is None or self._milestone.state is None:
+            return clock, False
+        begin = time.perf_counter()
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        part = path / f"rank-{self._rank}.part"
+        torch.save(self._milestone.state(), part)
+        with open(part, "rb") as written:
+            os.fsync(written.fileno())
+        part.replace(path / f"rank-{self._rank}.pt")
+        return replace(clock, checkpoint=time.perf_counter() - begin), True
+
+    def _load(self, folder: Path) -> dict[str, Any]:
+        state: dict[str, Any] = torch.load(
+            folder / f"rank-{self._rank}.pt", map_location="cpu", weights_only=True
+        )
+        return state
+
+    # --- and its end --------------------------------------------------------------------------
+
+    def _finish(self, kind: str) -> Stretch:
+        """Close the generator (its `finally` runs on every rank) and clean the process."""
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = self._milestone = None
+        groups = len(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else 0
+        if groups != 1:  # the trial opened groups of its own, or closed ours
+            if groups:
+                dist.destroy_process_group()
+            self._open_group()
+        warm.restore(self._clean)
+        self._baseline_bytes = self._baseline_bytes or warm.rss_bytes()
+        return Stretch(kind, worn=warm.leavings(self._clean, self._baseline_bytes))
+
+    def _raised(self, error: BaseException) -> Stretch:
+        text = "".join(traceback.format_exception(error)).strip()
+        line = str(error).strip().partition("\n")[0][:300]
+        reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
+        memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        worn = "the trainer raised"
+        return Stretch("raised", error=text, reason=reason, out_of_memory=memory, worn=worn)
+
+
+def _synchronize() -> None:
+    if warm.gpu_in_use():
+        torch.cuda.synchronize()
+
+
+def _check(milestone: object, before: Milestone | None) -> None:
+    if not isinstance(milestone, Milestone):
+        raise TypeError(f"the trainer must yield autotune.Milestone but got {milestone!r:.80}")
+    if not isinstance(milestone.step, int):
+        raise TypeError(f"Milestone step must be a whole number but got {milestone.step!r}")
+    if before is not None and milestone.step <= before.step:
+        raise ValueError(
+            f"Milestone step must grow but got {milestone.step} after {before.step}: "
+            "it counts the samples seen so far by all ranks"
+        )
+
+
+def _metrics(values: object) -> dict[str, float]:
+    if not isinstance(values, Mapping):
+        raise TypeError(f"evaluate must return a dict of metrics but got {values!r:.80}")
+    try:
+        return {str(name): float(value) for name, value in values.items()}
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"evaluate must return numbers: {error} in {values!r:.200}") from None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "CPU"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "CPU")

@@ -1,0 +1,464 @@
+"""Warm worker groups on Ray: the only file that knows Ray.
+
+A group is `num_workers` actors in one placement group, with torch imported and a process group
+open. It runs one trial after another; a trial's start is one call of each actor. Every answer of an
+actor arrives in one inbox, so that the study's loop sleeps until something happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from autotune.errors import StudyError, UserError
+from autotune.experiment import Scaling
+from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
+from autotune.pools.rank import Place, Rank, Stretch
+from autotune.recipes import is_recipe_file
+from autotune.trial import Change, Checkpoint, Clock, Hardware, Report, slowest
+
+_GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
+_START_SECONDS = 600.0  # for a group's processes to start and meet
+_MOST_STARTS = 3  # groups in a row that may fail to start before the study gives up
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """What came into the inbox: rank `rank`'s answer number `turn` of group `group`."""
+
+    group: int
+    turn: int
+    rank: int
+    answer: Stretch | BaseException
+
+
+@dataclass
+class _Group:
+    """One worker group. `state` is `starting`, `idle`, `running` or `closing`."""
+
+    number: int
+    placement: Any
+    actors: list[Any] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    hardware: Hardware = Hardware()
+    cores: list[tuple[int, ...]] = field(default_factory=list)
+    state: str = "starting"
+    launch: Launch | None = None
+    clock: Clock = Clock()
+    save: Path | None = None
+    step: int = 0
+    turn: int = 0
+    answers: dict[int, Stretch | BaseException] = field(default_factory=dict)
+    deadline: float = float("inf")
+
+
+class RayPool:
+    """Runs trials on warm worker groups of a Ray cluster, as many as fit.
+
+    Args:
+        train: the trainer.
+        scaling: workers of one trial; `max_concurrent_trials` bounds the number of groups.
+        hang_timeout: seconds without an answer from every rank after which a group is ended.
+        address: a running cluster's address; None starts Ray on this machine, unless this process
+            is connected already.
+
+    Raises:
+        UserError: no cluster at the address, or one on which a trial can never fit.
+    """
+
+    realtime = True
+
+    def __init__(
+        self,
+        train: Callable[[dict[str, Any]], Any],
+        scaling: Scaling,
+        *,
+        hang_timeout: float = 600.0,
+        address: str | None = None,
+    ) -> None:
+        self._owns_ray = _connect(address)
+        try:
+            most, strategy = fit(scaling, _node_resources())
+        except UserError:
+            self._leave_ray()
+            raise
+        self._scaling = scaling
+        self._hang_timeout = hang_timeout
+        self._strategy = strategy
+        self._train = _pickled(train)
+        self._inbox: queue.SimpleQueue[_Arrived | None] = queue.SimpleQueue()
+        self._groups: dict[int, _Group] = {}
+        self._free_cores: dict[str, set[int]] = {}
+        self._failed_starts = 0
+        for number in range(min(most, scaling.max_concurrent_trials or most)):
+            bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
+            bundle = {k: v for k, v in bundle.items() if v}
+            placement = placement_group([bundle] * scaling.num_workers, strategy=strategy)
+            self._groups[number] = _Group(number, placement)
+            self._open(self._groups[number])
+
+    # --- the protocol -------------------------------------------------------------------------
+
+    def busy(self) -> int:
+        return sum(g.state in ("running", "closing") for g in self._groups.values())
+
+    def capacity(self) -> int:
+        return sum(g.state == "idle" for g in self._groups.values())
+
+    def start(self, launch: Launch) -> Hardware:
+        group = next(g for g in self._groups.values() if g.state == "idle")
+        group.state, group.launch = "running", launch
+        group.clock, group.save = launch.base, None
+        self._ask(group, "start", launch)
+        return group.hardware
+
+    def resume(self, trial: int, change: Change | None, save: Path | None) -> None:
+        group = self._of(trial)
+        group.save = save
+        self._ask(group, "resume", change, str(save) if save else None)
+
+    def stop(self, trial: int, save: Path | None) -> None:
+        group = self._of(trial)
+        group.state, group.save = "closing", save
+        self._ask(group, "stop", str(save) if save else None)
+
+    def wait(self, timeout: float | None) -> Signal | None:
+        end = time.monotonic() + timeout if timeout is not None else float("inf")
+        while True:
+            now = time.monotonic()
+            late = min(self._groups.values(), key=lambda g: g.deadline)
+            if late.deadline <= now:
+                return self._overdue(late)
+            until = min(end, late.deadline)
+            try:
+                wait = max(until - now, 0.0) if until < float("inf") else None
+                arrived = self._inbox.get(timeout=wait)
+            except queue.Empty:
+                if time.monotonic() >= end:
+                    return None
+                continue
+            if arrived is None:
+                return None
+            if self._take(arrived):
+                return self._concluded(self._groups[arrived.group])
+
+    def wake(self) -> None:
+        self._inbox.put(None)
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def close(self) -> None:
+        for group in self._groups.values():
+            self._kill(group)
+            remove_placement_group(group.placement)
+        self._groups.clear()
+        self._leave_ray()
+
+    # --- turns: every rank is asked, every rank answers -----------------------------------------
+
+    def _of(self, trial: int) -> _Group:
+        groups = (g for g in self._groups.values() if g.launch and g.launch.trial == trial)
+        return next(groups)
+
+    def _ask(self, group: _Group, method: str, *arguments: Any) -> None:
+        refs = [getattr(actor, method).remote(*arguments) for actor in group.actors]
+        self._expect(group, refs, self._hang_timeout)
+
+    def _expect(self, group: _Group, refs: list[Any], seconds: float) -> None:
+        group.turn += 1
+        group.answers.clear()
+        group.deadline = time.monotonic() + seconds
+        for rank, ref in enumerate(refs):
+            self._forward(ref, group.number, group.turn, rank)
+
+    def _forward(self, ref: Any, group: int, turn: int, rank: int) -> None:
+        def done(future: Any) -> None:
+            error = future.exception()
+            answer = error if error is not None else future.result()
+            self._inbox.put(_Arrived(group, turn, rank, answer))
+
+        ref.future().add_done_callback(done)
+
+    def _take(self, arrived: _Arrived) -> bool:
+        """File an answer; whether the group's turn is over."""
+        group = self._groups[arrived.group]
+        if arrived.turn != group.turn:
+            return False
+        group.answers[arrived.rank] = arrived.answer
+        if len(group.answers) == self._scaling.num_workers:
+            return True
+        if isinstance(arrived.answer, BaseException) or arrived.answer.kind == "raised":
+            group.deadline = min(group.deadline, time.monotonic() + _GRACE_SECONDS)
+        return False
+
+    def _overdue(self, group: _Group) -> Signal | None:
+        """A turn that is not over in time: ranks hang, or died with others waiting for them."""
+        silent = [r for r in range(self._scaling.num_workers) if r not in group.answers]
+        if group.state != "starting" and not _troubled(group):
+            names = ", ".join(self._name(group, rank) for rank in silent)
+            return self._broken(
+                group, f"worker hung: {names} gave no sign in {self._hang_timeout:g} s"
+            )
+        return self._concluded(group)
+
+    def _concluded(self, group: _Group) -> Signal | None:
+        """What the answers of a turn mean together."""
+        group.deadline = float("inf")
+        if group.state == "starting":
+            self._started(group)
+            return None
+        assert group.launch is not None
+        trial = group.launch.trial
+        dead = [r for r, a in group.answers.items() if isinstance(a, BaseException)]
+        if dead:
+            names = ", ".join(self._name(group, rank) for rank in sorted(dead))
+            return self._broken(group, f"worker died: {names}")
+        answers = {r: a for r, a in sorted(group.answers.items()) if isinstance(a, Stretch)}
+        if group.state == "closing":
+            saved = self._checkpoint(group) if all(a.saved for a in answers.values()) else None
+            self._release(group, answers)
+            return Stopped(trial, saved)
+        if any(a.kind == "raised" for a in answers.values()):
+            return self._raised(group, answers)
+        if len({(a.kind, a.step) for a in answers.values()}) > 1:
+            return self._disagree(group, answers)
+        if answers[0].kind == "finished":
+            self._release(group, answers)
+            return Finished(trial)
+        return self._progress(group, list(answers.values()))
+
+    # --- what a turn can mean -------------------------------------------------------------------
+
+    def _progress(self, group: _Group, answers: list[Stretch]) -> Progress:
+        assert group.launch is not None
+        saved = self._checkpoint(group) if all(a.saved for a in answers) else None
+        group.clock = group.clock + slowest([a.clock for a in answers])
+        first = answers[0]
+        group.step = first.step
+        seconds = group.clock.seconds(group.launch.clock)
+        report = Report(first.step, seconds, first.metrics or {}, group.clock)
+        return Progress(group.launch.trial, report, all(a.can_save for a in answers), saved)
+
+    def _checkpoint(self, group: _Group) -> Checkpoint:
+        return Checkpoint(group.step, str(group.save), group.clock)
+
+    def _raised(self, group: _Group, answers: dict[int, Stretch]) -> Raised:
+        assert group.launch is not None
+        raised = {r: a for r, a in answers.items() if a.kind == "raised"}
+        first = next(iter(raised.values()))
+        texts: dict[str, list[int]] = {}
+        for rank, answer in raised.items():
+            texts.setdefault(answer.error, []).append(rank)
+        parts = [f"{_ranks(ranks)}:\n{text}" for text, ranks in texts.items()]
+        silent = [r for r in range(self._scaling.num_workers) if r not in raised]
+        if silent:
+            parts.append(f"{_ranks(silent)}: raised nothing")
+        memory = any(a.out_of_memory for a in raised.values())
+        reason = next((a.reason for a in raised.values() if a.out_of_memory), first.reason)
+        trial = group.launch.trial
+        self._replace(group)
+        return Raised(trial, "\n\n".join(parts), reason, memory)
+
+    def _disagree(self, group: _Group, answers: dict[int, Stretch]) -> Raised:
+        assert group.launch is not None
+        at = [f"rank {r} {a.kind} at step {a.step}" for r, a in answers.items()]
+        trial = group.launch.trial
+        self._replace(group)
+        text = f"the ranks are not at the same milestone: {', '.join(at)}"
+        return Raised(trial, text, text)
+
+    def _broken(self, group: _Group, reason: str) -> Signal:
+        assert group.launch is not None
+        trial, closing = group.launch.trial, group.state == "closing"
+        self._replace(group)
+        return Stopped(trial) if closing else Broke(trial, reason)
+
+    def _name(self, group: _Group, rank: int) -> str:
+        place = group.places[rank]
+        return f"rank {rank} (pid {place.pid} on {place.host})"
+
+    def _release(self, group: _Group, answers: dict[int, Stretch]) -> None:
+        """The group is free for the next trial, unless one of its processes is worn out."""
+        group.launch, group.save = None, None
+        if any(a.worn for a in answers.values()):
+            self._replace(group)
+        else:
+            group.state = "idle"
+
+    # --- the life of a group --------------------------------------------------------------------
+
+    def _open(self, group: _Group) -> None:
+        """Start the group's processes; they are placed and joined when all have answered."""
+        scaling = self._scaling
+        group.state, group.launch = "starting", None
+        actor = ray.remote(_Worker).options
+        group.actors = [
+            actor(
+                num_cpus=scaling.cpus_per_worker,
+                num_gpus=scaling.gpus_per_worker,
+                max_restarts=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    group.placement, placement_group_bundle_index=rank
+                ),
+                runtime_env={"env_vars": _worker_environment(scaling, self._strategy)},
+            ).remote(self._train, sys.path, rank, scaling.num_workers)
+            for rank in range(scaling.num_workers)
+        ]
+        group.places = []
+        self._expect(group, [a.locate.remote() for a in group.actors], _START_SECONDS)
+
+    def _started(self, group: _Group) -> None:
+        """One step of starting is over: from processes to places, from places to a group."""
+        wrong = [a for a in group.answers.values() if isinstance(a, BaseException)]
+        if wrong or len(group.answers) < self._scaling.num_workers:
+            return self._failed_start(group, wrong[0] if wrong else None)
+        answers: list[Any] = [group.answers[r] for r in range(self._scaling.num_workers)]
+        if not group.places:
+            group.places = answers
+            self._give_cores(group)
+            port = group.actors[0].serve.remote(group.places[0].host)
+            host = group.places[0].host
+            timeout = self._hang_timeout
+            refs = [
+                actor.join.remote(host, port, cores, timeout)
+                for actor, cores in zip(group.actors, group.cores, strict=True)
+            ]
+            return self._expect(group, refs, _START_SECONDS)
+        self._failed_starts = 0
+        group.state = "idle"
+        return None
+
+    def _failed_start(self, group: _Group, error: BaseException | None) -> None:
+        self._failed_starts += 1
+        if self._failed_starts >= _MOST_STARTS:
+            what = str(error).strip() if error else f"no answer in {_START_SECONDS:g} s"
+            raise StudyError(f"worker processes do not start: {what}")
+        self._replace(group)
+
+    def _give_cores(self, group: _Group) -> None:
+        """Cores of its own for each rank, so that trials do not time each other."""
+        scaling, shared = self._scaling, self._scaling.shared
+        wanted = int(scaling.cpus_per_worker)
+        group.cores = []
+        for place in group.places:
+            free = self._free_cores.setdefault(place.node, set(place.cores))
+            cores = tuple(sorted(free)[:wanted]) if not shared else ()
+            shared = shared or len(cores) < wanted
+            cores = () if shared else cores
+            free.difference_update(cores)
+            group.cores.append(cores)
+        device = group.places[0].device
+        group.hardware = Hardware(device, scaling.num_workers, scaling.cpus_per_worker, shared)
+
+    def _replace(self, group: _Group) -> None:
+        self._kill(group)
+        self._open(group)
+
+    def _kill(self, group: _Group) -> None:
+        for place, cores in zip(group.places, group.cores, strict=False):
+            self._free_cores[place.node].update(cores)
+        group.cores = []
+        group.turn += 1
+        group.deadline = float("inf")
+        for actor in group.actors:
+            ray.kill(actor, no_restart=True)
+        group.actors = []
+
+    def _leave_ray(self) -> None:
+        if self._owns_ray:
+            ray.shutdown()
+
+
+class _Worker(Rank):
+    """A rank as a Ray actor: it also knows its node."""
+
+    def locate(self) -> Place:
+        context = ray.get_runtime_context()
+        return self.place(context.get_node_id(), ray.util.get_node_ip_address())
+
+
+def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
+    """How many trials the nodes hold at once, and Ray's placement strategy for each.
+
+    One trial's workers are packed on one node where they fit on one, else over several.
+
+    Raises:
+        UserError: not even one trial fits; says what is asked for and what there is.
+    """
+    need = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
+    need = {k: v for k, v in need.items() if v}
+    workers = [int(min((n.get(k, 0.0) + 1e-9) // v for k, v in need.items())) for n in nodes]
+    packed = sum(w // scaling.num_workers for w in workers)
+    if packed:
+        return packed, "STRICT_PACK"
+    if sum(workers) >= scaling.num_workers:
+        return sum(workers) // scaling.num_workers, "PACK"
+    asked = " and ".join(f"{v:g} {k}" for k, v in need.items())
+    have = "; ".join(" and ".join(f"{n.get(k, 0.0):g} {k}" for k in ("CPU", "GPU")) for n in nodes)
+    raise UserError(
+        f"a trial of {scaling.num_workers} workers with {asked} each can never fit: "
+        f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} ({have})"
+    )
+
+
+def _connect(address: str | None) -> bool:
+    """Connect to Ray; whether this process started it and must shut it down."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        local = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
+        ray.init(address="local", **options, **local)
+        return True
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"cannot connect to Ray at {address!r}: {reason}") from None
+    return True
+
+
+def _node_resources() -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _worker_environment(scaling: Scaling, strategy: str) -> dict[str, str]:
+    threads = str(max(int(scaling.cpus_per_worker), 1))
+    variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if strategy == "STRICT_PACK":
+        variables["GLOO_SOCKET_IFNAME"] = "lo"
+    return variables
+
+
+def _pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
+    """The trainer for the workers: a recipe file's module by value, others by their name."""
+    module = sys.modules.get(train.__module__)
+    if module is not None and is_recipe_file(module):
+        ray.cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled: bytes = ray.cloudpickle.dumps(train)
+    except Exception as error:
+        raise UserError(f"the trainer cannot be sent to workers: {error}") from None
+    return pickled
+
+
+def _troubled(group: _Group) -> bool:
+    return any(isinstance(a, BaseException) or a.kind == "raised" for a in group.answers.values())
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -1,0 +1,113 @@
+"""Recipes: functions that return a complete `Experiment`, found by name or in a file.
+
+A recipe is code: loading one runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from autotune.errors import UserError
+from autotune.experiment import Experiment
+from autotune.space import unknown
+
+_FILE_PREFIX = "autotune_recipe_"
+
+
+def load(recipe: str) -> Experiment:
+    """The experiment of `package.module:function` or `path/file.py:function`.
+
+    Raises:
+        UserError: in one line, what cannot be found (with the nearest right name), or what the
+            recipe itself says is wrong (a ValueError, TypeError or FileNotFoundError of its own).
+    """
+    place, _, name = recipe.rpartition(":")
+    if not place or not name:
+        raise UserError(f"recipe {recipe!r} must be module:function or path/file.py:function")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"recipe {recipe!r}: {unknown('function', name, _functions(module))}")
+    try:
+        made = function()
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        raise UserError(f"recipe {recipe!r}: {_line(error)}") from error
+    if not isinstance(made, Experiment):
+        raise UserError(f"recipe {recipe!r} must return an Experiment but got {made!r:.80}")
+    return made
+
+
+def absolute(recipe: str) -> str:
+    """`recipe` so that it is found again from any folder."""
+    place, _, name = recipe.rpartition(":")
+    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else recipe
+
+
+def is_recipe_file(module: ModuleType) -> bool:
+    """Whether the module was loaded from a recipe's path, so that no import by name finds it."""
+    return module.__name__.startswith(_FILE_PREFIX)
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"recipe file {str(path)!r} does not exist")
+    path = path.resolve()
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    name = f"{_FILE_PREFIX}{path.stem}_{digest}"
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"recipe file {str(path)!r} cannot be imported: {_line(error)}") from error
+    return module
+
+
+def _from_module(name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UserError(f"recipe module: {unknown('module', name, _recipes())}") from None
+        raise UserError(f"recipe module {name!r} cannot be imported: {_line(error)}") from error
+    except Exception as error:
+        raise UserError(f"recipe module {name!r} cannot be imported: {_line(error)}") from error
+
+
+def _recipes() -> list[str]:
+    """The modules that ship with autotune."""
+    spec = importlib.util.find_spec("search_spaces")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = [p for folder in folders for p in Path(folder).glob("[a-z]*.py")]
+    return [f"search_spaces.{p.stem}" for p in files]
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_"
+    ]
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return (
+        text
+        if isinstance(error, UserError | ValueError) and text
+        else f"{type(error).__name__}: {text}"
+    )

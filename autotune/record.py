@@ -1,0 +1,138 @@
+"""What a run resolved, as `experiment.json` beside the journal: enough to know and to resume it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import uuid
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from autotune.errors import UserError
+from autotune.experiment import Experiment
+from autotune.space import SearchSpace
+from autotune.trackers.journal import JOURNAL, encode
+
+RECORD = "experiment.json"
+_SAME = ("name", "train", "target", "space")
+_PACKAGES = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
+
+
+def facts(
+    experiment: Experiment, *, seed: int, tracking_uri: str | None, **more: Any
+) -> dict[str, Any]:
+    """Everything that the run resolved, as JSON types. Credentials are left out."""
+    return {
+        "name": experiment.name,
+        "study_id": uuid.uuid4().hex,
+        "train": f"{experiment.train.__module__}.{getattr(experiment.train, '__qualname__', '?')}",
+        "target": encode(experiment.target),
+        "space": describe(experiment.space),
+        "scaling": encode(experiment.scaling),
+        "failure": encode(experiment.failure),
+        "baseline": encode(experiment.baseline),
+        "configs": encode(list(experiment.configs)),
+        "seed": seed,
+        "tracking_uri": without_credentials(tracking_uri),
+        **more,
+        "versions": {p: _version(p) for p in _PACKAGES} | {"python": platform.python_version()},
+        "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
+        "git_commit": _commit(),
+    }
+
+
+def describe(space: SearchSpace) -> dict[str, Any]:
+    """A search space as JSON types: each entry with its kind and its settings."""
+
+    def entry(value: Any) -> Any:
+        if type(value).__module__ != "autotune.space":
+            return encode(value)
+        settings = {f.name: entry(getattr(value, f.name)) for f in fields(value)}
+        return {"kind": type(value).__name__, **settings}
+
+    entries = {name: entry(value) for name, value in space.entries.items()}
+    return {"entries": entries, "constraints": [c.text for c in space.constraints]}
+
+
+def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
+    """Refuse a folder that holds another study; take over the id of the same one.
+
+    Raises:
+        UserError: the folder holds another study, or one at all when `resume` is False.
+    """
+    if not (folder / RECORD).is_file():
+        if (folder / JOURNAL).is_file():
+            raise UserError(f"{folder} has a {JOURNAL} but no {RECORD}: choose another folder")
+        return
+    held = load(folder)
+    if not resume:
+        raise UserError(f"{folder} holds the study {held['name']!r}: choose another folder")
+    for key in _SAME:
+        if held.get(key) != facts[key]:
+            difference = _first_difference(key, held.get(key), facts[key])
+            raise UserError(f"{folder} holds another study: its {difference}")
+    facts["study_id"] = held["study_id"]
+    facts["recipe"] = facts.get("recipe") or held.get("recipe")
+
+
+def write(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write `experiment.json` whole or not at all."""
+    part = folder / f"{RECORD}.part"
+    part.write_text(json.dumps(facts, indent=2) + "\n")
+    part.replace(folder / RECORD)
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """The `experiment.json` of a study folder.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    try:
+        held = json.loads((folder / RECORD).read_text())
+    except FileNotFoundError:
+        raise UserError(f"{folder} is not a study folder: it has no {RECORD}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / RECORD} cannot be read: {error}") from None
+    if not isinstance(held, dict) or "study_id" not in held or "target" not in held:
+        raise UserError(f"{folder / RECORD} is not a study's record")
+    return held
+
+
+def without_credentials(uri: str | None) -> str | None:
+    """`uri` without the user and password that it may carry."""
+    if uri is None or "@" not in uri:
+        return uri
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _first_difference(path: str, held: Any, new: Any) -> str:
+    if isinstance(held, dict) and isinstance(new, dict):
+        for key in [*held, *new]:
+            if held.get(key) != new.get(key):
+                return _first_difference(f"{path}.{key}", held.get(key), new.get(key))
+    return f"{path} is {held!r:.80} and not {new!r:.80}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,93 @@
+"""What a study found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.trial import State, Target, Trial, incumbent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study's trials as its journal has them.
+
+    `ended` says why the driver left: `done`, `budget` or `interrupted`.
+    """
+
+    folder: Path
+    target: Target
+    trials: tuple[Trial, ...]
+    ended: str = "done"
+
+    @property
+    def best(self) -> Trial | None:
+        """The fastest trial to the target, on the hardware that the study's first trial had."""
+        started = [t for t in self.trials if t.attempts]
+        return incumbent(self.trials, like=started[0].hardware) if started else None
+
+    @property
+    def baseline(self) -> Trial | None:
+        """The trial of the baseline configuration, if the experiment has one."""
+        return next((t for t in self.trials if t.kind == "baseline"), None)
+
+    @property
+    def speedup(self) -> float | None:
+        """Baseline's time to target over the best trial's; one run each, not yet confirmed."""
+        best, baseline = self.best, self.baseline
+        if best is None or baseline is None or baseline.state is not State.REACHED:
+            return None
+        if baseline.hardware != best.hardware:
+            return None
+        return baseline.seconds / best.seconds if best.seconds > 0 else None
+
+    @property
+    def spent_seconds(self) -> float:
+        """Worker-group seconds that all trials have cost together."""
+        return sum(t.spent_seconds for t in self.trials)
+
+    def ranked(self) -> list[Trial]:
+        """Trials by time to target; then the others by score; then those without one."""
+        scores = {t.number: self.target.score(t) for t in self.trials}
+
+        def order(trial: Trial) -> tuple[bool, bool, float, int]:
+            score = scores[trial.number]
+            reached = trial.state is State.REACHED
+            return (not reached, score is None, score or 0.0, trial.number)
+
+        return sorted(self.trials, key=order)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A table with one row a trial: state, reason, times, and the configuration as columns."""
+        import pandas as pd
+
+        return pd.DataFrame([row(t, self.target) for t in self.trials])
+
+
+def row(trial: Trial, target: Target) -> dict[str, Any]:
+    """A trial as one flat row: numbers for what is known, None for what is not."""
+    return {
+        "trial": trial.number,
+        "kind": trial.kind,
+        "state": str(trial.state),
+        "reason": trial.reason,
+        "time_to_target_seconds": trial.time_to_target,
+        "censored_at_seconds": trial.seconds if trial.state is State.CENSORED else None,
+        f"best_{target.metric}": target.best(trial),
+        "spent_seconds": trial.spent_seconds,
+        **{f"config.{k}": shown(v) for k, v in trial.config.items()},
+    }
+
+
+def shown(value: Any) -> Any:
+    """A configuration's value as a person or a table takes it: schedules as text."""
+    if isinstance(value, Mapping):
+        return {k: shown(v) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [shown(v) for v in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

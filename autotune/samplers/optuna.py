@@ -1,0 +1,247 @@
+"""Optuna's samplers, by ask and tell: the only file that knows Optuna.
+
+Optuna's pruners and `trial.report` are not used: a trial is worth its `Target.score`, in seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autotune.errors import UserError
+from autotune.space import Choice, Float, Int, Parameter, SearchSpace, unknown
+from autotune.trial import Params, State, Target, Trial
+
+
+def _tpe(seed: int) -> BaseSampler:
+    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
+
+
+SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
+    "tpe": _tpe,
+    "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
+    "qmc": lambda seed: optuna.samplers.QMCSampler(
+        seed=seed, scramble=True, warn_asynchronous_seeding=False, warn_independent_sampling=False
+    ),
+    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
+    "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
+    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
+}
+
+
+class OptunaSampler:
+    """An Optuna sampler over a search space, told every trial as it stands.
+
+    Reached and censored trials are told with `Target.score`; running ones are known as running;
+    failed and infeasible ones as failed; configurations outside the space are not told.
+
+    Args:
+        sampler: a name of `SAMPLERS`, the dotted path of an Optuna sampler with or without keyword
+            arguments (`optuna.samplers.TPESampler(n_startup_trials=20)`), or a sampler.
+        space: what is searched.
+        target: gives each trial its score.
+        seed: of the sampler's random numbers.
+
+    Raises:
+        UserError: an unknown name, a path that leads to no sampler, or wrong arguments.
+    """
+
+    def __init__(
+        self, sampler: str | BaseSampler, space: SearchSpace, target: Target, seed: int
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            made = sampler if isinstance(sampler, BaseSampler) else make_sampler(sampler, seed)
+        self._space = space
+        self._target = target
+        self._study = optuna.create_study(direction="minimize", sampler=made)
+        self._told: dict[int, int] = {}
+        self._open: set[int] = set()
+
+    def ask(self, number: int, trials: Sequence[Trial]) -> Params:
+        for trial in trials:
+            if trial.params is not None:
+                self._tell(trial, trial.params)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            live = self._study.ask()
+            point = self._space.suggest(lambda name, parameter: _draw(live, name, parameter))
+        self._told[number] = live.number
+        self._open.add(number)
+        return point
+
+    def _tell(self, trial: Trial, params: Params) -> None:
+        if trial.number not in self._told:
+            self._told[trial.number] = len(self._study.get_trials(deepcopy=False))
+            self._open.add(trial.number)
+            self._study.add_trial(_frozen(trial, params, self._space, TrialState.RUNNING))
+        if trial.ended and trial.number in self._open:
+            self._open.remove(trial.number)
+            score = self._target.score(trial)
+            state = TrialState.FAIL if score is None else TrialState.COMPLETE
+            self._study.tell(self._told[trial.number], score, state)
+
+
+def make_sampler(text: str, seed: int) -> BaseSampler:
+    """The Optuna sampler of a name, or of a dotted path with keyword arguments.
+
+    >>> make_sampler("random", 1).__class__.__name__
+    'RandomSampler'
+
+    Raises:
+        UserError: see `OptunaSampler`.
+    """
+    if text in SAMPLERS:
+        return SAMPLERS[text](seed)
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise UserError(unknown("sampler", text, SAMPLERS)) from None
+    path = ast.unparse(call.func if isinstance(call, ast.Call) else call)
+    kind = _sampler_class(path)
+    keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
+    accepted = inspect.signature(kind.__init__).parameters
+    for name in keywords:
+        if name not in accepted:
+            raise UserError(unknown(f"argument of {path}", name, set(accepted) - {"self"}))
+    if "seed" in accepted:
+        keywords.setdefault("seed", seed)
+    try:
+        return kind(**keywords)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"sampler {text!r}: {error}") from None
+
+
+def _sampler_class(path: str) -> type[BaseSampler]:
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise UserError(unknown("sampler", path, SAMPLERS))
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"sampler {path!r}: {error}") from None
+    if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
+        raise UserError(f"sampler {path!r} is not an Optuna sampler")
+    return kind
+
+
+def _keywords(call: ast.Call, text: str) -> dict[str, Any]:
+    if call.args:
+        raise UserError(f"sampler {text!r}: give its arguments by keyword")
+    try:
+        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except ValueError:
+        raise UserError(f"sampler {text!r}: arguments must be plain values") from None
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    match parameter:
+        case Float(low, high):
+            return FloatDistribution(low, high, log=parameter.log)
+        case Int(low, high) if parameter.power_of_two:
+            return IntDistribution(low.bit_length() - 1, high.bit_length() - 1)
+        case Int(low, high):
+            top = high - (high - low) % parameter.step
+            return IntDistribution(low, top, log=parameter.log, step=parameter.step)
+        case Choice(options):
+            return CategoricalDistribution(options)
+
+
+def _draw(live: optuna.Trial, name: str, parameter: Parameter) -> Any:
+    match _distribution(parameter):
+        case FloatDistribution(low=low, high=high, log=log):
+            return live.suggest_float(name, low, high, log=log)
+        case IntDistribution(low=low, high=high, log=log, step=step):
+            value = live.suggest_int(name, low, high, log=log, step=step)
+            is_power = isinstance(parameter, Int) and parameter.power_of_two
+            return 2**value if is_power else value
+        case CategoricalDistribution(choices=choices):
+            return live.suggest_categorical(name, choices)
+
+
+def _inside(parameter: Parameter, value: Any) -> Any:
+    """`value` as Optuna's distribution for `parameter` has it."""
+    if isinstance(parameter, Int) and parameter.power_of_two:
+        return int(math.log2(value))
+    return float(value) if isinstance(parameter, Float) else value
+
+
+def _frozen(trial: Trial, params: Params, space: SearchSpace, state: TrialState) -> FrozenTrial:
+    parameters = space.parameters()
+    return create_trial(
+        state=state,
+        params={name: _inside(parameters[name], value) for name, value in params.items()},
+        distributions={name: _distribution(parameters[name]) for name in params},
+        user_attrs={"autotune.trial": trial.number},
+    )
+
+
+_EXPORTED = {
+    State.REACHED: TrialState.COMPLETE,
+    State.CENSORED: TrialState.PRUNED,
+    State.FAILED: TrialState.FAIL,
+    State.INFEASIBLE: TrialState.FAIL,
+    State.RUNNING: TrialState.RUNNING,
+}
+
+
+def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str, name: str) -> int:
+    """Write the trials as an Optuna study into the storage `url`, for optuna-dashboard.
+
+    The objective is the time to target: only reached trials have a value; censored ones are
+    `PRUNED`, with their bound as the attribute `censored_at_seconds`. Returns how many there are.
+
+    Raises:
+        UserError: the storage cannot be opened, or holds a study of that name.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.create_study(storage=url, study_name=name, direction="minimize")
+    except optuna.exceptions.DuplicatedStudyError:
+        raise UserError(f"the storage already holds an Optuna study named {name!r}") from None
+    except Exception as error:  # SQLAlchemy and drivers raise many kinds
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot open the Optuna storage: {reason}") from None
+    within = [t for t in trials if t.params is not None]
+    for trial in within:
+        study.add_trial(_exported(trial, space, target))
+    study.set_user_attr("autotune.metric", target.metric)
+    return len(within)
+
+
+def _exported(trial: Trial, space: SearchSpace, target: Target) -> FrozenTrial:
+    frozen = _frozen(trial, trial.params or {}, space, TrialState.RUNNING)
+    bound = trial.seconds if trial.state is State.CENSORED else None
+    facts = {
+        "state": str(trial.state),
+        "reason": trial.reason,
+        "kind": trial.kind,
+        "censored_at_seconds": bound,
+        f"best_{target.metric}": target.best(trial),
+    }
+    return create_trial(
+        state=_EXPORTED[trial.state],
+        value=trial.time_to_target,
+        params=frozen.params,
+        distributions=frozen.distributions,
+        user_attrs={**frozen.user_attrs, **{k: v for k, v in facts.items() if v is not None}},
+        intermediate_values={
+            r.step: r.metrics[target.metric] for r in trial.reports if target.metric in r.metrics
+        },
+    )

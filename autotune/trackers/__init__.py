@@ -1,0 +1,1 @@
+"""Where results go: the journal is the truth, MLflow a view of it."""

@@ -1,0 +1,254 @@
+"""Brings a tracking store up to what the journal says, again and again until the study has ended.
+
+The journal is the truth and the store only a view of it: after any trouble, which runs there are is
+asked of the store, and everything else is read from the journal again.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.trackers.journal import JOURNAL
+from autotune.trackers.story import Story
+from autotune.trackers.view import (
+    EXPERIMENT,
+    STUDY,
+    Facts,
+    Point,
+    Shown,
+    read_facts,
+    schedules_of,
+    trial_files,
+)
+from autotune.trial import Trial
+
+_POLL_SECONDS = 1.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_LINES = 500  # of the journal, written before the cursor moves on
+
+Say = Callable[[str], None]
+
+
+class Store(Protocol):
+    """The runs of one study in a tracking store. Its methods raise whatever the store raises."""
+
+    runs: dict[int, str]
+
+    def find_runs(self, known: Mapping[int, str]) -> None:
+        """Ask which runs there are; of two runs of one trial, keep the known or the first."""
+
+    def create(self, number: int, shown: Shown) -> None:
+        """Make the run of a trial, or of the STUDY, and remember it in `runs`."""
+
+    def log(self, number: int, points: Sequence[Point], shown: Shown) -> None:
+        """Add points, params and tags; what is there already is not added twice."""
+
+    def upload(self, number: int, folder: Path) -> None:
+        """Add the files in `folder` as artifacts."""
+
+    def set_status(self, number: int, shown: Shown) -> None:
+        """Set the run's status and, unless it is running, its end."""
+
+
+class Cursor:
+    """How far a store has been written, and its runs: one entry a store of a small JSON file."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path = path
+        self._key = key
+        held = self._read()["stores"].get(key, {})
+        self.lines: int = held.get("lines", 0)
+        self.runs = {int(number): str(run) for number, run in held.get("runs", {}).items()}
+
+    def save(self) -> None:
+        """Write it whole or not at all; it says that the store is up to date."""
+        runs = {str(number): run for number, run in self.runs.items()}
+        stores = {**self._read()["stores"], self._key: {"lines": self.lines, "runs": runs}}
+        self._write({"stores": stores})
+
+    def behind(self, reason: str) -> None:
+        """Leave word why the store is not up to date."""
+        self._write({**self._read(), "behind": reason})
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            data = json.loads(self._path.read_bytes())
+            return data if isinstance(data["stores"], dict) else {"stores": {}}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {"stores": {}}
+
+    def _write(self, data: Mapping[str, Any]) -> None:
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps(data, indent=1) + "\n")
+        part.replace(self._path)
+
+
+class Copier:
+    """Copies the study in `folder` to the store that `connect` opens.
+
+    A failure of the store is raised: then `reset`, wait, and try again.
+    """
+
+    def __init__(
+        self, folder: Path, connect: Callable[[Facts], Store], cursor: Cursor, say: Say
+    ) -> None:
+        self.cursor = cursor
+        self._folder = folder
+        self._connect = connect
+        self._say = say
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but the cursor."""
+        self._store: Store | None = None
+        self._sent: dict[int, Shown] = {}
+        self._uploaded: dict[int, float | None] = {}
+        self._best = ""
+
+    def catch_up(self, over: bool) -> None:
+        """Write all that the journal says now; `over` when no driver runs the study any more."""
+        if not (self._folder / JOURNAL).is_file():
+            return
+        fresh = self._store is None
+        store = self._store or self._open()
+        while True:
+            changed, more = self._read()
+            last = not more
+            if last and (fresh or over):
+                self._touch_running(changed)
+            for number in sorted(changed):
+                self._write(store, number, changed[number], over and last)
+            if changed:
+                self._save(store)
+            if last:
+                break
+        if over and self._story.lines:
+            self._upload_study(store, [EXPERIMENT, JOURNAL])
+        self._store = store
+
+    def _open(self) -> Store:
+        facts = read_facts(self._folder)
+        store = self._connect(facts)
+        store.find_runs(self.cursor.runs)
+        lost = [n for n, run in self.cursor.runs.items() if store.runs.get(n) != run]
+        if lost:
+            self._say(f"{len(lost)} runs are missing: the store is written from the start")
+        if lost or not store.runs:
+            self.cursor.lines = 0
+        self.cursor.runs = dict(store.runs)
+        self.cursor.save()
+        self._story, self._offset = Story(facts), 0
+        return store
+
+    def _touch_running(self, changed: dict[int, list[Point]]) -> None:
+        """What runs, or does no longer, although the journal has no news of it."""
+        if self._story.lines:
+            for number in [STUDY, *(n for n, t in self._story.trials.items() if not t.ended)]:
+                changed.setdefault(number, [])
+
+    def _read(self) -> tuple[dict[int, list[Point]], bool]:
+        """The runs that the next lines change, and whether there are more lines."""
+        with open(self._folder / JOURNAL, "rb") as file:
+            file.seek(self._offset)
+            lines = [line for line in file if line.endswith(b"\n")]
+        changed: dict[int, list[Point]] = {}
+        fresh = 0
+        for position, line in enumerate(lines):
+            if fresh == _LINES:
+                return changed, True
+            try:
+                news = self._story.take(line)
+            except (ValueError, TypeError, KeyError) as error:
+                if position == len(lines) - 1:  # torn: the next driver repairs it
+                    break
+                where = f"{JOURNAL}, line {self._story.lines + 1}"
+                raise ValueError(f"{where} is damaged: {error}") from error
+            self._offset += len(line)
+            if self._story.lines > self.cursor.lines:
+                fresh += 1
+                for number, points in news.items():
+                    changed.setdefault(number, []).extend(points)
+        return changed, False
+
+    def _write(self, store: Store, number: int, points: Sequence[Point], over: bool) -> None:
+        shown = self._story.shown(number, over)
+        sent = self._sent.get(number)
+        if number not in store.runs:
+            store.create(number, shown)
+            sent = replace(shown, params={})
+        store.log(number, points, _news(shown, sent))
+        trial = self._story.trials.get(number)
+        if trial is None:
+            best = self._story.best_json()
+            if best != self._best:
+                self._upload_study(store, [EXPERIMENT])
+                self._best = best
+        elif trial.ended and self._uploaded.get(number) != trial.ended_at:
+            self._upload_trial(store, trial)
+            self._uploaded[number] = trial.ended_at
+        if sent is None or shown.status != "RUNNING" or sent.status != "RUNNING":
+            store.set_status(number, shown)
+        self._sent[number] = shown
+
+    def _upload_trial(self, store: Store, trial: Trial) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            for name, content in trial_files(trial).items():
+                (Path(place) / name).write_text(content)
+            if found := schedules_of(trial.config):
+                try:
+                    _draw(found, Path(place) / "schedules.png")
+                except Exception as error:  # a picture is not worth the rest of the view
+                    self._say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
+            store.upload(trial.number, Path(place))
+
+    def _upload_study(self, store: Store, names: Sequence[str]) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            for name in names:
+                (Path(place) / name).write_bytes((self._folder / name).read_bytes())
+            (Path(place) / "best.json").write_text(self._story.best_json())
+            store.upload(STUDY, Path(place))
+
+    def _save(self, store: Store) -> None:
+        self.cursor.lines = max(self.cursor.lines, self._story.lines)
+        self.cursor.runs = dict(store.runs)
+        self.cursor.save()
+
+
+def follow(
+    copier: Copier, gone: Callable[[float], bool], patience: float, say: Say, plain: Say
+) -> bool:
+    """Copy until `gone(seconds)`, which waits, says that the driver is gone and all is written.
+
+    Returns whether all is written; not if the store was out of reach for `patience` seconds after
+    the driver went.
+    """
+
+
+def _news(shown: Shown, sent: Shown | None) -> Shown:
+    """What of `shown` has not been sent: params once, tags when they change."""
+    if sent is None:
+        return shown
+    tags = {k: v for k, v in shown.tags.items() if sent.tags.get(k) != v}
+    params = {k: v for k, v in shown.params.items() if sent.params.get(k) != v}
+    return replace(shown, tags=tags, params=params)
+
+
+def _draw(schedules: Mapping[str, Any], path: Path) -> None:
+    """A small picture of each schedule over progress."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(schedules), 2.4), dpi=80, layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (name, schedule) in zip(
+        figure.subplots(1, len(schedules), squeeze=False)[0], schedules.items(), strict=True
+    ):
+        schedule.plot(axes)
+        axes.set_title(name, fontsize="small")
+    figure.savefig(path)

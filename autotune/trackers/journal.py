@@ -1,0 +1,219 @@
+"""The journal: what happened, one JSON object a line, on disk before it is acted on.
+
+`DIR/journal.jsonl` is the truth about a study. Each line is an event of `autotune.trial` (or
+`opened` and `closed`, when a driver came and went) with `event`, `at` (seconds since the study
+began) and `time` (when it was written, for people). Everything else is a view that can be made
+again from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from autotune import schedules
+from autotune.errors import UserError
+from autotune.trial import (
+    EVENTS,
+    Checkpoint,
+    Clock,
+    Config,
+    Event,
+    Hardware,
+    Report,
+    State,
+)
+
+JOURNAL = "journal.jsonl"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A driver took the study up."""
+
+    study: str
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The driver left: `done`, `budget`, `interrupted`, or an error in one line."""
+
+    reason: str
+    at: float = 0.0
+
+
+Entry = Event | Opened | Closed
+_KINDS: Mapping[str, type] = {**EVENTS, "opened": Opened, "closed": Closed}
+
+
+def encode(value: Any) -> Any:
+    """`value` as JSON types: schedules by their `to_json`, numbers that are no numbers as text.
+
+    Raises:
+        TypeError: a value that has no JSON form, named by its type.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(v) for v in value]
+    if hasattr(value, "item"):
+        return encode(value.item())
+    raise TypeError(f"a {type(value).__name__} ({value!r:.60}) cannot be written as JSON")
+
+
+def decode_config(value: Any) -> Any:
+    """A configuration from its JSON form: schedules become values again."""
+    if isinstance(value, dict):
+        if "schedule" in value:
+            return schedules.from_json(value)
+        return {k: decode_config(v) for k, v in value.items()}
+    return [decode_config(v) for v in value] if isinstance(value, list) else value
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """`config` as it will be read back from the journal, so that a resumed trial sees the same."""
+    return {k: decode_config(encode(v)) for k, v in config.items()}
+
+
+def to_line(entry: Entry) -> str:
+    """One line of the journal, without the time at which it is written."""
+    kind = type(entry).__name__.lower()
+    return json.dumps({"event": kind, **encode(entry)}, allow_nan=False, separators=(",", ":"))
+
+
+def from_line(line: str | bytes) -> Entry:
+    """The event that a line of the journal says.
+
+    Raises:
+        ValueError: the line is no JSON object, or no event that this version knows.
+    """
+    data = json.loads(line)
+    if not isinstance(data, dict) or data.get("event") not in _KINDS:
+        raise ValueError(f"not a journal line: {line!r:.80}")
+    kind = _KINDS[data.pop("event")]
+    data.pop("time", None)
+    for name, read in _READ.items():
+        if data.get(name) is not None:
+            data[name] = read(data[name])
+    entry: Entry = kind(**data)
+    return entry
+
+
+def _report(data: dict[str, Any]) -> Report:
+    metrics = {k: float(v) for k, v in data["metrics"].items()}
+    return Report(data["step"], float(data["seconds"]), metrics, Clock(**data["clock"]))
+
+
+def _checkpoint(data: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(data["step"], data["path"], Clock(**data["clock"]))
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "config": decode_config,
+    "report": _report,
+    "checkpoint": _checkpoint,
+    "hardware": lambda data: Hardware(**data),
+    "state": State,
+}
+
+
+class Journal:
+    """The open journal of a study folder, held by one driver at a time.
+
+    Opening repairs a torn last line and reads what is there into `entries`.
+
+    Raises:
+        UserError: another driver holds it, it is damaged, or the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / JOURNAL
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file: IO[bytes] = open(self.path, "a+b")
+        except OSError as error:
+            raise UserError(f"cannot write the study folder {folder}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise UserError(f"another process is running the study in {folder}") from None
+        self.entries = _repair(self._file, self.path)
+
+    def write(self, entry: Entry) -> None:
+        """Append `entry` and flush it to disk."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = f'{to_line(entry)[:-1]},"time":"{time}"}}\n'
+        self._file.write(line.encode())
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def read(folder: Path) -> list[Entry]:
+    """The entries of a study folder's journal, without opening it for writing.
+
+    Raises:
+        UserError: there is no journal, or it is damaged before its last line.
+    """
+    path = folder / JOURNAL
+    if not path.is_file():
+        raise UserError(f"{folder} is not a study folder: it has no {JOURNAL}")
+    return list(_entries(path.read_bytes(), path))
+
+
+def _repair(file: IO[bytes], path: Path) -> list[Entry]:
+    file.seek(0)
+    data = file.read()
+    end = _whole(data)
+    if end < len(data):
+        file.truncate(end)
+        os.fdatasync(file.fileno())
+    return list(_entries(data, path))
+
+
+def _whole(data: bytes) -> int:
+    """The length of `data` without a torn last line: cut short, or not an entry."""
+    end = data.rfind(b"\n") + 1
+    start = data.rfind(b"\n", 0, max(end - 1, 0)) + 1
+    try:
+        if end:
+            from_line(data[start:end])
+    except (ValueError, TypeError, KeyError):
+        return start
+    return end
+
+
+def _entries(data: bytes, path: Path) -> Iterator[Entry]:
+    for number, line in enumerate(data[: _whole(data)].splitlines(), 1):
+        try:
+            yield from_line(line)
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{path}: line {number} is damaged: {error}") from None

@@ -1,0 +1,239 @@
+"""Starts and ends the process that shows the journal in MLflow, and never gets in a study's way.
+
+The process (`python -m autotune.trackers.mlflow DIR`) reads the journal on its own, so the driver
+does nothing for it but to start it and, by closing a pipe, to tell it that the study has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from autotune.errors import UserError
+
+CURSOR = "mlflow.json"
+STORE = "mlflow.db"
+GAVE_UP = 75  # the process's exit code when the store stayed out of reach (EX_TEMPFAIL)
+_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+_RESTARTS = 3
+_WAIT_SECONDS = 10.0
+_QUIET = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "DO_NOT_TRACK": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_CONFIGURE_LOGGING": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+# One slow answer may take 45 s; the mirror itself tries again, and asks the store what it has.
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "45"}
+
+
+class Mirror:
+    """The process that shows the study in `folder` in MLflow, from now until the study has ended.
+
+    Args:
+        folder: the study folder; its `experiment.json` is there before the journal's first line.
+        tracking_uri: MLflow's tracking store, perhaps with credentials (they are handed over in
+            the environment and written nowhere); by default `mlflow.db` in the folder.
+        patience_seconds: how long the process goes on trying after the study has ended.
+
+    Nothing raises: what goes wrong is told in one line on stderr, and more in `DIR/mlflow.log`.
+    """
+
+    def __init__(
+        self, folder: Path, tracking_uri: str | None, *, patience_seconds: float = 3600.0
+    ) -> None:
+        self.folder = folder.absolute()
+        self._uri = tracking_uri or default_uri(folder)
+        self._patience = patience_seconds
+        self._lock = threading.Lock()
+        self._ending = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._caught_up = False
+        self._waited = False
+        self._keeper = threading.Thread(target=self._keep, name="mlflow-mirror", daemon=True)
+        self._keeper.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, once it has been started."""
+        return self._process.pid if self._process is not None else None
+
+    def close(self, wait_seconds: float = _WAIT_SECONDS) -> bool:
+        """Tell the process that the study has ended; whether MLflow shows all of it in time.
+
+        Otherwise the process stays behind and goes on trying.
+        """
+        with self._lock:
+            self._ending = True
+            _hang_up(self._process)
+        self._keeper.join(wait_seconds)
+        if not self._caught_up and not self._waited:
+            print(_behind(self.folder), file=sys.stderr)
+        self._waited = True
+        return self._caught_up
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._waited:
+            self.close()
+
+    def _keep(self) -> None:
+        """Keep one process alive, until it says that all is shown or that it gave up."""
+        for _ in range(1 + _RESTARTS):
+            try:
+                with self._lock:
+                    self._process = self._spawn()
+                    if self._ending:
+                        _hang_up(self._process)
+                code = self._process.wait()
+            except OSError:
+                continue
+            if code in (0, GAVE_UP):
+                self._caught_up = code == 0
+                return
+        if not self._ending:
+            print(f"MLflow is not written: see {self.folder / 'mlflow.log'}", file=sys.stderr)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "autotune.trackers.mlflow", str(self.folder)]
+        with open(self.folder / "mlflow.log", "ab") as log:
+            return subprocess.Popen(
+                [*command, str(self._patience)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+                env=environment(self._uri),
+            )
+
+
+def catch_up(folder: Path, tracking_uri: str | None, wait_seconds: float) -> bool:
+    """Show a study that has ended; whether MLflow shows all of it within `wait_seconds`."""
+    return Mirror(folder, tracking_uri).close(wait_seconds)
+
+
+def check_uri(uri: str) -> None:
+    """Refuse what can be no tracking store.
+
+    Raises:
+        UserError: the scheme is unknown, or the address has no host or file.
+    """
+    scheme, colon, rest = uri.partition(":")
+    kind = scheme.split("+")[0].lower()
+    if uri == "databricks":
+        return
+    if not colon or kind == "file":
+        raise UserError(
+            "tracking URI: MLflow's file store is retired; use sqlite:///PATH/mlflow.db "
+            "or the http:// address of an MLflow server"
+        )
+    if kind not in _SCHEMES:
+        raise UserError(
+            f"tracking URI: unknown scheme {scheme[:20]!r} (allowed: {', '.join(_SCHEMES)})"
+        )
+    form = "sqlite:///PATH/mlflow.db" if kind == "sqlite" else f"{kind}://HOST..."
+    prefix = "///" if kind == "sqlite" else "//"
+    if not rest.startswith(prefix) or not rest[len(prefix) :].rpartition("@")[2].strip("/:"):
+        raise UserError(f"tracking URI: a {kind} address must look like {form}")
+    try:
+        urlsplit(uri).port  # noqa: B018 (reading it checks it)
+    except ValueError as error:
+        raise UserError(f"tracking URI: {redact(str(error), uri)}") from None
+
+
+def default_uri(folder: Path) -> str:
+    """The tracking store of a study folder."""
+    return f"sqlite:///{folder.absolute() / STORE}"
+
+
+def ui_command(folder: Path) -> list[str]:
+    """The command that serves MLflow's UI for this study's own store on loopback.
+
+    Run it with `environment()`, which keeps MLflow from reporting usage.
+    """
+    options = {
+        "--backend-store-uri": default_uri(folder),
+        "--artifacts-destination": (folder.absolute() / "artifacts").as_uri(),
+        "--host": "127.0.0.1",
+        "--port": str(next(_free_ports())),
+        "--workers": "1",
+    }
+    return [sys.executable, "-m", "mlflow", "ui", *(word for o in options.items() for word in o)]
+
+
+def environment(tracking_uri: str | None = None) -> dict[str, str]:
+    """The environment of a process that uses MLflow: quiet, impatient, off the accelerators."""
+    here = Path(__file__).parents[2]
+    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if here.name not in ("site-packages", "dist-packages"):
+        paths.append(str(here))
+    told = {"MLFLOW_TRACKING_URI": tracking_uri} if tracking_uri else {}
+    path = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+    return {**_PATIENCE, **os.environ, **_QUIET, **told, **path}
+
+
+def label(uri: str) -> str:
+    """`uri` without user, password and query: a name for the store that may be written down."""
+    scheme, colon, rest = uri.partition(":")
+    if not colon:
+        return uri
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2].lstrip('/')}"
+
+
+def redact(message: str, uri: str, env: Mapping[str, str] = os.environ) -> str:
+    """`message` without anything in it that is secret about the tracking store."""
+    _, _, query = uri.partition("?")
+    user = uri.partition("://")[2].rpartition("@")[0]
+    password = user.partition(":")[2]
+    tokens = [env.get(f"MLFLOW_TRACKING_{k}", "") for k in ("PASSWORD", "TOKEN")]
+    for secret in (uri, user, query, password, unquote(password), *tokens):
+        if secret:
+            message = message.replace(secret, label(uri) if secret == uri else "***")
+    return re.sub(r"//[^\s/@]+@", "//", message)
+
+
+def _hang_up(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None and process.stdin is not None:
+        process.stdin.close()
+
+
+def _behind(folder: Path) -> str:
+    try:
+        reason = json.loads((folder / CURSOR).read_bytes()).get("behind", "")
+    except (OSError, ValueError):
+        reason = ""
+    why = reason or "it is still being written"
+    return f"MLflow is behind: {why}; `autotune resume {folder}` catches up"
+
+
+def _free_ports() -> Iterator[int]:
+    for port in (*range(5000, 5100), 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            yield probe.getsockname()[1]

@@ -1,0 +1,181 @@
+"""A study as its journal tells it, line by line: which runs change, and which points are new."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+
+from autotune.trackers.journal import Closed, Entry, Opened, from_line
+from autotune.trackers.view import (
+    INTERRUPTED,
+    STUDY,
+    Facts,
+    Point,
+    Shown,
+    clean,
+    comparable,
+    document,
+    outcome,
+    params,
+    reported,
+    status,
+    tags,
+    text,
+)
+from autotune.trial import Ended, Reported, State, Trial, after, incumbent
+
+_STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
+_ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
+
+
+class Story:
+    """What the lines read so far say. The same lines always give the same points."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.trials: dict[int, Trial] = {}
+        self.lines = 0
+        self._closed = ""
+        self._begin_ms = self._end_ms = 0
+        self._times: dict[int, tuple[int, int]] = {}
+        self._furthest: dict[int, dict[str, int]] = {}
+
+    def take(self, line: bytes) -> dict[int, list[Point]]:
+        """Read the next line: the runs that it changes, each with its new points.
+
+        Raises:
+            ValueError, TypeError, KeyError: the line is damaged or cannot follow.
+        """
+        entry, now = _read(line)
+        number = STUDY if isinstance(entry, Opened | Closed) else entry.trial
+        before = self.trials.get(number)
+        if not isinstance(entry, Opened | Closed):
+            self.trials[number] = after(before, entry)
+        self.lines += 1
+        self._end_ms = now = now or self._end_ms
+        self._begin_ms = self._begin_ms or now
+        if before is None or not (before.ended and self.trials[number].ended):
+            self._times[number] = (self._times.get(number, (now, now))[0], now)
+        self._closed = entry.reason if isinstance(entry, Closed) else ""
+        return self._changed(entry, before, now)
+
+    def _changed(self, entry: Entry, before: Trial | None, now: int) -> dict[int, list[Point]]:
+        if isinstance(entry, Opened):
+            return {STUDY: []}
+        if isinstance(entry, Closed):
+            return {STUDY: self._progress(now)}
+        number, trial = entry.trial, self.trials[entry.trial]
+        if isinstance(entry, Ended):
+            return self._ended(trial, now)
+        if isinstance(entry, Reported):
+            last = before.reports[-1] if before and before.reports else None
+            values = reported(trial.config, entry.report, last)
+            return {number: list(self._new(number, values, entry.report.step, now))}
+        if before is not None and before.ended and not trial.ended:
+            gone = {k: math.nan for k in _ONCE if k in self._furthest[number]}
+            return {number: self._once(number, gone, now)}
+        return {number: []}
+
+    def _new(
+        self, number: int, values: Mapping[str, float], step: int, now: int
+    ) -> Iterator[Point]:
+        """Points at steps not yet told: after a loss the same steps are reported again."""
+        furthest = self._furthest.setdefault(number, {})
+        for name, value in values.items():
+            key = clean(name)
+            if step > furthest.get(key, -1):
+                furthest[key] = step
+                yield Point(key, value, step, now)
+
+    def _once(self, number: int, values: Mapping[str, float], now: int) -> list[Point]:
+        """Points of the whole run, at its last step, where a later one hides an earlier one.
+
+        A store cannot take a point back: one that no longer holds is hidden by NaN.
+        """
+        furthest = self._furthest.setdefault(number, {})
+        step = max(furthest.values(), default=0)
+        cleaned = {clean(k): v for k, v in values.items()}
+        furthest.update(dict.fromkeys(cleaned, step))
+        return [Point(k, v, step, now) for k, v in cleaned.items()]
+
+    def _ended(self, trial: Trial, now: int) -> dict[int, list[Point]]:
+        points = {trial.number: self._once(trial.number, outcome(trial, self.facts.target), now)}
+        baseline = self._baseline()
+        if baseline is not None:
+            # What ended before the baseline could not be compared with it until now.
+            news = self.trials.values() if trial is baseline else [trial]
+            for other in [t for t in news if comparable(t, baseline)]:
+                value = {"speedup_vs_baseline": baseline.seconds / other.seconds}
+                points.setdefault(other.number, []).extend(self._once(other.number, value, now))
+        points[STUDY] = self._progress(now)
+        return points
+
+    def _progress(self, now: int) -> list[Point]:
+        """How the study stands; the step is the line of the journal."""
+        trials = self.trials.values()
+        values = {
+            f"trials_{state.lower()}": float(sum(t.state is state for t in trials))
+            for state in State
+        }
+        values["spent_seconds"] = math.fsum(t.spent_seconds for t in trials)
+        best = self._best()
+        if best is not None:
+            values["best_time_to_target_seconds"] = best.seconds
+        return [Point(key, value, self.lines, now) for key, value in values.items()]
+
+    def _baseline(self) -> Trial | None:
+        reached = [
+            t for t in self.trials.values() if t.kind == "baseline" and t.state is State.REACHED
+        ]
+        return min(reached, key=lambda t: t.number, default=None)
+
+    def _best(self) -> Trial | None:
+        """The fastest trial, among those on the hardware on which most reached the target."""
+        reached = [
+            t for t in self.trials.values() if t.state is State.REACHED and t.kind != "confirm"
+        ]
+        stamps = [t.hardware for t in reached]
+        return incumbent(reached, max(stamps, key=stamps.count, default=None))
+
+    def shown(self, number: int, over: bool) -> Shown:
+        """The run of a trial, or of the STUDY; `over` when no driver is running it."""
+        if number == STUDY:
+            return self._study(over)
+        trial = self.trials[number]
+        start, end = self._times[number]
+        if over and not trial.ended:
+            trial = replace(trial, state=State.CENSORED, reason=INTERRUPTED)
+            end = self._end_ms
+        own = {"autotune.study_id": self.facts.study_id, **tags(trial)}
+        return Shown(f"trial-{number:04d}", status(trial), own, params(trial), start, end)
+
+    def _study(self, over: bool) -> Shown:
+        reason = self._closed or (INTERRUPTED if over else "")
+        own = {
+            **{clean(f"autotune.{k}"): v for k, v in self.facts.others.items()},
+            "autotune.kind": "study",
+            "autotune.study_id": self.facts.study_id,
+            "autotune.reason": text(reason),
+        }
+        aims = {f"target.{k}": text(v) for k, v in asdict(self.facts.target).items()}
+        stands = _STATUS.get(reason, "FAILED") if over else "RUNNING"
+        return Shown(self.facts.name, stands, own, aims, self._begin_ms, self._end_ms)
+
+    def best_json(self) -> str:
+        """The fastest trial as one JSON document."""
+        best = self._best()
+        if best is None:
+            return document({"trial": None})
+        known = {"trial": best.number, "time_to_target_seconds": best.seconds}
+        told = ("kind", "seed", "config", "params", "hardware")
+        return document({**known, **{k: getattr(best, k) for k in told}})
+
+
+def _read(line: bytes) -> tuple[Entry, int]:
+    """The entry, and when it was written (milliseconds since 1970, 0 if the line does not say)."""
+    entry = from_line(line)
+    time = json.loads(line).get("time")
+    return entry, round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0

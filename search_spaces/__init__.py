@@ -1,0 +1,1 @@
+"""Recipes: functions that return a complete `Experiment`."""
