@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -145,7 +145,7 @@ class Trial:
     state: State = State.RUNNING
     reason: str = ""
     seconds: float = 0.0
-    reports: tuple[Report, ...] = ()
+    reports: tuple[Report, ...] = field(default=(), repr=False)
     checkpoint: Checkpoint | None = None
     placed: bool = False
     attempts: int = 0

@@ -40,7 +40,7 @@ class _Arrived:
     group: int
     turn: int
     rank: int
-    answer: Stretch | BaseException
+    answer: Stretch | Place | BaseException | None
 
 
 @dataclass
@@ -59,7 +59,7 @@ class _Group:
     save: Path | None = None
     step: int = 0
     turn: int = 0
-    answers: dict[int, Stretch | BaseException] = field(default_factory=dict)
+    answers: dict[int, Stretch | Place | BaseException | None] = field(default_factory=dict)
     deadline: float = float("inf")
 
 
@@ -199,7 +199,7 @@ class RayPool:
         group.answers[arrived.rank] = arrived.answer
         if len(group.answers) == self._scaling.num_workers:
             return True
-        if isinstance(arrived.answer, BaseException) or arrived.answer.kind == "raised":
+        if _troubled(group):
             group.deadline = min(group.deadline, time.monotonic() + _GRACE_SECONDS)
         return False
 
@@ -457,7 +457,10 @@ def _pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
 
 
 def _troubled(group: _Group) -> bool:
-    return any(isinstance(a, BaseException) or a.kind == "raised" for a in group.answers.values())
+    """Whether a rank has died or raised in this turn, so that the others may never answer."""
+    wrong = (BaseException, Stretch)
+    answers = [a for a in group.answers.values() if isinstance(a, wrong)]
+    return any(isinstance(a, BaseException) or a.kind == "raised" for a in answers)
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from autotune.schedule_plot import draw
 from autotune.trackers.journal import JOURNAL
 from autotune.trackers.story import Story
 from autotune.trackers.view import (
@@ -101,7 +102,7 @@ class Copier:
         self.cursor = cursor
         self._folder = folder
         self._connect = connect
-        self._say = say
+        self.say = say
         self.reset()
 
     def reset(self) -> None:
@@ -138,7 +139,7 @@ class Copier:
         store.find_runs(self.cursor.runs)
         lost = [n for n, run in self.cursor.runs.items() if store.runs.get(n) != run]
         if lost:
-            self._say(f"{len(lost)} runs are missing: the store is written from the start")
+            self.say(f"{len(lost)} runs are missing: the store is written from the start")
         if lost or not store.runs:
             self.cursor.lines = 0
         self.cursor.runs = dict(store.runs)
@@ -154,26 +155,25 @@ class Copier:
 
     def _read(self) -> tuple[dict[int, list[Point]], bool]:
         """The runs that the next lines change, and whether there are more lines."""
-        with open(self._folder / JOURNAL, "rb") as file:
-            file.seek(self._offset)
-            lines = [line for line in file if line.endswith(b"\n")]
         changed: dict[int, list[Point]] = {}
         fresh = 0
-        for position, line in enumerate(lines):
-            if fresh == _LINES:
-                return changed, True
-            try:
-                news = self._story.take(line)
-            except (ValueError, TypeError, KeyError) as error:
-                if position == len(lines) - 1:  # torn: the next driver repairs it
-                    break
-                where = f"{JOURNAL}, line {self._story.lines + 1}"
-                raise ValueError(f"{where} is damaged: {error}") from error
-            self._offset += len(line)
-            if self._story.lines > self.cursor.lines:
-                fresh += 1
-                for number, points in news.items():
-                    changed.setdefault(number, []).extend(points)
+        with open(self._folder / JOURNAL, "rb") as file:
+            file.seek(self._offset)
+            while (line := file.readline()).endswith(b"\n"):
+                if fresh == _LINES:
+                    return changed, True
+                try:
+                    news = self._story.take(line)
+                except (ValueError, TypeError, KeyError) as error:
+                    if not file.readline():  # torn: the next driver repairs it
+                        break
+                    where = f"{JOURNAL}, line {self._story.lines + 1}"
+                    raise ValueError(f"{where} is damaged: {error}") from error
+                self._offset += len(line)
+                if self._story.lines > self.cursor.lines:
+                    fresh += 1
+                    for number, points in news.items():
+                        changed.setdefault(number, []).extend(points)
         return changed, False
 
     def _write(self, store: Store, number: int, points: Sequence[Point], over: bool) -> None:
@@ -202,9 +202,9 @@ class Copier:
                 (Path(place) / name).write_text(content)
             if found := schedules_of(trial.config):
                 try:
-                    _draw(found, Path(place) / "schedules.png")
+                    draw(found).savefig(Path(place) / "schedules.png", dpi=80)
                 except Exception as error:  # a picture is not worth the rest of the view
-                    self._say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
+                    self.say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
             store.upload(trial.number, Path(place))
 
     def _upload_study(self, store: Store, names: Sequence[str]) -> None:
@@ -221,13 +221,39 @@ class Copier:
 
 
 def follow(
-    copier: Copier, gone: Callable[[float], bool], patience: float, say: Say, plain: Say
+    copier: Copier,
+    gone: Callable[[float], bool],
+    patience_seconds: float,
+    explain: Callable[[Exception], str],
 ) -> bool:
-    """Copy until `gone(seconds)`, which waits, says that the driver is gone and all is written.
+    """Copy until the driver is gone and all is written; False if patience ended before that.
 
-    Returns whether all is written; not if the store was out of reach for `patience` seconds after
-    the driver went.
+    `gone(seconds)` waits so long, or until the driver is gone, and says whether it is.
     """
+    pause, told, deadline = 0.0, "", float("inf")
+    while True:
+        over = gone(pause)
+        if over and deadline == float("inf"):
+            deadline = time.monotonic() + patience_seconds
+        try:
+            copier.catch_up(over)
+        except Exception as error:  # whatever it is, the study goes on and the journal is whole
+            copier.reset()
+            reason = explain(error)
+            copier.cursor.behind(reason)
+            if not told:
+                pause = _SHORTEST_PAUSE / 2
+            if reason != told:
+                copier.say(f"behind: {reason}")
+            told, pause = reason, min(2 * pause, _LONGEST_PAUSE)
+            if time.monotonic() >= deadline:
+                return False
+            continue
+        if told:
+            copier.say("caught up")
+        if over:
+            return True
+        pause, told = _POLL_SECONDS, ""
 
 
 def _news(shown: Shown, sent: Shown | None) -> Shown:
@@ -237,18 +263,3 @@ def _news(shown: Shown, sent: Shown | None) -> Shown:
     tags = {k: v for k, v in shown.tags.items() if sent.tags.get(k) != v}
     params = {k: v for k, v in shown.params.items() if sent.params.get(k) != v}
     return replace(shown, tags=tags, params=params)
-
-
-def _draw(schedules: Mapping[str, Any], path: Path) -> None:
-    """A small picture of each schedule over progress."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.2 * len(schedules), 2.4), dpi=80, layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, (name, schedule) in zip(
-        figure.subplots(1, len(schedules), squeeze=False)[0], schedules.items(), strict=True
-    ):
-        schedule.plot(axes)
-        axes.set_title(name, fontsize="small")
-    figure.savefig(path)
