@@ -9,10 +9,14 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import autotune
 from autotune.errors import UserError
 from autotune.experiment import Experiment
 from autotune.space import unknown
@@ -20,20 +24,31 @@ from autotune.space import unknown
 _FILE_PREFIX = "autotune_recipe_"
 
 
+def find(path: str, what: str = "recipe") -> Callable[..., Any]:
+    """The function that `package.module:function` or `path/file.py:function` names.
+
+    Raises:
+        UserError: what cannot be found, with the nearest right name.
+    """
+    place, _, name = path.rpartition(":")
+    if not place or not name:
+        raise UserError(f"{what} {path!r} must be module:function or path/file.py:function")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"{what} {path!r}: {unknown('function', name, _functions(module))}")
+    found: Callable[..., Any] = function
+    return found
+
+
 def load(recipe: str) -> Experiment:
-    """The experiment of `package.module:function` or `path/file.py:function`.
+    """The experiment that a recipe returns.
 
     Raises:
         UserError: in one line, what cannot be found (with the nearest right name), or what the
             recipe itself says is wrong (a ValueError, TypeError or FileNotFoundError of its own).
     """
-    place, _, name = recipe.rpartition(":")
-    if not place or not name:
-        raise UserError(f"recipe {recipe!r} must be module:function or path/file.py:function")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise UserError(f"recipe {recipe!r}: {unknown('function', name, _functions(module))}")
+    function = find(recipe)
     try:
         made = function()
     except (ValueError, TypeError, FileNotFoundError) as error:
@@ -105,7 +120,15 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
+    """The error in one line, with the nearest right name for a mistyped keyword."""
     text = str(error).strip().partition("\n")[0]
+    mistyped = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text)
+    kind = (
+        getattr(autotune, mistyped[1], None) if mistyped and mistyped[1] in dir(autotune) else None
+    )
+    if mistyped and isinstance(kind, type):
+        allowed = set(inspect.signature(kind).parameters)
+        return unknown(f"argument of {mistyped[1]}", mistyped[2], allowed)
     return (
         text
         if isinstance(error, UserError | ValueError) and text

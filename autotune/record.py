@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ from urllib.parse import urlsplit, urlunsplit
 from autotune.errors import UserError
 from autotune.experiment import Experiment
 from autotune.space import SearchSpace
+from autotune.trackers import journal
 from autotune.trackers.journal import JOURNAL, encode
+from autotune.trial import Reported, Target
 
 RECORD = "experiment.json"
 _SAME = ("name", "train", "target", "space")
@@ -63,20 +66,28 @@ def describe(space: SearchSpace) -> dict[str, Any]:
 def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
     """Refuse a folder that holds another study; take over the id of the same one.
 
+    Another study that has no result (its recipe was mistaken, say) gives way.
+
     Raises:
         UserError: the folder holds another study, or one at all when `resume` is False.
     """
     if not (folder / RECORD).is_file():
         if (folder / JOURNAL).is_file():
             raise UserError(f"{folder} has a {JOURNAL} but no {RECORD}: choose another folder")
-        return
+        return None
+    if journal.held(folder):
+        raise UserError(f"another process is running the study in {folder}")
     held = load(folder)
     if not resume:
         raise UserError(f"{folder} holds the study {held['name']!r}: choose another folder")
     for key in _SAME:
-        if held.get(key) != facts[key]:
-            difference = _first_difference(key, held.get(key), facts[key])
-            raise UserError(f"{folder} holds another study: its {difference}")
+        if held.get(key) == facts[key]:
+            continue
+        if _without_result(folder, held["target"]["metric"]):
+            _discard(folder)
+            return
+        difference = _first_difference(key, held.get(key), facts[key])
+        raise UserError(f"{folder} holds another study: its {difference}")
     facts["study_id"] = held["study_id"]
     facts["recipe"] = facts.get("recipe") or held.get("recipe")
 
@@ -105,6 +116,11 @@ def load(folder: Path) -> dict[str, Any]:
     return held
 
 
+def target(folder: Path) -> Target:
+    """The target of a study folder."""
+    return Target(**load(folder)["target"])
+
+
 def without_credentials(uri: str | None) -> str | None:
     """`uri` without the user and password that it may carry."""
     if uri is None or "@" not in uri:
@@ -119,6 +135,20 @@ def _first_difference(path: str, held: Any, new: Any) -> str:
             if held.get(key) != new.get(key):
                 return _first_difference(f"{path}.{key}", held.get(key), new.get(key))
     return f"{path} is {held!r:.80} and not {new!r:.80}"
+
+
+def _without_result(folder: Path, metric: str) -> bool:
+    """Whether nothing was learned in this study: no trial ever reported the metric."""
+    if not (folder / JOURNAL).is_file():
+        return True
+    reports = [e.report for e in journal.read(folder) if isinstance(e, Reported)]
+    return not any(metric in report.metrics for report in reports)
+
+
+def _discard(folder: Path) -> None:
+    for name in (RECORD, JOURNAL, "mlflow.json"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def _version(package: str) -> str | None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial import State, Target, Trial, incumbent
+from autotune.trackers import journal
+from autotune.trackers.journal import Closed, Opened
+from autotune.trial import State, Target, Trial, fold, incumbent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +69,16 @@ class StudyResult:
         import pandas as pd
 
         return pd.DataFrame([row(t, self.target) for t in self.trials])
+
+
+def read(folder: Path, target: Target) -> StudyResult:
+    """The result of a study folder as its journal has it, whether or not a driver is running."""
+    entries = journal.read(folder)
+    closed = [e.reason for e in entries if isinstance(e, Closed)]
+    running = not entries or not isinstance(entries[-1], Closed)
+    events = [e for e in entries if not isinstance(e, Opened | Closed)]
+    trials = tuple(fold(events).values())
+    return StudyResult(folder, target, trials, "running" if running else closed[-1])
 
 
 def row(trial: Trial, target: Target) -> dict[str, Any]:

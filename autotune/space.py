@@ -301,7 +301,7 @@ class SearchSpace:
 
 def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
     """One line for a mistyped name: what was given, the nearest right name, what is allowed."""
-    names = sorted(allowed)
+    names = sorted(set(allowed))
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown {what} {name!r}{hint} (allowed: {', '.join(names)})"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune import record
+from autotune import recipes, record
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
@@ -61,7 +61,7 @@ def run(
     time_limit: float | None = None,
     sampler: str | Any = "tpe",
     pruner: str | Pruner = "convergence",
-    controller: Controller | None = None,
+    controller: str | Controller | None = None,
     out: str | Path | None = None,
     tracking_uri: str | None = None,
     ray_address: str | None = None,
@@ -78,11 +78,13 @@ def run(
         time_limit: seconds after which running trials are censored (`budget`) and the study ends.
         sampler: `tpe`, `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna
             sampler with keyword arguments, or an object with `ask(number, trials)`.
-        pruner: `convergence`, `slower_than_best`, `none`, or a function (see `autotune.pruners`).
-        controller: turns knobs of running trials: (trial, others, target) -> Change | None.
+        pruner: `convergence`, `slower_than_best`, `none`, a function (see `autotune.pruners`), or
+            its name as `module:function`.
+        controller: turns knobs of running trials: (trial, others, target) -> Change | None; a
+            function or its name as `module:function`.
         out: the study folder; `studies/NAME` by default.
-        tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder (nothing on
-            a virtual clock); "off" for none.
+        tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
+            (none on a virtual clock); "off" for none.
         ray_address: a Ray cluster's address; by default Ray is started on this machine.
         seed: of the sampler and, with the trial's number, of each trial.
         resume: go on with the study that the folder holds; False refuses such a folder.
@@ -97,7 +99,8 @@ def run(
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     _check(experiment, trials, time_limit, seed)
-    plan = _Plan(experiment, trials, time_limit, seed, make_pruner(pruner), controller)
+    stop = make_pruner(_found(pruner, "pruner"))
+    plan = _Plan(experiment, trials, time_limit, seed, stop, _found(controller, "controller"))
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     asker = _make_sampler(sampler, plan)
     facts = record.facts(
@@ -105,16 +108,19 @@ def run(
         recipe=recipe,
         seed=seed,
         trials=trials,
-        sampler=str(sampler),
+        sampler=_text(sampler),
+        pruner=_text(pruner),
+        controller=_text(controller),
         tracking_uri=tracking_uri,
     )
     record.check(folder, facts, resume)
     with contextlib.ExitStack() as stack:
+        room = pool if pool is not None else _ray_pool(experiment, trials, ray_address)
+        stack.callback(room.close)  # first, so that what can never fit leaves no folder behind
         journal = stack.enter_context(Journal(folder))
         record.write(folder, facts)
         stack.enter_context(_tracking(folder, tracking_uri, pool))
-        room = pool if pool is not None else _ray_pool(experiment, trials, ray_address)
-        stack.callback(room.close)
+        stack.callback(room.close)  # before MLflow is waited for
         loop = _Loop(plan, folder, journal, room, _Suggester(asker, room), watch)
         stack.callback(loop.suggester.close)
         with _interrupts(loop):
@@ -458,6 +464,22 @@ def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: 
 def _check_metric(report: Report, target: Target) -> None:
     if report.metrics and target.metric not in report.metrics:
         raise UserError(unknown("target metric", target.metric, report.metrics))
+
+
+def _found(part: Any, what: str) -> Any:
+    """A function given as `module:function`; anything else as it is."""
+    if part == "none" and what == "controller":
+        return None
+    if isinstance(part, str) and (":" in part or what == "controller"):
+        return recipes.find(part, what)
+    return part
+
+
+def _text(part: Any) -> str | None:
+    """What `experiment.json` says of a sampler, pruner or controller."""
+    if part is None or isinstance(part, str):
+        return part
+    return f"<{getattr(part, '__qualname__', type(part).__qualname__)}>"
 
 
 def _make_sampler(sampler: str | Any, plan: _Plan) -> Sampler:

@@ -419,7 +419,7 @@ class Target:
         if best is None or not math.isfinite(best):
             return 2 * self.limit
         gap = max(self.shortfall(best), 0.0) / max(abs(self.value), 1e-12)
-        return self.limit * (1 + gap / (1 + gap))
+        return self.limit * (1 + (gap / (1 + gap) if math.isfinite(gap) else 1.0))
 
 
 def _finite(name: str, value: object) -> None:

@@ -110,5 +110,5 @@ class Pool(Protocol):
         ...
 
     def close(self) -> None:
-        """End everything that runs, at once."""
+        """End everything that runs, at once; closing again does nothing."""
         ...

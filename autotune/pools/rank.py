@@ -25,6 +25,8 @@ from autotune import reporting
 from autotune.pools import Launch, warm
 from autotune.trial import Change, Clock, Milestone
 
+_OWN_FILES = (Path(__file__), Path(reporting.__file__))
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -224,12 +226,21 @@ class Rank:
         return Stretch(kind, worn=warm.leavings(self._clean, self._baseline_bytes))
 
     def _raised(self, error: BaseException) -> Stretch:
-        text = "".join(traceback.format_exception(error)).strip()
+        text = "".join(_from_trainer(traceback.TracebackException.from_exception(error)).format())
         line = str(error).strip().partition("\n")[0][:300]
         reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
         memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
         worn = "the trainer raised"
-        return Stretch("raised", error=text, reason=reason, out_of_memory=memory, worn=worn)
+        return Stretch("raised", error=text.strip(), reason=reason, out_of_memory=memory, worn=worn)
+
+
+def _from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:
+    """The traceback without our own frames above the trainer's."""
+    frames = list(error.stack)
+    while len(frames) > 1 and Path(frames[0].filename) in _OWN_FILES:
+        frames.pop(0)
+    error.stack = traceback.StackSummary.from_list(frames)
+    return error
 
 
 def _synchronize() -> None:

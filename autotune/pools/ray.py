@@ -378,6 +378,7 @@ class RayPool:
 
     def _leave_ray(self) -> None:
         if self._owns_ray:
+            self._owns_ray = False
             ray.shutdown()
 
 
@@ -411,6 +412,19 @@ def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
         f"a trial of {scaling.num_workers} workers with {asked} each can never fit: "
         f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} ({have})"
     )
+
+
+def cluster() -> str:
+    """Start Ray on this machine, run one task, and say what it has."""
+    owns = _connect(None)
+    try:
+        nodes = _node_resources()
+        ray.get(ray.remote(lambda: None).remote(), timeout=60)
+    finally:
+        if owns:
+            ray.shutdown()
+    parts = "; ".join(f"{n.get('CPU', 0):g} CPU, {n.get('GPU', 0):g} GPU" for n in nodes)
+    return f"starts and runs a task ({parts})"
 
 
 def _connect(address: str | None) -> bool:

@@ -67,7 +67,7 @@ def snapshot() -> Snapshot:
         backends=tuple(getattr(owner, name) for owner, name in _BACKENDS),
         setters=(
             (torch.set_default_dtype, torch.get_default_dtype()),
-            (torch.set_default_device, "cpu"),
+            (torch.set_default_device, None),  # naming one would slow every later trial
             (torch.set_num_threads, torch.get_num_threads()),
             (torch.set_grad_enabled, torch.is_grad_enabled()),
             (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from autotune import schedules
-from autotune.errors import UserError
+from autotune.errors import StudyError, UserError
 from autotune.trial import (
     EVENTS,
     Checkpoint,
@@ -141,6 +141,7 @@ class Journal:
 
     Raises:
         UserError: another driver holds it, it is damaged, or the folder cannot be written.
+        StudyError: a line cannot be written (the disk is full, say).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -161,9 +162,12 @@ class Journal:
         """Append `entry` and flush it to disk."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = f'{to_line(entry)[:-1]},"time":"{time}"}}\n'
-        self._file.write(line.encode())
-        self._file.flush()
-        os.fdatasync(self._file.fileno())
+        try:
+            self._file.write(line.encode())
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
+        except OSError as error:
+            raise StudyError(f"cannot write {self.path}: {error.strerror}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -187,6 +191,18 @@ def read(folder: Path) -> list[Entry]:
     if not path.is_file():
         raise UserError(f"{folder} is not a study folder: it has no {JOURNAL}")
     return list(_entries(path.read_bytes(), path))
+
+
+def held(folder: Path) -> bool:
+    """Whether a driver is running the study in `folder` now."""
+    try:
+        with open(folder / JOURNAL, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _repair(file: IO[bytes], path: Path) -> list[Entry]:

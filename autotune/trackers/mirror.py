@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -110,7 +111,7 @@ class Mirror:
                 code = self._process.wait()
             except OSError:
                 continue
-            if code in (0, GAVE_UP):
+            if code in (0, GAVE_UP, -signal.SIGTERM):  # the last: another mirror took over
                 self._caught_up = code == 0
                 return
         if not self._ending:

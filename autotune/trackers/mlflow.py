@@ -13,11 +13,11 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO, cast
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
@@ -120,10 +120,6 @@ class MlflowStore:
             self._client.set_terminated(self.runs[number], shown.status, shown.end_ms)
 
 
-class FolderStore(MlflowStore):
-    """x"""
-
-
 class Driver:
     """The process that started this one: it is gone when it hung up, or died."""
 
@@ -142,6 +138,25 @@ class Driver:
         return self._gone
 
 
+class OwnFile:
+    """The study folder's own store, which may be removed while it is in use."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode = 0
+
+    def opened(self) -> None:
+        self._inode = self._path.stat().st_ino
+
+    def replaced(self) -> bool:
+        """Whether the file that was opened is no longer there."""
+        try:
+            now = self._path.stat()
+        except OSError:
+            return self._inode != 0
+        return self._inode not in (0, now.st_ino)
+
+
 class Redacted:
     """A text stream in front of another that leaves out the tracking store's secrets."""
 
@@ -157,5 +172,69 @@ class Redacted:
         self._stream.flush()
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Show the study in the folder `arguments[0]`; trying for `arguments[1]` seconds at its end."""
+    folder, uri = Path(arguments[0]), os.environ["MLFLOW_TRACKING_URI"]
+    os.nice(max(0, 10 - os.nice(0)))
+    own = OwnFile(folder / STORE) if uri == default_uri(folder) else None
+    driver = Driver()
+
+    def connect(facts: Facts) -> MlflowStore:
+        store = MlflowStore(uri, facts, (folder / "artifacts") if own else None, _say)
+        if own is not None:
+            own.opened()
+        return store
+
+    def gone(seconds: float) -> bool:
+        is_gone = driver.gone(seconds)
+        if own is not None and own.replaced():
+            # MLflow keeps the removed file open for as long as this process lives.
+            os.execv(sys.executable, [sys.executable, "-m", _MODULE, *arguments])  # noqa: S606
+        return is_gone
+
+    def explain(error: Exception) -> str:
+        first = " ".join(f"{type(error).__name__}: {error}".split())
+        return redact(first, uri)[:300]
+
+    with _alone(folder):
+        cursor = Cursor(folder / CURSOR, "default" if own else label(uri))
+        copier = Copier(folder, connect, cursor, _say)
+        return 0 if follow(copier, gone, float(arguments[1]), explain) else GAVE_UP
+
+
+def _say(message: str) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    print(f"{now} {message}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Be the only mirror of the folder: one that an earlier driver left behind is sent away."""
+    with open(folder / "mlflow.lock", "a+") as file:
+        for _ in range(100):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                file.seek(0)
+                _send_away(file.read())
+                time.sleep(0.2)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _send_away(pid: str) -> None:
+    with suppress(OSError, ValueError):
+        if _MODULE.encode() in Path(f"/proc/{int(pid)}/cmdline").read_bytes():
+            os.kill(int(pid), signal.SIGTERM)
+
+
 def _deleted(run: Run) -> bool:
     return bool(run.info.lifecycle_stage == "deleted")
+
+
+if __name__ == "__main__":
+    sys.stderr = cast(TextIO, Redacted(sys.stderr, os.environ.get("MLFLOW_TRACKING_URI", "")))
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11, git and make.
+PYTHON ?= python3.11
+BIN := .venv/bin
+RECIPE ?= search_spaces.digits:lars
+TRIALS ?= 20
+
+.PHONY: demo test lint wheel clean
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,oracles]'
+	touch $@
+
+demo: .venv/installed
+	rm -rf studies/demo
+	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --out studies/demo
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+	$(BIN)/python tests/wheel.py
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheel: .venv/installed
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean:
+	rm -rf .venv dist build studies .pytest_cache .mypy_cache .ruff_cache .hypothesis

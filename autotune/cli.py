@@ -1,0 +1,346 @@
+"""The command line: `autotune run RECIPE`, and what one does with the study folder afterwards.
+
+Exit codes: 0 done; 2 the user's mistake (one line on stderr); 3 done, but no trial reached the
+target; 4 the study could not go on; 130 interrupted, resumable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.errors import StudyError, UserError
+from autotune.space import unknown
+
+DONE, USER, UNREACHED, BROKEN, INTERRUPTED = 0, 2, 3, 4, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Argparse, with one clear line for a mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        choice = re.match(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if choice:
+            message = unknown("command", choice[1], COMMANDS)
+        raise UserError(message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        options = _parse(arguments)
+        function: Callable[[argparse.Namespace], int] = options.function
+        return function(options)
+    except UserError as error:
+        _say(f"autotune: {error}")
+        return USER
+    except StudyError as error:
+        _say(f"autotune: the study could not go on: {error}")
+        return BROKEN
+    except KeyboardInterrupt:
+        _say("autotune: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(
+        prog="autotune",
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    for name, (function, summary, flags) in COMMANDS.items():
+        sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        for flag in flags:
+            sub.add_argument(*flag[0].split(), **flag[1])
+        sub.set_defaults(function=function)
+    options, extra = parser.parse_known_args(arguments)
+    if extra:
+        flags = [word for flag in COMMANDS[options.command][2] for word in flag[0].split()]
+        raise UserError(unknown("argument", extra[0], [f for f in flags if f.startswith("-")]))
+    return options
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def run_command(options: argparse.Namespace) -> int:
+    from autotune import recipes
+
+    experiment = recipes.load(options.recipe)
+    out = options.out if options.out is not None else Path("studies") / experiment.name
+    settings = {
+        "trials": options.trials,
+        "sampler": options.sampler,
+        "pruner": options.pruner,
+        "controller": options.controller,
+        "seed": options.seed,
+        "recipe": recipes.absolute(options.recipe),
+    }
+    return _study(experiment, out, options, settings)
+
+
+def resume_command(options: argparse.Namespace) -> int:
+    from autotune import recipes, record
+    from autotune.trackers.mirror import catch_up
+
+    held = record.load(options.folder)
+    if not held.get("recipe"):
+        raise UserError(
+            f"{options.folder} was started from Python: call autotune.run again with out="
+            f"{str(options.folder)!r}"
+        )
+    if options.trials is not None and options.trials < held["trials"]:
+        raise UserError(f"--trials is a total and must be at least {held['trials']}")
+    options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
+    if _ended(options.folder, options.trials or held["trials"]):
+        catch_up(options.folder, options.tracking_uri, 60.0)
+        return _finish(_result(options.folder), options)
+    settings = {
+        "trials": options.trials or held["trials"],
+        "sampler": held["sampler"],
+        "pruner": held["pruner"],
+        "controller": held.get("controller"),
+        "seed": held["seed"],
+        "recipe": held["recipe"],
+    }
+    return _study(recipes.load(held["recipe"]), options.folder, options, settings)
+
+
+def status_command(options: argparse.Namespace) -> int:
+    from autotune import display, record
+    from autotune.trackers import journal
+
+    result = _result(options.folder)
+    held = record.load(options.folder)
+    summary = {
+        **display.summary(result, held["name"]),
+        "trials_planned": held.get("trials"),
+        "driver_alive": journal.held(options.folder),
+    }
+    if options.json:
+        print(json.dumps(summary))
+    else:
+        display.print_status(summary, sys.stdout)
+    return DONE
+
+
+def best_command(options: argparse.Namespace) -> int:
+    from autotune import display
+
+    result = _result(options.folder)
+    if result.best is None:
+        if options.json:
+            print("null")
+        _say(f"no trial has reached {result.target.metric} {result.target.value:g} yet")
+        return UNREACHED
+    best = display.best(result)
+    if options.json:
+        print(json.dumps(best))
+    else:
+        display.print_best(best, sys.stdout)
+    return DONE
+
+
+def export_command(options: argparse.Namespace) -> int:
+    from autotune import recipes, record
+    from autotune.samplers import optuna
+
+    held, result = record.load(options.folder), _result(options.folder)
+    if not held.get("recipe"):
+        raise UserError(f"{options.folder} was started from Python: its search space is not known")
+    space = recipes.load(held["recipe"]).space
+    count = optuna.export(result.trials, space, result.target, options.optuna, held["name"])
+    _say(f"wrote {count} trials as the Optuna study {held['name']!r}")
+    return DONE
+
+
+def ui_command(options: argparse.Namespace) -> int:
+    from autotune import record
+    from autotune.trackers import mirror
+
+    uri = record.load(options.folder).get("tracking_uri")
+    if uri:
+        raise UserError(f"this study is tracked at {uri}: open that address instead")
+    command = mirror.ui_command(options.folder)
+    _say(f"MLflow on http://127.0.0.1:{command[command.index('--port') + 1]} (Ctrl-C ends it)")
+    with contextlib.suppress(KeyboardInterrupt):
+        return subprocess.run(command, env=mirror.environment(), check=False).returncode
+    return DONE
+
+
+def doctor_command(options: argparse.Namespace) -> int:
+    from autotune import doctor
+
+    checks = doctor.checks()
+    if options.json:
+        print(json.dumps([c.__dict__ for c in checks]))
+    else:
+        for check in checks:
+            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.says}")
+    return DONE if all(c.ok for c in checks) else BROKEN
+
+
+# --- what they share ------------------------------------------------------------------------------
+
+
+def _study(
+    experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]
+) -> int:
+    from autotune import display
+    from autotune.study import run
+    from autotune.trackers.mirror import check_uri
+
+    if options.tracking_uri is not None and options.tracking_uri != "off":
+        check_uri(options.tracking_uri)
+    limit = duration(options.time_limit) if options.time_limit is not None else None
+    with _only_json(options.json), display.progress(experiment, settings["trials"]) as watch:
+        try:
+            result = run(
+                experiment,
+                **settings,
+                time_limit=limit,
+                out=out,
+                tracking_uri=options.tracking_uri,
+                ray_address=options.ray_address,
+                watch=watch,
+            )
+        except (StudyError, KeyboardInterrupt):
+            _say(f"go on with: autotune resume {out}")
+            raise
+    return _finish(result, options)
+
+
+def _finish(result: Any, options: argparse.Namespace) -> int:
+    """Print what the study found, and say with the exit code how it ended."""
+    from autotune import display, record
+
+    held = record.load(result.folder)
+    if options.json:
+        print(json.dumps(display.document(result, held["name"])))
+    else:
+        display.print_result(result, held, sys.stdout)
+    if result.ended == "interrupted":
+        _say(f"interrupted; go on with: autotune resume {result.folder}")
+        return INTERRUPTED
+    return DONE if result.best is not None else UNREACHED
+
+
+def _result(folder: Path) -> Any:
+    from autotune import record, result
+
+    return result.read(folder, record.target(folder))
+
+
+def _ended(folder: Path, trials: int) -> bool:
+    """Whether all of the study's trials have ended, so that there is nothing to go on with."""
+    found = _result(folder).trials
+    return len(found) >= trials and all(t.ended and t.reason != "interrupted" for t in found)
+
+
+@contextlib.contextmanager
+def _only_json(wanted: bool) -> Iterator[None]:
+    """Send everything that anyone prints to stderr, so that stdout holds one JSON document."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def duration(text: str) -> float:
+    """Seconds of `90`, `90s`, `10m`, `1h30m`.
+
+    >>> duration("1h30m"), duration("90")
+    (5400.0, 90.0)
+
+    Raises:
+        UserError: anything else, or nothing above zero.
+    """
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0}
+    number = r"\d+(?:\.\d+)?"
+    if re.fullmatch(number, text):
+        seconds = float(text)
+    elif re.fullmatch(f"(?:{number}[hms])+", text):
+        seconds = sum(float(n) * units[u] for n, u in re.findall(f"({number})([hms])", text))
+    else:
+        raise UserError(f"--time-limit must be like 90s, 10m or 1h30m but got {text!r}")
+    if seconds <= 0:
+        raise UserError(f"--time-limit must be more than 0 seconds but got {text!r}")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d+", text):
+        raise UserError(f"a count must be a whole number but got {text!r}")
+    return int(text)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+_FOLDER = ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder"})
+_JSON = ("--json", {"action": "store_true", "help": "print one JSON document on stdout"})
+_WHERE: list[tuple[str, dict[str, Any]]] = [
+    ("--time-limit", {"metavar": "10m", "help": "end the study after this time"}),
+    ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (default: in the study folder)"}),
+    ("--ray-address", {"metavar": "ADDR", "help": "a Ray cluster (default: start Ray here)"}),
+    _JSON,
+]
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] = {
+    "run": (
+        run_command,
+        "search the configuration that reaches a recipe's target soonest",
+        [
+            ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
+            ("--trials", {"metavar": "N", "type": _count, "default": 20, "help": "in all (20)"}),
+            ("--sampler", {"metavar": "NAME", "default": "tpe", "help": "tpe, random, qmc, gp, "
+             "cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
+            ("--pruner", {"metavar": "NAME", "default": "convergence",
+                          "help": "convergence, slower_than_best or none"}),
+            ("--controller", {"metavar": "NAME", "help": "module:function or file.py:function"}),
+            ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
+            ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
+            *_WHERE,
+        ],
+    ),
+    "resume": (
+        resume_command,
+        "go on with a study, or bring its MLflow runs up to date",
+        [_FOLDER, ("--trials", {"metavar": "N", "type": _count, "help": "a new total"}), *_WHERE],
+    ),
+    "status": (status_command, "how a study stands", [_FOLDER, _JSON]),
+    "best": (best_command, "the fastest trial's configuration", [_FOLDER, _JSON]),
+    "export": (
+        export_command,
+        "write a study into an Optuna storage, for optuna-dashboard",
+        [_FOLDER, ("--optuna", {"metavar": "URL", "required": True, "help": "sqlite:///FILE.db"})],
+    ),
+    "ui": (ui_command, "open MLflow's UI on a study, on loopback", [_FOLDER]),
+    "doctor": (doctor_command, "check this machine: torch, Ray, MLflow, cores, GPUs", [_JSON]),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""What a person sees of a study: live progress, plain lines, the final table, JSON documents."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from autotune.experiment import Experiment
+from autotune.result import StudyResult, row, shown
+from autotune.trackers.journal import encode
+from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, incumbent
+
+if TYPE_CHECKING:
+    from autotune.study import Watch
+
+_COLOURS = {
+    State.REACHED: "green",
+    State.CENSORED: "yellow",
+    State.FAILED: "red",
+    State.INFEASIBLE: "magenta",
+    State.RUNNING: "cyan",
+}
+
+
+@contextlib.contextmanager
+def progress(experiment: Experiment, trials: int) -> Iterator[Watch]:
+    """A watch for `run`: a live display on a terminal, a plain line an event otherwise."""
+    console = Console(file=sys.stderr)
+    view = _Progress(experiment.target, trials)
+    if not console.is_terminal:
+        yield lambda event, all_trials: _print_event(event, all_trials, experiment.target)
+        return
+    with Live(get_renderable=view.render, console=console, refresh_per_second=4) as live:
+
+        def watch(event: Event, all_trials: Mapping[int, Trial]) -> None:
+            view.trials = tuple(all_trials.values())
+            if isinstance(event, Ended) and event.error:
+                live.console.print(_failure(event), markup=False, highlight=False)
+
+        yield watch
+
+
+@dataclass
+class _Progress:
+    target: Target
+    total: int
+    trials: tuple[Trial, ...] = ()
+    begin: float = field(default_factory=time.monotonic)
+
+    def render(self) -> Group:
+        running = [t for t in self.trials if t.placed]
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for name in ("running", "seconds", self.target.metric, "best", "configuration"):
+            table.add_column(name, justify="left", no_wrap=True)
+        for trial in running:
+            last = trial.reports[-1].metrics.get(self.target.metric) if trial.reports else None
+            table.add_row(
+                _name(trial),
+                f"{trial.seconds:.1f}",
+                _number(last),
+                _number(self.target.best(trial)),
+                configuration(trial),
+            )
+        return Group(Text(self.headline()), table)
+
+    def headline(self) -> str:
+        best = incumbent(self.trials)
+        ended = [t for t in self.trials if t.ended]
+        elapsed = time.monotonic() - self.begin
+        left = elapsed / len(ended) * (self.total - len(ended)) if ended else None
+        parts = [
+            f"{len(ended)}/{self.total} trials",
+            ", ".join(f"{n} {s.lower()}" for s, n in counts(self.trials).items() if n),
+            f"best {best.seconds:.2f} s (trial {best.number})"
+            if best
+            else "target not reached yet",
+            f"spent {sum(t.spent_seconds for t in self.trials):.0f} s",
+            f"about {left:.0f} s to go" if left is not None else "starting workers",
+        ]
+        return " · ".join(p for p in parts if p)
+
+
+def _print_event(event: Event, trials: Mapping[int, Trial], target: Target) -> None:
+    trial = trials[event.trial]
+    at = f"{event.at:8.1f} s  {_name(trial):<12}"
+    match event:
+        case Started():
+            again = f" again from step {trial.checkpoint.step}" if trial.checkpoint else ""
+            _line(f"{at} started{again}: {configuration(trial)}")
+        case Lost():
+            _line(f"{at} broke off: {event.reason}")
+        case Ended():
+            detail = f" ({event.detail})" if event.detail else ""
+            _line(f"{at} {outcome(trial, target)}{detail}")
+            if event.error:
+                _line(_failure(event))
+
+
+def _failure(event: Ended) -> str:
+    return f"trial {event.trial} failed:\n{event.error}"
+
+
+def outcome(trial: Trial, target: Target) -> str:
+    """How a trial ended, in words."""
+    match trial.state:
+        case State.REACHED:
+            return f"reached {target.metric} {target.value:g} in {trial.seconds:.2f} s"
+        case State.CENSORED:
+            best = _number(target.best(trial))
+            return f"censored after {trial.seconds:.2f} s, {trial.reason}; best {best}"
+        case State.FAILED | State.INFEASIBLE:
+            return f"{trial.state.lower()}: {trial.reason}"
+    return "running"
+
+
+def counts(trials: tuple[Trial, ...]) -> dict[State, int]:
+    """How many trials are in each state."""
+    return {state: sum(t.state is state for t in trials) for state in State}
+
+
+def configuration(trial: Trial) -> str:
+    """The searched values of a trial on one line, or all of its values if it was given."""
+    values = trial.params if trial.params is not None else trial.config
+    return "  ".join(f"{k}={_number(shown(v))}" for k, v in values.items())
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> None:
+    """The final table, the baseline's time and the ratio, and how to open MLflow."""
+    console = Console(file=out, width=None if out.isatty() else 160)
+    target = result.target
+    table = Table(title=f"{held['name']}: time to {target.metric} {target.value:g}", box=None)
+    for name, justify in (
+        ("rank", "right"),
+        ("trial", "left"),
+        ("time to target", "right"),
+        ("spent", "right"),
+        (f"best {target.metric}", "right"),
+        ("reason", "left"),
+    ):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("configuration", overflow="fold")
+    for rank, trial in enumerate(result.ranked(), 1):
+        reached = trial.time_to_target
+        at = f"{reached:.2f} s" if reached is not None else f"> {trial.seconds:.2f} s"
+        table.add_row(
+            str(rank) if reached is not None else "-",
+            _name(trial),
+            at if trial.state in (State.REACHED, State.CENSORED, State.RUNNING) else "-",
+            f"{trial.spent_seconds:.1f} s",
+            _number(target.best(trial)),
+            trial.reason,
+            configuration(trial),
+            style=_COLOURS[trial.state] if out.isatty() else "",
+        )
+    console.print(table)
+    console.print(_conclusion(result), markup=False, highlight=False)
+    uri = held.get("tracking_uri")
+    where = f"MLflow: {uri}" if uri else f"MLflow: autotune ui {result.folder}"
+    console.print(where, markup=False, highlight=False, soft_wrap=True)
+
+
+def _conclusion(result: StudyResult) -> str:
+    best, baseline = result.best, result.baseline
+    spent = f"{result.spent_seconds:.0f} s of training, set-up and evaluation spent"
+    if best is None:
+        return f"No trial reached the target; {spent}."
+    text = f"Best: trial {best.number} in {best.seconds:.2f} s"
+    if baseline is not None:
+        text += f"; baseline: {outcome(baseline, result.target)}"
+    if result.speedup is not None:
+        text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
+    return f"{text}. {spent.capitalize()}."
+
+
+def document(result: StudyResult, name: str) -> dict[str, Any]:
+    """The whole result as one JSON document."""
+    trials = [
+        {**_facts(t, result.target), "clock": encode(t.clock), "attempts": t.attempts}
+        for t in result.trials
+    ]
+    return {**summary(result, name), "trials": trials}
+
+
+def summary(result: StudyResult, name: str) -> dict[str, Any]:
+    """How a study stands, as JSON types."""
+    by_state = {str(s): n for s, n in counts(result.trials).items()}
+    return {
+        "study": name,
+        "folder": str(result.folder),
+        "ended": result.ended,
+        "target": encode(result.target),
+        "counts": by_state,
+        "best": best(result) if result.best is not None else None,
+        "baseline": _facts(result.baseline, result.target) if result.baseline else None,
+        "speedup_vs_baseline": result.speedup,
+        "spent_seconds": result.spent_seconds,
+    }
+
+
+def best(result: StudyResult) -> dict[str, Any]:
+    """The best trial with its configuration, as JSON types.
+
+    Raises:
+        ValueError: no trial has reached the target.
+    """
+    if result.best is None:
+        raise ValueError("no trial has reached the target")
+    return _facts(result.best, result.target)
+
+
+def _facts(trial: Trial, target: Target) -> dict[str, Any]:
+    known = {k: v for k, v in row(trial, target).items() if not k.startswith("config.")}
+    config, params = encode(dict(trial.config)), encode(trial.params)
+    return {**encode(known), "config": config, "params": params, "seed": trial.seed}
+
+
+def print_best(best: Mapping[str, Any], out: TextIO) -> None:
+    """The best trial in a few lines."""
+    print(f"trial {best['trial']}: {best['time_to_target_seconds']:.2f} s to target", file=out)
+    from autotune.trackers.journal import decode_config
+
+    for name, value in decode_config(best["config"]).items():
+        print(f"  {name}: {shown(value)}", file=out)
+
+
+def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
+    """How a study stands, in a few lines."""
+    best, target = summary["best"], summary["target"]
+    alive = "a driver is running" if summary["driver_alive"] else f"ended: {summary['ended']}"
+    states = ", ".join(f"{n} {s.lower()}" for s, n in summary["counts"].items() if n) or "none yet"
+    print(f"{summary['study']} ({alive})", file=out)
+    print(f"  target: {target['metric']} {target['value']:g}", file=out)
+    print(f"  trials: {states} of {summary['trials_planned']}", file=out)
+    if best:
+        print(f"  best: trial {best['trial']}, {best['time_to_target_seconds']:.2f} s", file=out)
+    if summary["speedup_vs_baseline"]:
+        print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
+    print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)
+
+
+def _name(trial: Trial) -> str:
+    return f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def _line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,82 @@
+"""One rank of a real gloo group: reads jobs from its parent, writes what it recorded.
+
+Run as a program by `conftest.py`; `record` is also called there in the parent's own process.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autotune.trial import Change
+from trainers.image import train
+
+FAST = {"data": "digits", "lr": 0.1, "batch_size": 32, "horizon": 2, "milestone": 300}
+
+
+def record(
+    config: dict[str, Any],
+    milestones: int,
+    *,
+    changes: dict[int, Change] | None = None,
+    evaluations: int = 1,
+    save_at: int | None = None,
+    restore: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Train for so many milestones after the first; what was yielded, and the state at the end.
+
+    `restore` holds the state of every rank.
+    """
+    state = {} if restore is None else {"state": restore[dist.get_rank()]}
+    trainer = train({**FAST, **config, **state})
+    found: dict[str, Any] = {"steps": [], "metrics": [], "state": None}
+    change = None
+    try:
+        for number in range(milestones + 1):
+            milestone = trainer.send(change)
+            found["steps"].append(milestone.step)
+            for _ in range(evaluations):
+                metrics = milestone.evaluate()
+            if evaluations:
+                found["metrics"].append(metrics)
+            if number == save_at:
+                found["state"] = milestone.state()
+            change = (changes or {}).get(number)
+        found["final"] = milestone.state()
+        network = weakref.ref(milestone.evaluate.__self__._learner._network)
+    except StopIteration:
+        pass
+    finally:
+        trainer.close()
+    if "final" in found:
+        gc.collect()
+        found["freed"] = network() is None
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    while True:
+        try:
+            arguments, named = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            break
+        try:
+            answer = record(*arguments, **named)
+        except ValueError as error:
+            answer = {"error": str(error)}
+        pickle.dump(answer, answers)
+        answers.flush()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

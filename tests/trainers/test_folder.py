@@ -1,0 +1,103 @@
+"""Training from a folder of image files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from autotune.schedules import Piecewise
+from autotune.trial import Change
+from trainers.distributed import Ranks
+from trainers.folder import FolderStream, central_box, random_box
+from trainers.settings import read_settings
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for part, count in (("train", 12), ("val", 5)):
+        for label, name in enumerate(("bird", "cat")):
+            (root / part / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = random.integers(0, 60, (20 + i, 24, 3), np.uint8) + np.uint8(150 * label)
+                Image.fromarray(pixels).save(root / part / name / f"{i}.jpg")
+    return root
+
+
+def config(root: Path, **changed: Any) -> dict[str, Any]:
+    few = {"image_size": 8, "batch_size": 4, "milestone": 8, "horizon": 3, "loader_workers": 0}
+    what = {"data": "folder", "data_dir": str(root), "model": "mlp", "width": 4, "lr": 0.01}
+    return {**what, **few, "augment": "crop+flip", **changed}
+
+
+def stream(root: Path, ranks: Ranks, sizes: Any, **changed: Any) -> FolderStream:
+    return FolderStream(read_settings(config(root, **changed)), ranks, sizes)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_depend_on_the_samples_seen_only(workers: int, pictures: Path) -> None:
+    one = stream(pictures, Ranks(0, 1, CPU), lambda seen: 8, loader_workers=workers)
+    whole = [one.take(seen, 8) for seen in range(0, 64, 8)]
+    again = one.take(16, 8)
+    assert torch.equal(again[0], whole[2][0])
+    assert torch.equal(one.take(24, 5)[0], whole[3][0][:5])
+    one.close()
+    two = stream(pictures, Ranks(1, 2, CPU), lambda seen: 8, loader_workers=workers)
+    assert torch.equal(two.take(56, 8)[0], whole[7][0][4:])
+    assert two.waited > 0
+    two.close()
+
+
+def test_a_restored_run_goes_on_bit_for_bit(pictures: Path, record: Any, same: Any) -> None:
+    sizes = Piecewise((0.5,), (4, 6), kind="constant")
+    settings = config(pictures, batch_size=sizes, loader_workers=1)
+    changes = {1: Change(batch_size=5)}
+    whole = record(settings, 5, changes=changes, save_at=2)
+    rest = record({**settings, "state": whole["state"]}, 3)
+    assert same(rest["final"], whole["final"])
+
+
+def test_it_learns(pictures: Path, record: Any) -> None:
+    metrics = record(config(pictures, lr=0.05, milestone=200, norm="batch"), 1)["metrics"]
+    assert metrics[-1]["val_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("box", [random_box, lambda w, h, _: central_box(w, h)])
+def test_boxes_lie_within_the_image(box: Any) -> None:
+    random = np.random.default_rng(0)
+    for width, height in ((100, 100), (300, 20), (7, 500)):
+        for _ in range(200):
+            left, top, right, bottom = box(width, height, random)
+            assert 0 <= left < right <= width
+            assert 0 <= top < bottom <= height
+
+
+def test_missing_folders_and_images_are_told(tmp_path: Path, record: Any) -> None:
+    with pytest.raises(FileNotFoundError, match=r"image folder: .*train is missing"):
+        record(config(tmp_path), 1)
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"holds no images; they belong into .*/CLASS/"):
+        record(config(tmp_path), 1)
+
+
+def test_classes_must_agree(pictures: Path, tmp_path: Path, record: Any) -> None:
+    (tmp_path / "train").symlink_to(pictures / "train")
+    (tmp_path / "val" / "dog").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(tmp_path / "val" / "dog" / "0.png")
+    with pytest.raises(ValueError, match=r"same classes, not \['bird', 'cat', 'dog'\]"):
+        record(config(tmp_path), 1)
+
+
+def test_too_many_images_are_refused(pictures: Path, record: Any) -> None:
+    with pytest.raises(
+        ValueError, match="train_size must be at most 24, all that there is, got 25"
+    ):
+        record(config(pictures, train_size=25), 1)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainers.models import WIDTHS, make_model
+
+
+def size(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)]
+)
+def test_the_imagenet_models_have_their_published_size(name: str, parameters: int) -> None:
+    assert size(make_model(name, (3, 224, 224), 1000, None, "batch")) == parameters
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 96, 96)])
+def test_every_model_takes_every_image(name: str, norm: str, shape: tuple[int, int, int]) -> None:
+    model = make_model(name, shape, 7, 4, norm)
+    out = model(torch.randn(2, *shape))
+    assert out.shape == (2, 7)
+    out.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_residual_block_starts_as_the_identity() -> None:
+    block = make_model("resnet8", (1, 8, 8), 10, 4, "batch")[3]  # type: ignore[index]
+    x = torch.rand(2, 4, 8, 8)
+    torch.testing.assert_close(block(x), x)

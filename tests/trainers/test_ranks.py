@@ -1,0 +1,106 @@
+"""The image trainer on two ranks of a real gloo group."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.schedules import Cosine, Linear, warmed
+from autotune.trial import Change
+
+ROOT = Path(__file__).parents[2]
+MLP = {"model": "mlp", "width": 16, "momentum": 0.5}
+NET = {"model": "resnet8", "width": 4, "augment": "crop+flip+cutout", "train_size": 500}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MLP,
+        {**MLP, "batch_size": 33, "microbatch": 5},
+        {**MLP, "batch_size": Linear(3, 60), "horizon": 1, "label_smoothing": 0.1},
+        {**NET, "norm": "group", "batch_size": 31, "momentum": 0.5},
+        {**MLP, "optimizer": "lars", "lr": 5.0, "trust_coefficient": 0.01, "batch_size": 31},
+    ],
+    ids=["even", "uneven microbatches", "scheduled batch", "convolutions", "lars"],
+)
+def test_two_ranks_equal_one_process(
+    config: dict[str, Any], record: Any, on_two_ranks: Any, apart: Any
+) -> None:
+    alone, ranks = record(config, 2), on_two_ranks(config, 2)
+    for rank in ranks:
+        assert rank["steps"] == alone["steps"]
+        assert apart(rank["final"], alone["final"]) < 5e-6
+        for found, wanted in zip(rank["metrics"], alone["metrics"], strict=True):
+            for key in ("val_accuracy", "val_loss", "lr", "batch_size"):
+                assert found[key] == pytest.approx(wanted[key], rel=1e-4)
+        loss = alone["metrics"][-1]["train_loss"]
+        assert rank["metrics"][-1]["train_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_evaluation_is_exact_with_uneven_shards_and_equal_on_all_ranks(
+    record: Any, on_two_ranks: Any
+) -> None:
+    alone = record({**MLP, "val_size": 601}, 0)["metrics"][0]
+    one, other = (rank["metrics"][0] for rank in on_two_ranks({**MLP, "val_size": 601}, 0))
+    assert one == other
+    assert one["val_accuracy"] == alone["val_accuracy"]
+    assert one["val_loss"] == pytest.approx(alone["val_loss"], rel=1e-6)
+    assert on_two_ranks({**MLP, "val_size": 1}, 0)[0]["metrics"][0]["val_accuracy"] in (0.0, 1.0)
+
+
+def test_a_restored_run_goes_on_bit_for_bit(on_two_ranks: Any, same: Any) -> None:
+    config = {**NET, "lr": warmed(Cosine(0.1, 0.0), 0.1), "horizon": 3}
+    changes = {1: Change(lr_factor=0.5, batch_size=45)}
+    whole = on_two_ranks(config, 4, changes=changes, save_at=2)
+    buffers = [r["state"]["learner"]["model"]["1.running_mean"] for r in whole]
+    assert not same(*buffers), "every rank is to keep statistics of its own"
+    assert same(*(r["final"]["learner"]["model"]["0.weight"] for r in whole))
+    rest = on_two_ranks(config, 2, restore=[r["state"] for r in whole])
+    for again, before in zip(rest, whole, strict=True):
+        assert again["steps"] == before["steps"][2:]
+        assert same(again["final"], before["final"])
+        assert again["metrics"][-1]["val_loss"] == before["metrics"][-1]["val_loss"]
+
+
+def test_closing_frees_the_model_and_its_hooks(on_two_ranks: Any) -> None:
+    assert [rank["freed"] for rank in on_two_ranks(NET, 1)] == [True, True]
+
+
+def test_evaluating_leaves_no_trace(on_two_ranks: Any, same: Any) -> None:
+    often, never = on_two_ranks(NET, 3, evaluations=2), on_two_ranks(NET, 3, evaluations=0)
+    assert all(same(a["final"], b["final"]) for a, b in zip(often, never, strict=True))
+
+
+def test_a_batch_smaller_than_the_ranks_is_refused_on_all(on_two_ranks: Any) -> None:
+    told = [rank["error"] for rank in on_two_ranks({**MLP, "batch_size": 1}, 1)]
+    assert told == ["batch_size must be at least the number of ranks, 2, got 1"] * 2
+
+
+def test_the_example_runs_under_torchrun() -> None:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "examples/train_alone.py",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("step=")]
+    assert len(lines) == 6, "rank 0 alone is to print"
+    assert "step=5440 val_accuracy=0.9" in lines[-1]

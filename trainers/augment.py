@@ -1,0 +1,60 @@
+"""Augmentation on the device: random crop with padding, flip and cutout of a batch at once.
+
+What is drawn depends on the seed, the epoch and the sample's place in it, never on the batch size,
+the number of ranks or what ran before: `draw` once an epoch, `augmented` at every step.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PARTS = ("crop", "flip", "cutout")
+
+
+def draw(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """Five numbers for each of `count` samples: shift down and right, flip, cutout's centre."""
+    _, height, width = shape
+    pad_y, pad_x = _padding(height), _padding(width)
+    ranges = ((-pad_y, pad_y + 1), (-pad_x, pad_x + 1), (0, 2), (0, height), (0, width))
+    return torch.stack([torch.randint(a, b, (count,), generator=generator) for a, b in ranges])
+
+
+def augmented(images: Tensor, index: Tensor, drawn: Tensor, parts: frozenset[str]) -> Tensor:
+    """The images at `index`, changed as `drawn` (5, len(index)) says.
+
+    `crop` shifts by up to an eighth of the size and mirrors what is missing, `flip` mirrors left
+    and right half of the time, `cutout` (DeVries and Taylor 2017, arXiv 1708.04552) sets a square
+    of a quarter of the size to the mean. Shift and flip are one gather.
+    """
+    _, channels, height, width = images.shape
+    down, right, flip, centre_y, centre_x = drawn
+    rows = torch.arange(height, device=images.device).expand(len(index), height)
+    columns = torch.arange(width, device=images.device).expand(len(index), width)
+    if "cutout" in parts:
+        hole = _near(rows, centre_y)[:, :, None] & _near(columns, centre_x)[:, None, :]
+    if "flip" in parts:
+        columns = torch.where(flip.bool()[:, None], width - 1 - columns, columns)
+    if "crop" in parts:
+        rows = _mirrored(rows + down[:, None], height)
+        columns = _mirrored(columns + right[:, None], width)
+    channel = torch.arange(channels, device=images.device)[None, :, None, None]
+    taken = images[
+        index[:, None, None, None], channel, rows[:, None, :, None], columns[:, None, None]
+    ]
+    return taken.masked_fill(hole[:, None], 0.0) if "cutout" in parts else taken
+
+
+def _padding(size: int) -> int:
+    return max(1, size // 8)
+
+
+def _near(places: Tensor, centre: Tensor) -> Tensor:
+    side = max(2, places.shape[1] // 4)
+    offset = places - centre[:, None] + side // 2
+    return (offset >= 0) & (offset < side)
+
+
+def _mirrored(places: Tensor, size: int) -> Tensor:
+    places = places.abs()
+    return torch.where(places >= size, 2 * (size - 1) - places, places)

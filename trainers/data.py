@@ -1,0 +1,169 @@
+"""Image data sets that fit in memory: read once per process, kept on the device.
+
+Layout below the data folder (`data_dir`, else the variable AUTOTUNE_DATA, else `data`):
+`fashion_mnist/*-ubyte.gz` as published, `cifar10/train_*.npz` and `cifar10/test.npz` with `x`
+(N, 32, 32, 3) uint8 and `y` (N,). `digits` comes with scikit-learn and `synthetic` is made here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Training and validation images, normalised float32 (N, C, H, W), and labels, int64 (N,)."""
+
+    train_x: Tensor
+    train_y: Tensor
+    val_x: Tensor
+    val_y: Tensor
+    classes: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        channels, height, width = self.train_x.shape[1:]
+        return channels, height, width
+
+    def first(self, train_size: int | None, val_size: int | None) -> Images:
+        """The first so many images of each part; None for all.
+
+        Raises:
+            ValueError: more than there are.
+        """
+        for name, size, there in (
+            ("train_size", train_size, len(self.train_y)),
+            ("val_size", val_size, len(self.val_y)),
+        ):
+            if size is not None and size > there:
+                raise ValueError(f"{name} must be at most {there}, all that there is, got {size}")
+        train, val = slice(train_size), slice(val_size)
+        return Images(
+            self.train_x[train], self.train_y[train], self.val_x[val], self.val_y[val], self.classes
+        )
+
+
+def data_folder(data_dir: str | None) -> Path:
+    """The folder that holds the data sets."""
+    return Path(data_dir or os.environ.get("AUTOTUNE_DATA") or "data")
+
+
+def require(path: Path, what: str) -> Path:
+    """`path`, which must exist.
+
+    Raises:
+        FileNotFoundError: in one line, what is missing and where it belongs.
+    """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{what}: {path} is missing; put it there, or set data_dir (or the variable "
+            f"AUTOTUNE_DATA) to the folder that holds it"
+        )
+    return path
+
+
+def _digits(folder: Path) -> Arrays:
+    """1,797 grey 8x8 digits; a fixed stratified split keeps 40 % for validation."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    x = x.reshape(-1, 8, 8, 1) * (255 / 16)
+    train_x, val_x, train_y, val_y = train_test_split(
+        x, y, test_size=0.4, random_state=0, stratify=y
+    )
+    return train_x, train_y, val_x, val_y
+
+
+def _idx(folder: Path, name: str, header: int) -> NDArray[Any]:
+    path = require(folder / name, "Fashion-MNIST")
+    with gzip.open(path) as file:
+        return np.frombuffer(file.read(), np.uint8, offset=header)
+
+
+def _fashion_mnist(folder: Path) -> Arrays:
+    folder = folder / "fashion_mnist"
+    parts: list[NDArray[Any]] = []
+    for part in ("train", "t10k"):
+        parts.append(_idx(folder, f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28, 1))
+        parts.append(_idx(folder, f"{part}-labels-idx1-ubyte.gz", 8))
+    return parts[0], parts[1], parts[2], parts[3]
+
+
+def _npz(paths: list[Path]) -> tuple[NDArray[Any], NDArray[Any]]:
+    x, y = [], []
+    for path in paths:
+        with np.load(path, allow_pickle=False) as file:
+            x.append(file["x"])
+            y.append(file["y"])
+    return np.concatenate(x), np.concatenate(y)
+
+
+def _cifar10(folder: Path) -> Arrays:
+    folder = folder / "cifar10"
+    shards = sorted(folder.glob("train_*.npz")) or [folder / "train_1.npz"]
+    train = _npz([require(path, "CIFAR-10") for path in shards])
+    return *train, *_npz([require(folder / "test.npz", "CIFAR-10")])
+
+
+READERS: dict[str, Callable[[Path], Arrays]] = {
+    "digits": _digits,
+    "fashion_mnist": _fashion_mnist,
+    "cifar10": _cifar10,
+}
+
+
+def _normalised(arrays: Arrays, device: torch.device) -> Images:
+    """Every channel with mean 0 and standard deviation 1 over the training images."""
+    train_x, train_y, val_x, val_y = arrays
+    mean = train_x.mean(axis=(0, 1, 2), dtype=np.float64)
+    scale = 1 / train_x.std(axis=(0, 1, 2), dtype=np.float64)
+    x = [
+        torch.from_numpy(np.ascontiguousarray(part.transpose(0, 3, 1, 2), dtype=np.float32))
+        .sub_(torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
+        .mul_(torch.tensor(scale, dtype=torch.float32).view(1, -1, 1, 1))
+        .to(device)
+        for part in (train_x, val_x)
+    ]
+    y = [torch.from_numpy(part.astype(np.int64)).to(device) for part in (train_y, val_y)]
+    return Images(x[0], y[0], x[1], y[1], int(train_y.max()) + 1)
+
+
+@lru_cache(maxsize=4)
+def _read(name: str, folder: Path, device: torch.device) -> Images:
+    return _normalised(READERS[name](folder), device)
+
+
+@lru_cache(maxsize=1)
+def synthetic(train_size: int, val_size: int, image_size: int, device: torch.device) -> Images:
+    """Ten random patterns in noise: learnable, always the same, nothing to download."""
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.randn(10, 3, image_size, image_size, generator=generator)
+    total = train_size + val_size
+    y = torch.randint(0, 10, (total,), generator=generator)
+    x = torch.randn(total, 3, image_size, image_size, generator=generator) + 0.3 * patterns[y]
+    x, y = x.to(device), y.to(device)
+    return Images(x[:train_size], y[:train_size], x[train_size:], y[train_size:], 10)
+
+
+def read_images(name: str, data_dir: str | None, device: torch.device) -> Images:
+    """The data set `name` of `READERS`, on `device`; a process reads it only once.
+
+    Raises:
+        FileNotFoundError: naming the missing file and where it belongs.
+    """
+    return _read(name, data_folder(data_dir).resolve(), device)

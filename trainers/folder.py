@@ -1,0 +1,205 @@
+"""Batches from an ImageNet-style folder: `root/train/CLASS/*.jpg` and `root/val/CLASS/*.jpg`.
+
+Images are decoded by `DataLoader` workers, which read ahead: the batches to come are known from
+the schedule of batch sizes. What is cropped from an image depends on the seed, the epoch and the
+image only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from trainers.data import data_folder, require
+from trainers.distributed import Ranks
+from trainers.settings import Settings
+from trainers.stream import Batch, generator, spans
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+Box = tuple[float, float, float, float]
+Key = tuple[int, int]
+
+
+def _files(folder: Path) -> tuple[list[str], list[str], list[int]]:
+    """Classes, paths and labels, in the order of their names."""
+    require(folder, "image folder")
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        found = sorted(str(p) for p in (folder / name).iterdir() if p.suffix.lower() in SUFFIXES)
+        paths += found
+        labels += [label] * len(found)
+    if not paths:
+        raise FileNotFoundError(
+            f"image folder: {folder} holds no images; they belong into {folder}/CLASS/*.jpg"
+        )
+    return classes, paths, labels
+
+
+def random_box(width: int, height: int, random: np.random.Generator) -> Box:
+    """A crop of 8 to 100 % of the area and an aspect of 3/4 to 4/3 (Szegedy et al. 2014)."""
+    for _ in range(10):
+        area = width * height * random.uniform(0.08, 1.0)
+        aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = math.sqrt(area * aspect), math.sqrt(area / aspect)
+        if w <= width and h <= height:
+            left, top = random.uniform(0, width - w), random.uniform(0, height - h)
+            return left, top, left + w, top + h
+    return central_box(width, height)
+
+
+def central_box(width: int, height: int) -> Box:
+    """The central square of 7/8 of the shorter side."""
+    side = min(width, height) * 0.875
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """Decoded images by (epoch, index): uint8 (3, size, size) and the label."""
+
+    def __init__(self, folder: Path, size: int, augment: frozenset[str], seed: int) -> None:
+        self.classes, self.paths, self.labels = _files(folder)
+        self._size = size
+        self._augment = augment
+        self._seed = seed
+
+    def keep(self, size: int | None, name: str) -> None:
+        """Keep `size` images, evenly spaced over all, so that every class has its share."""
+        there = len(self.paths)
+        if size is None:
+            return
+        if size > there:
+            raise ValueError(f"{name} must be at most {there}, all that there is, got {size}")
+        chosen = [i * there // size for i in range(size)]
+        self.paths = [self.paths[i] for i in chosen]
+        self.labels = [self.labels[i] for i in chosen]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, int]:
+        epoch, index = key
+        random = np.random.default_rng((self._seed, epoch, index))
+        with Image.open(self.paths[index]) as file:
+            image = file.convert("RGB")
+        crop = random_box if "crop" in self._augment else lambda w, h, _: central_box(w, h)
+        box = crop(image.width, image.height, random)
+        image = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=box)
+        pixels = np.asarray(image)
+        if "flip" in self._augment and random.random() < 0.5:
+            pixels = pixels[:, ::-1]
+        return torch.from_numpy(pixels.transpose(2, 0, 1).copy()), self.labels[index]
+
+
+class _Plan:
+    """The keys of this rank's batches after `start`, the samples seen and the first batch's size.
+
+    `planned` says which batches are under way.
+    """
+
+    def __init__(
+        self, count: int, seed: int, ranks: Ranks, batch_size_at: Callable[[int], int]
+    ) -> None:
+        self.start = 0, 0
+        self.planned: deque[tuple[int, int]] = deque()
+        self._count, self._seed, self._ranks = count, seed, ranks
+        self._batch_size_at = batch_size_at
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        seen, batch_size = self.start
+        orders: dict[int, Tensor] = {}
+        while True:
+            keys: list[Key] = []
+            for epoch, low, high in spans(*self._ranks.share(seen, seen + batch_size), self._count):
+                if epoch not in orders:
+                    order = torch.randperm(self._count, generator=generator(self._seed, epoch))
+                    orders = {e: o for e, o in orders.items() if e == epoch - 1} | {epoch: order}
+                keys += [(epoch, i) for i in orders[epoch][low:high].tolist()]
+            self.planned.append((seen, batch_size))
+            yield keys
+            seen += batch_size
+            batch_size = self._batch_size_at(seen)
+
+
+class FolderStream:
+    """Batches that `workers` processes of this rank decode ahead of time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ranks: Ranks,
+        batch_size_at: Callable[[int], int],
+    ) -> None:
+        root, size, seed = data_folder(settings.data_dir), settings.image_size or 224, settings.seed
+        train = Pictures(root / "train", size, settings.augment, seed)
+        self._val = Pictures(root / "val", size, frozenset(), seed)
+        train.keep(settings.train_size, "train_size")
+        self._val.keep(settings.val_size, "val_size")
+        if train.classes != self._val.classes:
+            differ = sorted(set(train.classes) ^ set(self._val.classes))
+            raise ValueError(f"{root}: train and val must hold the same classes, not {differ}")
+        self.classes = len(train.classes)
+        self.shape = (3, size, size)
+        self.train_size = len(train)
+        self.waited = 0.0
+        self._ranks = ranks
+        self._workers = settings.loader_workers
+        self._plan = _Plan(self.train_size, seed, ranks, batch_size_at)
+        self._loader = self._load(train, self._plan, persistent=self._workers > 0)
+        self._batches: Iterator[list[Tensor]] = iter(())
+        self._scale = [
+            torch.tensor(v, dtype=torch.float32, device=ranks.device).view(1, 3, 1, 1)
+            for v in (MEAN, STD)
+        ]
+
+    def _load(self, pictures: Pictures, batches: object, persistent: bool) -> DataLoader[object]:
+        return DataLoader(
+            pictures,
+            batch_sampler=batches,  # type: ignore[arg-type]
+            num_workers=self._workers,
+            persistent_workers=persistent,
+            pin_memory=self._ranks.device.type == "cuda",
+            generator=torch.Generator(),  # its workers' base seed, else drawn from the global one
+        )
+
+    def take(self, seen: int, batch_size: int) -> Batch:
+        begun = time.perf_counter()
+        planned = self._plan.planned
+        if not planned or planned[0] != (seen, batch_size):
+            planned.clear()
+            self._plan.start = seen, batch_size
+            self._batches = iter(self._loader)
+        x, y = next(self._batches)
+        planned.popleft()
+        self.waited += time.perf_counter() - begun
+        return self._on_device(x, y)
+
+    def _on_device(self, x: Tensor, y: Tensor) -> Batch:
+        mean, std = self._scale
+        x = x.to(self._ranks.device, non_blocking=True).to(torch.float32)
+        return x.sub_(mean).div_(std), y.to(self._ranks.device, non_blocking=True)
+
+    def validation(self, size: int) -> Iterator[Batch]:
+        start, stop = self._ranks.share(0, len(self._val))
+        parts = [
+            [(0, i) for i in range(low, min(low + size, stop))] for low in range(start, stop, size)
+        ]
+        for x, y in self._load(self._val, parts, persistent=False):
+            yield self._on_device(x, y)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._batches = iter(())
+        self._loader._iterator = None

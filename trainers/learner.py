@@ -1,0 +1,173 @@
+"""A model with its optimizer on every rank: one step, an evaluation, a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.distributed import Ranks, averaged_buffers
+from trainers.knobs import build_optimizer
+from trainers.settings import Settings
+from trainers.stream import Batch
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+_NAMES = ("forward_sync_buffers", "broadcast_buffers")  # the second up to torch 2.12
+_OWN_BUFFERS: dict[str, Any] = {
+    next(n for n in _NAMES if n in signature(DistributedDataParallel).parameters): False
+}
+"""Every rank keeps its own buffers while it trains; see `averaged_buffers`."""
+
+
+def copied(value: Any) -> Any:
+    """A copy of nested dicts and lists, its tensors in memory of their own on the host."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {k: copied(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copied(v) for v in value)
+    return value
+
+
+class Learner:
+    """Distributed data-parallel training of one classifier, step by step.
+
+    Args:
+        model: on the ranks' device, with the same parameters on every rank.
+        settings: of which the optimizer, precision, channels_last and microbatch count.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Ranks, settings: Settings) -> None:
+        self.model = model
+        self._ranks = ranks
+        self._settings = settings
+        self._dtype = DTYPES.get(settings.precision)
+        self._layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+        self._network: nn.Module = model
+        if ranks.size > 1:
+            self._network = DistributedDataParallel(
+                model,
+                device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
+                gradient_as_bucket_view=True,
+                **_OWN_BUFFERS,
+            )
+        self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        """The sum of this rank's training losses since it was last set to 0."""
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self.optimizer = build_optimizer(self.model, self._settings)
+        scales = self._dtype is torch.float16
+        self._scaler = torch.amp.GradScaler(self._ranks.device.type) if scales else None
+
+    def step(self, batch: Batch, batch_size: int, smoothing: float) -> None:
+        """One optimizer step on this rank's share of a global batch of `batch_size` samples.
+
+        The gradient is that of the mean loss over the global batch, however it is shared out.
+        """
+        x, y = batch
+        size = self._settings.microbatch or len(y)
+        parts = (
+            [batch]
+            if len(y) <= size
+            else list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+        )
+        for part in parts[:-1]:
+            with self._unsynchronised():
+                self._backward(part, batch_size, smoothing)
+        self._backward(parts[-1], batch_size, smoothing)
+        if self._scaler is None:
+            self.optimizer.step()
+        else:
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+        self.optimizer.zero_grad()
+
+    def _backward(self, part: Batch, batch_size: int, smoothing: float) -> None:
+        x, y = part
+        with self._autocast():
+            out = self._network(x.contiguous(memory_format=self._layout))
+            loss = F.cross_entropy(out, y, label_smoothing=smoothing)
+        self.loss.add_(loss.detach(), alpha=len(y))
+        share = len(y) * self._ranks.size / batch_size
+        if share != 1:
+            loss = loss * share
+        torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
+
+    def _unsynchronised(self) -> AbstractContextManager[None]:
+        if isinstance(self._network, DistributedDataParallel):
+            return self._network.no_sync()
+        return nullcontext()
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast(self._ranks.device.type, self._dtype)
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[Batch]) -> tuple[int, float, int, float]:
+        """Over all ranks: right answers, summed loss, samples, and the summed training loss.
+
+        `batches` are this rank's. The model is left in training mode, its buffers as they were.
+        """
+        sums = torch.zeros(4, dtype=torch.float64, device=self._ranks.device)
+        self.model.eval()
+        with averaged_buffers(self.model, self._ranks):
+            for x, y in batches:
+                with self._autocast():
+                    out = self.model(x.contiguous(memory_format=self._layout))
+                sums[0] += (out.argmax(1) == y).sum()
+                sums[1] += F.cross_entropy(out.float(), y, reduction="sum")
+                sums[2] += len(y)
+        self.model.train()
+        sums[3] = self.loss
+        right, loss, count, trained = self._ranks.sum(sums).tolist()
+        return int(right), loss, int(count), trained
+
+    def warm_up(self, shape: tuple[int, int, int], batch_size: int) -> None:
+        """Two steps and an evaluation on dummy data, of which no trace remains.
+
+        Compiles, allocates, and lets DDP order its buckets; then parameters and buffers are put
+        back and the optimizer and the scaler are made anew.
+        """
+        before = {k: v.clone() for k, v in self.model.state_dict().items()}
+        start, stop = self._ranks.share(0, batch_size)
+        x = torch.zeros((stop - start, *shape), device=self._ranks.device)
+        y = torch.zeros(stop - start, dtype=torch.int64, device=self._ranks.device)
+        for _ in range(2):
+            self.step((x, y), batch_size, 0.0)
+        self.evaluate([(x, y)])
+        self.model.load_state_dict(before)
+        self.loss.zero_()
+        self._fresh()
+
+    def state(self) -> dict[str, Any]:
+        """This rank's checkpoint, read back by `restore`."""
+        return {
+            "model": copied(self.model.state_dict()),
+            "optimizer": copied(self.optimizer.state_dict()),
+            "scaler": {} if self._scaler is None else self._scaler.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; the optimizer's settings stay those of this configuration."""
+        self.model.load_state_dict(state["model"])
+        own = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, settings in zip(self.optimizer.param_groups, own, strict=True):
+            group.update(settings)
+        if self._scaler is not None and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
+
+    def close(self) -> None:
+        """Free DDP's hooks and the memory of model and optimizer, whoever still refers to this."""
+        self.optimizer.state.clear()
+        del self._network, self.model, self.optimizer

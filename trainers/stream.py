@@ -1,0 +1,113 @@
+"""The order of training samples, and batches of a data set that lies on the device.
+
+Training is one long stream of samples: epoch after epoch, each in an order of its own that depends
+on the seed and the epoch only. A batch is the next so many samples of the stream (the last of an
+epoch may go on into the next), and a rank takes its share of it. So what comes next is a function
+of the seed and the number of samples seen: a checkpoint needs no more, and neither the number of
+ranks nor the batch size changes the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainers.augment import augmented, draw
+from trainers.data import Images
+from trainers.distributed import Ranks
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Stream(Protocol):
+    """A rank's batches for training and validation.
+
+    `waited` is the seconds that `take` has spent waiting for input so far.
+    """
+
+    classes: int
+    shape: tuple[int, int, int]
+    train_size: int
+    waited: float
+
+    def take(self, seen: int, batch_size: int) -> Batch:
+        """This rank's share of the global batch that follows `seen` samples."""
+        ...
+
+    def validation(self, size: int) -> Iterator[Batch]:
+        """This rank's share of the validation set in batches of up to `size`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def generator(seed: int, epoch: int) -> torch.Generator:
+    """Random numbers for one epoch, the same on every rank."""
+    mixed = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(mixed) >> 1)
+
+
+def spans(start: int, stop: int, count: int) -> list[tuple[int, int, int]]:
+    """The part [start, stop) of the stream by epochs of `count`: (epoch, from, to) in each.
+
+    >>> spans(8, 21, 10)
+    [(0, 8, 10), (1, 0, 10), (2, 0, 1)]
+    """
+    found = []
+    while start < stop:
+        epoch, low = divmod(start, count)
+        high = min(count, low + stop - start)
+        found.append((epoch, low, high))
+        start += high - low
+    return found
+
+
+class MemoryStream:
+    """Batches of images that lie on the device: one index per batch, no copying from the host."""
+
+    waited = 0.0
+
+    def __init__(self, images: Images, augment: frozenset[str], seed: int, ranks: Ranks) -> None:
+        self.classes = images.classes
+        self.shape = images.shape
+        self.train_size = len(images.train_y)
+        self._images = images
+        self._augment = augment
+        self._seed = seed
+        self._ranks = ranks
+        self._epoch = lru_cache(maxsize=2)(self._drawn)
+
+    def _drawn(self, epoch: int) -> tuple[Tensor, Tensor]:
+        random = generator(self._seed, epoch)
+        order = torch.randperm(self.train_size, generator=random).to(self._ranks.device)
+        if not self._augment:
+            return order, order.new_empty((5, 0))
+        return order, draw(self.train_size, self.shape, random).to(self._ranks.device)
+
+    def take(self, seen: int, batch_size: int) -> Batch:
+        start, stop = self._ranks.share(seen, seen + batch_size)
+        orders, draws = [], []
+        for epoch, low, high in spans(start, stop, self.train_size):
+            order, drawn = self._epoch(epoch)
+            orders.append(order[low:high])
+            draws.append(drawn[:, low:high])
+        index = orders[0] if len(orders) == 1 else torch.cat(orders)
+        y = self._images.train_y.index_select(0, index)
+        if not self._augment:
+            return self._images.train_x.index_select(0, index), y
+        drawn = draws[0] if len(draws) == 1 else torch.cat(draws, 1)
+        return augmented(self._images.train_x, index, drawn, self._augment), y
+
+    def validation(self, size: int) -> Iterator[Batch]:
+        start, stop = self._ranks.share(0, len(self._images.val_y))
+        for low in range(start, stop, size):
+            part = slice(low, min(low + size, stop))
+            yield self._images.val_x[part], self._images.val_y[part]
+
+    def close(self) -> None:
+        self._epoch.cache_clear()
