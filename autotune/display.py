@@ -98,6 +98,8 @@ def _print_event(event: Event, trials: Mapping[int, Trial], target: Target) -> N
             _line(f"{at} started{again}: {configuration(trial)}")
         case Lost():
             _line(f"{at} broke off: {event.reason}")
+            if event.error:
+                _line(event.error)
         case Ended():
             detail = f" ({event.detail})" if event.detail else ""
             _line(f"{at} {outcome(trial, target)}{detail}")

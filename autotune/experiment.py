@@ -39,7 +39,7 @@ class Scaling:
             ("cpus_per_worker", self.cpus_per_worker),
             ("gpus_per_worker", self.gpus_per_worker),
         ):
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
                 raise ValueError(f"Scaling {name} must be a number >= 0 but got {value!r}")
             if value > 1 and value != int(value):
                 raise ValueError(f"Scaling {name} above 1 must be whole but got {value!r}")

@@ -74,7 +74,7 @@ def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
     if not (folder / RECORD).is_file():
         if (folder / JOURNAL).is_file():
             raise UserError(f"{folder} has a {JOURNAL} but no {RECORD}: choose another folder")
-        return None
+        return
     if journal.held(folder):
         raise UserError(f"another process is running the study in {folder}")
     held = load(folder)

@@ -10,6 +10,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import product
 from typing import Any
 
 from autotune import schedules
@@ -106,6 +107,8 @@ class Choice:
                 raise ValueError(
                     f"Choice options must be strings, numbers, booleans or None but got {option!r}"
                 )
+            if isinstance(option, float) and not math.isfinite(option):
+                raise ValueError(f"Choice options must be finite but got {option!r}")
 
     def check(self, value: Any) -> str:
         return "" if value in self.options else f"one of {', '.join(map(repr, self.options))}"
@@ -147,6 +150,13 @@ class ScheduleSpace:
         low, high = _bounds(self.warmup)
         if not 0 <= low <= high < 1:
             raise ValueError(f"ScheduleSpace warmup must lie in [0, 1) but got {self.warmup!r}")
+        for name in names:
+            for peak, final in product(_bounds(self.peak), _bounds(self.final)):
+                try:
+                    self.build({"family": name, "peak": peak, "final": final, "warmup": low})
+                except ValueError as error:
+                    at = f"with peak {peak!r} and final {final!r}"
+                    raise ValueError(f"ScheduleSpace {name} {at}: {error}") from None
 
     def fields(self) -> dict[str, Parameter | Fixed]:
         """Its parameters by field name, in the order in which they are drawn."""
@@ -285,11 +295,22 @@ class SearchSpace:
             params = self.check(flat)
             return self.config(params), params
         for name in given:
-            if name not in self.entries:
+            if name not in self.entries and name not in parameters:
                 known = [*self.entries, *parameters]
                 raise ValueError(unknown("parameter", name, known))
+        for name in flat:
+            if name in fixed and not given.keys() <= self.entries.keys():
+                raise ValueError(f"{name} is fixed at {fixed[name]!r} but got {flat[name]!r}")
+        for name in given:
+            if name not in self.entries:
+                raise ValueError(f"{name} is part of a point, and the rest is a configuration")
         defaults = {n: e.value for n, e in self.entries.items() if isinstance(e, Fixed)}
-        return {**defaults, **given}, None
+        return {**defaults, **{k: self._ready(k, v) for k, v in given.items()}}, None
+
+    def _ready(self, name: str, value: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_schedule = isinstance(self.entries[name], ScheduleSpace)
+        return schedules.as_schedule(value) if is_schedule and is_number else value
 
     def broken(self, config: Config) -> str:
         """The text of the first constraint that `config` breaks, or an empty string."""
@@ -353,8 +374,8 @@ def _allowed(parameter: Parameter) -> str:
     return f"a number from {parameter.low:g} to {parameter.high:g}"
 
 
-def _bounds(value: Float | float) -> tuple[float, float]:
-    return (value.low, value.high) if isinstance(value, Float) else (value, value)
+def _bounds(value: Float | Int | float) -> tuple[float, float]:
+    return (value.low, value.high) if isinstance(value, Float | Int) else (value, value)
 
 
 def _is_power(value: int) -> bool:

@@ -329,8 +329,8 @@ class _Loop:
                 self.end(trial.number, State.INFEASIBLE, Stop("out of memory", reason), error)
             case Raised(error=error, reason=reason):
                 self.end(trial.number, State.FAILED, Stop(reason), error)
-            case Broke(reason=reason):
-                self.broke(trial, reason)
+            case Broke():
+                self.broke(trial, signal)
 
     def progress(self, signal: Progress) -> None:
         """Write the report down, judge the trial, and answer its ranks."""
@@ -366,11 +366,12 @@ class _Loop:
         if before is not None and before.path != signal.saved.path:
             shutil.rmtree(before.path, ignore_errors=True)
 
-    def broke(self, trial: Trial, reason: str) -> None:
+    def broke(self, trial: Trial, signal: Broke) -> None:
         if trial.retries < self.plan.experiment.failure.max_retries:
-            self.record(Lost(trial.number, reason, at=self.at()))
+            self.record(Lost(trial.number, signal.reason, signal.error, at=self.at()))
         else:
-            self.end(trial.number, State.FAILED, Stop(reason, f"{trial.attempts} attempts"))
+            stop = Stop(signal.reason, f"{trial.attempts} attempts")
+            self.end(trial.number, State.FAILED, stop, signal.error)
 
     def end(self, number: int, state: State, stop: Stop, error: str = "") -> None:
         trial = self.trials[number]

@@ -231,6 +231,7 @@ class Lost:
 
     trial: int
     reason: str
+    error: str = ""
     broke: bool = True
     at: float = 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -24,8 +23,8 @@ from autotune.space import (
     SearchSpace,
     unknown,
 )
-from autotune.trackers.journal import decode_config, encode, plain
-from autotune.trial import Target
+from autotune.trackers.journal import from_line, plain, to_line
+from autotune.trial import Suggested, Target
 
 names = st.sampled_from(["lr", "batch_size", "wd", "optimizer", "schedule", "version"])
 floats = st.floats(-1e6, 1e6)
@@ -87,8 +86,9 @@ def test_a_suggested_point_is_valid_and_its_config_survives_the_journal(
     point = space.suggest(lambda name, parameter: drawn(data, parameter))
     assert space.check(point) == point
     config = space.config(point)
-    written = json.loads(json.dumps(encode(config)))
-    assert {k: decode_config(v) for k, v in written.items()} == config == plain(config)
+    event = Suggested(0, plain(config), point, "trial", 1)
+    assert event.config == config
+    assert from_line(to_line(event)) == event
     assert space.complete(point) == (config, point)
     for name, entry in space.entries.items():
         if isinstance(entry, ScheduleSpace) and name in config:

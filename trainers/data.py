@@ -76,6 +76,30 @@ def require(path: Path, what: str) -> Path:
     return path
 
 
+FILES: dict[str, tuple[str, ...]] = {
+    "fashion_mnist": (
+        "train-images-idx3-ubyte.gz",
+        "train-labels-idx1-ubyte.gz",
+        "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz",
+    ),
+    "cifar10": ("train_1.npz", "test.npz"),
+}
+"""What a data set's folder must hold (CIFAR-10 may have further `train_N.npz`)."""
+
+
+def require_data(name: str, data_dir: str | None = None) -> Path:
+    """The absolute data folder, with every file of the data set `name` below it.
+
+    Raises:
+        FileNotFoundError: in one line, the first missing file and where it belongs.
+    """
+    folder = data_folder(data_dir).resolve()
+    for file in FILES.get(name, ()):
+        require(folder / name / file, f"data set {name}")
+    return folder
+
+
 def _digits(folder: Path) -> Arrays:
     """1,797 grey 8x8 digits; a fixed stratified split keeps 40 % for validation."""
     from sklearn.datasets import load_digits
@@ -89,19 +113,15 @@ def _digits(folder: Path) -> Arrays:
     return train_x, train_y, val_x, val_y
 
 
-def _idx(folder: Path, name: str, header: int) -> NDArray[Any]:
-    path = require(folder / name, "Fashion-MNIST")
+def _idx(path: Path, header: int) -> NDArray[Any]:
     with gzip.open(path) as file:
         return np.frombuffer(file.read(), np.uint8, offset=header)
 
 
 def _fashion_mnist(folder: Path) -> Arrays:
-    folder = folder / "fashion_mnist"
-    parts: list[NDArray[Any]] = []
-    for part in ("train", "t10k"):
-        parts.append(_idx(folder, f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28, 1))
-        parts.append(_idx(folder, f"{part}-labels-idx1-ubyte.gz", 8))
-    return parts[0], parts[1], parts[2], parts[3]
+    paths = [folder / "fashion_mnist" / file for file in FILES["fashion_mnist"]]
+    train_x, val_x = (_idx(path, 16).reshape(-1, 28, 28, 1) for path in paths[::2])
+    return train_x, _idx(paths[1], 8), val_x, _idx(paths[3], 8)
 
 
 def _npz(paths: list[Path]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -115,9 +135,7 @@ def _npz(paths: list[Path]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _cifar10(folder: Path) -> Arrays:
     folder = folder / "cifar10"
-    shards = sorted(folder.glob("train_*.npz")) or [folder / "train_1.npz"]
-    train = _npz([require(path, "CIFAR-10") for path in shards])
-    return *train, *_npz([require(folder / "test.npz", "CIFAR-10")])
+    return *_npz(sorted(folder.glob("train_*.npz"))), *_npz([folder / "test.npz"])
 
 
 READERS: dict[str, Callable[[Path], Arrays]] = {
@@ -166,4 +184,4 @@ def read_images(name: str, data_dir: str | None, device: torch.device) -> Images
     Raises:
         FileNotFoundError: naming the missing file and where it belongs.
     """
-    return _read(name, data_folder(data_dir).resolve(), device)
+    return _read(name, require_data(name, data_dir), device)

@@ -63,10 +63,14 @@ class Raised:
 
 @dataclass(frozen=True)
 class Broke:
-    """A worker of the trial died or hung; its other ranks have been ended."""
+    """A worker of the trial died or hung; its other ranks have been ended.
+
+    `error` says where the ranks hung.
+    """
 
     trial: int
     reason: str
+    error: str = ""
 
 
 Signal = Progress | Stopped | Finished | Raised | Broke

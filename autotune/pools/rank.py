@@ -6,8 +6,12 @@ without the driver's answer: what stops on one rank stops on all. It knows torch
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
+import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -50,13 +54,14 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker process runs."""
+    """Where a worker process runs, and the file into which SIGUSR1 makes it write its stacks."""
 
     node: str
     host: str
     pid: int
     cores: tuple[int, ...]
     device: str
+    stacks: str
 
 
 class Rank:
@@ -85,7 +90,9 @@ class Rank:
         cores = tuple(sorted(os.sched_getaffinity(0)))
         cuda = torch.cuda.is_available()
         device = torch.cuda.get_device_name() if cuda else _cpu_name()
-        return Place(node, host, os.getpid(), cores, device)
+        self._stacks = tempfile.NamedTemporaryFile(prefix="autotune-stacks-")
+        faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
+        return Place(node, host, os.getpid(), cores, device, self._stacks.name)
 
     def serve(self, host: str) -> int:
         """On rank 0: open the store at which the group meets; returns its port."""
@@ -94,7 +101,10 @@ class Rank:
         return int(store.port)
 
     def join(self, host: str, port: int, cores: tuple[int, ...], timeout: float) -> None:
-        """Take `cores` (none: keep all), join the process group, and remember the clean state."""
+        """Take `cores` (none: they are shared), join the process group, remember the clean state.
+
+        Ranks that share a GPU reduce with gloo: NCCL refuses two ranks on one device.
+        """
         if cores:
             for thread in os.listdir("/proc/self/task"):
                 os.sched_setaffinity(int(thread), cores)
@@ -108,7 +118,8 @@ class Rank:
         )
         if self._store is None:
             self._store = TCPStore(host, port, self._world_size, is_master=False)
-        self._backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        nccl = torch.cuda.is_available() and bool(cores)
+        self._backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
         self._timeout = timedelta(seconds=timeout)
         self._group = 0
         self._open_group()
@@ -234,13 +245,38 @@ class Rank:
         return Stretch("raised", error=text.strip(), reason=reason, out_of_memory=memory, worn=worn)
 
 
+def stack_of(place: Place) -> str:
+    """Where a process on this machine is stuck in its trainer, the innermost call first.
+
+    It answers even while it holds the interpreter's lock; a stopped process does not.
+    """
+    file = Path(place.stacks)
+    with contextlib.suppress(OSError):
+        before = file.stat().st_size
+        os.kill(place.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + 1.0
+        while file.stat().st_size == before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.05)
+        for thread in file.read_text()[before:].split("\n\n"):
+            calls = [line for line in thread.splitlines() if line.startswith("  File")]
+            own = [i for i, call in enumerate(calls) if any(f'"{f}"' in call for f in _OWN_FILES)]
+            if own:
+                return "\n".join(calls[: own[0]])
+    return "  (no answer)"
+
+
 def _from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:
-    """The traceback without our own frames above the trainer's."""
+    """The traceback without our own frames, and Ray's, above the trainer's."""
     frames = list(error.stack)
-    while len(frames) > 1 and Path(frames[0].filename) in _OWN_FILES:
+    while len(frames) > 1 and (Path(frames[0].filename) in _OWN_FILES or _is_ray(frames[0])):
         frames.pop(0)
     error.stack = traceback.StackSummary.from_list(frames)
     return error
+
+
+def _is_ray(frame: traceback.FrameSummary) -> bool:
+    return "ray/util/tracing" in frame.filename
 
 
 def _synchronize() -> None:

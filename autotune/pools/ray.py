@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Scaling
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
-from autotune.pools.rank import Place, Rank, Stretch
+from autotune.pools.rank import Place, Rank, Stretch, stack_of
 from autotune.recipes import is_recipe_file
 from autotune.trial import Change, Checkpoint, Clock, Hardware, Report, slowest
 
@@ -208,9 +208,8 @@ class RayPool:
         silent = [r for r in range(self._scaling.num_workers) if r not in group.answers]
         if group.state != "starting" and not _troubled(group):
             names = ", ".join(self._name(group, rank) for rank in silent)
-            return self._broken(
-                group, f"worker hung: {names} gave no sign in {self._hang_timeout:g} s"
-            )
+            reason = f"worker hung: {names} gave no sign in {self._hang_timeout:g} s"
+            return self._broken(group, reason, _stacks(group, silent))
         return self._concluded(group)
 
     def _concluded(self, group: _Group) -> Signal | None:
@@ -279,11 +278,11 @@ class RayPool:
         text = f"the ranks are not at the same milestone: {', '.join(at)}"
         return Raised(trial, text, text)
 
-    def _broken(self, group: _Group, reason: str) -> Signal:
+    def _broken(self, group: _Group, reason: str, error: str = "") -> Signal:
         assert group.launch is not None
         trial, closing = group.launch.trial, group.state == "closing"
         self._replace(group)
-        return Stopped(trial) if closing else Broke(trial, reason)
+        return Stopped(trial) if closing else Broke(trial, reason, error)
 
     def _name(self, group: _Group, rank: int) -> str:
         place = group.places[rank]
@@ -432,7 +431,6 @@ def _connect(address: str | None) -> bool:
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
         local = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
@@ -453,6 +451,8 @@ def _node_resources() -> list[dict[str, float]]:
 def _worker_environment(scaling: Scaling, strategy: str) -> dict[str, str]:
     threads = str(max(int(scaling.cpus_per_worker), 1))
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if not scaling.gpus_per_worker:
+        variables["CUDA_VISIBLE_DEVICES"] = ""
     if strategy == "STRICT_PACK":
         variables["GLOO_SOCKET_IFNAME"] = "lo"
     return variables
@@ -475,6 +475,12 @@ def _troubled(group: _Group) -> bool:
     wrong = (BaseException, Stretch)
     answers = [a for a in group.answers.values() if isinstance(a, wrong)]
     return any(isinstance(a, BaseException) or a.kind == "raised" for a in answers)
+
+
+def _stacks(group: _Group, ranks: list[int]) -> str:
+    """Where the ranks that run on this machine are stuck, innermost call first."""
+    here = [r for r in ranks if os.path.exists(group.places[r].stacks)]
+    return "\n".join(f"rank {r} is at:\n{stack_of(group.places[r])}" for r in here)
 
 
 def _ranks(ranks: list[int]) -> str:

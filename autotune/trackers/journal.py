@@ -81,7 +81,7 @@ def encode(value: Any) -> Any:
 def decode_config(value: Any) -> Any:
     """A configuration from its JSON form: schedules become values again."""
     if isinstance(value, dict):
-        if "schedule" in value:
+        if "schedule" in value and "version" in value:
             return schedules.from_json(value)
         return {k: decode_config(v) for k, v in value.items()}
     return [decode_config(v) for v in value] if isinstance(value, list) else value
@@ -126,7 +126,7 @@ def _checkpoint(data: dict[str, Any]) -> Checkpoint:
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "config": decode_config,
+    "config": lambda data: {k: decode_config(v) for k, v in data.items()},
     "report": _report,
     "checkpoint": _checkpoint,
     "hardware": lambda data: Hardware(**data),

@@ -209,7 +209,8 @@ def redact(message: str, uri: str, env: Mapping[str, str] = os.environ) -> str:
     user = uri.partition("://")[2].rpartition("@")[0]
     password = user.partition(":")[2]
     tokens = [env.get(f"MLFLOW_TRACKING_{k}", "") for k in ("PASSWORD", "TOKEN")]
-    for secret in (uri, user, query, password, unquote(password), *tokens):
+    settings = [part.partition("=")[2] for part in query.split("&")]
+    for secret in (uri, user, query, *settings, password, unquote(password), *tokens):
         if secret:
             message = message.replace(secret, label(uri) if secret == uri else "***")
     return re.sub(r"//[^\s/@]+@", "//", message)

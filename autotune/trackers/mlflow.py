@@ -193,13 +193,21 @@ def main(arguments: Sequence[str]) -> int:
         return is_gone
 
     def explain(error: Exception) -> str:
-        first = " ".join(f"{type(error).__name__}: {error}".split())
-        return redact(first, uri)[:300]
+        cause = _root(error)
+        return redact(" ".join(f"{label(uri)}: {type(cause).__name__}: {cause}".split()), uri)[:300]
 
     with _alone(folder):
         cursor = Cursor(folder / CURSOR, "default" if own else label(uri))
         copier = Copier(folder, connect, cursor, _say)
         return 0 if follow(copier, gone, float(arguments[1]), explain) else GAVE_UP
+
+
+def _root(error: BaseException) -> BaseException:
+    """The system's error at the root, if there is one: it is shorter and says more."""
+    root = error
+    while (below := root.__cause__ or root.__context__) is not None:
+        root = below
+    return root if isinstance(root, OSError) else error
 
 
 def _say(message: str) -> None:

@@ -107,6 +107,10 @@ class StudyFolder:
         return (self.path / "artifacts" / run.info.run_id / "artifacts" / name).read_text()
 
     @staticmethod
+    def ids(runs) -> dict[str, str]:
+        return {name: run.info.run_id for name, run in runs.items()}
+
+    @staticmethod
     def milliseconds(line: dict) -> int:
         return round(datetime.fromisoformat(line["time"]).timestamp() * 1000)
 

@@ -63,9 +63,7 @@ def test_interrupted_and_taken_up_again(study, ended: bool) -> None:
     study.close()
     copy.catch_up(over=True)
     after = study.runs()
-    assert {n: r.info.run_id for n, r in after.items()} == {
-        n: r.info.run_id for n, r in before.items()
-    }
+    assert study.ids(after) == study.ids(before)
     assert {r.info.status for r in after.values()} == {"FINISHED"}
     assert after["trial-0000"].data.tags["autotune.state"] == "REACHED"
     assert after["trial-0000"].data.metrics["time_to_target_seconds"] == 2.0
@@ -132,9 +130,7 @@ def test_runs_that_were_doubled_or_deleted(study) -> None:
     study.close()
     study.copier().catch_up(over=True)
     after = study.runs()
-    assert {n: r.info.run_id for n, r in after.items()} == {
-        n: r.info.run_id for n, r in before.items()
-    }
+    assert study.ids(after) == study.ids(before)
 
 
 def test_a_deleted_experiment_is_restored(study) -> None:

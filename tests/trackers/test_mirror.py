@@ -84,18 +84,15 @@ def test_a_driver_that_is_killed_and_a_study_that_goes_on(study, processes) -> N
         study.close()
         assert mirror.close(60)
     after = study.runs(view=3)
-    assert {n: r.info.run_id for n, r in after.items()} == {
-        n: r.info.run_id for n, r in before.items()
-    }
+    assert study.ids(after) == study.ids(before)
     assert set(statuses(study).values()) == {"FINISHED"}
     assert [step for step, _ in study.history(after["trial-0001"], "acc")] == [0, 100, 200]
 
 
 def test_a_store_that_is_wiped_while_it_is_in_use(study) -> None:
     study.trial(0, 2.0)
-    before = study.runs
     with Mirror(study.path, None) as mirror:
-        until(lambda: "trial-0000" in (study.path / "mlflow.json").read_text())
+        until(lambda: '"0":' in (study.path / "mlflow.json").read_text())
         (study.path / "mlflow.db").unlink()
         study.trial(1, 1.0)
         study.close()
@@ -112,8 +109,8 @@ import json, sys
 from mlflow import MlflowClient
 client = MlflowClient(tracking_uri=sys.argv[1])
 runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
-told = {r.info.run_name: [r.info.status, r.data.metrics.get("time_to_target_seconds")] for r in runs}
-print(json.dumps(told))
+key = "time_to_target_seconds"
+print(json.dumps({r.info.run_name: [r.info.status, r.data.metrics.get(key)] for r in runs}))
 """
     command = [sys.executable, "-c", code, default_uri(study.path)]
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
@@ -164,8 +161,7 @@ def test_a_server_that_stalls_is_killed_and_is_down(study, server, monkeypatch, 
     study.trial(0, 2.0)
     with socket.create_server(("127.0.0.1", server.port)):  # takes connections, never answers
         mirror = Mirror(study.path, secret, patience_seconds=120)
-        log = until(lambda: "behind" in (study.path / "mlflow.json").read_text() and mirror.pid)
-        assert "imed out" in (study.path / "mlflow.log").read_text(), log
+        until(lambda: "timed out" in (study.path / "mlflow.log").read_text())
     server.start()
     until(lambda: statuses(study, server.uri).get("trial-0000") == "FINISHED")
     study.begin(1)
@@ -177,12 +173,12 @@ def test_a_server_that_stalls_is_killed_and_is_down(study, server, monkeypatch, 
     study.close()
     assert not mirror.close(2)
     told = capfd.readouterr().err
-    assert re.search(r"MLflow is behind: .*onnection.*; `autotune resume .*` catches up\n", told)
+    assert re.search(r"MLflow is behind: .*refused.*; `autotune resume .*` catches up\n", told)
     commands = Path(f"/proc/{mirror.pid}/cmdline").read_text()
     server.start()
     until(lambda: statuses(study, server.uri).get("digits") == "FINISHED")
     runs = study.runs(server.uri)
-    assert {n: r.info.status for n, r in runs.items()}["trial-0001"] == "FAILED"
+    assert runs["trial-0001"].info.status == "FAILED"
     assert [s for s, _ in study.history(runs["trial-0001"], "acc", server.uri)] == [0, 100, 200]
     assert list(server.folder.rglob("error.txt"))
     assert mirror.close(30)

@@ -149,18 +149,12 @@ def test_the_study_itself(shown) -> None:
 
 
 def test_times_are_the_journals(study, shown) -> None:
-    lines = study.lines()
-    mine = [line for line in lines if line.get("trial") == 1]
+    lines = [(line.get("trial"), study.milliseconds(line)) for line in study.lines()]
+    mine = [at for trial, at in lines if trial == 1]
     info = shown["trial-0001"].info
-    assert (info.start_time, info.end_time) == (
-        study.milliseconds(mine[0]),
-        study.milliseconds(mine[-1]),
-    )
+    assert (info.start_time, info.end_time) == (mine[0], mine[-1])
     info = shown["digits"].info
-    assert (info.start_time, info.end_time) == (
-        study.milliseconds(lines[0]),
-        study.milliseconds(lines[-1]),
-    )
+    assert (info.start_time, info.end_time) == (lines[0][1], lines[-1][1])
 
 
 def test_artifacts(study, shown) -> None:

@@ -1,0 +1,102 @@
+"""What the recipes for image classification share: spaces for SGD, LARS and LAMB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.experiment import Experiment, Scaling
+from autotune.space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
+from autotune.trial import Target
+from trainers.data import FILES, require_data
+from trainers.image import train
+
+Entry = Choice | Fixed | Float | Int | ScheduleSpace
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An image data set with a model and a target: what no optimizer changes.
+
+    Args:
+        data: the data set's name, also that of its recipes.
+        setting: further keys of the trainer's configuration that stay as they are.
+        batch_size: the global batch sizes to search.
+        horizon: the lengths of the schedules to search, in epochs.
+        target: what trials race to.
+        scaling: what a trial runs on.
+    """
+
+    data: str
+    setting: Mapping[str, Any]
+    batch_size: Int
+    horizon: Float
+    target: Target
+    scaling: Scaling
+
+    def experiment(
+        self, optimizer: str, entries: Mapping[str, Entry], baseline: Mapping[str, Any]
+    ) -> Experiment:
+        """The experiment that searches `entries`, the batch size and the horizon.
+
+        Raises:
+            FileNotFoundError: the data set is not there; in one line, where it belongs.
+        """
+        setting = {"data": self.data, **self.setting, "optimizer": optimizer}
+        if self.data in FILES:
+            setting["data_dir"] = str(require_data(self.data))
+        fixed = {key: Fixed(value) for key, value in setting.items()}
+        searched = {**entries, "batch_size": self.batch_size, "horizon": self.horizon}
+        return Experiment(
+            name=f"{self.data}-{optimizer}",
+            train=train,
+            space=SearchSpace({**fixed, **searched}),
+            target=self.target,
+            scaling=self.scaling,
+            baseline=baseline,
+        )
+
+
+def _lr(low: float, high: float) -> ScheduleSpace:
+    return ScheduleSpace(
+        Float(low, high, log=True),
+        family=Choice(("linear", "cosine", "polynomial", "step", "constant")),
+        final=Float(0.001, 0.3, log=True),
+        warmup=Float(0.0, 0.4),
+    )
+
+
+def sgd(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
+    """SGD with Nesterov momentum."""
+    entries: dict[str, Entry] = {
+        "nesterov": Fixed(True),
+        "lr": _lr(0.01, 1.0),
+        "momentum": Float(0.7, 0.98),
+        "weight_decay": Float(1e-5, 1e-2, log=True),
+    }
+    return problem.experiment("sgd", entries, baseline)
+
+
+def lars(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
+    """LARS with the learning rate inside the momentum, as in its paper."""
+    entries: dict[str, Entry] = {
+        "lr": _lr(1.0, 100.0),
+        "momentum": Float(0.7, 0.98),
+        "weight_decay": Float(1e-5, 1e-2, log=True),
+        "trust_coefficient": Float(2e-4, 5e-3, log=True),
+        "nesterov": Choice((False, True)),
+    }
+    return problem.experiment("lars", entries, baseline)
+
+
+def lamb(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
+    """LAMB, whose trust ratio may be bounded."""
+    entries: dict[str, Entry] = {
+        "lr": _lr(0.001, 0.2),
+        "beta1": Float(0.7, 0.98),
+        "beta2": Float(0.9, 0.9999),
+        "weight_decay": Float(1e-4, 0.3, log=True),
+        "trust_max": Choice((None, 10.0, 1.0)),
+    }
+    return problem.experiment("lamb", entries, baseline)
