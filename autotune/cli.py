@@ -218,7 +218,8 @@ def _study(
                 watch=watch,
             )
         except (StudyError, KeyboardInterrupt):
-            _say(f"go on with: autotune resume {out}")
+            if (out / "journal.jsonl").is_file():
+                _say(f"go on with: autotune resume {out}")
             raise
     return _finish(result, options)
 

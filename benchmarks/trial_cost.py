@@ -54,7 +54,7 @@ SIDES = (
     "tune-defaults",
     "tune-defaults-torch",
 )
-QUICK_SIDES = ("autotune", "tune-reuse", "tune-defaults")
+QUICK_SIDES = ("autotune", "tune-reuse")
 PAIRS = (
     ("autotune", "tune-reuse", 10.0),
     ("autotune", "tune-defaults", 100.0),
@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, nargs="+", help="trials at once (2 1)")
     parser.add_argument("--sides", nargs="+", choices=SIDES, help="only these")
     options = parser.parse_args()
-    trials = options.trials or (6 if options.quick else 100)
+    trials = options.trials or (4 if options.quick else 100)
     concurrencies = options.concurrency or ([1] if options.quick else [2, 1])
     sides = options.sides or (QUICK_SIDES if options.quick else SIDES)
     absent = missing("ray.tune", "pyarrow", "tensorboardX")

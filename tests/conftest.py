@@ -18,6 +18,15 @@ settings.register_profile("autotune", deadline=None, print_blob=True)
 settings.load_profile("autotune")
 
 
+@pytest.fixture()
+def fast_path() -> Iterator[Path]:
+    """A temporary folder in memory, for tests that write thousands of lines."""
+    from sims import memory
+
+    with memory() as folder:
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
     """A Ray of two CPUs on this machine, started once; `RayPool` joins it and leaves it be."""

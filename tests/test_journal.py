@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sims import race, racing, simulate
+from sims import memory, race, racing, simulate
 
 from autotune.errors import UserError
 from autotune.schedules import Constant, Cosine, Stages
@@ -64,10 +64,10 @@ def written(folder: Path, entries: list[Any] = ENTRIES) -> bytes:
     return (folder / JOURNAL).read_bytes()
 
 
-def test_every_kind_of_entry_is_read_back_exactly(tmp_path: Path) -> None:
+def test_every_kind_of_entry_is_read_back_exactly(fast_path: Path) -> None:
     assert {type(e) for e in ENTRIES} >= set(EVENTS.values())
-    data = written(tmp_path)
-    assert journal.read(tmp_path) == ENTRIES
+    data = written(fast_path)
+    assert journal.read(fast_path) == ENTRIES
     assert data.count(b"\n") == len(ENTRIES)
     assert all({"event", "at", "time"} <= json.loads(line).keys() for line in data.splitlines())
 
@@ -101,14 +101,14 @@ def test_plain_is_what_a_resumed_trial_sees() -> None:
 def test_a_value_without_a_json_form_is_named() -> None:
     with pytest.raises(TypeError, match="a object .* cannot be written as JSON"):
         encode({"a": object()})
-    with pytest.raises(ValueError, match="clip .*inf"):
+    with pytest.raises(ValueError, match="clip must be finite but got inf"):
         plain({"clip": math.inf})
 
 
-def test_a_journal_cut_anywhere_opens_with_its_whole_lines(tmp_path: Path) -> None:
-    data = written(tmp_path / "whole")
+def test_a_journal_cut_anywhere_opens_with_its_whole_lines(fast_path: Path) -> None:
+    data = written(fast_path / "whole")
     ends = [i + 1 for i, byte in enumerate(data) if byte == ord("\n")]
-    folder = tmp_path / "cut"
+    folder = fast_path / "cut"
     folder.mkdir()
     for cut in range(len(data)):
         (folder / JOURNAL).write_bytes(data[:cut])
@@ -122,10 +122,7 @@ def test_a_journal_cut_anywhere_opens_with_its_whole_lines(tmp_path: Path) -> No
 
 @given(st.binary(max_size=40))
 def test_rubbish_after_the_last_line_is_repaired(rubbish: bytes) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with memory() as folder:
         data = written(folder)
         last = rubbish.replace(b"\n", b"")
         (folder / JOURNAL).write_bytes(data + last)
@@ -153,61 +150,61 @@ def test_rubbish_after_the_last_line_is_repaired(rubbish: bytes) -> None:
         b"",
     ],
 )
-def test_a_damaged_line_in_the_middle_is_one_clear_error(tmp_path: Path, damage: bytes) -> None:
-    rows = written(tmp_path).splitlines(keepends=True)
+def test_a_damaged_line_in_the_middle_is_one_clear_error(fast_path: Path, damage: bytes) -> None:
+    rows = written(fast_path).splitlines(keepends=True)
     rows[3] = damage + b"\n"
-    (tmp_path / JOURNAL).write_bytes(b"".join(rows))
+    (fast_path / JOURNAL).write_bytes(b"".join(rows))
     for use in (journal.read, Journal):
         with pytest.raises(UserError, match=r"journal\.jsonl: line 4 is damaged") as error:
-            use(tmp_path)
+            use(fast_path)
         assert "\n" not in str(error.value)
 
 
-def test_events_that_cannot_follow_are_one_clear_error(tmp_path: Path) -> None:
-    written(tmp_path / "a", [ENTRIES[0], ENTRIES[3], ENTRIES[-1]])
-    (tmp_path / "b").mkdir()
-    simulate(racing([2.0]), tmp_path / "b", 1)
-    (tmp_path / "b" / JOURNAL).write_bytes((tmp_path / "a" / JOURNAL).read_bytes())
-    with pytest.raises(UserError, match="Started before it was suggested"):
-        simulate(racing([2.0]), tmp_path / "b", 1)
+def test_events_that_cannot_follow_are_one_clear_error(fast_path: Path) -> None:
+    written(fast_path / "a", [ENTRIES[0], ENTRIES[3], ENTRIES[-1]])
+    (fast_path / "b").mkdir()
+    simulate(racing([2.0]), fast_path / "b", 1)
+    (fast_path / "b" / JOURNAL).write_bytes((fast_path / "a" / JOURNAL).read_bytes())
+    with pytest.raises(UserError, match="line 2 is damaged: trial 0: Started cannot follow"):
+        simulate(racing([2.0]), fast_path / "b", 1)
 
 
-def test_a_second_opener_is_refused(tmp_path: Path) -> None:
-    with Journal(tmp_path):
-        assert journal.held(tmp_path)
+def test_a_second_opener_is_refused(fast_path: Path) -> None:
+    with Journal(fast_path):
+        assert journal.held(fast_path)
         with pytest.raises(UserError, match="another process is running the study in"):
-            Journal(tmp_path)
-        code = f"from autotune.trackers.journal import Journal; Journal(__import__('pathlib').Path({str(tmp_path)!r}))"
+            Journal(fast_path)
+        code = f"from autotune.trackers.journal import Journal; Journal(__import__('pathlib').Path({str(fast_path)!r}))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert "UserError: another process is running the study" in done.stderr
-    assert not journal.held(tmp_path)
-    Journal(tmp_path).__exit__(None, None, None)
+    assert not journal.held(fast_path)
+    Journal(fast_path).__exit__(None, None, None)
 
 
-def test_a_folder_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+def test_a_folder_that_cannot_be_written_is_the_users_mistake(fast_path: Path) -> None:
+    (fast_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the study folder .*file"):
-        Journal(tmp_path / "file" / "study")
-    (tmp_path / "study" / JOURNAL).mkdir(parents=True)
+        Journal(fast_path / "file" / "study")
+    (fast_path / "study" / JOURNAL).mkdir(parents=True)
     with pytest.raises(UserError, match="cannot write the study folder"):
-        Journal(tmp_path / "study")
+        Journal(fast_path / "study")
     if os.geteuid():
-        tmp_path.chmod(0o500)
+        fast_path.chmod(0o500)
         with pytest.raises(UserError, match="Permission denied"):
-            Journal(tmp_path / "new")
-        tmp_path.chmod(0o700)
+            Journal(fast_path / "new")
+        fast_path.chmod(0o700)
 
 
-def test_no_journal_is_the_users_mistake(tmp_path: Path) -> None:
+def test_no_journal_is_the_users_mistake(fast_path: Path) -> None:
     with pytest.raises(UserError, match="is not a study folder: it has no journal.jsonl"):
-        journal.read(tmp_path)
+        journal.read(fast_path)
 
 
-def test_a_full_disk_is_a_study_error_and_what_is_there_stays_valid(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
+def test_a_full_disk_is_a_study_error_and_what_is_there_stays_valid(fast_path: Path) -> None:
+    whole = fast_path / "whole"
     simulate(racing([2.0, 3.0, 4.0]), whole, 3)
     for size in (3500, 3700, 3801):
-        folder = tmp_path / str(size)
+        folder = fast_path / str(size)
         code = (
             "import resource, signal, sys; from pathlib import Path\n"
             f"sys.path.insert(0, {str(Path(__file__).parent / 'support')!r})\n"
@@ -228,14 +225,14 @@ def test_a_full_disk_is_a_study_error_and_what_is_there_stays_valid(tmp_path: Pa
 
 
 def test_an_event_is_on_disk_before_it_is_acted_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from autotune.pools.sim import SimPool
 
     synced: list[int] = []
     real = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (real(fd), synced.append(fd))[0])
-    path = tmp_path / JOURNAL
+    path = fast_path / JOURNAL
 
     class Witness(SimPool):
         """Looks at the disk at the moment the study acts."""
@@ -258,5 +255,5 @@ def test_an_event_is_on_disk_before_it_is_acted_on(
             assert (self.last()["event"], self.last()["trial"]) == ("ended", trial)
             super().stop(trial, *rest)
 
-    result = simulate(racing([2.0, 3.0, 1.0]), tmp_path, 3, pool=Witness(race, 1))
+    result = simulate(racing([2.0, 3.0, 1.0]), fast_path, 3, pool=Witness(race, 1))
     assert [t.state for t in result.trials] == [State.REACHED, State.REACHED, State.CENSORED]

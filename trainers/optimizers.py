@@ -333,7 +333,7 @@ def make_optimizer(
 
 _FUSED = ("cpu", "cuda")
 _HALF = (torch.float16, torch.bfloat16)
-_BUCKET_ELEMENTS = 2**22
+_BUCKET_ELEMENTS = 2**21
 
 
 @dataclass

@@ -123,14 +123,14 @@ class Copier:
             last = not more
             if last and (fresh or over):
                 self._touch_running(changed)
-            for number in sorted(changed):
+            if changed and STUDY not in store.runs:
+                store.create(STUDY, self._story.shown(STUDY, over=False))
+            for number in sorted(changed, key=lambda n: (n == STUDY, n)):  # the study ends last
                 self._write(store, number, changed[number], over and last)
             if changed:
                 self._save(store)
             if last:
                 break
-        if over and self._story.lines:
-            self._upload_study(store, [EXPERIMENT, JOURNAL])
         self._store = store
 
     def _open(self) -> Store:
@@ -186,8 +186,8 @@ class Copier:
         trial = self._story.trials.get(number)
         if trial is None:
             best = self._story.best_json()
-            if best != self._best:
-                self._upload_study(store, [EXPERIMENT])
+            if over or best != self._best:
+                self._upload_study(store, [EXPERIMENT, JOURNAL] if over else [EXPERIMENT])
                 self._best = best
         elif trial.ended and self._uploaded.get(number) != trial.ended_at:
             self._upload_trial(store, trial)

@@ -8,6 +8,7 @@ again from it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -30,6 +31,7 @@ from autotune.trial import (
     Hardware,
     Report,
     State,
+    Suggested,
 )
 
 JOURNAL = "journal.jsonl"
@@ -53,6 +55,7 @@ class Closed:
 
 Entry = Event | Opened | Closed
 _KINDS: Mapping[str, type] = {**EVENTS, "opened": Opened, "closed": Closed}
+_DAMAGE = (ValueError, TypeError, KeyError, AttributeError)  # what a line that is none leads to
 
 
 def encode(value: Any) -> Any:
@@ -88,8 +91,17 @@ def decode_config(value: Any) -> Any:
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """`config` as it will be read back from the journal, so that a resumed trial sees the same."""
-    return {k: decode_config(encode(v)) for k, v in config.items()}
+    """`config` as it will be read back from the journal, so that a resumed trial sees the same.
+
+    Raises:
+        ValueError: a value that JSON does not have (NaN, infinity), named with its key.
+        TypeError: a value that has no JSON form.
+    """
+    made = {k: decode_config(encode(v)) for k, v in config.items()}
+    for key, value in config.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{key} must be finite but got {value!r}")
+    return made
 
 
 def to_line(entry: Entry) -> str:
@@ -148,7 +160,7 @@ class Journal:
         self.path = folder / JOURNAL
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] = open(self.path, "a+b")
+            self._file: IO[bytes] = open(self.path, "a+b", buffering=0)
         except OSError as error:
             raise UserError(f"cannot write the study folder {folder}: {error.strerror}") from None
         try:
@@ -162,11 +174,15 @@ class Journal:
         """Append `entry` and flush it to disk."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = f'{to_line(entry)[:-1]},"time":"{time}"}}\n'
+        end = os.fstat(self._file.fileno()).st_size
         try:
-            self._file.write(line.encode())
-            self._file.flush()
+            left = memoryview(line.encode())
+            while left:
+                left = left[self._file.write(left) :]
             os.fdatasync(self._file.fileno())
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)  # a later line must not follow half of this one
             raise StudyError(f"cannot write {self.path}: {error.strerror}") from None
 
     def __enter__(self) -> Self:
@@ -222,14 +238,25 @@ def _whole(data: bytes) -> int:
     try:
         if end:
             from_line(data[start:end])
-    except (ValueError, TypeError, KeyError):
+    except _DAMAGE:
         return start
     return end
 
 
+def _check_order(entry: Entry, suggested: set[int]) -> None:
+    if isinstance(entry, Opened | Closed):
+        return
+    if isinstance(entry, Suggested) == (entry.trial in suggested):
+        raise ValueError(f"trial {entry.trial}: {type(entry).__name__} cannot follow")
+    suggested.add(entry.trial)
+
+
 def _entries(data: bytes, path: Path) -> Iterator[Entry]:
+    suggested: set[int] = set()
     for number, line in enumerate(data[: _whole(data)].splitlines(), 1):
         try:
-            yield from_line(line)
-        except (ValueError, TypeError, KeyError) as error:
+            entry = from_line(line)
+            _check_order(entry, suggested)
+            yield entry
+        except _DAMAGE as error:
             raise UserError(f"{path}: line {number} is damaged: {error}") from None

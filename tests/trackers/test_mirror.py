@@ -75,7 +75,7 @@ def test_a_driver_that_is_killed_and_a_study_that_goes_on(study, processes) -> N
         study.open()
         study.write(Lost(1, "driver restarted", broke=False), Started(1, 0.0, HARDWARE))
         until(lambda: statuses(study)["trial-0001"] == "RUNNING")
-        assert statuses(study)["digits"] == "RUNNING"
+        until(lambda: statuses(study)["digits"] == "RUNNING")
         study.report(1, [0, 100, 200])
 
         assert mirror.pid is not None

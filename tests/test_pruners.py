@@ -1,0 +1,68 @@
+"""Pruners: functions of frozen trials."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.errors import UserError
+from autotune.pruners import PRUNERS, make_pruner, never, slower_than_best
+from autotune.trial import Hardware, State, Stop, Target, Trial
+
+TARGET = Target("acc", 0.9, limit=100)
+CPU, SHARED = Hardware("cpu"), Hardware("cpu", shared=True)
+
+
+def trial(number: int, seconds: float, state: State = State.RUNNING, on: Hardware = CPU) -> Trial:
+    return Trial(number, {}, state=state, seconds=seconds, hardware=on)
+
+
+BEST = trial(0, 10.0, State.REACHED)
+
+
+@pytest.mark.parametrize(
+    ("factor", "seconds", "stops"),
+    [(1.0, 9.999, False), (1.0, 10.0, True), (1.0, 11.0, True), (1.5, 14.9, False), (1.5, 15, True)],
+)
+def test_a_trial_is_capped_exactly_at_factor_times_the_best(
+    factor: float, seconds: float, stops: bool
+) -> None:
+    others = [BEST, trial(2, 12.0, State.REACHED), trial(3, 1.0, State.CENSORED), trial(4, 2.0)]
+    stop = slower_than_best(factor)(trial(1, seconds), others, TARGET)
+    assert (stop is not None) == stops
+    if stop is not None:
+        assert stop == Stop("capped", f"{seconds:.2f} s spent, trial 0 took 10.00 s")
+
+
+def test_nothing_is_capped_before_a_trial_has_reached_the_target() -> None:
+    others = [trial(0, 1.0, State.CENSORED), trial(2, 1.0), trial(3, 1.0, State.FAILED)]
+    assert slower_than_best()(trial(1, 99.0), others, TARGET) is None
+    assert slower_than_best()(trial(1, 99.0), [], TARGET) is None
+
+
+def test_unequal_hardware_is_never_compared() -> None:
+    assert slower_than_best()(trial(1, 99.0, on=SHARED), [BEST], TARGET) is None
+    shared_best = trial(0, 10.0, State.REACHED, SHARED)
+    assert slower_than_best()(trial(1, 99.0), [shared_best], TARGET) is None
+    assert slower_than_best()(trial(1, 99.0, on=SHARED), [shared_best], TARGET) is not None
+
+
+def test_a_factor_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"slower_than_best factor must be >= 1 but got 0\.5"):
+        slower_than_best(0.5)
+    with pytest.raises(ValueError, match="factor"):
+        slower_than_best(float("nan"))
+
+
+def test_never_stops_nothing() -> None:
+    assert never(trial(1, 1e9), [BEST], TARGET) is None
+
+
+@pytest.mark.parametrize("name", PRUNERS)
+def test_every_named_pruner_is_made_and_answers(name: str) -> None:
+    assert make_pruner(name)(trial(1, 1.0), [BEST], TARGET) is None
+
+
+def test_pruners_by_name_and_by_value() -> None:
+    assert make_pruner(never) is never
+    with pytest.raises(UserError, match="unknown pruner 'convergance'; did you mean 'convergence'"):
+        make_pruner("convergance")
