@@ -105,8 +105,10 @@ def resume_command(options: argparse.Namespace) -> int:
     if options.trials is not None and options.trials < held["trials"]:
         raise UserError(f"--trials is a total and must be at least {held['trials']}")
     options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
+    _check_tracking(options.tracking_uri)
     if _ended(options.folder, options.trials or held["trials"]):
-        catch_up(options.folder, options.tracking_uri, 60.0)
+        if options.tracking_uri != "off":
+            catch_up(options.folder, options.tracking_uri, 60.0)
         return _finish(_result(options.folder), options)
     settings = {
         "trials": options.trials or held["trials"],
@@ -201,10 +203,8 @@ def _study(
 ) -> int:
     from autotune import display
     from autotune.study import run
-    from autotune.trackers.mirror import check_uri
 
-    if options.tracking_uri is not None and options.tracking_uri != "off":
-        check_uri(options.tracking_uri)
+    _check_tracking(options.tracking_uri)
     limit = duration(options.time_limit) if options.time_limit is not None else None
     with _only_json(options.json), display.progress(experiment, settings["trials"]) as watch:
         try:
@@ -222,6 +222,13 @@ def _study(
                 _say(f"go on with: autotune resume {out}")
             raise
     return _finish(result, options)
+
+
+def _check_tracking(uri: str | None) -> None:
+    from autotune.trackers.mirror import check_uri
+
+    if uri is not None and uri != "off":
+        check_uri(uri)
 
 
 def _finish(result: Any, options: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ def slower_than_best(factor: float = 1.0) -> Pruner:
     Raises:
         ValueError: a factor below 1.
     """
-    if factor < 1:
+    if not factor >= 1:
         raise ValueError(f"slower_than_best factor must be >= 1 but got {factor!r}")
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:

@@ -72,7 +72,7 @@ def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
         UserError: the folder holds another study, or one at all when `resume` is False.
     """
     if not (folder / RECORD).is_file():
-        if (folder / JOURNAL).is_file():
+        if (folder / JOURNAL).is_file() and (folder / JOURNAL).stat().st_size:
             raise UserError(f"{folder} has a {JOURNAL} but no {RECORD}: choose another folder")
         return
     if journal.held(folder):
@@ -122,11 +122,12 @@ def target(folder: Path) -> Target:
 
 
 def without_credentials(uri: str | None) -> str | None:
-    """`uri` without the user and password that it may carry."""
-    if uri is None or "@" not in uri:
+    """`uri` without the user, password and query, where a database's password may stand."""
+    if uri is None or "://" not in uri:
         return uri
     parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    netloc = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))
 
 
 def _first_difference(path: str, held: Any, new: Any) -> str:

@@ -141,7 +141,7 @@ def judge(
     if bad:
         value = trial.reports[-1].metrics[bad]
         return State.CENSORED, Stop("diverged", f"{bad} is {value}")
-    if target.met(trial.reports):
+    if trial.seconds < target.limit and target.met(trial.reports):
         return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
     if trial.seconds >= target.limit:
         return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
@@ -173,18 +173,26 @@ class _Suggester:
         self._pool = pool
         self._beside = ThreadPoolExecutor(1, "suggest") if pool.realtime else None
         self._pending: Future[Params | None] | None = None
+        self.exhausted = False
 
     def take(self, number: int, trials: Sequence[Trial]) -> Params | None:
-        """The suggestion for trial `number`, or None while it is being computed."""
+        """The suggestion for trial `number`, or None while it is being computed.
+
+        None as well once the sampler is `exhausted`, that is, has nothing left to propose.
+        """
         if self._beside is None:
-            return self._sampler.ask(number, trials)
+            return self._known(self._sampler.ask(number, trials))
         if self._pending is None:
             self._pending = self._beside.submit(self._sampler.ask, number, tuple(trials))
             self._pending.add_done_callback(lambda _: self._pool.wake())
         if not self._pending.done():
             return None
         done, self._pending = self._pending, None
-        return done.result()
+        return self._known(done.result())
+
+    def _known(self, params: Params | None) -> Params | None:
+        self.exhausted = params is None
+        return params
 
     def close(self) -> None:
         if self._beside is not None:
@@ -268,7 +276,8 @@ class _Loop:
     def wanting(self) -> bool:
         """Whether there is something left to start."""
         waiting = any(not t.ended and not t.placed for t in self.trials.values())
-        return not self.leaving() and (waiting or len(self.trials) < self.plan.trials)
+        more = len(self.trials) < self.plan.trials and not self.suggester.exhausted
+        return not self.leaving() and (waiting or more)
 
     def fill(self) -> None:
         """Start trials while the pool has room: broken-off ones first, then new ones."""
@@ -277,8 +286,7 @@ class _Loop:
             trial = waiting[0] if waiting else self.create()
             if trial is None:
                 return
-            if not trial.ended:
-                self.start(trial)
+            self.start(trial)
 
     def create(self) -> Trial | None:
         """The next trial: the baseline, a given configuration, or a suggestion once it is ready."""
@@ -295,12 +303,13 @@ class _Loop:
             config = experiment.space.config(params)
         seed = trial_seed(self.plan.seed, number)
         self.record(Suggested(number, plain(config), params, kind, seed, self.at()))
-        broken = experiment.space.broken(config)
-        if broken:
-            self.end(number, State.INFEASIBLE, Stop("constraint", broken))
         return self.trials[number]
 
     def start(self, trial: Trial) -> None:
+        broken = self.plan.experiment.space.broken(trial.config)
+        if broken:
+            self.end(trial.number, State.INFEASIBLE, Stop("constraint", broken))
+            return
         base = trial.checkpoint.clock if trial.checkpoint else Clock()
         launch = Launch(
             trial.number, trial.config, trial.seed, self.target.clock, trial.checkpoint, base

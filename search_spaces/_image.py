@@ -14,6 +14,36 @@ from trainers.image import train
 
 Entry = Choice | Fixed | Float | Int | ScheduleSpace
 
+SGD_BASELINE: Mapping[str, Any] = {
+    "lr.family": "cosine",
+    "lr.peak": 0.1,
+    "lr.final": 0.001,
+    "lr.warmup": 0.05,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+}
+LARS_BASELINE: Mapping[str, Any] = {
+    "lr.family": "polynomial",
+    "lr.peak": 10.0,
+    "lr.final": 0.001,
+    "lr.warmup": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+    "trust_coefficient": 0.001,
+    "nesterov": False,
+}
+LAMB_BASELINE: Mapping[str, Any] = {
+    "lr.family": "linear",
+    "lr.peak": 0.02,
+    "lr.final": 0.001,
+    "lr.warmup": 0.1,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "weight_decay": 0.01,
+    "trust_max": None,
+}
+"""The usual settings of each optimizer; batch size and horizon are the problem's."""
+
 
 @dataclass(frozen=True)
 class Problem:

@@ -15,51 +15,18 @@ PROBLEM = _image.Problem(
     target=Target("val_accuracy", 0.985, limit=30.0),
     scaling=Scaling(num_workers=2, cpus_per_worker=1),
 )
-CAREFUL = {"lr.warmup": 0.05, "lr.final": 0.001, "batch_size": 64, "horizon": 60.0}
-LARGE_BATCH = {"lr.warmup": 0.1, "lr.final": 0.001, "batch_size": 256, "horizon": 50.0}
 
 
 def sgd() -> Experiment:
-    """SGD; the baseline is the usual cosine from 0.1 with more epochs than it needs."""
-    return _image.sgd(
-        PROBLEM,
-        baseline={
-            **CAREFUL,
-            "lr.family": "cosine",
-            "lr.peak": 0.1,
-            "momentum": 0.9,
-            "weight_decay": 5e-4,
-        },
-    )
+    """SGD; the baseline is a cosine from 0.1, over more epochs than it needs."""
+    return _image.sgd(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0})
 
 
 def lars() -> Experiment:
-    """LARS at a large batch; the baseline is its paper's quadratic decay."""
-    return _image.lars(
-        PROBLEM,
-        baseline={
-            **LARGE_BATCH,
-            "lr.family": "polynomial",
-            "lr.peak": 10.0,
-            "momentum": 0.9,
-            "weight_decay": 1e-4,
-            "trust_coefficient": 0.001,
-            "nesterov": False,
-        },
-    )
+    """LARS; the baseline is its paper's quadratic decay, at a larger batch."""
+    return _image.lars(PROBLEM, {**_image.LARS_BASELINE, "batch_size": 256, "horizon": 50.0})
 
 
 def lamb() -> Experiment:
-    """LAMB at a large batch; the baseline is its paper's linear decay."""
-    return _image.lamb(
-        PROBLEM,
-        baseline={
-            **LARGE_BATCH,
-            "lr.family": "linear",
-            "lr.peak": 0.02,
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "weight_decay": 0.01,
-            "trust_max": None,
-        },
-    )
+    """LAMB; the baseline is its paper's linear decay, at a larger batch."""
+    return _image.lamb(PROBLEM, {**_image.LAMB_BASELINE, "batch_size": 256, "horizon": 50.0})

@@ -393,7 +393,7 @@ def test_a_slow_sampler_delays_no_event(fast_path: Path) -> None:
     first = moments[0][0]
     before = [name for at, name in moments if at - first < 0.25]
     assert before.count("Suggested") == 1
-    assert before.count("Reported") >= 15
+    assert before.count("Reported") >= 4
     assert sum(name == "Ended" for _, name in moments) == 3
 
 

@@ -148,15 +148,12 @@ READERS: dict[str, Callable[[Path], Arrays]] = {
 def _normalised(arrays: Arrays, device: torch.device) -> Images:
     """Every channel with mean 0 and standard deviation 1 over the training images."""
     train_x, train_y, val_x, val_y = arrays
-    mean = train_x.mean(axis=(0, 1, 2), dtype=np.float64)
-    scale = 1 / train_x.std(axis=(0, 1, 2), dtype=np.float64)
     x = [
         torch.from_numpy(np.ascontiguousarray(part.transpose(0, 3, 1, 2), dtype=np.float32))
-        .sub_(torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
-        .mul_(torch.tensor(scale, dtype=torch.float32).view(1, -1, 1, 1))
-        .to(device)
         for part in (train_x, val_x)
     ]
+    variance, mean = torch.var_mean(x[0], (0, 2, 3), keepdim=True)
+    x = [part.sub_(mean).div_(variance.sqrt()).to(device) for part in x]
     y = [torch.from_numpy(part.astype(np.int64)).to(device) for part in (train_y, val_y)]
     return Images(x[0], y[0], x[1], y[1], int(train_y.max()) + 1)
 

@@ -184,6 +184,11 @@ class Rank:
         _synchronize()
         trained = time.perf_counter()
         _check(milestone, before)
+        if milestone.step < self._start_step:
+            raise ValueError(
+                f"the trial goes on at step {self._start_step} but the trainer's first milestone "
+                f"is at {milestone.step}: it must begin from config['state']"
+            )
         self._milestone = milestone
         can_save = milestone.state is not None
         if before is None and milestone.step == self._start_step:

@@ -138,7 +138,7 @@ class RayPool:
         while True:
             now = time.monotonic()
             late = min(self._groups.values(), key=lambda g: g.deadline)
-            if late.deadline <= now:
+            if late.deadline <= now and self._inbox.empty():  # else we are late, not the group
                 return self._overdue(late)
             until = min(end, late.deadline)
             try:
@@ -341,7 +341,8 @@ class RayPool:
 
     def _failed_start(self, group: _Group, error: BaseException | None) -> None:
         self._failed_starts += 1
-        if self._failed_starts >= _MOST_STARTS:
+        alone = all(g.state == "starting" for g in self._groups.values())
+        if self._failed_starts >= _MOST_STARTS and alone:
             what = str(error).strip() if error else f"no answer in {_START_SECONDS:g} s"
             raise StudyError(f"worker processes do not start: {what}")
         self._replace(group)

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import math
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,8 @@ class OptunaSampler:
             arguments (`optuna.samplers.TPESampler(n_startup_trials=20)`), or a sampler.
         space: what is searched.
         target: gives each trial its score.
-        seed: of the sampler's random numbers.
+        seed: of the sampler's random numbers, together with the number of the first trial that it
+            is asked for, so that a resumed study does not draw the same points again.
 
     Raises:
         UserError: an unknown name, a path that leads to no sampler, or wrong arguments.
@@ -65,16 +67,24 @@ class OptunaSampler:
         self, sampler: str | BaseSampler, space: SearchSpace, target: Target, seed: int
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            made = sampler if isinstance(sampler, BaseSampler) else make_sampler(sampler, seed)
+        self._sampler, self._seed = sampler, seed
         self._space = space
         self._target = target
-        self._study = optuna.create_study(direction="minimize", sampler=made)
+        self._study = self._from(0)
         self._told: dict[int, int] = {}
         self._open: set[int] = set()
 
+    def _from(self, number: int) -> optuna.Study:
+        made = self._sampler
+        if isinstance(made, str):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                made = make_sampler(made, zlib.crc32(f"{self._seed}/{number}".encode()))
+        return optuna.create_study(direction="minimize", sampler=made)
+
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
+        if not self._told:
+            self._study = self._from(number)
         for trial in trials:
             if trial.params is not None:
                 self._tell(trial, trial.params)
@@ -146,7 +156,7 @@ def _keywords(call: ast.Call, text: str) -> dict[str, Any]:
         raise UserError(f"sampler {text!r}: give its arguments by keyword")
     try:
         return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except ValueError:
+    except (ValueError, TypeError):
         raise UserError(f"sampler {text!r}: arguments must be plain values") from None
 
 

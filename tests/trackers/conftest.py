@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -54,10 +56,14 @@ class StudyFolder:
         }
         (path / "experiment.json").write_text(json.dumps(facts))
 
+    @cached_property
+    def journal(self) -> Journal:
+        """Held open, as by a driver."""
+        return Journal(self.path)
+
     def write(self, *entries: Entry) -> None:
-        with Journal(self.path) as journal:
-            for entry in entries:
-                journal.write(entry)
+        for entry in entries:
+            self.journal.write(entry)
 
     def open(self) -> None:
         self.write(Opened("digits"))
@@ -146,16 +152,20 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def new_study(
     tmp_path_factory: pytest.TempPathFactory, empty_store: Path
-) -> Callable[[], StudyFolder]:
+) -> Iterator[Callable[[], StudyFolder]]:
     """Makes study folders that have been opened and whose store is ready."""
+
+    held = ExitStack()
 
     def make() -> StudyFolder:
         folder = StudyFolder(tmp_path_factory.mktemp("a") / "study")
         shutil.copy(empty_store, folder.path / "mlflow.db")
+        held.enter_context(folder.journal)
         folder.open()
         return folder
 
-    return make
+    with held:
+        yield make
 
 
 @pytest.fixture

@@ -527,6 +527,18 @@ def test_closure_is_called_with_gradients_enabled(kind, options):
     assert optimizer.step() is None
 
 
+@pytest.mark.parametrize("kind", [LARS, LAMB])
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_zero_gradients_and_zero_weights_have_ratio_1(kind, decay):
+    weights = [torch.ones(3), torch.zeros(3)]
+    params = [nn.Parameter(w.clone()) for w in weights]
+    params[0].grad, params[1].grad = torch.zeros(3), torch.full((3,), 2.0)
+    kind(params, lr=0.1, weight_decay=decay, eps=1e-9, trust_coefficient=0.01).step()
+    falls = 0.1 * decay * (0.01 / decay if kind is LAMB and decay else 1.0)  # LAMB: |u| is not 0
+    torch.testing.assert_close(params[0].data, torch.full((3,), 1.0 - falls))
+    torch.testing.assert_close(params[1].data, torch.full((3,), -0.2 if kind is LARS else -0.1))
+
+
 def test_excluded_parameters_are_plain_sgd():
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     twin = copy.deepcopy(model)

@@ -1,0 +1,405 @@
+"""The Ray pool with real processes: two ranks, what they may do wrong, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import METRIC, reporter, toy
+
+import autotune as at
+from autotune.pools import Broke, Launch, Progress, Stopped
+from autotune.pools import ray as ray_module
+from autotune.pools.ray import RayPool, fit
+from autotune.trial import Hardware, State
+
+pytestmark = pytest.mark.usefixtures("ray_address")
+FAST = at.FailurePolicy(hang_timeout=3, max_retries=1, checkpoint_interval=0)
+
+
+def experiment(
+    workers: int, faults: list[str | None], *, train: Any = toy, nap: float = 0.005, **options: Any
+) -> at.Experiment:
+    """The baseline is sound; then one configuration for each fault, in their order."""
+    space = at.SearchSpace(
+        {
+            "rate": at.Float(0.1, 10),
+            "fault": at.Choice([None, *dict.fromkeys(f for f in faults if f)]),
+            "nap": at.Fixed(nap),
+            "log": at.Fixed(options.pop("log", None)),
+        }
+    )
+    options = {"scaling": at.Scaling(num_workers=workers), "failure": FAST, **options}
+    return at.Experiment(
+        "toy",
+        train,
+        space,
+        at.Target(METRIC, options.pop("value", 0.95), limit=20),
+        baseline={"rate": 1.0, "fault": None},
+        configs=[{"rate": 1.0, "fault": f} for f in faults],
+        **options,
+    )
+
+
+def study(made: at.Experiment, folder: Path, **options: Any) -> at.StudyResult:
+    options = {"pruner": "none", "sampler": "random", "tracking_uri": "off", **options}
+    return at.run(made, trials=1 + len(made.configs), out=folder, **options)
+
+
+def last(trial: at.Trial) -> dict[str, float]:
+    return dict(trial.reports[-1].metrics)
+
+
+@pytest.fixture(scope="module")
+def two(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
+    """A study on two ranks with every fault, one after another."""
+    folder = tmp_path_factory.mktemp("two")
+    faults = [None, "raise", None, "differ", "one", "die", "apart", "exit", "nan", "memory", None]
+    policy = at.FailurePolicy(
+        hang_timeout=10, max_retries=1, checkpoint_interval=0, max_consecutive_failed_trials=9
+    )
+    log = str(folder / "log")
+    return study(experiment(2, faults, failure=policy, log=log), folder)
+
+
+def test_two_ranks_train_in_one_process_group_on_cores_of_their_own(two: at.StudyResult) -> None:
+    trial = two.trials[0]
+    assert trial.state is State.REACHED
+    assert last(trial)["world"] == 2
+    assert last(trial)["summed"] == 1000.0
+    assert last(trial)["threads"] == 1
+    assert last(trial)["cores"] in (1, 2)  # one core, as a mask
+    assert trial.hardware.num_workers == 2
+    assert not trial.hardware.shared
+    assert trial.hardware.device
+
+
+def test_the_study_goes_on_after_every_fault(two: at.StudyResult) -> None:
+    R, C, F, I = State.REACHED, State.CENSORED, State.FAILED, State.INFEASIBLE  # noqa: E741
+    assert [t.state for t in two.trials] == [R, R, F, R, F, F, R, F, F, C, I, R]
+    assert all(t.reason for t in two.trials)
+
+
+def test_trials_run_on_the_same_warm_processes(two: at.StudyResult) -> None:
+    first, second = two.trials[0], two.trials[1]
+    assert last(first)["pid"] == last(second)["pid"]
+    assert second.queue_seconds < 1
+    assert second.clock.setup < 1
+    assert last(two.trials[3])["pid"] != last(first)["pid"], "a trainer that raised is replaced"
+
+
+def test_equal_errors_are_told_once_for_all_ranks(two: at.StudyResult) -> None:
+    trial = two.trials[2]
+    assert trial.reason == "RuntimeError: bad thing"
+    assert trial.error.startswith("ranks 0, 1:\nTraceback")
+    assert trial.error.count("RuntimeError: bad thing") == 1
+    assert 'raise RuntimeError("bad thing")' in trial.error
+
+
+def test_different_errors_are_both_told(two: at.StudyResult) -> None:
+    error = two.trials[4].error
+    assert "rank 0:\nTraceback" in error
+    assert "rank 1:\nTraceback" in error
+    for rank in (0, 1):
+        assert f"RuntimeError: bad thing on rank {rank}" in error
+
+
+def test_an_error_on_one_rank_ends_the_trial_on_all(two: at.StudyResult) -> None:
+    trial = two.trials[5]
+    assert "RuntimeError: only here" in trial.error
+    assert "only here" in trial.reason, "the cause, and not what it led to on other ranks"
+
+
+def test_a_killed_rank_is_retried_from_the_last_checkpoint(two: at.StudyResult) -> None:
+    trial = two.trials[6]
+    assert (trial.number, trial.state, trial.attempts, trial.retries) == (6, State.REACHED, 2, 1)
+    assert last(trial)["summed"] == last(trial)["step"] == 1000.0, "no step lost or done twice"
+    starts = [
+        line.split(" ", 3)[3]
+        for line in (two.folder / "log").read_text().splitlines()
+        if line.startswith(f"{trial.seed} 0 ") and "start" in line
+    ]
+    assert starts == ["start 0", "start 100"]
+    steps = [r.step for r in trial.reports if r.metrics]
+    assert steps == sorted(set(steps))
+
+
+def test_ranks_at_different_milestones_are_an_error(two: at.StudyResult) -> None:
+    assert two.trials[7].reason == (
+        "the ranks are not at the same milestone: "
+        "rank 0 milestone at step 300, rank 1 milestone at step 307"
+    )
+
+
+def test_system_exit_is_an_error_of_the_trainer(two: at.StudyResult) -> None:
+    assert two.trials[8].reason == "SystemExit: 3"
+
+
+def test_a_loss_that_is_no_number_is_diverged(two: at.StudyResult) -> None:
+    trial = two.trials[9]
+    assert (trial.reason, trial.detail) == ("diverged", "train_loss is nan")
+
+
+def test_out_of_memory_is_infeasible(two: at.StudyResult) -> None:
+    trial = two.trials[10]
+    assert trial.reason == "out of memory"
+    assert "CUDA out of memory" in trial.detail
+
+
+def test_trainers_are_closed_on_every_rank(two: at.StudyResult) -> None:
+    rows = (two.folder / "log").read_text().splitlines()
+    for trial in (two.trials[0], two.trials[1], two.trials[9]):
+        closed = [r for r in rows if r.startswith(f"{trial.seed} ") and r.endswith("closed")]
+        assert {r.split()[1] for r in closed} == {"0", "1"}
+
+
+def test_waiting_for_the_driver_is_measured(two: at.StudyResult) -> None:
+    clock = two.trials[1].clock
+    assert 0 < clock.decide / len(two.trials[1].reports) < 0.1
+    assert clock.setup > 0
+    assert clock.checkpoint > 0
+
+
+def test_checkpoints_of_ended_trials_are_removed_but_the_bests(two: at.StudyResult) -> None:
+    best = two.best
+    assert best is not None
+    left = [p.name for p in (two.folder / "checkpoints").iterdir()]
+    assert left == [f"trial-{best.number:04d}"]
+    assert best.checkpoint is not None
+    assert sorted(os.listdir(best.checkpoint.path)) == ["rank-0.pt", "rank-1.pt"]
+
+
+# --- trials side by side ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def beside(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
+    return study(experiment(1, [None] * 5, nap=0.03), tmp_path_factory.mktemp("beside"))
+
+
+def test_trials_beside_each_other_have_cores_of_their_own(beside: at.StudyResult) -> None:
+    pids = {last(t)["pid"]: last(t)["cores"] for t in beside.trials}
+    assert len(pids) == 2
+    first, second = (int(mask) for mask in pids.values())
+    assert first & second == 0
+    assert first.bit_count() == second.bit_count() == 1
+
+
+def test_a_warm_start_is_quick(beside: at.StudyResult) -> None:
+    for trial in beside.trials[2:]:
+        assert trial.queue_seconds + trial.clock.setup < 1
+
+
+def test_fractions_of_cores_are_stamped_shared(tmp_path: Path) -> None:
+    scaling = at.Scaling(cpus_per_worker=0.5, max_concurrent_trials=1)
+    result = study(experiment(1, [], scaling=scaling), tmp_path)
+    assert result.trials[0].hardware.shared
+    assert last(result.trials[0])["cores"] > 2 or os.cpu_count() == 1
+
+
+def test_reporting_trainers_stop_on_every_rank_at_the_same_step(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    made = experiment(2, [], train=reporter, value=0.45, log=str(log))
+    trial = study(made, tmp_path / "study").trials[0]
+    assert (trial.state, trial.reports[-1].step) == (State.REACHED, 500)
+    rows = sorted(row.split(" ", 3)[1::2] for row in log.read_text().splitlines())
+    assert [(rank, what.split(" ", 1)[-1]) for rank, what in rows] == [
+        ("0", "StopTrial at 500"),
+        ("1", "StopTrial at 500"),
+    ]
+
+
+# --- hanging ------------------------------------------------------------------------------------
+
+
+def test_a_hanging_rank_ends_the_trial_within_the_timeout(tmp_path: Path) -> None:
+    policy = at.FailurePolicy(hang_timeout=3, max_retries=0)
+    moments: list[tuple[float, Any]] = []
+    result = study(
+        experiment(2, ["hang"], failure=policy),
+        tmp_path,
+        watch=lambda event, trials: moments.append((time.monotonic(), event)),
+    )
+    assert [t.state for t in result.trials] == [State.REACHED, State.FAILED]
+    assert result.trials[1].reason.startswith("worker hung: ")
+    assert "rank 1 (pid " in result.trials[1].reason
+    assert moments[-1][0] - moments[-2][0] < 3 + 5 + 1
+
+
+def test_a_slow_driver_is_not_a_hanging_worker() -> None:
+    pool = RayPool(toy, at.Scaling(max_concurrent_trials=1), hang_timeout=0.5)
+    try:
+        assert until(pool, pool.capacity) is None
+        pool.start(Launch(0, {}, 1))
+        time.sleep(1.5)
+        assert isinstance(pool.wait(10), Progress)
+    finally:
+        pool.close()
+
+
+def until(pool: RayPool, holds: Any, seconds: float = 60) -> Any:
+    """What the pool says until `holds()`."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        signal = pool.wait(1)
+        if signal is not None:
+            return signal
+    return None
+
+
+# --- the pool by itself -------------------------------------------------------------------------
+
+
+def test_a_rank_killed_while_it_waits_and_one_killed_while_idle(tmp_path: Path) -> None:
+    pool = RayPool(toy, at.Scaling(num_workers=2), hang_timeout=20)
+    try:
+        until(pool, pool.capacity)
+        hardware = pool.start(Launch(3, {}, 1))
+        assert hardware == Hardware(hardware.device, 2, 1)
+        first = pool.wait(20)
+        assert isinstance(first, Progress)
+        assert (first.report.step, first.report.metrics, first.can_save) == (0, {}, True)
+        group = next(iter(pool._groups.values()))
+        os.kill(group.places[1].pid, signal.SIGKILL)
+        pool.resume(3, None, None)
+        broke = pool.wait(20)
+        assert isinstance(broke, Broke)
+        assert broke.reason == f"worker died: rank 1 (pid {group_pid(broke)} on {host(broke)})"
+        assert pool.busy() == 0
+        until(pool, pool.capacity)  # a new group
+        os.kill(group.places[0].pid, signal.SIGKILL)
+        time.sleep(0.5)
+        pool.start(Launch(3, {}, 1))
+        assert isinstance(pool.wait(20), Broke)
+        until(pool, pool.capacity)
+        pool.start(Launch(4, {}, 1))
+        assert isinstance(pool.wait(20), Progress)
+        pool.stop(4, tmp_path / "end")
+        stopped = pool.wait(20)
+        assert isinstance(stopped, Stopped)
+        assert stopped.saved is not None
+        assert sorted(os.listdir(stopped.saved.path)) == ["rank-0.pt", "rank-1.pt"]
+    finally:
+        pool.close()
+
+
+def group_pid(broke: Broke) -> str:
+    return broke.reason.split("(pid ")[1].split(" ")[0]
+
+
+def host(broke: Broke) -> str:
+    return broke.reason.rsplit(" on ", 1)[1].rstrip(")")
+
+
+def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another tenant has one of the two cores: half of the trials' groups never start."""
+    import ray
+
+    monkeypatch.setattr(ray_module, "_START_SECONDS", 4.0)
+    monkeypatch.setattr(ray_module, "_MOST_STARTS", 1)
+
+    @ray.remote(num_cpus=1)
+    class Tenant:
+        def here(self) -> bool:
+            return True
+
+    tenant = Tenant.remote()
+    ray.get(tenant.here.remote())
+    try:
+        result = study(experiment(1, [None] * 2, nap=0.25), tmp_path)
+    finally:
+        ray.kill(tenant)
+    assert [t.state for t in result.trials] == [State.REACHED] * 3
+
+
+def test_a_trainer_that_workers_cannot_load_ends_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_module, "_MOST_STARTS", 1)
+
+    class Unloadable:
+        def __call__(self, config: dict[str, Any]) -> Iterator[at.Milestone]:
+            raise NotImplementedError
+
+        def __reduce__(self) -> Any:
+            return (int, ("no number",))
+
+    with pytest.raises(at.StudyError, match="worker processes do not start") as error:
+        study(experiment(1, [], train=Unloadable()), tmp_path)
+    assert "invalid literal for int" in str(error.value)
+
+
+def test_a_trainer_that_cannot_be_sent_is_the_users_mistake(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
+        with lock:
+            yield at.Milestone(0, dict)
+
+    with pytest.raises(at.UserError, match="the trainer cannot be sent to workers: .*lock"):
+        study(experiment(1, [], train=train), tmp_path)
+
+
+# --- what the cluster holds ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scaling", "says"),
+    [
+        (
+            at.Scaling(num_workers=3),
+            "a trial of 3 workers with 1 CPU each can never fit: the cluster has 1 node (2 CPU",
+        ),
+        (at.Scaling(gpus_per_worker=1), "a trial of 1 workers with 1 CPU and 1 GPU each can never"),
+        (at.Scaling(cpus_per_worker=4), "4 CPU each can never fit"),
+    ],
+)
+def test_an_impossible_scaling_is_refused_at_once(
+    tmp_path: Path, scaling: at.Scaling, says: str
+) -> None:
+    begin = time.monotonic()
+    with pytest.raises(at.UserError) as error:
+        study(experiment(1, [], scaling=scaling), tmp_path)
+    assert says in str(error.value)
+    assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize(
+    ("scaling", "nodes", "expected"),
+    [
+        (at.Scaling(), [{"CPU": 4.0}], (4, "STRICT_PACK")),
+        (at.Scaling(num_workers=2), [{"CPU": 3.0}, {"CPU": 3.0}], (2, "STRICT_PACK")),
+        (at.Scaling(num_workers=4), [{"CPU": 3.0}, {"CPU": 3.0}], (1, "PACK")),
+        (at.Scaling(cpus_per_worker=0.1), [{"CPU": 1.0}], (10, "STRICT_PACK")),
+        (at.Scaling(gpus_per_worker=1), [{"CPU": 8.0, "GPU": 2.0}], (2, "STRICT_PACK")),
+        (at.Scaling(gpus_per_worker=0.5), [{"CPU": 8.0, "GPU": 2.0}], (4, "STRICT_PACK")),
+    ],
+)
+def test_how_many_trials_fit(
+    scaling: at.Scaling, nodes: list[dict[str, float]], expected: tuple[int, str]
+) -> None:
+    assert fit(scaling, nodes) == expected
+
+
+def test_no_cluster_at_the_address_is_the_users_mistake(tmp_path: Path) -> None:
+    code = (
+        "from autotune.pools.ray import RayPool; import autotune as at\n"
+        "try: RayPool(print, at.Scaling(), address='127.0.0.1:1')\n"
+        "except at.UserError as error: print('UserError:', error)\n"
+    )
+    env = {**os.environ, "RAY_gcs_rpc_server_connect_timeout_s": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=90, env=env
+    )
+    assert "UserError: cannot connect to Ray at '127.0.0.1:1'" in done.stdout, done.stderr[-500:]

@@ -1,0 +1,204 @@
+"""Every Optuna sampler behaves alike: one row in the table is all that a new one needs."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from sims import BASELINE, METRIC, WIDE, simulate, wide
+from sims import learning as learn
+
+from autotune.errors import UserError
+from autotune.samplers.optuna import SAMPLERS, OptunaSampler, export, make_sampler
+from autotune.trial import Report, State, Target, Trial
+
+TARGET = Target(METRIC, 0.9, limit=5)
+CONFORMANCE = {name: 12 for name in SAMPLERS} | {
+    "optuna.samplers.TPESampler(n_startup_trials=3, multivariate=True)": 12,
+    "optuna.samplers.CmaEsSampler(n_startup_trials=2)": 12,
+}
+CONFORMANCE["gp"] = 12  # it fits its model from the eleventh trial on
+
+
+def ended(number: int, params: dict[str, Any]) -> Trial:
+    """A trial that reached, was censored or failed, in turn."""
+    state = (State.REACHED, State.CENSORED, State.CENSORED, State.FAILED)[number % 4]
+    seconds = 1 + abs(math.log10(params["lr.peak"]) + 1)
+    reports = (Report(1, seconds, {METRIC: 0.9 / seconds}),)
+    return Trial(number, {}, params, state=state, reason="x", seconds=seconds, reports=reports)
+
+
+def studied(name: str, seed: int, count: int, told: Sequence[Trial] = ()) -> list[Trial]:
+    sampler, trials = OptunaSampler(name, WIDE, TARGET, seed), list(told)
+    while len(trials) < count:
+        number = len(trials)
+        trials.append(ended(number, dict(sampler.ask(number, tuple(trials)))))
+    return trials
+
+
+@pytest.mark.parametrize(("name", "count"), CONFORMANCE.items(), ids=CONFORMANCE)
+class TestConformance:
+    def test_points_are_valid_and_the_same_for_the_same_seed(self, name: str, count: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            first = studied(name, 1, count)
+        for trial in first:
+            assert WIDE.check(trial.params or {}) == trial.params
+            WIDE.config(trial.params or {})
+        assert [t.params for t in studied(name, 1, count)] == [t.params for t in first]
+        assert [t.params for t in studied(name, 2, count)] != [t.params for t in first]
+
+    def test_a_resumed_sampler_is_told_all_and_goes_on(self, name: str, count: int) -> None:
+        before = studied(name, 1, count - 1)
+        sampler = OptunaSampler(name, WIDE, TARGET, 1)
+        point = sampler.ask(count - 1, before)
+        assert WIDE.check(point) == point
+        known = sampler._study.get_trials(deepcopy=False)[:-1]
+        assert [t.user_attrs["autotune.trial"] for t in known] == list(range(count - 1))
+        for trial, frozen in zip(before, known, strict=True):
+            score = TARGET.score(trial)
+            assert frozen.state is (TrialState.FAIL if score is None else TrialState.COMPLETE)
+            assert frozen.value == score
+            if trial.state is State.CENSORED:
+                assert frozen.value != trial.seconds
+                assert frozen.value >= TARGET.limit
+
+    def test_running_and_given_trials_are_known(self, name: str, count: int) -> None:
+        sampler = OptunaSampler(name, WIDE, TARGET, 1)
+        baseline = Trial(0, {}, BASELINE, kind="baseline")
+        outside = Trial(1, {"lr": 3}, None)
+        first = sampler.ask(2, [baseline, outside])
+        states = [t.state for t in sampler._study.get_trials(deepcopy=False)]
+        assert states == [TrialState.RUNNING] * 2
+        running = Trial(2, {}, first)
+        sampler.ask(3, [replace(baseline, state=State.REACHED, seconds=2.0), outside, running])
+        held = sampler._study.get_trials(deepcopy=False)
+        assert [(t.state, t.value) for t in held] == [
+            (TrialState.COMPLETE, 2.0),
+            (TrialState.RUNNING, None),
+            (TrialState.RUNNING, None),
+        ]
+        assert held[1].params.keys() == first.keys()
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    import random
+
+    import numpy as np
+
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[union-attr]
+    studied("tpe", 1, 12)
+    after = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[union-attr]
+    assert before == after
+
+
+def test_a_trial_is_told_once_however_often_it_is_shown() -> None:
+    sampler = OptunaSampler("random", WIDE, TARGET, 1)
+    trials: list[Trial] = []
+    for number in range(6):
+        trials.append(ended(number, dict(sampler.ask(number, trials))))
+        sampler.ask(number + 100, trials)
+    told = sampler._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+    assert len(told) == sum(TARGET.score(t) is not None for t in trials)
+
+
+def test_a_sampler_of_ones_own_is_taken_as_it_is(fast_path: Path) -> None:
+    sampler = optuna.samplers.RandomSampler(seed=9)
+    result = simulate(wide(), fast_path, 4, learn, sampler=sampler)
+    assert len(result.trials) == 4
+
+
+def test_tpe_learns_more_than_chance(fast_path: Path) -> None:
+    def best(sampler: str) -> float:
+        found = []
+        for seed in range(3):
+            folder = fast_path / f"{sampler}-{seed}"
+            result = simulate(wide(), folder, 40, learn, sampler=sampler, seed=seed, workers=2)
+            found += [t.seconds for t in result.trials if t.state is State.REACHED][-3:]
+        return min(found)
+
+    assert best("tpe") <= best("random") * 1.1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tpee", "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: cmaes, gp, nsga2"),
+        ("t p e", "unknown sampler 't p e'"),
+        ("", "unknown sampler ''"),
+        ("optuna.samplers.TPSampler", "sampler 'optuna.samplers.TPSampler': module"),
+        ("optuna.nowhere.TPESampler", "No module named 'optuna.nowhere'"),
+        ("optuna.Study", "sampler 'optuna.Study' is not an Optuna sampler"),
+        ("optuna.samplers.TPESampler(10)", "give its arguments by keyword"),
+        ("optuna.samplers.TPESampler(gamma=min)", "arguments must be plain values"),
+        (
+            "optuna.samplers.TPESampler(n_startup_trial=3)",
+            "unknown argument of optuna.samplers.TPESampler 'n_startup_trial'; did you mean "
+            "'n_startup_trials'?",
+        ),
+        ("optuna.samplers.GridSampler", "missing 1 required positional argument"),
+        ("optuna.samplers.BaseSampler", "abstract"),
+        ("optuna.samplers.NSGAIISampler(population_size=1)", "population_size"),
+        ("optuna.samplers.TPESampler(**{})", "unknown argument"),
+        ("optuna.samplers.TPESampler(seed={[]: 1})", "arguments must be plain values"),
+        ("1.5", "sampler '1.5'"),
+        ("lambda: 1", "sampler"),
+    ],
+)
+def test_wrong_samplers_are_the_users_mistake(text: str, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        make_sampler(text, 0)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# --- export -----------------------------------------------------------------------------------
+
+
+def test_export_gives_values_only_to_the_reached(tmp_path: Path) -> None:
+    params = {**BASELINE, "lr.peak": 0.1}
+    reports = (Report(10, 1.0, {METRIC: 0.5}), Report(20, 2.0, {METRIC: 0.7, "x": 1.0}))
+    states = [*State, State.CENSORED]
+    trials = [
+        Trial(n, {}, params, state=s, reason="why", seconds=2.0, reports=reports)
+        for n, s in enumerate(states)
+    ]
+    trials.append(Trial(len(trials), {"lr": 1}, None, state=State.REACHED, seconds=1.0))
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    assert export(trials, WIDE, TARGET, url, "mine") == len(states)
+    study = optuna.load_study(study_name="mine", storage=url)
+    assert study.direction is optuna.study.StudyDirection.MINIMIZE
+    for trial, frozen in zip(trials, study.trials, strict=False):
+        assert frozen.value == trial.time_to_target
+        assert frozen.user_attrs["autotune.trial"] == trial.number
+        assert frozen.user_attrs["state"] == str(trial.state)
+        assert frozen.intermediate_values == {10: 0.5, 20: 0.7}
+        if trial.state is State.CENSORED:
+            assert frozen.state is TrialState.PRUNED
+            assert frozen.user_attrs["censored_at_seconds"] == 2.0
+    assert study.best_trial.user_attrs["autotune.trial"] == states.index(State.REACHED)
+    with pytest.raises(UserError, match="already holds an Optuna study named 'mine'"):
+        export(trials, WIDE, TARGET, url, "mine")
+    with pytest.raises(UserError, match="cannot open the Optuna storage"):
+        export(trials, WIDE, TARGET, "nosql://x", "mine")
+    with pytest.raises(UserError, match="cannot open the Optuna storage"):
+        export(trials, WIDE, TARGET, f"sqlite:///{tmp_path}/no/such.db", "mine")
+
+
+def test_export_of_a_study(fast_path: Path) -> None:
+    result = simulate(wide(), fast_path, 8, learn)
+    url = f"sqlite:///{fast_path / 'optuna.db'}"
+    assert export(result.trials, WIDE, result.target, url, "mine") == 8
+    study = optuna.load_study(study_name="mine", storage=url)
+    best = result.best
+    assert best is not None
+    assert study.best_value == best.seconds

@@ -1,0 +1,50 @@
+"""A rank in a fresh process of its own, as a worker is, without Ray."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import cloudpickle
+
+from autotune.pools import Launch
+from autotune.pools.rank import Rank, Stretch
+
+_HERE: dict[str, Rank] = {}
+
+
+class Remote:
+    """The only rank of a group of one."""
+
+    def __init__(self, train: Callable[[dict[str, Any]], Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._process = ProcessPoolExecutor(1, mp_context=context)
+        self._process.submit(_become, cloudpickle.dumps(train), sys.path).result(60)
+
+    def start(
+        self, config: Mapping[str, Any] | None = None, *, seed: int = 1, **launch: Any
+    ) -> Stretch:
+        stretch: Stretch = self("start", Launch(0, config or {}, seed, **launch))
+        return stretch
+
+    def __call__(self, method: str, *arguments: Any) -> Any:
+        return self._process.submit(_call, method, arguments).result(60)
+
+    def close(self) -> None:
+        for process in self._process._processes.values():
+            process.kill()
+        self._process.shutdown()
+
+
+def _become(train: bytes, path: list[str]) -> None:
+    rank = Rank(train, path, 0, 1)
+    place = rank.place("node", "127.0.0.1")
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), place.cores[:1], 30.0)
+    _HERE["rank"] = rank
+
+
+def _call(method: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(_HERE["rank"], method)(*arguments)

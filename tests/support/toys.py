@@ -1,0 +1,244 @@
+"""Trainers that learn nothing, quickly, and go wrong in the ways that trainers do."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import autotune as at
+
+METRIC = "val_accuracy"
+
+
+def toy(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Its accuracy is `rate` times the steps; `fault` says what goes wrong from step 300 on."""
+    state = config.get("state") or {"step": 0, "summed": torch.zeros(1)}
+    step, summed = state["step"], state["summed"]
+    fresh = step == 0
+    note(config, f"start {step}")
+
+    def milestone() -> at.Milestone:
+        saved = {"step": step, "summed": summed}
+        return at.Milestone(step, lambda: metrics(config, step, float(summed)), lambda: saved)
+
+    yield milestone()
+    try:
+        while step < 5000:
+            time.sleep(config.get("nap", 0.005))
+            step += 100
+            fault(config.get("fault"), step, fresh)
+            one = torch.ones(1)
+            dist.all_reduce(one)
+            summed = summed + one / dist.get_world_size() * 100
+            note(config, f"step {step}")
+            if config.get("fault") == "apart" and step >= 300 and dist.get_rank() == 1:
+                step += 7
+            change = yield milestone()
+            if change is not None:
+                note(config, f"change {change.lr_factor}")
+    finally:
+        note(config, "closed")
+
+
+def metrics(config: dict[str, Any], step: int, summed: float) -> dict[str, float]:
+    loss = float("nan") if config.get("fault") == "nan" and step >= 300 else 1.0
+    return {
+        METRIC: config.get("rate", 1.0) * step / 1000,
+        "train_loss": loss,
+        "summed": summed,
+        "step": step,
+        "pid": os.getpid(),
+        "world": dist.get_world_size(),
+        "cores": sum(1 << core for core in os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def note(config: dict[str, Any], text: str) -> None:
+    """Append a line to the trial's own log, if there is one: what the trainer itself saw."""
+    if config.get("log"):
+        with open(config["log"], "a") as file:
+            file.write(f"{config['seed']} {dist.get_rank()} {os.getpid()} {text}\n")
+
+
+def fault(kind: str | None, step: int, fresh: bool) -> None:
+    if step < 300 or kind is None:
+        return
+    rank = dist.get_rank()
+    if kind == "raise":
+        raise RuntimeError("bad thing")
+    if kind == "differ":
+        raise RuntimeError(f"bad thing on rank {rank}")
+    if kind == "one" and rank == 1:
+        raise RuntimeError("only here")
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "memory":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+    if kind == "die" and fresh and rank == dist.get_world_size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "hang" and rank == dist.get_world_size() - 1:
+        time.sleep(1000)
+
+
+def reporter(config: dict[str, Any]) -> None:
+    """A framework that owns its loop and swallows exceptions."""
+    at.report(0, {})
+    step = 0
+    while step < 1000:
+        step += 100
+        time.sleep(0.005)
+        try:
+            at.report(step, {METRIC: config.get("rate", 1.0) * step / 1000})
+        except Exception:
+            note(config, "swallowed")
+        except BaseException as error:
+            note(config, f"{type(error).__name__} at {step}")
+            raise
+
+
+def leaky(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Says how it finds its process, and then leaves everything changed."""
+    found = {
+        "random": random.random(),
+        "torch": float(torch.rand(1, dtype=torch.float64)),
+        "dtype": float(torch.get_default_dtype() == torch.float32),
+        "deterministic": float(torch.are_deterministic_algorithms_enabled()),
+        "threads": torch.get_num_threads(),
+        "grad": float(torch.is_grad_enabled()),
+        "environ": float("LEFT" in os.environ),
+        "home": float(os.environ.get("HOME") == "/left"),
+        "folder": float(Path.cwd() == Path("/")),
+        "path": float("/left" in sys.path),
+        "filters": len(warnings.filters),
+        "modes": torch._C._len_torch_function_stack(),
+        "hooks": len(torch.nn.modules.module._global_forward_hooks),
+        "stdout": float(sys.stdout is None),
+        "cores": sum(1 << core for core in os.sched_getaffinity(0)),
+        "world": dist.get_world_size(),
+    }
+    yield at.Milestone(0, dict)
+    random.seed(1)
+    torch.manual_seed(1)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(7)
+    torch.set_grad_enabled(False)
+    os.environ.update(LEFT="1", HOME="/left")
+    os.chdir("/")
+    sys.path.append("/left")
+    warnings.simplefilter("error")
+    torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    sys.stdout = None  # type: ignore[assignment]
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    dist.new_group()
+    yield at.Milestone(1, lambda: found)
+
+
+def littering(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Leaves what cannot be put back."""
+    yield at.Milestone(0, dict)
+    if config["litter"] == "thread":
+        threading.Thread(target=time.sleep, args=(30,), name="left-behind", daemon=True).start()
+    if config["litter"] == "child":
+        import subprocess
+
+        subprocess.Popen(["sleep", "30"])
+    if config["litter"] == "memory":
+        sys.modules["littering_left"] = [torch.ones(200 * 2**20)]  # type: ignore[assignment]
+    yield at.Milestone(1, lambda: {METRIC: 1.0})
+
+
+def timed(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Spends known times in known places."""
+    time.sleep(0.2)
+    if config.get("honest", True):
+        yield at.Milestone(0, dict)
+    time.sleep(0.1)
+
+    def evaluate() -> dict[str, float]:
+        time.sleep(0.3)
+        return {METRIC: 0.5}
+
+    def state() -> dict[str, Any]:
+        time.sleep(0.15)
+        return {"step": 10}
+
+    yield at.Milestone(10, evaluate, state, data_seconds=config.get("data", 0.04))
+    time.sleep(0.1)
+    yield at.Milestone(20, evaluate, state, data_seconds=0.0)
+
+
+def bad(config: dict[str, Any]) -> Iterator[Any]:
+    """Yields what no trainer should."""
+    yield config["first"] if "first" in config else at.Milestone(0, dict)
+    yield {
+        "text": "milestone",
+        "metrics": at.Milestone(1, lambda: [1]),  # type: ignore[dict-item, return-value]
+        "number": at.Milestone(1, lambda: {"acc": "high"}),  # type: ignore[dict-item]
+        "back": at.Milestone(0, dict),
+        "float": at.Milestone(1.5, dict),  # type: ignore[arg-type]
+    }[config["bad"]]
+
+
+def stateful(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Goes on from its state, or forgets to."""
+    state = {} if config.get("forgets") else config.get("state", {})
+    step, weights = state.get("step", 0), state.get("weights", torch.zeros(2))
+    while True:
+        s, w = step, weights
+        yield at.Milestone(s, lambda: {METRIC: float(w.sum())}, lambda: {"step": s, "weights": w})  # noqa: B023
+        step, weights = step + 10, weights + 1
+
+
+def custom_state(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    yield at.Milestone(0, dict, lambda: {"path": Path("/")})
+    yield at.Milestone(1, dict)
+
+
+def regroups(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Closes the process group that it was given."""
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    yield at.Milestone(1, lambda: {METRIC: float(one)})
+    dist.destroy_process_group()
+
+
+def knobs(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    change = yield at.Milestone(0, dict)
+    for step in (1, 2):
+        factor = -1.0 if change is None else change.lr_factor
+        change = yield at.Milestone(step, lambda f=factor: {"factor": f})  # type: ignore[misc]
+
+
+def stubborn(config: dict[str, Any]) -> None:
+    """A plain function that returns a generator."""
+    return toy_generator(config)  # type: ignore[return-value]
+
+
+def toy_generator(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    try:
+        yield at.Milestone(0, dict)
+        yield at.Milestone(1, lambda: {METRIC: 1.0})
+        yield at.Milestone(2, lambda: {METRIC: 2.0})
+    finally:
+        Path(config["log"]).write_text("closed")
+
+
+def chosen(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """The trainer that the configuration names."""
+    from autotune.reporting import steps
+
+    yield from steps(globals()[config["train"]], config)
