@@ -13,7 +13,6 @@ from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from autotune.errors import UserError
 from autotune.experiment import Experiment
@@ -125,9 +124,9 @@ def without_credentials(uri: str | None) -> str | None:
     """`uri` without the user, password and query, where a database's password may stand."""
     if uri is None or "://" not in uri:
         return uri
-    parts = urlsplit(uri)
-    netloc = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))
+    scheme, _, rest = uri.partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _first_difference(path: str, held: Any, new: Any) -> str:

@@ -1,16 +1,20 @@
 """Training under autotune against the same training in a loop written by hand.
 
-    python benchmarks/training_loop.py [--epochs 40] [--repeats 5] [--json FILE]
+    python benchmarks/training_loop.py [--epochs 80] [--repeats 5] [--json FILE]
 
-Both sides train the model of `search_spaces.digits` on two ranks, one thread each, each rank on the
-same core of its own, with the same data, global batch, augmentation (none), optimizer and constants,
-and DDP with the same options. autotune's side is a study: reports, evaluation, decisions, journal
+Both sides train the model of `search_spaces.digits` on two ranks, one thread each, each rank on a
+core of its own, the same on both sides, with the same data, global batch, augmentation (none),
+optimizer and constants, and DDP with the same options. autotune's side is a study: reports, evaluation, decisions, journal
 and MLflow at every milestone. The loop by hand is a `for` over shuffled indices: no evaluation, no
 reports, constant learning rate. Samples per second are taken
 
     training clock    over the time in which the trial's clock ran
     wall clock        from the trial's first milestone to its last, less its evaluations: with
                       decisions, the journal, and every message between driver and ranks
+
+"The trainer alone" leaves out everything around it: `trainers.image` and the loop by hand take
+turns in the same two processes, milestone by milestone. Where it is 1 and the clocks are not, the
+driver, Ray or MLflow disturb the ranks; where it is less, the trainer does more than it must.
 
 Below it, the share of waiting for decisions and of checkpoints in a study of a recipe as it stands.
 """
@@ -23,7 +27,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,79 +118,126 @@ def _rates(trial: Any, moments: list[float]) -> Answer:
 # --- by hand --------------------------------------------------------------------------------------
 
 
-def plain_side(task: Task) -> Answer:
-    """Start the ranks of `plain_rank`, each pinned to the core that the study gives its rank."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    cores = sorted(os.sched_getaffinity(0))
-    ranks = []
-    for rank in range(RANKS):
-        environment = {
-            **os.environ,
-            **{"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-            **{"RANK": str(rank), "WORLD_SIZE": str(RANKS)},
-        }
-        answer = Path(task["folder"], f"rank-{rank}.json")
-        command = [sys.executable, __file__, "--side", "plain-rank", "--answer", str(answer)]
-        own = json.dumps({**task, "core": cores[rank % len(cores)]})
-        ranks.append(subprocess.Popen([*command, "--task", own], env=environment))
-    if codes := [code for code in (process.wait() for process in ranks) if code]:
-        raise RuntimeError(f"ranks ended with {codes}")
-    found: Answer = json.loads(Path(task["folder"], "rank-0.json").read_text())
-    return found
+def on_ranks(side: str) -> Callable[[Task], Answer]:
+    """A side that runs `side` on ranks of its own, each pinned as the study pins its ranks."""
+
+    def start(task: Task) -> Answer:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        cores = sorted(os.sched_getaffinity(0))
+        ranks = []
+        for rank in range(RANKS):
+            environment = {
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "MKL_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(RANKS),
+            }
+            answer = Path(task["folder"], f"rank-{rank}.json")
+            command = [sys.executable, __file__, "--side", side, "--answer", str(answer)]
+            own = json.dumps({**task, "core": cores[rank % len(cores)]})
+            ranks.append(subprocess.Popen([*command, "--task", own], env=environment))
+        if codes := [code for code in (process.wait() for process in ranks) if code]:
+            raise RuntimeError(f"ranks ended with {codes}")
+        found: Answer = json.loads(Path(task["folder"], "rank-0.json").read_text())
+        return found
+
+    return start
 
 
 def plain_rank(task: Task) -> Answer:
+    _join(task)
+    moments = [(0, time.perf_counter())]
+    moments += [(seen, time.perf_counter()) for seen in _plain_loop(task)]
+    (before, begin), (after, end) = moments[WARM], moments[-1]
+    rate = (after - before) / (end - begin)
+    pairs = zip(moments[WARM:], moments[WARM + 1 :], strict=False)
+    stretches = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in pairs]
+    return {"training_clock": rate, "wall_clock": rate, "stretches": stretches}
+
+
+def paired_rank(task: Task) -> Answer:
+    """A stretch of the trainer, a stretch of the loop by hand, and so on, in the same processes."""
+    import torch.distributed as dist
+
+    from trainers.image import train
+
+    _join(task)
+    sides = {"trainer": train({**_config(task), "seed": 0}), "plain": _plain_loop(task)}
+    next(sides["trainer"])  # its set-up
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for turn in range(task["epochs"]):
+        for side in sides if turn % 2 == 0 else reversed(sides):
+            dist.barrier()
+            begin = time.perf_counter()
+            if next(sides[side], None) is None:
+                return _paired(seconds)
+            seconds[side].append(time.perf_counter() - begin)
+    return _paired(seconds)
+
+
+def _paired(seconds: dict[str, list[float]]) -> Answer:
+    pairs = zip(seconds["plain"][WARM:], seconds["trainer"][WARM:], strict=False)
+    return {"ratios": [plain / trainer for plain, trainer in pairs]}
+
+
+def _join(task: Task) -> None:
     import torch
     import torch.distributed as dist
-    import torch.nn.functional as F
-    from torch.nn.parallel import DistributedDataParallel
-
-    from trainers.data import read_images
 
     os.sched_setaffinity(0, {task["core"]})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+
+
+def _plain_loop(task: Task) -> Iterator[int]:
+    """Train, yielding the samples seen after every `milestone` of them."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+
+    from trainers.data import read_images
+
     images = read_images("digits", None, torch.device("cpu"))
     x, y = images.train_x, images.train_y
-    model = DistributedDataParallel(
-        _model(images, task), gradient_as_bucket_view=True, forward_sync_buffers=False
-    )
-    optimizer = _optimizer(model, task["optimizer"])
-    share = task["batch_size"] // RANKS
-    order = torch.Generator().manual_seed(0)
-    steps, moments, seen = 0, [time.perf_counter()], [0]
-    every = task["milestone"] // task["batch_size"]
+    model = _model(images, task)
+    optimizer = _optimizer(model.module, task["optimizer"])
+    size, share = task["batch_size"], task["batch_size"] // RANKS
+    mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
+    random = torch.Generator().manual_seed(0)
+    seen, due = 0, task["milestone"]
     for _ in range(task["epochs"]):
-        shuffled = torch.randperm(len(y), generator=order)
-        for batch in shuffled.split(task["batch_size"])[: len(y) // task["batch_size"]]:
-            own = batch[rank * share : (rank + 1) * share]
-            loss = F.cross_entropy(model(x[own]), y[own])
-            loss.backward()
+        for batch in torch.randperm(len(y), generator=random).split(size)[: len(y) // size]:
+            own = batch[mine]
+            F.cross_entropy(model(x[own]), y[own]).backward()
             optimizer.step()
             optimizer.zero_grad()
-            steps += 1
-            if steps % every == 0:
-                moments.append(time.perf_counter())
-                seen.append(steps * task["batch_size"])
-    dist.destroy_process_group()
-    return _plain_rates(moments, seen)
+            seen += size
+            if seen >= due:
+                due += task["milestone"]
+                yield seen
 
 
 def _model(images: Any, task: Task) -> Any:
+    """The trainer's model, with DDP's options as the trainer sets them."""
     import torch
+    from torch.nn.parallel import DistributedDataParallel
 
+    from trainers.learner import _OWN_BUFFERS
     from trainers.models import make_model
 
     torch.manual_seed(0)
-    return make_model("resnet8", images.shape, images.classes, task["width"], "batch")
+    model = make_model("resnet8", images.shape, images.classes, task["width"], "batch")
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, **_OWN_BUFFERS)
 
 
 def _optimizer(model: Any, name: str) -> Any:
-    """torch's own where it has one, told what a person would tell it."""
+    """torch's SGD told what a person would tell it; of the others, the trainer's."""
     import torch
 
     settings = {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4}
@@ -194,14 +245,7 @@ def _optimizer(model: Any, name: str) -> Any:
         return torch.optim.SGD(model.parameters(), **settings, fused=True)
     from trainers.optimizers import make_optimizer
 
-    return make_optimizer(name, model.module, **settings)
-
-
-def _plain_rates(moments: list[float], seen: list[int]) -> Answer:
-    rate = (seen[-1] - seen[WARM]) / (moments[-1] - moments[WARM])
-    pairs = range(WARM, len(seen) - 1)
-    stretches = [(seen[i + 1] - seen[i]) / (moments[i + 1] - moments[i]) for i in pairs]
-    return {"training_clock": rate, "wall_clock": rate, "stretches": stretches}
+    return make_optimizer(name, model, **settings)
 
 
 # --- a recipe as it stands ------------------------------------------------------------------------
@@ -229,13 +273,16 @@ def recipe_side(task: Task) -> Answer:
 
 SIDES: dict[str, Callable[[Task], Answer]] = {
     "autotune": autotune_side,
-    "plain": plain_side,
+    "plain": on_ranks("plain-rank"),
+    "paired": on_ranks("paired-rank"),
     "plain-rank": plain_rank,
+    "paired-rank": paired_rank,
     "recipe": recipe_side,
 }
 
 
 def show(runs: dict[str, list[Answer]]) -> None:
+    paired = [ratio for answer in runs.pop("paired") for ratio in answer["ratios"]]
     for clock in ("training_clock", "wall_clock"):
         rates = {side: [a[clock] for a in answers] for side, answers in runs.items()}
         print(clock.replace("_", " "))
@@ -248,11 +295,15 @@ def show(runs: dict[str, list[Answer]]) -> None:
     print(f"by each run's median stretch, training clock: {steady}")
     shares = [100 * a["decide_share"] for a in runs["autotune"]]
     print(f"waiting for decisions: {told(shares, ' %')} of training")
+    print(f"the trainer alone / plain, in turns in the same processes: {told(paired, '', 4)}")
 
 
 def show_recipe(name: str, answers: list[Answer]) -> None:
     print(f"{name}: {told([a['train_seconds'] for a in answers], ' s')} of training in each study")
-    for key, aim in (("decide_share", f" (aim: below {100 * DECIDE_AIM:g} %)"), ("checkpoint_share", "")):
+    for key, aim in (
+        ("decide_share", f" (aim: below {100 * DECIDE_AIM:g} %)"),
+        ("checkpoint_share", ""),
+    ):
         print(f"  {key.replace('_', ' '):18}{told([100 * a[key] for a in answers], ' %')}{aim}")
 
 
@@ -260,9 +311,11 @@ def main() -> None:
     parser = arguments(__doc__, repeats=5)
     parser.add_argument("--epochs", type=int, help="of each run (80)")
     parser.add_argument("--batch-size", type=int, default=128, help="of both ranks together (128)")
-    parser.add_argument("--milestone", type=int, default=1536, help="samples between reports (1536)")
+    parser.add_argument(
+        "--milestone", type=int, default=1536, help="samples between reports (1536)"
+    )
     parser.add_argument("--width", type=int, default=32, help="of the residual network (32)")
-    parser.add_argument("--optimizer", choices=("sgd", "lars", "lamb", "adamw"), default="sgd")
+    parser.add_argument("--optimizer", choices=("sgd", "lars"), default="sgd")
     parser.add_argument("--recipe", default="search_spaces.digits:lars")
     parser.add_argument("--trials", type=int, default=6, help="of the recipe's study (6)")
     options = parser.parse_args()
@@ -272,13 +325,15 @@ def main() -> None:
     task["epochs"] = options.epochs or (8 if options.quick else 80)
     print(", ".join(f"{k} {v}" for k, v in task.items()))
     repeats = repeats_of(options)
-    runs: dict[str, list[Answer]] = {"autotune": [], "plain": []}
+    runs: dict[str, list[Answer]] = {"autotune": [], "plain": [], "paired": []}
     for repeat, side in in_turns(list(runs), repeats):
         runs[side].append(measure(__file__, side, {**task, "seed": repeat}))
-    show(runs)
-    studies = [
-        measure(__file__, "recipe", {**task, "seed": seed}) for seed in range(min(repeats, 3))
-    ] if not options.quick else []
+    show(dict(runs))
+    studies = (
+        [measure(__file__, "recipe", {**task, "seed": seed}) for seed in range(min(repeats, 3))]
+        if not options.quick
+        else []
+    )
     if studies:
         show_recipe(options.recipe, studies)
     keep(options.json, about, task=task, runs=runs, recipe=studies)

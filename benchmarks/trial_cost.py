@@ -96,7 +96,7 @@ def _experiment() -> Any:
     from autotune.trial import Milestone
 
     def train(config: dict[str, Any]) -> Iterator[Milestone]:
-        yield Milestone(0, lambda: {})
+        yield Milestone(0, dict)
         for step in range(1, REPORTS + 1):
             metrics = {"score": config["lr"] + step}
             yield Milestone(step, lambda m=metrics: m)
@@ -160,7 +160,9 @@ def tune_side(task: Task) -> Answer:
             storage_path=task["folder"],
             name="study",
             verbose=0,
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False if task["reuse"] else None),
+            checkpoint_config=tune.CheckpointConfig(
+                checkpoint_at_end=False if task["reuse"] else None
+            ),
             callbacks=[*mlflow, Moments()],  # a trial has ended when MLflow has it
         ),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -432,17 +433,29 @@ def _connect(address: str | None) -> bool:
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # trials are what is timed: 15 by default
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
         local = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
         ray.init(address="local", **options, **local)
         return True
     try:
+        _reach(address)
         ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"cannot connect to Ray at {address!r}: {reason}") from None
     return True
+
+
+def _reach(address: str) -> None:
+    """Raise a ConnectionError at once where nobody answers: Ray would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise ConnectionError(error) from None
 
 
 def _node_resources() -> list[dict[str, float]]:

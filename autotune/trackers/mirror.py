@@ -27,7 +27,7 @@ STORE = "mlflow.db"
 GAVE_UP = 75  # the process's exit code when the store stayed out of reach (EX_TEMPFAIL)
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _RESTARTS = 3
-_WAIT_SECONDS = 10.0
+_WAIT_SECONDS = 30.0
 _QUIET = {
     "CUDA_VISIBLE_DEVICES": "",
     "DO_NOT_TRACK": "true",

@@ -175,7 +175,7 @@ class Redacted:
 def main(arguments: Sequence[str]) -> int:
     """Show the study in the folder `arguments[0]`; trying for `arguments[1]` seconds at its end."""
     folder, uri = Path(arguments[0]), os.environ["MLFLOW_TRACKING_URI"]
-    os.nice(max(0, 10 - os.nice(0)))
+    os.nice(max(0, 19 - os.nice(0)))
     own = OwnFile(folder / STORE) if uri == default_uri(folder) else None
     driver = Driver()
 

@@ -187,6 +187,26 @@ def test_what_is_no_milestone_is_named(shared: Remote, config: dict[str, Any], s
     assert stretch.worn
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason", "memory"),
+    [
+        ("exit", "SystemExit: 3", False),
+        ("memory", "OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB", True),
+        ("raise", "RuntimeError: bad thing", False),
+    ],
+)
+def test_an_error_is_the_trainers_traceback(
+    shared: Remote, fault: str, reason: str, memory: bool
+) -> None:
+    start(shared, "toy", fault=fault)
+    assert [shared("resume", None, None).kind for _ in range(2)] == ["milestone"] * 2
+    stretch = shared("resume", None, None)
+    assert (stretch.kind, stretch.reason, stretch.out_of_memory) == ("raised", reason, memory)
+    assert stretch.error.startswith("Traceback")
+    assert "in fault" in stretch.error
+    assert "pools/rank.py" not in stretch.error
+
+
 def test_a_controllers_change_arrives_at_the_yield(shared: Remote) -> None:
     start(shared, "knobs")
     assert shared("resume", Change(lr_factor=0.5), None).metrics == {"factor": 0.5}

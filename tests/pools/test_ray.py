@@ -62,7 +62,7 @@ def last(trial: at.Trial) -> dict[str, float]:
 def two(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
     """A study on two ranks with every fault, one after another."""
     folder = tmp_path_factory.mktemp("two")
-    faults = [None, "raise", None, "differ", "one", "die", "apart", "exit", "nan", "memory", None]
+    faults = [None, "raise", None, "differ", "one", "die", "apart", "nan", None]
     policy = at.FailurePolicy(
         hang_timeout=10, max_retries=1, checkpoint_interval=0, max_consecutive_failed_trials=9
     )
@@ -83,8 +83,8 @@ def test_two_ranks_train_in_one_process_group_on_cores_of_their_own(two: at.Stud
 
 
 def test_the_study_goes_on_after_every_fault(two: at.StudyResult) -> None:
-    R, C, F, I = State.REACHED, State.CENSORED, State.FAILED, State.INFEASIBLE  # noqa: E741
-    assert [t.state for t in two.trials] == [R, R, F, R, F, F, R, F, F, C, I, R]
+    R, C, F = State.REACHED, State.CENSORED, State.FAILED
+    assert [t.state for t in two.trials] == [R, R, F, R, F, F, R, F, C, R]
     assert all(t.reason for t in two.trials)
 
 
@@ -139,24 +139,14 @@ def test_ranks_at_different_milestones_are_an_error(two: at.StudyResult) -> None
     )
 
 
-def test_system_exit_is_an_error_of_the_trainer(two: at.StudyResult) -> None:
-    assert two.trials[8].reason == "SystemExit: 3"
-
-
 def test_a_loss_that_is_no_number_is_diverged(two: at.StudyResult) -> None:
-    trial = two.trials[9]
+    trial = two.trials[8]
     assert (trial.reason, trial.detail) == ("diverged", "train_loss is nan")
-
-
-def test_out_of_memory_is_infeasible(two: at.StudyResult) -> None:
-    trial = two.trials[10]
-    assert trial.reason == "out of memory"
-    assert "CUDA out of memory" in trial.detail
 
 
 def test_trainers_are_closed_on_every_rank(two: at.StudyResult) -> None:
     rows = (two.folder / "log").read_text().splitlines()
-    for trial in (two.trials[0], two.trials[1], two.trials[9]):
+    for trial in (two.trials[0], two.trials[1], two.trials[8]):
         closed = [r for r in rows if r.startswith(f"{trial.seed} ") and r.endswith("closed")]
         assert {r.split()[1] for r in closed} == {"0", "1"}
 
@@ -210,8 +200,8 @@ def test_reporting_trainers_stop_on_every_rank_at_the_same_step(tmp_path: Path) 
     made = experiment(2, [], train=reporter, value=0.45, log=str(log))
     trial = study(made, tmp_path / "study").trials[0]
     assert (trial.state, trial.reports[-1].step) == (State.REACHED, 500)
-    rows = sorted(row.split(" ", 3)[1::2] for row in log.read_text().splitlines())
-    assert [(rank, what.split(" ", 1)[-1]) for rank, what in rows] == [
+    rows = [row.split(" ", 3) for row in log.read_text().splitlines()]
+    assert sorted((rank, what) for _, rank, _, what in rows) == [
         ("0", "StopTrial at 500"),
         ("1", "StopTrial at 500"),
     ]
@@ -259,30 +249,23 @@ def until(pool: RayPool, holds: Any, seconds: float = 60) -> Any:
 # --- the pool by itself -------------------------------------------------------------------------
 
 
-def test_a_rank_killed_while_it_waits_and_one_killed_while_idle(tmp_path: Path) -> None:
+def test_a_rank_killed_between_trials_is_told_and_replaced(tmp_path: Path) -> None:
     pool = RayPool(toy, at.Scaling(num_workers=2), hang_timeout=20)
     try:
         until(pool, pool.capacity)
+        place = next(iter(pool._groups.values())).places[1]
+        os.kill(place.pid, signal.SIGKILL)
+        time.sleep(0.5)
         hardware = pool.start(Launch(3, {}, 1))
         assert hardware == Hardware(hardware.device, 2, 1)
+        broke = pool.wait(20)
+        assert broke == Broke(3, f"worker died: rank 1 (pid {place.pid} on {place.host})")
+        assert pool.busy() == 0
+        until(pool, pool.capacity)
+        pool.start(Launch(4, {}, 1))
         first = pool.wait(20)
         assert isinstance(first, Progress)
         assert (first.report.step, first.report.metrics, first.can_save) == (0, {}, True)
-        group = next(iter(pool._groups.values()))
-        os.kill(group.places[1].pid, signal.SIGKILL)
-        pool.resume(3, None, None)
-        broke = pool.wait(20)
-        assert isinstance(broke, Broke)
-        assert broke.reason == f"worker died: rank 1 (pid {group_pid(broke)} on {host(broke)})"
-        assert pool.busy() == 0
-        until(pool, pool.capacity)  # a new group
-        os.kill(group.places[0].pid, signal.SIGKILL)
-        time.sleep(0.5)
-        pool.start(Launch(3, {}, 1))
-        assert isinstance(pool.wait(20), Broke)
-        until(pool, pool.capacity)
-        pool.start(Launch(4, {}, 1))
-        assert isinstance(pool.wait(20), Progress)
         pool.stop(4, tmp_path / "end")
         stopped = pool.wait(20)
         assert isinstance(stopped, Stopped)
@@ -290,14 +273,6 @@ def test_a_rank_killed_while_it_waits_and_one_killed_while_idle(tmp_path: Path) 
         assert sorted(os.listdir(stopped.saved.path)) == ["rank-0.pt", "rank-1.pt"]
     finally:
         pool.close()
-
-
-def group_pid(broke: Broke) -> str:
-    return broke.reason.split("(pid ")[1].split(" ")[0]
-
-
-def host(broke: Broke) -> str:
-    return broke.reason.rsplit(" on ", 1)[1].rstrip(")")
 
 
 def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
@@ -392,14 +367,11 @@ def test_how_many_trials_fit(
     assert fit(scaling, nodes) == expected
 
 
-def test_no_cluster_at_the_address_is_the_users_mistake(tmp_path: Path) -> None:
+def test_no_cluster_at_the_address_is_the_users_mistake() -> None:
     code = (
         "from autotune.pools.ray import RayPool; import autotune as at\n"
         "try: RayPool(print, at.Scaling(), address='127.0.0.1:1')\n"
         "except at.UserError as error: print('UserError:', error)\n"
     )
-    env = {**os.environ, "RAY_gcs_rpc_server_connect_timeout_s": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=90, env=env
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert "UserError: cannot connect to Ray at '127.0.0.1:1'" in done.stdout, done.stderr[-500:]

@@ -242,3 +242,9 @@ def chosen(config: dict[str, Any]) -> Iterator[at.Milestone]:
     from autotune.reporting import steps
 
     yield from steps(globals()[config["train"]], config)
+
+
+def paced(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """A toy whose pace is in a file, so that a resumed study may have another."""
+    pace = Path(config["log"]).with_name("nap")
+    yield from toy({**config, "nap": float(pace.read_text())})
