@@ -300,7 +300,7 @@ def duration(text: str) -> float:
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d+", text):
-        raise UserError(f"a count must be a whole number but got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number but got {text!r}")
     return int(text)
 
 

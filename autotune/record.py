@@ -58,7 +58,12 @@ def describe(space: SearchSpace) -> dict[str, Any]:
         settings = {f.name: entry(getattr(value, f.name)) for f in fields(value)}
         return {"kind": type(value).__name__, **settings}
 
-    entries = {name: entry(value) for name, value in space.entries.items()}
+    entries = {}
+    for name, value in space.entries.items():
+        try:
+            entries[name] = entry(value)
+        except TypeError as error:
+            raise UserError(f"the search space's {name}: {error}") from None
     return {"entries": entries, "constraints": [c.text for c in space.constraints]}
 
 

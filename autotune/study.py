@@ -302,7 +302,11 @@ class _Loop:
                 return None
             config = experiment.space.config(params)
         seed = trial_seed(self.plan.seed, number)
-        self.record(Suggested(number, plain(config), params, kind, seed, self.at()))
+        try:
+            config = plain(config)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"trial {number} cannot be written down: {error}") from None
+        self.record(Suggested(number, config, params, kind, seed, self.at()))
         return self.trials[number]
 
     def start(self, trial: Trial) -> None:

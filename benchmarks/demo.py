@@ -132,6 +132,8 @@ def main() -> None:
     quick = options.quick
     seeds = options.seeds or (1 if quick else 5)
     task = {key: getattr(options, key) for key in ("recipe", "time_limit", "sampler", "pruner")}
+    if quick and task["time_limit"] is None:
+        task["time_limit"] = 5.0
     task["trials"] = options.trials or (2 if quick else 30)
     task["confirm"] = (0 if quick else 3) if options.confirm is None else options.confirm
     about = introduce()

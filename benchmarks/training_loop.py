@@ -4,9 +4,9 @@
 
 Both sides train the model of `search_spaces.digits` on two ranks, one thread each, each rank on a
 core of its own, the same on both sides, with the same data, global batch, augmentation (none),
-optimizer and constants, and DDP with the same options. autotune's side is a study: reports, evaluation, decisions, journal
-and MLflow at every milestone. The loop by hand is a `for` over shuffled indices: no evaluation, no
-reports, constant learning rate. Samples per second are taken
+optimizer and constants, and DDP with the same options. autotune's side is a study: reports,
+evaluation, decisions, journal and MLflow at every milestone. The loop by hand is a `for` over
+shuffled indices: no evaluation, no reports, constant learning rate. Samples per second are taken
 
     training clock    over the time in which the trial's clock ran
     wall clock        from the trial's first milestone to its last, less its evaluations: with
@@ -282,7 +282,7 @@ SIDES: dict[str, Callable[[Task], Answer]] = {
 
 
 def show(runs: dict[str, list[Answer]]) -> None:
-    paired = [ratio for answer in runs.pop("paired") for ratio in answer["ratios"]]
+    paired = [spread(answer["ratios"])[0] for answer in runs.pop("paired")]
     for clock in ("training_clock", "wall_clock"):
         rates = {side: [a[clock] for a in answers] for side, answers in runs.items()}
         print(clock.replace("_", " "))
@@ -322,7 +322,7 @@ def main() -> None:
     about = introduce()
     keys = ("batch_size", "milestone", "width", "optimizer", "recipe", "trials")
     task = {key: getattr(options, key) for key in keys}
-    task["epochs"] = options.epochs or (8 if options.quick else 80)
+    task["epochs"] = options.epochs or (6 if options.quick else 80)
     print(", ".join(f"{k} {v}" for k, v in task.items()))
     repeats = repeats_of(options)
     runs: dict[str, list[Answer]] = {"autotune": [], "plain": [], "paired": []}

@@ -18,7 +18,7 @@ settings.register_profile("autotune", deadline=None, print_blob=True)
 settings.load_profile("autotune")
 
 
-@pytest.fixture()
+@pytest.fixture
 def fast_path() -> Iterator[Path]:
     """A temporary folder in memory, for tests that write thousands of lines."""
     from sims import memory

@@ -99,7 +99,7 @@ def test_plain_is_what_a_resumed_trial_sees() -> None:
 
 
 def test_a_value_without_a_json_form_is_named() -> None:
-    with pytest.raises(TypeError, match="a object .* cannot be written as JSON"):
+    with pytest.raises(TypeError, match=r"a object .* cannot be written as JSON"):
         encode({"a": object()})
     with pytest.raises(ValueError, match="clip must be finite but got inf"):
         plain({"clip": math.inf})
@@ -174,7 +174,10 @@ def test_a_second_opener_is_refused(fast_path: Path) -> None:
         assert journal.held(fast_path)
         with pytest.raises(UserError, match="another process is running the study in"):
             Journal(fast_path)
-        code = f"from autotune.trackers.journal import Journal; Journal(__import__('pathlib').Path({str(fast_path)!r}))"
+        code = (
+            "from pathlib import Path; from autotune.trackers.journal import Journal\n"
+            f"Journal(Path({str(fast_path)!r}))"
+        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert "UserError: another process is running the study" in done.stderr
     assert not journal.held(fast_path)
@@ -183,7 +186,7 @@ def test_a_second_opener_is_refused(fast_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_the_users_mistake(fast_path: Path) -> None:
     (fast_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write the study folder .*file"):
+    with pytest.raises(UserError, match=r"cannot write the study folder .*file"):
         Journal(fast_path / "file" / "study")
     (fast_path / "study" / JOURNAL).mkdir(parents=True)
     with pytest.raises(UserError, match="cannot write the study folder"):
@@ -196,7 +199,7 @@ def test_a_folder_that_cannot_be_written_is_the_users_mistake(fast_path: Path) -
 
 
 def test_no_journal_is_the_users_mistake(fast_path: Path) -> None:
-    with pytest.raises(UserError, match="is not a study folder: it has no journal.jsonl"):
+    with pytest.raises(UserError, match=r"is not a study folder: it has no journal\.jsonl"):
         journal.read(fast_path)
 
 

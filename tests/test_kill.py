@@ -61,7 +61,9 @@ def check(folder: Path) -> list[Any]:
         done = [r for r in trial.reports if r.metrics]
         assert [r.step for r in done] == list(range(100, done[-1].step + 1, 100))
         assert all(r.metrics["summed"] == r.step for r in done)
-        saved = {e.checkpoint.step for e in events if isinstance(e, Saved) and e.trial == trial.number}
+        saved = {
+            e.checkpoint.step for e in events if isinstance(e, Saved) and e.trial == trial.number
+        }
         rows = [row.split() for row in (folder.parent / "log").read_text().splitlines()]
         starts = [int(row[4]) for row in rows if row[0] == str(trial.seed) and row[3] == "start"]
         assert starts == sorted(starts), "each start is at the newest checkpoint"
@@ -72,12 +74,12 @@ def check(folder: Path) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_a_driver_killed_at_twenty_random_moments(ray_address: str, tmp_path: Path) -> None:
-    folder, rng = tmp_path / "study", random.Random(11)
+def test_a_driver_killed_at_twenty_random_moments(ray_address: str, fast_path: Path) -> None:
+    folder, rng = fast_path / "study", random.Random(11)
     for kill in range(KILLS):
         process = drive(folder, ray_address)
         if kill % 2:
-            time.sleep(rng.uniform(0.3, 3.0))
+            time.sleep(rng.uniform(0.3, 2.0))
         else:
             wait_for(folder, size(folder) + rng.randint(2, 40), process)
             time.sleep(rng.uniform(0.0, 0.01))
@@ -91,7 +93,9 @@ def test_a_driver_killed_at_twenty_random_moments(ray_address: str, tmp_path: Pa
     assert any(t.checkpoint and t.attempts > 2 for t in fold(events).values())
 
 
-def test_an_interrupt_saves_what_runs_and_the_study_is_resumable(tmp_path: Path) -> None:
+def test_an_interrupt_saves_what_runs_and_the_study_is_resumable(
+    ray_address: str, tmp_path: Path
+) -> None:
     """As Ctrl-C does in a terminal, the signal goes to all processes, those of Ray included."""
     folder = tmp_path / "study"
     process = drive(folder, "", nap=0.05)
@@ -108,7 +112,7 @@ def test_an_interrupt_saves_what_runs_and_the_study_is_resumable(tmp_path: Path)
     assert trial.checkpoint.step == trial.reports[-1].step
     held = torch.load(Path(trial.checkpoint.path) / "rank-0.pt", weights_only=True)
     assert held["step"] == trial.checkpoint.step
-    finish(folder, "", nap=0.005)
+    finish(folder, ray_address, nap=0.005)
     check(folder)
 
 

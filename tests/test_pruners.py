@@ -21,7 +21,13 @@ BEST = trial(0, 10.0, State.REACHED)
 
 @pytest.mark.parametrize(
     ("factor", "seconds", "stops"),
-    [(1.0, 9.999, False), (1.0, 10.0, True), (1.0, 11.0, True), (1.5, 14.9, False), (1.5, 15, True)],
+    [
+        (1.0, 9.999, False),
+        (1.0, 10.0, True),
+        (1.0, 11.0, True),
+        (1.5, 14.9, False),
+        (1.5, 15, True),
+    ],
 )
 def test_a_trial_is_capped_exactly_at_factor_times_the_best(
     factor: float, seconds: float, stops: bool

@@ -62,9 +62,7 @@ def resumed(data: bytes, folder: Path) -> at.StudyResult:
     """The study taken up from `data`, in a folder that knows the study."""
     seed = folder / JOURNAL
     with Journal(folder):
-        record.write(
-            folder, record.facts(EXPERIMENT, seed=0, tracking_uri="off", recipe=None)
-        )
+        record.write(folder, record.facts(EXPERIMENT, seed=0, tracking_uri="off", recipe=None))
     seed.write_bytes(data)
     return simulate(EXPERIMENT, folder, TRIALS, eventful, workers=3)
 
@@ -219,7 +217,10 @@ def test_a_config_with_a_key_named_schedule_is_resumed(fast_path: Path) -> None:
     ("change", "says"),
     [
         ({"name": "other"}, "its name is 'racing' and not 'other'"),
-        ({"target": at.Target("val_accuracy", 0.5, limit=50)}, "its target.value is 1.0 and not 0.5"),
+        (
+            {"target": at.Target("val_accuracy", 0.5, limit=50)},
+            "its target.value is 1.0 and not 0.5",
+        ),
         (
             {"space": at.SearchSpace({"rate": at.Float(0.01, 200, log=True)})},
             "its space.entries.rate.high is 100 and not 200",

@@ -44,7 +44,9 @@ def parameters(draw: st.DrawFn) -> Any:
         options = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.floats(-1, 1))
         return Choice(draw(st.lists(options, min_size=1, max_size=4, unique_by=repr)))
     low, high = sorted(draw(st.tuples(st.integers(1, 99), st.integers(1, 99))))
-    return Int(low, high, log=kind == "log_int", step=draw(st.integers(1, 7)) if kind == "step" else 1)
+    return Int(
+        low, high, log=kind == "log_int", step=draw(st.integers(1, 7)) if kind == "step" else 1
+    )
 
 
 schedule_spaces = st.builds(
@@ -73,7 +75,7 @@ def drawn(data: st.DataObject, parameter: Parameter) -> Any:
         return data.draw(st.sampled_from(parameter.options))
     if isinstance(parameter, Float):
         return data.draw(st.floats(parameter.low, parameter.high))
-    allowed = [n for n in range(parameter.low, min(parameter.high, 300) + 1)]
+    allowed = list(range(parameter.low, min(parameter.high, 300) + 1))
     if parameter.power_of_two:
         allowed = [2**k for k in range(21) if parameter.low <= 2**k <= parameter.high]
     return data.draw(st.sampled_from(allowed[:: parameter.step]))
@@ -159,7 +161,10 @@ def test_errors_name_the_key_the_value_and_what_is_allowed(
         (lambda: Choice([1, 1]), "Choice options must differ but got (1, 1)"),
         (lambda: Choice([[1]]), "strings, numbers, booleans or None but got [1]"),
         (lambda: Choice([1.0, math.inf]), "Choice options must be finite but got inf"),
-        (lambda: ScheduleSpace(0.1, family="cosin"), "unknown schedule family 'cosin'; did you mean"),
+        (
+            lambda: ScheduleSpace(0.1, family="cosin"),
+            "unknown schedule family 'cosin'; did you mean",
+        ),
         (lambda: ScheduleSpace(0.1, warmup=1.0), "warmup must lie in [0, 1) but got 1.0"),
         (lambda: ScheduleSpace(0.1, family="exponential"), "end must be greater than 0"),
         (lambda: ScheduleSpace(Float(0, 1), family="step", final=0.1), "must be greater than 0"),
@@ -171,7 +176,7 @@ def test_errors_name_the_key_the_value_and_what_is_allowed(
             "t: when: unknown parameter declared before it 'optimizer'",
         ),
         (
-            lambda: SearchSpace({"o": Choice("ab".split()), "t": Float(0, 1, when={"o": "lars"})}),
+            lambda: SearchSpace({"o": Choice(["a", "b"]), "t": Float(0, 1, when={"o": "lars"})}),
             "t: when: o can never be 'lars'",
         ),
     ],

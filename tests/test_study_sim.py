@@ -213,7 +213,9 @@ def test_running_trials_are_taken_up_after_a_study_error(fast_path: Path) -> Non
 
     def curve(config: Mapping[str, Any], seed: int) -> Curve:
         whole = race(config, seed)
-        return whole if config["rate"] == 1.0 else replace(whole, points=whole.points[:3], end="bad")
+        return (
+            whole if config["rate"] == 1.0 else replace(whole, points=whole.points[:3], end="bad")
+        )
 
     with pytest.raises(at.StudyError):
         simulate(experiment, fast_path, 2, curve, workers=2)

@@ -322,7 +322,7 @@ def test_a_trainer_that_cannot_be_sent_is_the_users_mistake(tmp_path: Path) -> N
         with lock:
             yield at.Milestone(0, dict)
 
-    with pytest.raises(at.UserError, match="the trainer cannot be sent to workers: .*lock"):
+    with pytest.raises(at.UserError, match=r"the trainer cannot be sent to workers: .*lock"):
         study(experiment(1, [], train=train), tmp_path)
 
 

@@ -20,7 +20,7 @@ from autotune.samplers.optuna import SAMPLERS, OptunaSampler, export, make_sampl
 from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target(METRIC, 0.9, limit=5)
-CONFORMANCE = {name: 12 for name in SAMPLERS} | {
+CONFORMANCE = dict.fromkeys(SAMPLERS, 12) | {
     "optuna.samplers.TPESampler(n_startup_trials=3, multivariate=True)": 12,
     "optuna.samplers.CmaEsSampler(n_startup_trials=2)": 12,
 }

@@ -13,7 +13,7 @@ import autotune as at
 def experiment(folder: Path) -> at.Experiment:
     space = at.SearchSpace(
         {
-            "rate": at.Float(0.2, 1.0),
+            "rate": at.Float(0.4, 1.0),
             "log": at.Fixed(str(folder.parent / "log")),
         }
     )
@@ -22,7 +22,7 @@ def experiment(folder: Path) -> at.Experiment:
         toys.paced,
         space,
         at.Target(toys.METRIC, 0.95, limit=60),
-        baseline={"rate": 0.4},
+        baseline={"rate": 0.5},
         failure=at.FailurePolicy(checkpoint_interval=0),
         scaling=at.Scaling(max_concurrent_trials=1),
     )

@@ -1,0 +1,74 @@
+"""Recipes for the command line's tests: right ones, and each mistake that a user can make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import autotune as at
+
+
+def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Accuracy grows with each step; `speed` says by how much."""
+    accuracy, step = 0.0, 0
+    while True:
+        now = accuracy
+        yield at.Milestone(step, lambda now=now: {"val_accuracy": now, "train_loss": 1 - now})
+        accuracy, step = accuracy + config["speed"], step + 10
+
+
+def raising(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    yield at.Milestone(0, dict)
+    raise RuntimeError("a bug of the trainer's")
+
+
+SPACE = at.SearchSpace({"speed": at.Float(0.05, 0.5, log=True)})
+TARGET = at.Target("val_accuracy", 0.9, limit=5)
+
+
+def good() -> at.Experiment:
+    return at.Experiment("toy", train, SPACE, TARGET, baseline={"speed": 0.1})
+
+
+def unreachable() -> at.Experiment:
+    return at.Experiment("toy", train, SPACE, at.Target("val_accuracy", 1e6, limit=0.01))
+
+
+def failing() -> at.Experiment:
+    return at.Experiment("toy", raising, SPACE, TARGET)
+
+
+def unknown_metric() -> at.Experiment:
+    return at.Experiment("toy", train, SPACE, at.Target("val_acuracy", 0.9, limit=5))
+
+
+def too_large() -> at.Experiment:
+    return at.Experiment("toy", train, SPACE, TARGET, scaling=at.Scaling(num_workers=999))
+
+
+def mistyped_keyword() -> at.Experiment:
+    return at.Experiment("toy", train, SPACE, TARGET, scalling=at.Scaling())
+
+
+def mistyped_setting() -> at.Experiment:
+    return at.Experiment("toy", train, SPACE, at.Target("val_accuracy", 0.9, limit=5, mod="max"))
+
+
+def negative_limit() -> at.Experiment:
+    return at.Experiment("toy", train, SPACE, at.Target("val_accuracy", 0.9, limit=-5))
+
+
+def empty_range() -> at.Experiment:
+    return at.Experiment("toy", train, at.SearchSpace({"speed": at.Float(2, 1)}), TARGET)
+
+
+def wrong_type() -> at.Experiment:
+    return at.Experiment("toy", train, {"speed": 1}, TARGET)  # type: ignore[arg-type]
+
+
+def wrong_baseline() -> at.Experiment:
+    return at.Experiment("toy", train, SPACE, TARGET, baseline={"sped": 0.1})
+
+
+def nothing() -> None:
+    return None

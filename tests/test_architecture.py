@@ -1,0 +1,137 @@
+"""The picture of the house, kept by the imports: who may know whom, and how big rooms get."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("autotune", "search_spaces", "trainers")
+SIDE_ROOMS = ("samplers", "pruners", "controllers", "pools", "trackers")
+LEVELS = {
+    "errors": 0,
+    "schedules": 1,
+    "schedule_plot": 1,
+    "trial": 1,
+    "space": 2,
+    "reporting": 2,
+    "experiment": 3,
+    "recipes": 4,
+    **dict.fromkeys(SIDE_ROOMS, 5),
+    "result": 6,
+    "record": 6,
+    "compare": 6,
+    "study": 7,
+}
+TOP = 8  # the command line and what serves it: may know everything, known by nobody below
+LIBRARIES = {
+    "ray": {"autotune/pools/ray.py", "autotune/submit.py"},
+    "optuna": {"autotune/samplers/optuna.py"},
+    "mlflow": {"autotune/trackers/mlflow.py"},
+}
+FILES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+IDS = [str(p.relative_to(ROOT)) for p in FILES]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Full names of the modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            for alias in node.names:
+                whole = ROOT / Path(*(node.module or "").split("."), alias.name)
+                is_module = whole.is_dir() or whole.with_suffix(".py").is_file()
+                yield f"{node.module}.{alias.name}" if is_module else node.module or ""
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def of(path: Path) -> str:
+    parts = path.relative_to(ROOT / "autotune").with_suffix("").parts
+    return "" if parts[0] == "__init__" else parts[0]
+
+
+def within(imported: str, package: str) -> bool:
+    return imported == package or imported.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_rooms_know_only_rooms_below_them(path: Path) -> None:
+    if not path.is_relative_to(ROOT / "autotune") or not of(path):
+        return
+    own, level = of(path), LEVELS.get(of(path), TOP)
+    for imported in imports(path):
+        if not within(imported, "autotune") or room(imported) in ("", own):
+            continue
+        other = LEVELS.get(room(imported), TOP)
+        side = own in SIDE_ROOMS and room(imported) in SIDE_ROOMS
+        assert not side, f"the side room {own} imports the side room {room(imported)}"
+        same = level == other and level in (1, 6, TOP)
+        assert other < level or same, f"{own} imports {room(imported)}, which is above it"
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_libraries_stay_behind_their_doors(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    for imported in imports(path):
+        for library, doors in LIBRARIES.items():
+            if within(imported, library):
+                assert name in doors, f"{name} imports {library}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_trainers_know_only_words_and_schedules(path: Path) -> None:
+    if not path.is_relative_to(ROOT / "trainers"):
+        return
+    for imported in imports(path):
+        assert not within(imported, "search_spaces")
+        if within(imported, "autotune"):
+            assert room(imported) in ("trial", "schedules"), f"{path.name} imports {imported}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_nothing_shipped_imports_tests_or_recipes_from_below(path: Path) -> None:
+    for imported in imports(path):
+        assert not within(imported, "tests")
+        if not path.is_relative_to(ROOT / "search_spaces"):
+            assert not within(imported, "search_spaces")
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_no_function_is_over_sixty_lines(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False) or ""
+            lines = (node.end_lineno or 0) - node.lineno + 1 - docstring.count("\n")
+            assert lines <= 60, f"{node.name} has {lines} lines"
+
+
+def test_import_autotune_is_light() -> None:
+    code = (
+        "import sys, autotune; autotune.SearchSpace; autotune.Experiment; autotune.run\n"
+        "autotune.Cosine(1, 0)(0.5); autotune.Target('a', 1, limit=1)\n"
+        "heavy = {'ray', 'optuna', 'mlflow', 'torch', 'numpy', 'pandas', 'matplotlib'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_every_public_name_is_there_and_once() -> None:
+    import autotune
+
+    assert len(set(autotune.__all__)) == len(autotune.__all__)
+    for name in autotune.__all__:
+        assert getattr(autotune, name) is not None
+    assert set(dir(autotune)) == set(autotune._HOME)
+    with pytest.raises(AttributeError, match="has no attribute 'Experimnt'"):
+        autotune.Experimnt  # noqa: B018

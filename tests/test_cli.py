@@ -1,0 +1,223 @@
+"""The command line as people type it: flags, mistakes, exit codes, a study from end to end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune import cli
+from autotune.errors import UserError
+
+RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
+FLAGS = {
+    "run": "--trials --sampler --pruner --controller --out --seed --time-limit --tracking-uri "
+    "--ray-address --json",
+    "resume": "--trials --time-limit --tracking-uri --ray-address --json",
+    "status": "--json",
+    "best": "--json",
+    "export": "--optuna",
+    "ui": "",
+    "doctor": "--json",
+}
+
+
+def autotune(*arguments: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "autotune.cli", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
+
+
+# --- the door itself ------------------------------------------------------------------------------
+
+
+def test_commands_and_flags_are_frozen() -> None:
+    flags = {
+        name: [word for flag, _ in entries for word in flag.split() if word.startswith("--")]
+        for name, (_, _, entries) in cli.COMMANDS.items()
+    }
+    assert {name: " ".join(words) for name, words in flags.items()} == FLAGS
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5m", 30)]
+)
+def test_duration(text: str, seconds: float) -> None:
+    assert cli.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "10x", "-5", "0", "0s", "1m2", "nan"])
+def test_bad_duration(text: str) -> None:
+    with pytest.raises(UserError, match="--time-limit"):
+        cli.duration(text)
+
+
+MISTAKES = [
+    (["rum"], "unknown command 'rum'; did you mean 'run'?"),
+    (["run"], "the following arguments are required: RECIPE"),
+    (["run", "x:y", "--trails", "3"], "unknown argument '--trails'; did you mean '--trials'?"),
+    (["run", "x:y", "--trials", "many"], "argument --trials: must be a whole number but got 'many'"),
+    (["run", "nocolon"], "must be module:function or path/file.py:function"),
+    (["run", "search_spaces.digit:sgd"], "did you mean 'search_spaces.digits'?"),
+    (["run", "search_spaces.digits:sdg"], "unknown function 'sdg'; did you mean 'sgd'?"),
+    (["run", "none.py:x"], "recipe file 'none.py' does not exist"),
+    (["run", f"{RECIPES}:nothing"], "must return an Experiment but got None"),
+    (["run", f"{RECIPES}:mistyped_keyword"], "'scalling'; did you mean 'scaling'?"),
+    (["run", f"{RECIPES}:mistyped_setting"], "'mod'; did you mean 'mode'?"),
+    (["run", f"{RECIPES}:negative_limit"], "limit must be more than 0 seconds but got -5"),
+    (["run", f"{RECIPES}:empty_range"], "Float(2, 1) is an empty range"),
+    (["run", f"{RECIPES}:wrong_type"], "Experiment space must be a SearchSpace"),
+    (["run", f"{RECIPES}:wrong_baseline"], "'sped'; did you mean 'speed'?"),
+    (["run", f"{RECIPES}:good", "--trials", "0"], "trials must be a whole number >= 1 but got 0"),
+    (["run", f"{RECIPES}:good", "--seed", "-1"], "seed must be a whole number >= 0 but got -1"),
+    (["run", f"{RECIPES}:good", "--time-limit", "soon"], "--time-limit must be like 90s"),
+    (["run", f"{RECIPES}:good", "--sampler", "tpee"], "did you mean 'tpe'?"),
+    (["run", f"{RECIPES}:good", "--sampler", "optuna.samplers.TPESampler(sed=1)"], "'seed'"),
+    (["run", f"{RECIPES}:good", "--pruner", "hyperbnd"], "unknown pruner 'hyperbnd'"),
+    (["run", f"{RECIPES}:good", "--controller", "pbt"], "controller 'pbt' must be"),
+    (["run", f"{RECIPES}:good", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
+    (["run", f"{RECIPES}:good", "--out", "/proc/nowhere"], "cannot write the study folder"),
+    (["status", "."], "is not a study folder"),
+    (["resume", "nowhere"], "is not a study folder"),
+    (["best", "nowhere"], "is not a study folder"),
+    (["ui", "nowhere"], "is not a study folder"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), MISTAKES, ids=[" ".join(a)[-60:] for a, _ in MISTAKES]
+)
+def test_a_mistake_gets_one_clear_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ray_address: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == cli.USER
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_that_can_never_fit_says_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_address: str
+) -> None:
+    arguments = ["run", f"{RECIPES}:too_large", "--out", str(tmp_path / "study")]
+    assert cli.main(arguments) == cli.USER
+    assert "999 workers with 1 CPU each can never fit: the cluster has 1 node (2 CPU" in (
+        capsys.readouterr().err
+    )
+    assert not (tmp_path / "study").exists()
+
+
+# --- studies --------------------------------------------------------------------------------------
+
+
+def test_a_metric_that_is_never_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_address: str
+) -> None:
+    out = ["--out", str(tmp_path / "study"), "--tracking-uri", "off", "--trials", "1"]
+    assert cli.main(["run", f"{RECIPES}:unknown_metric", *out]) == cli.USER
+    assert "unknown target metric 'val_acuracy'; did you mean 'val_accuracy'?" in (
+        capsys.readouterr().err
+    )
+    assert cli.main(["run", f"{RECIPES}:good", *out]) == cli.DONE  # the folder is free again
+
+
+def test_nothing_reached_is_exit_3(tmp_path: Path, ray_address: str) -> None:
+    out = ["--out", str(tmp_path / "study"), "--tracking-uri", "off", "--trials", "2"]
+    assert cli.main(["run", f"{RECIPES}:unreachable", *out]) == cli.UNREACHED
+    assert cli.main(["best", str(tmp_path / "study")]) == cli.UNREACHED
+
+
+def test_a_trainer_that_always_fails_is_exit_4_with_its_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_address: str
+) -> None:
+    out = ["--out", str(tmp_path / "study"), "--tracking-uri", "off"]
+    assert cli.main(["run", f"{RECIPES}:failing", *out]) == cli.BROKEN
+    err = capsys.readouterr().err
+    assert 'raise RuntimeError("a bug of the trainer\'s")' in err
+    assert "the study could not go on: 5 trials failed in a row" in err
+    assert "autotune resume" in err
+
+
+@pytest.mark.slow
+def test_a_study_from_end_to_end(tmp_path: Path) -> None:
+    """`run --json` in a process of its own, then everything that one does with its folder."""
+    run = autotune("run", f"{RECIPES}:good", "--trials", "4", "--out", "s", "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert [t["trial"] for t in result["trials"]] == [0, 1, 2, 3]
+    assert result["baseline"]["state"] == "REACHED"
+    assert result["best"]["time_to_target_seconds"] == min(
+        t["time_to_target_seconds"] for t in result["trials"] if t["state"] == "REACHED"
+    )
+
+    best = autotune("best", "s", "--json", cwd=tmp_path)
+    assert json.loads(best.stdout) == result["best"]
+    status = json.loads(autotune("status", "s", "--json", cwd=tmp_path).stdout)
+    assert status["counts"] == result["counts"]
+    assert (status["driver_alive"], status["trials_planned"]) == (False, 4)
+
+    other = autotune("run", f"{RECIPES}:unreachable", "--out", "s", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "holds another study: its target.value is 0.9 and not 1000000.0" in other.stderr
+
+    more = autotune("resume", "s", "--trials", "5", "--json", cwd=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert [t["trial"] for t in json.loads(more.stdout)["trials"]] == [0, 1, 2, 3, 4]
+    fewer = autotune("resume", "s", "--trials", "2", cwd=tmp_path)
+    assert fewer.returncode == 2
+    assert "--trials is a total" in fewer.stderr
+
+    export = autotune("export", "s", "--optuna", "sqlite:///optuna.db", cwd=tmp_path)
+    assert "wrote 5 trials" in export.stderr
+    assert (tmp_path / "optuna.db").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_live_display(tmp_path: Path) -> None:
+    """On a terminal the progress is redrawn, and the table follows it."""
+    master, slave = pty.openpty()
+    arguments = ["run", f"{RECIPES}:good", "--trials", "3", "--tracking-uri", "off", "--out", "s"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autotune.cli", *arguments],
+        cwd=tmp_path,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "150"},
+    )
+    os.close(slave)
+    text, deadline = b"", time.monotonic() + 100
+    while time.monotonic() < deadline:
+        try:
+            text += os.read(master, 65536)
+        except OSError:
+            break
+    os.close(master)
+    assert process.wait(10) == 0
+    shown = text.decode(errors="replace")
+    assert "3/3 trials" in shown
+    assert "time to val_accuracy 0.9" in shown
+    assert "MLflow" in shown
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in cli.COMMANDS)
+    assert issubclass(cli._Parser, argparse.ArgumentParser)

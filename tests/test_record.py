@@ -1,0 +1,127 @@
+"""What a run resolved, as JSON beside the journal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sims import RATES, WIDE, learning, racing, simulate, toy_train, wide
+
+import autotune as at
+from autotune import record
+from autotune.schedules import Cosine
+
+
+def facts(experiment: at.Experiment, **more: Any) -> dict[str, Any]:
+    return record.facts(experiment, seed=3, tracking_uri=None, **more)
+
+
+def test_the_record_says_everything_that_was_resolved(fast_path: Path) -> None:
+    simulate(wide(), fast_path, 1, learning, seed=3)
+    held = record.load(fast_path)
+    assert held == json.loads((fast_path / record.RECORD).read_text())
+    assert held["name"] == "wide"
+    assert held["train"] == "sims.toy_train"
+    assert held["seed"] == 3
+    assert held["target"]["value"] == 0.9
+    assert held["space"]["entries"]["lr"]["peak"] == {
+        "kind": "Float",
+        "low": 1e-4,
+        "high": 10,
+        "log": True,
+        "when": None,
+    }
+    assert held["scaling"]["num_workers"] == 1
+    assert held["failure"]["max_retries"] == 2
+    assert held["baseline"]["lr.peak"] == 0.01
+    assert held["versions"].keys() >= {"autotune", "torch", "ray", "optuna", "mlflow", "python"}
+    assert held["machine"]["cpus"] >= 1
+    assert len(held["study_id"]) == 32
+    assert record.target(fast_path) == wide().target
+    assert [p.name for p in fast_path.glob("*.part")] == []
+
+
+def test_two_studies_have_two_ids_and_a_resumed_one_keeps_its_own(fast_path: Path) -> None:
+    assert facts(racing([1.0]))["study_id"] != facts(racing([1.0]))["study_id"]
+    simulate(racing([1.0]), fast_path, 1, recipe="mine:study")
+    first = record.load(fast_path)
+    simulate(racing([1.0]), fast_path, 2)
+    again = record.load(fast_path)
+    assert again["study_id"] == first["study_id"]
+    assert (again["recipe"], again["trials"]) == ("mine:study", 2)
+
+
+def test_every_kind_of_entry_is_described_as_json() -> None:
+    rule = at.Constraint("small", lambda c: True)
+    space = at.SearchSpace(
+        {**WIDE.entries, "plan": at.Fixed(Cosine(1, 0)), "deep": at.Fixed({"a": [1, (2, None)]})},
+        constraints=(rule,),
+    )
+    described = record.describe(space)
+    assert json.loads(json.dumps(described)) == described
+    assert described["constraints"] == ["small"]
+    assert described["entries"]["trust"]["when"] == {"optimizer": "lars"}
+    assert described["entries"]["plan"]["value"]["schedule"] == "Cosine"
+
+
+def test_trainers_of_every_kind_have_a_name() -> None:
+    class Trainer:
+        def __call__(self, config: dict[str, Any]) -> Any: ...
+
+    experiment = racing([1.0])
+    for train in (toy_train, partial(toy_train), Trainer(), lambda config: None):
+        assert isinstance(facts(replace(experiment, train=train))["train"], str)
+
+
+def test_a_fixed_value_without_a_json_form_is_the_users_mistake(fast_path: Path) -> None:
+    space = at.SearchSpace({**RATES.entries, "dtype": at.Fixed(object())})
+    with pytest.raises(at.UserError, match=r"dtype.*cannot be written as JSON"):
+        simulate(racing([1.0], space=space), fast_path, 1)
+
+
+def test_a_fixed_value_that_is_no_number_is_the_users_mistake(fast_path: Path) -> None:
+    space = at.SearchSpace({**RATES.entries, "clip": at.Fixed(float("inf"))})
+    with pytest.raises(at.UserError, match="clip must be finite but got inf"):
+        simulate(racing([1.0], space=space), fast_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        (None, None),
+        ("off", "off"),
+        ("sqlite:///mlflow.db", "sqlite:///mlflow.db"),
+        ("http://me:secret@host:5000/path?x=1", "http://host:5000/path"),
+        ("postgresql://me:p@ss@db/name", "postgresql://db/name"),
+        ("http://host/a@b", "http://host/a@b"),
+    ],
+)
+def test_credentials_are_left_out(uri: str | None, shown: str | None) -> None:
+    assert record.without_credentials(uri) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "is not a study folder: it has no experiment.json"),
+        ("{", "experiment.json cannot be read"),
+        ("[]", "experiment.json is not a study's record"),
+        ("{}", "experiment.json is not a study's record"),
+    ],
+)
+def test_a_damaged_record_is_one_clear_error(tmp_path: Path, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / record.RECORD).write_text(text)
+    with pytest.raises(at.UserError, match=says):
+        record.load(tmp_path)
+
+
+def test_a_journal_without_its_record_is_refused(fast_path: Path) -> None:
+    simulate(racing([1.0]), fast_path, 1)
+    (fast_path / record.RECORD).unlink()
+    with pytest.raises(at.UserError, match=r"has a journal.jsonl but no experiment.json"):
+        simulate(racing([1.0]), fast_path, 1)
