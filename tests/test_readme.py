@@ -51,6 +51,6 @@ def test_commands_and_flags_exist() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
+    for link in re.findall(r"\[[^\]\"]+\]\(([^)#]+)\)", README):
         if not link.startswith("http"):
             assert (Path(__file__).parents[1] / link).exists(), link

@@ -11,25 +11,23 @@ adapted tensor, since torch has no foreach kernel whose scalars live on the devi
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Real
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
+from trainers.layerwise import Settings, step, update_lamb, update_lars
+from trainers.optimizer_rules import check_settings, unknown
+
+_FUSED = ("cpu", "cuda")
+
 __all__ = ["LAMB", "LARS", "VARIANTS", "make_optimizer", "parameter_groups", "variant_settings"]
 
-Settings = dict[str, Any]
-Tensors = list[Tensor] | tuple[Tensor, ...]
 Exclude = Literal["bias_and_norm", "none"] | Callable[[str, nn.Parameter], bool]
 
 VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
@@ -132,12 +130,12 @@ class LARS(Optimizer):
 
     def add_param_group(self, param_group: Settings) -> None:
         """Adds a group; ValueError if one of its settings is out of range."""
-        _check_settings({**self.defaults, **param_group})
+        check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Makes one step; returns the closure's loss, if a closure is given."""
-        return _step(self, closure, _update_lars)
+        return step(self, closure, update_lars)
 
 
 class LAMB(Optimizer):
@@ -215,12 +213,12 @@ class LAMB(Optimizer):
 
     def add_param_group(self, param_group: Settings) -> None:
         """Adds a group; ValueError if one of its settings is out of range."""
-        _check_settings({**self.defaults, **param_group})
+        check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Makes one step; returns the closure's loss, if a closure is given."""
-        return _step(self, closure, _update_lamb)
+        return step(self, closure, update_lamb)
 
 
 def parameter_groups(
@@ -242,9 +240,9 @@ def parameter_groups(
     >>> [len(g["params"]) for g in parameter_groups(nn.Linear(2, 2), weight_decay=1e-4)]
     [1, 1]
     """
-    _check_settings({"weight_decay": weight_decay})
+    check_settings({"weight_decay": weight_decay})
     if not callable(exclude) and exclude not in ("bias_and_norm", "none"):
-        raise _unknown("exclude", exclude, ("bias_and_norm", "none", "a function"))
+        raise unknown("exclude", exclude, ("bias_and_norm", "none", "a function"))
     norms = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
     in_norms = {id(p) for m in model.modules() if isinstance(m, norms) for p in m.parameters(False)}
 
@@ -275,9 +273,9 @@ def variant_settings(optimizer: str, variant: str) -> Settings:
     {'lr_in_momentum': False, 'eps': 1e-08, 'adapt': 'if_decayed'}
     """
     if optimizer not in VARIANTS:
-        raise _unknown("optimizer with variants", optimizer, VARIANTS)
+        raise unknown("optimizer with variants", optimizer, VARIANTS)
     if variant not in VARIANTS[optimizer]:
-        raise _unknown(f"variant of {optimizer}", variant, VARIANTS[optimizer])
+        raise unknown(f"variant of {optimizer}", variant, VARIANTS[optimizer])
     return dict(VARIANTS[optimizer][variant])
 
 
@@ -314,270 +312,19 @@ def make_optimizer(
     1e-08
     """
     if name not in _OPTIMIZERS:
-        raise _unknown("optimizer", name, _OPTIMIZERS)
+        raise unknown("optimizer", name, _OPTIMIZERS)
     kind = _OPTIMIZERS[name]
     chosen = {**(variant_settings(name, variant) if variant is not None else {}), **settings}
     allowed = [key for key in inspect.signature(kind).parameters if key != "params"]
     for key in chosen:
         if key not in allowed:
-            raise _unknown(f"setting of {name}", key, allowed)
-    _check_settings({"lr": lr, **chosen})
+            raise unknown(f"setting of {name}", key, allowed)
+    check_settings({"lr": lr, **chosen})
     groups = parameter_groups(model, weight_decay=weight_decay, exclude=exclude)
     free = kind in (SGD, AdamW) and not chosen.keys() & {"foreach", "fused", "differentiable"}
     if free and all(p.is_floating_point() and p.device.type in _FUSED for p in model.parameters()):
         chosen["fused"] = True
     return kind(groups, lr=lr, **chosen)
-
-
-# Everything below is how a step is made.
-
-_FUSED = ("cpu", "cuda")
-_HALF = (torch.float16, torch.bfloat16)
-_BUCKET_ELEMENTS = 2**21
-
-
-@dataclass
-class _Bucket:
-    """Local tensors that one list operation can take: same device, dtype, sharding and age."""
-
-    groups: tuple[dist.ProcessGroup, ...]
-    step: int
-    params: list[Tensor]
-    grads: list[Tensor]
-    moments: tuple[list[Tensor], ...]
-    elements: int = 0
-
-
-_Update = Callable[[Settings, _Bucket, Tensor | None], None]
-
-
-def _step(
-    optimizer: LARS | LAMB, closure: Callable[[], float] | None, update: _Update
-) -> float | None:
-    loss = None
-    if closure is not None:
-        with torch.enable_grad():
-            loss = closure()
-    with torch.no_grad():
-        work = []
-        for group in optimizer.param_groups:
-            _check_settings(group)
-            work += [(group, bucket) for bucket in _buckets(optimizer, group)]
-        clips = any(group["max_grad_norm"] is not None for group in optimizer.param_groups)
-        norm = _total_norm(optimizer, [bucket for _, bucket in work]) if clips else None
-        for group, bucket in work:
-            update(group, bucket, _clip_factor(group["max_grad_norm"], norm, bucket))
-    return loss
-
-
-def _buckets(optimizer: LARS | LAMB, group: Settings) -> list[_Bucket]:
-    """Sorts the parameters that have a gradient, and counts their step.
-
-    Temporary tensors are as large as a bucket, so a bucket ends at a size that keeps them small
-    (on a CPU: in memory that the allocator reuses). Shards stay together: one all-reduce each.
-    """
-    buckets: list[_Bucket] = []
-    open_buckets: dict[Hashable, _Bucket] = {}
-    for parameter in group["params"]:
-        if parameter.grad is None:
-            continue
-        state = optimizer.state[parameter] or _new_state(optimizer, parameter)
-        if "step" in state:
-            state["step"] += 1
-        groups, grad = _sharding(parameter, optimizer.shard_group)
-        weight, step = _local(parameter), state.get("step", 0)
-        key = (weight.device, weight.dtype, groups, step)
-        limit = _BUCKET_ELEMENTS if weight.device.type == "cpu" else 16 * _BUCKET_ELEMENTS
-        bucket = open_buckets.get(key)
-        if bucket is None or (not groups and bucket.elements + weight.numel() > limit):
-            moments: tuple[list[Tensor], ...] = tuple([] for _ in optimizer._moments)
-            bucket = open_buckets[key] = _Bucket(groups, step, [], [], moments)
-            buckets.append(bucket)
-        bucket.params.append(weight)
-        bucket.grads.append(grad)
-        for moment, name in zip(bucket.moments, optimizer._moments, strict=True):
-            moment.append(_local(state[name]))
-        bucket.elements += weight.numel()
-    return buckets
-
-
-def _new_state(optimizer: LARS | LAMB, parameter: Tensor) -> Settings:
-    squares = "exp_avg_sq" in optimizer._moments
-    if parameter.is_complex() or (squares and parameter.dtype == torch.float16):
-        raise ValueError(
-            f"{type(optimizer).__name__} cannot update {parameter.dtype} parameters;"
-            " keep float32 parameters and use autocast"
-        )
-    state: Settings = optimizer.state[parameter]
-    if squares:
-        state["step"] = 0
-    for name in optimizer._moments:
-        state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    return state
-
-
-def _sharding(
-    parameter: Tensor, shard_group: dist.ProcessGroup | None
-) -> tuple[tuple[dist.ProcessGroup, ...], Tensor]:
-    """Returns the process groups that share a tensor's elements, and its local gradient."""
-    grad: Any = parameter.grad
-    if grad.is_sparse:
-        raise RuntimeError("LARS and LAMB need dense gradients, got a sparse one")
-    mesh = getattr(parameter, "device_mesh", None)
-    if mesh is None:
-        return (() if shard_group is None else (shard_group,)), grad
-    placements = parameter.placements  # type: ignore[attr-defined]
-    if any(placement.is_partial() for placement in placements):
-        raise ValueError(f"a parameter must not be a partial sum, got placements {placements}")
-    if grad.placements != placements:
-        grad = grad.redistribute(placements=placements)
-    sharded = (dim for dim, placement in enumerate(placements) if not placement.is_replicate())
-    return tuple(mesh.get_group(dim) for dim in sharded), _local(grad)
-
-
-def _local(tensor: Any) -> Tensor:
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
-
-
-def _norms(tensors: Tensors, groups: Sequence[dist.ProcessGroup]) -> Tensor:
-    """Returns one norm per tensor, of the whole tensor where only a shard is here."""
-    dtype = torch.float32 if tensors[0].dtype in _HALF else None
-    return _reduced(torch.stack(torch._foreach_norm(tensors, 2, dtype)), groups)
-
-
-def _reduced(norms: Tensor, groups: Sequence[dist.ProcessGroup]) -> Tensor:
-    if not groups:
-        return norms
-    squares = norms.double().square()
-    for group in groups:
-        dist.all_reduce(squares, group=group)
-    return squares.sqrt().to(norms.dtype)
-
-
-def _total_norm(optimizer: LARS | LAMB, buckets: Sequence[_Bucket]) -> Tensor:
-    home = _local(optimizer.param_groups[0]["params"][0]).device
-    norms = [_norms(bucket.grads, bucket.groups).to(home) for bucket in buckets]
-    total = torch.linalg.vector_norm(torch.cat([torch.zeros(1, device=home), *norms]))
-    partition = optimizer.partition_group
-    return _reduced(total, () if partition is None else (partition,))
-
-
-def _clip_factor(limit: float | None, norm: Tensor | None, bucket: _Bucket) -> Tensor | None:
-    if limit is None or norm is None:
-        return None
-    weight = bucket.params[0]
-    dtype = torch.float32 if weight.dtype in _HALF else weight.dtype
-    return torch.clamp(limit / norm, max=1.0).to(weight.device, dtype)
-
-
-def _update_lars(group: Settings, bucket: _Bucket, clip: Tensor | None) -> None:
-    momentum, params, velocity = group["momentum"], bucket.params, bucket.moments[0]
-    inner, outer = (group["lr"], 1.0) if group["lr_in_momentum"] else (1.0, group["lr"])
-    direction, rates = _lars_direction(group, bucket, clip)
-    torch._foreach_mul_(velocity, momentum)
-    if not group["nesterov"]:
-        if rates is None:
-            torch._foreach_add_(velocity, direction, alpha=inner)
-        else:
-            torch._foreach_addcmul_(velocity, direction, (rates * inner).unbind())
-        torch._foreach_add_(params, velocity, alpha=-outer)
-        return
-    scale = inner if rates is None else (rates * inner).unbind()
-    if direction is bucket.grads:
-        direction = torch._foreach_mul(direction, scale)
-    else:
-        torch._foreach_mul_(direction, scale)
-    torch._foreach_add_(velocity, direction)
-    torch._foreach_add_(direction, velocity, alpha=momentum)
-    torch._foreach_add_(params, direction, alpha=-outer)
-
-
-def _lars_direction(
-    group: Settings, bucket: _Bucket, clip: Tensor | None
-) -> tuple[Tensors, Tensor | None]:
-    """Returns g + weight_decay w, and one trust ratio per tensor unless the group has none."""
-    decay, params, rates = group["weight_decay"], bucket.params, None
-    of_sum = group["denominator"] == "norm_of_sum"
-    grads: Tensors = bucket.grads
-    if clip is not None:
-        grads = torch._foreach_mul(grads, clip)
-    if _adapts(group) and not of_sum:
-        rates = _lars_ratios(group, _norms([*params, *grads], bucket.groups))
-    if decay != 0 and clip is not None:
-        torch._foreach_add_(grads, params, alpha=decay)
-    elif decay != 0:
-        grads = torch._foreach_add(grads, params, alpha=decay)
-    if _adapts(group) and of_sum:
-        rates = _lars_ratios(group, _norms([*params, *grads], bucket.groups))
-    return grads, rates
-
-
-def _adapts(group: Settings) -> bool:
-    decayed: bool = group["weight_decay"] != 0
-    return group["adapt"] == "always" or (group["adapt"] == "if_decayed" and decayed)
-
-
-def _lars_ratios(group: Settings, norms: Tensor) -> Tensor:
-    weight, below = norms.chunk(2)
-    of_sum = group["denominator"] == "norm_of_sum"
-    decayed = below if of_sum else below + group["weight_decay"] * weight
-    ratio = group["trust_coefficient"] * weight / (decayed + group["eps"])
-    if group["larc_clip"]:
-        ratio = (ratio / group["lr"]).clamp(max=1.0)
-    return _bounded(group, ratio, weight, below)
-
-
-def _bounded(group: Settings, ratio: Tensor, above: Tensor, below: Tensor) -> Tensor:
-    """Applies the bounds, then makes the ratio 1 where it means nothing, as for new zero layers."""
-    low, high = group["trust_min"], group["trust_max"]
-    if low is not None or high is not None:
-        ratio = ratio.clamp(low, high)
-    return torch.where((above > 0) & (below > 0), ratio, 1.0)
-
-
-def _update_lamb(group: Settings, bucket: _Bucket, clip: Tensor | None) -> None:
-    params = bucket.params
-    update, scale = _lamb_direction(group, bucket, clip)
-    if not _adapts(group):
-        torch._foreach_add_(params, update, alpha=-group["lr"] * scale)
-        return
-    weight, below = _norms([*params, *update], bucket.groups).chunk(2)
-    low, high = group["weight_norm_min"], group["weight_norm_max"]
-    if low is not None or high is not None:
-        weight = weight.clamp(low, high)
-    ratio = group["trust_coefficient"] * weight / (below * scale)
-    rates = _bounded(group, ratio, weight, below) * (-group["lr"] * scale)
-    torch._foreach_addcmul_(params, update, rates.unbind())
-
-
-def _lamb_direction(group: Settings, bucket: _Bucket, clip: Tensor | None) -> tuple[Tensors, float]:
-    """Returns u / scale and scale: the bias correction costs no pass over the tensors."""
-    (beta1, beta2), decay, params = group["betas"], group["weight_decay"], bucket.params
-    mean, square = bucket.moments
-    grads: Tensors = bucket.grads
-    if clip is not None:
-        grads = torch._foreach_mul(grads, clip)
-    if decay != 0 and not group["decoupled"]:
-        grads = torch._foreach_add(grads, params, alpha=decay)
-    if group["grad_averaging"]:
-        torch._foreach_lerp_(mean, grads, 1 - beta1)
-    else:
-        torch._foreach_mul_(mean, beta1)
-        torch._foreach_add_(mean, grads)
-    torch._foreach_mul_(square, beta2)
-    torch._foreach_addcmul_(square, grads, grads, value=1 - beta2)
-    del grads  # before the next temporary is made
-    corrects, step = group["bias_correction"], bucket.step
-    root = math.sqrt(1 - beta2**step) if corrects else 1.0
-    scale = root / (1 - beta1**step) if corrects else 1.0
-    update = torch._foreach_sqrt(square)
-    torch._foreach_add_(update, group["eps"] * root)
-    torch._foreach_reciprocal_(update)
-    torch._foreach_mul_(update, mean)
-    if decay != 0 and group["decoupled"]:
-        torch._foreach_add_(update, params, alpha=decay / scale)
-    return update, scale
 
 
 def _setting_names(kind: type[Optimizer]) -> list[str]:
@@ -589,55 +336,3 @@ def _with_process_groups(optimizer: LARS | LAMB, state: Settings) -> Settings:
     """Keeps the groups in copies; pickling them fails loudly, which beats local norms unseen."""
     groups = {key: getattr(optimizer, key) for key in ("shard_group", "partition_group")}
     return {**state, **groups}
-
-
-def _real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _one_of(*names: str) -> tuple[Callable[[Any], bool], str]:
-    return (lambda value: value in names), " or ".join(map(repr, names))
-
-
-_NOT_NEGATIVE = (lambda value: _real(value) and value >= 0), "a finite number >= 0"
-_POSITIVE = (lambda value: _real(value) and value > 0), "a finite number > 0"
-_BOUND = (lambda value: value is None or (_real(value) and value > 0)), "None or a number > 0"
-_FRACTION = (lambda value: _real(value) and 0 <= value < 1), "a number in [0, 1)"
-_FLAG = (lambda value: isinstance(value, bool)), "True or False"
-
-
-def _is_betas(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_FRACTION[0], value))
-
-
-_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "lr": _NOT_NEGATIVE,
-    "weight_decay": _NOT_NEGATIVE,
-    "eps": _NOT_NEGATIVE,
-    "momentum": _FRACTION,
-    "betas": (_is_betas, "two numbers in [0, 1)"),
-    "trust_coefficient": _POSITIVE,
-    **dict.fromkeys(("trust_min", "trust_max", "max_grad_norm"), _BOUND),
-    **dict.fromkeys(("weight_norm_min", "weight_norm_max"), _BOUND),
-    **dict.fromkeys(("nesterov", "lr_in_momentum", "larc_clip"), _FLAG),
-    **dict.fromkeys(("bias_correction", "grad_averaging", "decoupled"), _FLAG),
-    "denominator": _one_of("sum_of_norms", "norm_of_sum"),
-    "adapt": _one_of("always", "if_decayed", "never"),
-}
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    for key, (holds, allowed) in _RULES.items():
-        if key in settings and not holds(settings[key]):
-            raise ValueError(f"{key} must be {allowed}, got {settings[key]!r}")
-    for name in ("trust", "weight_norm"):
-        low, high = settings.get(f"{name}_min"), settings.get(f"{name}_max")
-        if low is not None and high is not None and low > high:
-            raise ValueError(f"{name}_min must be at most {name}_max ({high}), got {low}")
-
-
-def _unknown(kind: str, value: object, allowed: Mapping[str, Any] | Sequence[str]) -> ValueError:
-    nearest = difflib.get_close_matches(str(value).lower(), list(allowed), n=1, cutoff=0.0)
-    return ValueError(
-        f"unknown {kind} {value!r}; allowed: {', '.join(allowed)}; nearest: {nearest[0]!r}"
-    )

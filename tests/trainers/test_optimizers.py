@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainers import optimizers
+from trainers import layerwise, optimizers
 from trainers.optimizers import LAMB, LARS, make_optimizer, parameter_groups, variant_settings
 
 ROOT = Path(__file__).parents[2]
@@ -499,7 +499,7 @@ def test_one_group_may_mix_dtypes_and_layouts(kind, options):
 def test_splitting_into_small_buckets_changes_nothing(monkeypatch, limit):
     ends = []
     for elements in (limit, 10**6):
-        monkeypatch.setattr(optimizers, "_BUCKET_ELEMENTS", elements)
+        monkeypatch.setattr(layerwise, "_BUCKET_ELEMENTS", elements)
         params = params_with_grads(7)
         for kind in (LARS, LAMB):
             optimizer = kind(params, lr=0.1, weight_decay=0.1, max_grad_norm=0.3)
