@@ -20,7 +20,7 @@ from autotune.trackers.journal import encode
 from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, incumbent
 
 if TYPE_CHECKING:
-    from autotune.study import Watch
+    from autotune.loop import Watch
 
 _COLOURS = {
     State.REACHED: "green",

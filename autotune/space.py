@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from autotune import schedules
+from autotune.errors import UserError
 from autotune.trial import Config, Params
 
 RESERVED = ("seed", "state")
@@ -313,8 +314,20 @@ class SearchSpace:
         return schedules.as_schedule(value) if is_schedule and is_number else value
 
     def broken(self, config: Config) -> str:
-        """The text of the first constraint that `config` breaks, or an empty string."""
-        return next((c.text for c in self.constraints if not c.holds(config)), "")
+        """The text of the first constraint that `config` breaks, or an empty string.
+
+        Raises:
+            UserError: a constraint that cannot be computed, say from a value that is conditional.
+        """
+        for constraint in self.constraints:
+            try:
+                holds = constraint.holds(config)
+            except Exception as error:
+                line = f"{type(error).__name__}: {error}"
+                raise UserError(f"constraint {constraint.text!r} raised {line}") from error
+            if not holds:
+                return constraint.text
+        return ""
 
     def _fixed(self) -> dict[str, Any]:
         return {n: p.value for n, p in self._leaves() if isinstance(p, Fixed)}

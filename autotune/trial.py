@@ -393,8 +393,8 @@ class Target:
         )
 
     def shortfall(self, value: float) -> float:
-        """How far `value` is from the target; 0 or less when it is met, inf when not a number."""
-        if math.isnan(value):
+        """How far `value` is from the target; 0 or less when it is met, inf when not finite."""
+        if not math.isfinite(value):
             return math.inf
         return self.value - value if self.mode == "max" else value - self.value
 

@@ -26,9 +26,10 @@ LEVELS = {
     "result": 6,
     "record": 6,
     "compare": 6,
-    "study": 7,
+    "loop": 7,
+    "study": 8,
 }
-TOP = 8  # the command line and what serves it: may know everything, known by nobody below
+TOP = 9  # the command line and what serves it: may know everything, known by nobody below
 LIBRARIES = {
     "ray": {"autotune/pools/ray.py", "autotune/submit.py"},
     "optuna": {"autotune/samplers/optuna.py"},

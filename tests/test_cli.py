@@ -62,7 +62,7 @@ MISTAKES = [
     (["rum"], "unknown command 'rum'; did you mean 'run'?"),
     (["run"], "the following arguments are required: RECIPE"),
     (["run", "x:y", "--trails", "3"], "unknown argument '--trails'; did you mean '--trials'?"),
-    (["run", "x:y", "--trials", "many"], "argument --trials: must be a whole number but got 'many'"),
+    (["run", "x:y", "--trials", "many"], "--trials: must be a whole number but got 'many'"),
     (["run", "nocolon"], "must be module:function or path/file.py:function"),
     (["run", "search_spaces.digit:sgd"], "did you mean 'search_spaces.digits'?"),
     (["run", "search_spaces.digits:sdg"], "unknown function 'sdg'; did you mean 'sgd'?"),

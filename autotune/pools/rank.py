@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -106,8 +107,7 @@ class Rank:
         Ranks that share a GPU reduce with gloo: NCCL refuses two ranks on one device.
         """
         if cores:
-            for thread in os.listdir("/proc/self/task"):
-                os.sched_setaffinity(int(thread), cores)
+            warm.set_cores(cores)
             torch.set_num_threads(len(cores))
         os.environ.update(
             RANK=str(self._rank),
@@ -151,6 +151,7 @@ class Rank:
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
             self._milestone = None
+            self._readable = False
             self._steps = reporting.steps(self._train, config)
             return self._advance(None, clock)
         except BaseException as error:
@@ -216,6 +217,9 @@ class Rank:
         torch.save(self._milestone.state(), part)
         with open(part, "rb") as written:
             os.fsync(written.fileno())
+        if not self._readable:
+            _check_readable(part)
+            self._readable = True
         part.replace(path / f"rank-{self._rank}.pt")
         return replace(clock, checkpoint=time.perf_counter() - begin), True
 
@@ -248,6 +252,18 @@ class Rank:
         memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
         worn = "the trainer raised"
         return Stretch("raised", error=text.strip(), reason=reason, out_of_memory=memory, worn=worn)
+
+
+def _check_readable(file: Path) -> None:
+    """A state that cannot be read back is told when it is written, not when it is needed."""
+    try:
+        torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        line = str(error).strip().partition("\n")[0]
+        raise TypeError(
+            "Milestone state must hold tensors, numbers, text, lists and dicts only, as it is read "
+            f"with torch.load(weights_only=True): {line}"
+        ) from None
 
 
 def stack_of(place: Place) -> str:

@@ -13,7 +13,7 @@ import random
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ _BACKENDS: list[tuple[Any, str]] = [
 class Snapshot:
     """The process's global state when it was clean."""
 
+    cores: frozenset[int]
     environ: dict[str, str]
     folder: str
     path: list[str]
@@ -61,6 +62,7 @@ def snapshot() -> Snapshot:
     gc.collect()
     gc.freeze()
     return Snapshot(
+        cores=frozenset(os.sched_getaffinity(0)),
         environ=dict(os.environ),
         folder=os.getcwd(),
         path=list(sys.path),
@@ -85,8 +87,17 @@ def snapshot() -> Snapshot:
     )
 
 
+def set_cores(cores: Collection[int]) -> None:
+    """Bind every thread of this process to `cores`."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
+
+
 def restore(clean: Snapshot) -> None:
     """Put the process's global state back to `clean`."""
+    if os.sched_getaffinity(0) != clean.cores:
+        set_cores(clean.cores)
     os.environ.clear()
     os.environ.update(clean.environ)
     os.chdir(clean.folder)

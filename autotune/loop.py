@@ -1,0 +1,407 @@
+"""The study's loop: what one driver does, from the first suggestion to the last trial's end.
+
+The path of one suggestion: `fill` finds room on the pool; `create` takes the sampler's point, which
+is computed beside the loop, and writes it down as a trial; `start` gives it to a worker group. At
+every milestone `progress` writes the report down, `judge` looks at the trial, and all ranks are
+told to go on or to stop. What has ended is in `trials`, which the next suggestion is made from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import StudyError, UserError
+from autotune.experiment import Experiment
+from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
+from autotune.pruners import Pruner
+from autotune.samplers import Sampler
+from autotune.space import unknown
+from autotune.trackers.journal import Closed, Journal, Opened, plain
+from autotune.trial import (
+    Change,
+    Clock,
+    Ended,
+    Event,
+    Lost,
+    Params,
+    Report,
+    Reported,
+    Saved,
+    Started,
+    State,
+    Stop,
+    Suggested,
+    Target,
+    Trial,
+    after,
+    diverged,
+    fold,
+    incumbent,
+)
+
+Controller = Callable[[Trial, Sequence[Trial], Target], Change | None]
+Watch = Callable[[Event, Mapping[int, Trial]], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a driver has to do: the experiment, how much of it, and who decides."""
+
+    experiment: Experiment
+    trials: int
+    time_limit: float | None
+    seed: int
+    pruner: Pruner
+    controller: Controller | None
+
+
+def judge(
+    trial: Trial, others: Sequence[Trial], target: Target, pruner: Pruner
+) -> tuple[State, Stop] | None:
+    """How the trial ends after its last report, or None if it goes on.
+
+    A baseline is measured to its end: only the target's limit censors it.
+    """
+    if not trial.reports:
+        return None
+    bad = diverged(trial.reports[-1].metrics)
+    if bad:
+        value = trial.reports[-1].metrics[bad]
+        return State.CENSORED, Stop("diverged", f"{bad} is {value}")
+    if trial.seconds < target.limit and target.met(trial.reports):
+        return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
+    if trial.seconds >= target.limit:
+        return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
+    stop = None if trial.kind == "baseline" else pruner(trial, others, target)
+    return (State.CENSORED, stop) if stop is not None else None
+
+
+def trial_seed(seed: int, number: int) -> int:
+    """The seed of a trial: a function of the study's seed and the trial's number, below 2**31."""
+    digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+class Suggester:
+    """Computes one suggestion at a time beside the loop, and wakes it when it is ready."""
+
+    def __init__(self, sampler: Sampler, pool: Pool) -> None:
+        self._sampler = sampler
+        self._pool = pool
+        self._beside = ThreadPoolExecutor(1, "suggest") if pool.realtime else None
+        self._pending: Future[Params | None] | None = None
+        self.exhausted = False
+
+    def take(self, number: int, trials: Sequence[Trial]) -> Params | None:
+        """The suggestion for trial `number`, or None while it is being computed.
+
+        None as well once the sampler is `exhausted`, that is, has nothing left to propose.
+        """
+        if self._beside is None:
+            return self._known(self._sampler.ask(number, trials))
+        if self._pending is None:
+            self._pending = self._beside.submit(self._sampler.ask, number, tuple(trials))
+            self._pending.add_done_callback(lambda _: self._pool.wake())
+        if not self._pending.done():
+            return None
+        done, self._pending = self._pending, None
+        try:
+            return self._known(done.result())
+        except Exception as error:
+            raise StudyError(f"the sampler failed: {type(error).__name__}: {error}") from error
+
+    def _known(self, params: Params | None) -> Params | None:
+        self.exhausted = params is None
+        return params
+
+    def close(self) -> None:
+        if self._beside is not None:
+            self._beside.shutdown(wait=False, cancel_futures=True)
+
+
+class Loop:
+    """One driver's work on a study. `trials` is its only state; it says what the journal says."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        journal: Journal,
+        pool: Pool,
+        sampler: Sampler,
+        watch: Watch | None,
+    ) -> None:
+        self.plan = plan
+        self.target = plan.experiment.target
+        self.folder = folder
+        self.journal = journal
+        self.pool = pool
+        self.suggester = Suggester(sampler, pool)
+        self.watch = watch
+        self.interrupted = False
+        self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
+        self._deadline = pool.now() + plan.time_limit if plan.time_limit is not None else None
+        events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
+        self.trials = fold(events)
+
+    def run(self) -> str:
+        """Work until nothing is left to do; returns why it ended. Everything is written down."""
+        self.journal.write(Opened(self.plan.experiment.name, self.at()))
+        reason = "error"
+        try:
+            self.take_up()
+            self.work()
+            reason = self.conclude()
+        except KeyboardInterrupt:
+            reason = "interrupted"
+            self.abandon()
+            raise
+        except (UserError, StudyError) as error:
+            reason = str(error)
+            self.abandon()
+            raise
+        finally:
+            self.suggester.close()
+            self.journal.write(Closed(reason, self.at()))
+        return reason
+
+    def work(self) -> None:
+        while True:
+            self.fill()
+            if not self.pool.busy() and not self.wanting():
+                return
+            signal = self.pool.wait(self.patience())
+            if signal is not None:
+                self.handle(signal)
+
+    def conclude(self) -> str:
+        """End what waited to be started again when time ran out; why the driver leaves."""
+        why = self.leaving()
+        for trial in [t for t in self.trials.values() if not t.ended]:
+            self.end(trial.number, State.CENSORED, Stop(why))
+        complete = len(self.trials) >= self.plan.trials or self.suggester.exhausted
+        cut = any(t.reason in ("interrupted", "budget") for t in self.trials.values())
+        return "done" if complete and not cut else why or "done"
+
+    def take_up(self) -> None:
+        """Judge and take up again what an earlier driver left running or interrupted."""
+        for trial in list(self.trials.values()):
+            if trial.ended and trial.reason != "interrupted":
+                continue
+            verdict = judge(trial, self.others(trial), self.target, self.plan.pruner)
+            if verdict is not None and not trial.ended:
+                self.end(trial.number, *verdict)
+            elif trial.attempts or trial.ended:
+                self.record(Lost(trial.number, "driver restarted", broke=False, at=self.at()))
+
+    # --- starting -----------------------------------------------------------------------------
+
+    def leaving(self) -> str:
+        """Why nothing more is started: `interrupted`, `budget`, or an empty string."""
+        if self.interrupted:
+            return "interrupted"
+        late = self._deadline is not None and self.pool.now() >= self._deadline
+        return "budget" if late else ""
+
+    def wanting(self) -> bool:
+        """Whether there is something left to start."""
+        waiting = any(not t.ended and not t.placed for t in self.trials.values())
+        more = len(self.trials) < self.plan.trials and not self.suggester.exhausted
+        return not self.leaving() and (waiting or more)
+
+    def fill(self) -> None:
+        """Start trials while the pool has room: broken-off ones first, then new ones."""
+        while self.wanting() and self.pool.capacity() > 0:
+            waiting = [t for t in self.trials.values() if not t.ended and not t.placed]
+            trial = waiting[0] if waiting else self.create()
+            if trial is None:
+                return
+            self.start(trial)
+
+    def create(self) -> Trial | None:
+        """The next trial: the baseline, a given configuration, or a suggestion once it is ready."""
+        number, experiment = len(self.trials), self.plan.experiment
+        given = experiment.given()
+        kind = "baseline" if experiment.baseline is not None and number == 0 else "trial"
+        params: Params | None
+        if number < len(given):
+            config, params = experiment.space.complete(given[number])
+        else:
+            params = self.suggester.take(number, tuple(self.trials.values()))
+            if params is None:
+                return None
+            config = experiment.space.config(params)
+        seed = trial_seed(self.plan.seed, number)
+        try:
+            config = plain(config)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"trial {number} cannot be written down: {error}") from None
+        self.record(Suggested(number, config, params, kind, seed, self.at()))
+        return self.trials[number]
+
+    def start(self, trial: Trial) -> None:
+        broken = self.plan.experiment.space.broken(trial.config)
+        if broken:
+            self.end(trial.number, State.INFEASIBLE, Stop("constraint", broken))
+            return
+        base = trial.checkpoint.clock if trial.checkpoint else Clock()
+        launch = Launch(
+            trial.number, trial.config, trial.seed, self.target.clock, trial.checkpoint, base
+        )
+        hardware = self.pool.start(launch)
+        at = self.at()
+        self.record(Started(trial.number, at - trial.waiting_since, hardware, at))
+
+    # --- what comes back ----------------------------------------------------------------------
+
+    def handle(self, signal: Signal) -> None:
+        trial = self.trials[signal.trial]
+        match signal:
+            case Stopped(saved=saved):
+                if saved is not None:
+                    self.record(Saved(trial.number, saved, self.at()))
+            case _ if trial.ended:
+                return
+            case Progress():
+                self.progress(signal)
+            case Finished():
+                self.end(
+                    trial.number, State.CENSORED, Stop("finished", "the trainer came to its end")
+                )
+            case Raised(error=error, reason=reason, out_of_memory=True):
+                self.end(trial.number, State.INFEASIBLE, Stop("out of memory", reason), error)
+            case Raised(error=error, reason=reason):
+                self.end(trial.number, State.FAILED, Stop(reason), error)
+            case Broke():
+                self.broke(trial, signal)
+
+    def progress(self, signal: Progress) -> None:
+        """Write the report down, judge the trial, and answer its ranks."""
+        number, report = signal.trial, signal.report
+        if signal.saved is not None:
+            self.saved(number, signal)
+        self.record(Reported(number, report, self.at()))
+        trial = self.trials[number]
+        _check_metric(report, self.target)
+        verdict = judge(trial, self.others(trial), self.target, self.plan.pruner)
+        if verdict is None and self.leaving():
+            verdict = State.CENSORED, Stop(self.leaving())
+        if verdict is None:
+            self.go_on(trial, signal.can_save)
+            return
+        state, stop = verdict
+        keep = stop.reason == "interrupted" or self.is_best(trial, state)
+        self.end(number, state, stop)
+        self.pool.stop(number, self.checkpoint_path(trial) if keep and signal.can_save else None)
+
+    def go_on(self, trial: Trial, can_save: bool) -> None:
+        base = trial.checkpoint.clock if trial.checkpoint else Clock()
+        since = trial.clock.seconds("train") - base.seconds("train")
+        due = can_save and since >= self.plan.experiment.failure.checkpoint_interval
+        decide = self.plan.controller
+        change = decide(trial, self.others(trial), self.target) if decide is not None else None
+        self.pool.resume(trial.number, change, self.checkpoint_path(trial) if due else None)
+
+    def saved(self, number: int, signal: Progress) -> None:
+        before = self.trials[number].checkpoint
+        assert signal.saved is not None
+        self.record(Saved(number, signal.saved, self.at()))
+        if before is not None and before.path != signal.saved.path:
+            shutil.rmtree(before.path, ignore_errors=True)
+
+    def broke(self, trial: Trial, signal: Broke) -> None:
+        if trial.retries < self.plan.experiment.failure.max_retries:
+            self.record(Lost(trial.number, signal.reason, signal.error, at=self.at()))
+        else:
+            stop = Stop(signal.reason, f"{trial.attempts} attempts")
+            self.end(trial.number, State.FAILED, stop, signal.error)
+
+    def end(self, number: int, state: State, stop: Stop, error: str = "") -> None:
+        trial = self.trials[number]
+        seconds, at = trial.seconds, self.at()
+        self.record(Ended(number, state, stop.reason, seconds, stop.detail, error, at))
+        self.sweep()
+        limit = self.plan.experiment.failure.max_consecutive_failed_trials
+        ended = sorted(
+            (t for t in self.trials.values() if t.ended), key=lambda t: t.ended_at or 0.0
+        )
+        if len(ended) >= limit and all(t.state is State.FAILED for t in ended[-limit:]):
+            raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
+
+    # --- small things -------------------------------------------------------------------------
+
+    def record(self, event: Event) -> None:
+        """Write the event to disk, then act on it: the order that makes resume a replay."""
+        self.journal.write(event)
+        self.trials[event.trial] = after(self.trials.get(event.trial), event)
+        if self.watch is not None:
+            self.watch(event, self.trials)
+
+    def at(self) -> float:
+        return round(self.pool.now() - self._begin, 6)
+
+    def others(self, trial: Trial) -> list[Trial]:
+        return [t for t in self.trials.values() if t.number != trial.number]
+
+    def is_best(self, trial: Trial, state: State) -> bool:
+        best = incumbent(self.others(trial), like=trial.hardware)
+        return state is State.REACHED and (best is None or trial.seconds < best.seconds)
+
+    def checkpoint_path(self, trial: Trial) -> Path:
+        step = trial.reports[-1].step
+        return self.folder.absolute() / "checkpoints" / f"trial-{trial.number:04d}" / f"step-{step}"
+
+    def sweep(self) -> None:
+        """Remove the checkpoints of ended trials, but the best one's and those to be resumed."""
+        best = incumbent(list(self.trials.values()))
+        for trial in self.trials.values():
+            keep = not trial.ended or trial.reason == "interrupted" or trial is best
+            if trial.checkpoint is not None and not keep:
+                shutil.rmtree(Path(trial.checkpoint.path).parent, ignore_errors=True)
+
+    def patience(self) -> float | None:
+        """Seconds until the time limit, or None: the pool itself watches for hanging workers."""
+        if self._deadline is None or self.leaving():
+            return None
+        return max(self._deadline - self.pool.now(), 0.0)
+
+    def abandon(self) -> None:
+        """Mark what runs as interrupted, to be taken up again from its last checkpoint."""
+        for trial in [t for t in self.trials.values() if not t.ended]:
+            stop = Stop("interrupted")
+            at = self.at()
+            self.record(Ended(trial.number, State.CENSORED, stop.reason, trial.seconds, at=at))
+
+
+@contextlib.contextmanager
+def interrupts(loop: Loop) -> Iterator[None]:
+    """SIGINT and SIGTERM once: checkpoint what runs and leave; twice: leave at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        if loop.interrupted:
+            raise KeyboardInterrupt
+        loop.interrupted = True
+        loop.pool.wake()
+
+    before = {s: signal.signal(s, interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_metric(report: Report, target: Target) -> None:
+    if report.metrics and target.metric not in report.metrics:
+        raise UserError(unknown("target metric", target.metric, report.metrics))
