@@ -341,6 +341,9 @@ class RayPool:
         return None
 
     def _failed_start(self, group: _Group, error: BaseException | None) -> None:
+        if error is None and not _has_room(group):  # other jobs hold the cores: wait for them
+            group.deadline = time.monotonic() + _START_SECONDS
+            return
         self._failed_starts += 1
         alone = all(g.state == "starting" for g in self._groups.values())
         if self._failed_starts >= _MOST_STARTS and alone:
@@ -482,6 +485,12 @@ def _pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
     except Exception as error:
         raise UserError(f"the trainer cannot be sent to workers: {error}") from None
     return pickled
+
+
+def _has_room(group: _Group) -> bool:
+    """Whether the cluster has given the group its resources."""
+    state: str = ray.util.placement_group_table(group.placement)["state"]
+    return state == "CREATED"
 
 
 def _troubled(group: _Group) -> bool:

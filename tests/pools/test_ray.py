@@ -281,7 +281,7 @@ def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
     """Another tenant has one of the two cores: half of the trials' groups never start."""
     import ray
 
-    monkeypatch.setattr(ray_module, "_START_SECONDS", 4.0)
+    monkeypatch.setattr(ray_module, "_START_SECONDS", 10.0)
     monkeypatch.setattr(ray_module, "_MOST_STARTS", 1)
 
     @ray.remote(num_cpus=1)
@@ -292,7 +292,7 @@ def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
     tenant = Tenant.remote()
     ray.get(tenant.here.remote())
     try:
-        result = study(experiment(1, [None] * 2, nap=0.25), tmp_path)
+        result = study(experiment(1, [None] * 2, nap=0.5), tmp_path)
     finally:
         ray.kill(tenant)
     assert [t.state for t in result.trials] == [State.REACHED] * 3
