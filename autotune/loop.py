@@ -27,6 +27,8 @@ from autotune.space import unknown
 from autotune.trackers.journal import Closed, Journal, Opened, plain
 from autotune.trial import (
     Change,
+    Changed,
+    Checkpoint,
     Clock,
     Ended,
     Event,
@@ -105,22 +107,28 @@ class Suggester:
 
         None as well once the sampler is `exhausted`, that is, has nothing left to propose.
         """
-        if self._beside is None:
-            return self._known(self._sampler.ask(number, trials))
         if self._pending is None:
-            self._pending = self._beside.submit(self._sampler.ask, number, tuple(trials))
-            self._pending.add_done_callback(lambda _: self._pool.wake())
+            self._pending = self._submit(number, tuple(trials))
         if not self._pending.done():
             return None
         done, self._pending = self._pending, None
-        try:
-            return self._known(done.result())
-        except Exception as error:
+        error = done.exception()
+        if error is not None:
             raise StudyError(f"the sampler failed: {type(error).__name__}: {error}") from error
+        self.exhausted = done.result() is None
+        return done.result()
 
-    def _known(self, params: Params | None) -> Params | None:
-        self.exhausted = params is None
-        return params
+    def _submit(self, number: int, trials: Sequence[Trial]) -> Future[Params | None]:
+        if self._beside is not None:
+            future = self._beside.submit(self._sampler.ask, number, trials)
+            future.add_done_callback(lambda _: self._pool.wake())
+            return future
+        at_once: Future[Params | None] = Future()
+        try:
+            at_once.set_result(self._sampler.ask(number, trials))
+        except Exception as error:
+            at_once.set_exception(error)
+        return at_once
 
     def close(self) -> None:
         if self._beside is not None:
@@ -266,8 +274,7 @@ class Loop:
         trial = self.trials[signal.trial]
         match signal:
             case Stopped(saved=saved):
-                if saved is not None:
-                    self.record(Saved(trial.number, saved, self.at()))
+                self.saved(trial, saved)
             case _ if trial.ended:
                 return
             case Progress():
@@ -286,8 +293,7 @@ class Loop:
     def progress(self, signal: Progress) -> None:
         """Write the report down, judge the trial, and answer its ranks."""
         number, report = signal.trial, signal.report
-        if signal.saved is not None:
-            self.saved(number, signal)
+        self.saved(self.trials[number], signal.saved)
         self.record(Reported(number, report, self.at()))
         trial = self.trials[number]
         _check_metric(report, self.target)
@@ -308,13 +314,17 @@ class Loop:
         due = can_save and since >= self.plan.experiment.failure.checkpoint_interval
         decide = self.plan.controller
         change = decide(trial, self.others(trial), self.target) if decide is not None else None
+        if change is not None:
+            self.record(Changed(trial.number, trial.reports[-1].step, change, self.at()))
         self.pool.resume(trial.number, change, self.checkpoint_path(trial) if due else None)
 
-    def saved(self, number: int, signal: Progress) -> None:
-        before = self.trials[number].checkpoint
-        assert signal.saved is not None
-        self.record(Saved(number, signal.saved, self.at()))
-        if before is not None and before.path != signal.saved.path:
+    def saved(self, trial: Trial, checkpoint: Checkpoint | None) -> None:
+        """Write down a new checkpoint, then remove the one that it replaces."""
+        if checkpoint is None:
+            return
+        self.record(Saved(trial.number, checkpoint, self.at()))
+        before = trial.checkpoint
+        if before is not None and before.path != checkpoint.path:
             shutil.rmtree(before.path, ignore_errors=True)
 
     def broke(self, trial: Trial, signal: Broke) -> None:

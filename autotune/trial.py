@@ -146,6 +146,7 @@ class Trial:
     reason: str = ""
     seconds: float = 0.0
     reports: tuple[Report, ...] = field(default=(), repr=False)
+    changes: tuple[tuple[int, Change], ...] = ()
     checkpoint: Checkpoint | None = None
     placed: bool = False
     attempts: int = 0
@@ -214,6 +215,16 @@ class Reported:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """A controller turned knobs at the milestone at `step`; all ranks act on it from there on."""
+
+    trial: int
+    step: int
+    change: Change
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
 class Saved:
     """A complete checkpoint is on disk."""
 
@@ -249,9 +260,10 @@ class Ended:
     at: float = 0.0
 
 
-Event = Suggested | Started | Reported | Saved | Lost | Ended
+Event = Suggested | Started | Reported | Changed | Saved | Lost | Ended
 EVENTS: Mapping[str, type] = {
-    kind.__name__.lower(): kind for kind in (Suggested, Started, Reported, Saved, Lost, Ended)
+    kind.__name__.lower(): kind
+    for kind in (Suggested, Started, Reported, Changed, Saved, Lost, Ended)
 }
 
 
@@ -286,6 +298,8 @@ def after(trial: Trial | None, event: Event) -> Trial:
             )
         case Reported(report=report):
             return replace(trial, reports=(*trial.reports, report), seconds=report.seconds)
+        case Changed(step=step, change=change):
+            return replace(trial, changes=(*trial.changes, (step, change)))
         case Saved(checkpoint=checkpoint):
             return replace(trial, checkpoint=checkpoint)
         case Lost():
@@ -320,7 +334,11 @@ def _back_at_checkpoint(trial: Trial) -> Trial:
     now = kept[-1].clock.total if kept else 0.0
     seconds = kept[-1].seconds if kept else 0.0
     return replace(
-        trial, reports=kept, seconds=seconds, lost_seconds=trial.lost_seconds + before - now
+        trial,
+        reports=kept,
+        changes=tuple((at, change) for at, change in trial.changes if at < step),
+        seconds=seconds,
+        lost_seconds=trial.lost_seconds + before - now,
     )
 
 

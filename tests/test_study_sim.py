@@ -17,6 +17,7 @@ from sims import learning as learn
 
 import autotune as at
 from autotune.pools.sim import Curve, Point, SimPool
+from autotune.result import read
 from autotune.trackers.journal import JOURNAL
 from autotune.trial import Change, Ended, Hardware, State, Target, Trial
 
@@ -285,8 +286,11 @@ def test_a_controllers_change_is_passed_on(fast_path: Path) -> None:
         assert target.metric == METRIC
         return Change(lr_factor=0.5) if len(trial.reports) == 2 else None
 
-    simulate(racing([5.0]), fast_path, 1, pool=Listening(race, 1), controller=halve)
+    result = simulate(racing([5.0]), fast_path, 1, pool=Listening(race, 1), controller=halve)
     assert seen == [(0, None), (0, Change(lr_factor=0.5))]
+    (trial,) = result.trials
+    assert trial.changes == ((trial.reports[1].step, Change(lr_factor=0.5)),)
+    assert read(fast_path, result.target).trials == result.trials  # it is in the journal
 
 
 class Mixed(SimPool):

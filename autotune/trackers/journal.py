@@ -24,6 +24,7 @@ from autotune import schedules
 from autotune.errors import StudyError, UserError
 from autotune.trial import (
     EVENTS,
+    Change,
     Checkpoint,
     Clock,
     Config,
@@ -143,6 +144,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "checkpoint": _checkpoint,
     "hardware": lambda data: Hardware(**data),
     "state": State,
+    "change": lambda data: Change(**data),
 }
 
 
