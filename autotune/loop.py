@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
 import shutil
 import signal
 import threading
@@ -221,15 +222,18 @@ class Loop:
 
     def wanting(self) -> bool:
         """Whether there is something left to start."""
-        waiting = any(not t.ended and not t.placed for t in self.trials.values())
         more = len(self.trials) < self.plan.trials and not self.suggester.exhausted
-        return not self.leaving() and (waiting or more)
+        return not self.leaving() and (more or self.waiting() is not None)
+
+    def waiting(self) -> Trial | None:
+        """The first trial that has no worker group, because its last one broke off."""
+        trials = self.trials.values()
+        return next((t for t in trials if not t.ended and not t.placed), None)
 
     def fill(self) -> None:
         """Start trials while the pool has room: broken-off ones first, then new ones."""
         while self.wanting() and self.pool.capacity() > 0:
-            waiting = [t for t in self.trials.values() if not t.ended and not t.placed]
-            trial = waiting[0] if waiting else self.create()
+            trial = self.waiting() or self.create()
             if trial is None:
                 return
             self.start(trial)
@@ -340,10 +344,9 @@ class Loop:
         self.record(Ended(number, state, stop.reason, seconds, stop.detail, error, at))
         self.sweep()
         limit = self.plan.experiment.failure.max_consecutive_failed_trials
-        ended = sorted(
-            (t for t in self.trials.values() if t.ended), key=lambda t: t.ended_at or 0.0
-        )
-        if len(ended) >= limit and all(t.state is State.FAILED for t in ended[-limit:]):
+        ended = [t for t in self.trials.values() if t.ended]
+        last = heapq.nlargest(limit, ended, key=lambda t: t.ended_at or 0.0)
+        if len(last) == limit and all(t.state is State.FAILED for t in last):
             raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
 
     # --- small things -------------------------------------------------------------------------
