@@ -345,7 +345,7 @@ class Loop:
         self.sweep()
         limit = self.plan.experiment.failure.max_consecutive_failed_trials
         ended = [t for t in self.trials.values() if t.ended]
-        last = heapq.nlargest(limit, ended, key=lambda t: t.ended_at or 0.0)
+        last = heapq.nlargest(limit, ended, key=lambda t: (t.ended_at or 0.0, t.number))
         if len(last) == limit and all(t.state is State.FAILED for t in last):
             raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
 

@@ -92,6 +92,7 @@ class LARS(Optimizer):
 
     Source: You, Gitman, Ginsburg 2017, arXiv 1708.03888.
 
+    >>> import torch
     >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> w.grad = torch.tensor([0.0, 2.0])
     >>> LARS([w], lr=1.0, trust_coefficient=0.1).step()
@@ -174,6 +175,7 @@ class LAMB(Optimizer):
 
     Source: You et al. 2020, arXiv 1904.00962.
 
+    >>> import torch
     >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> w.grad = torch.tensor([0.0, 2.0])
     >>> LAMB([w], lr=0.1, eps=1e-12).step()

@@ -99,8 +99,8 @@ def test_the_example_runs_under_torchrun() -> None:
         capture_output=True,
         text=True,
         timeout=120,
-        check=True,
     )
+    assert run.returncode == 0, run.stderr
     lines = [line for line in run.stdout.splitlines() if line.startswith("step=")]
     assert len(lines) == 6, "rank 0 alone is to print"
     assert "step=5440 val_accuracy=0.9" in lines[-1]
