@@ -105,6 +105,7 @@ def resume_command(options: argparse.Namespace) -> int:
     if options.trials is not None and options.trials < held["trials"]:
         raise UserError(f"--trials is a total and must be at least {held['trials']}")
     options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
+    options.ray_address = options.ray_address or held.get("ray_address")
     _check_tracking(options.tracking_uri)
     if _ended(options.folder, options.trials or held["trials"]):
         if options.tracking_uri != "off":
@@ -174,8 +175,10 @@ def ui_command(options: argparse.Namespace) -> int:
     from autotune.trackers import mirror
 
     uri = record.load(options.folder).get("tracking_uri")
+    if uri == "off":
+        raise UserError("this study was run with --tracking-uri off: it is in no MLflow store")
     if uri:
-        raise UserError(f"this study is tracked at {uri}: open that address instead")
+        raise UserError(f"this study is tracked at {uri}: open MLflow's UI there")
     command = mirror.ui_command(options.folder)
     _say(f"MLflow on http://127.0.0.1:{command[command.index('--port') + 1]} (Ctrl-C ends it)")
     with contextlib.suppress(KeyboardInterrupt):
@@ -326,7 +329,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("--sampler", {"metavar": "NAME", "default": "tpe", "help": "tpe, random, qmc, gp, "
              "cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
-                          "help": "convergence, slower_than_best or none"}),
+                          "help": "convergence (slower_than_best, for now), none, "
+                          "or module:function"}),
             ("--controller", {"metavar": "NAME", "help": "module:function or file.py:function"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),

@@ -17,7 +17,7 @@ from rich.text import Text
 from autotune.experiment import Experiment
 from autotune.result import StudyResult, row, shown
 from autotune.trackers.journal import encode
-from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, incumbent
+from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, leader, usual_hardware
 
 if TYPE_CHECKING:
     from autotune.loop import Watch
@@ -73,7 +73,7 @@ class _Progress:
         return Group(Text(self.headline()), table)
 
     def headline(self) -> str:
-        best = incumbent(self.trials)
+        best = leader(self.trials)
         ended = [t for t in self.trials if t.ended]
         elapsed = time.monotonic() - self.begin
         left = elapsed / len(ended) * (self.total - len(ended)) if ended else None
@@ -153,11 +153,13 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
     ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("configuration", overflow="fold")
+    usual = usual_hardware(result.trials)
     for rank, trial in enumerate(result.ranked(), 1):
         reached = trial.time_to_target
+        ranked = reached is not None and trial.hardware == usual
         at = f"{reached:.2f} s" if reached is not None else f"> {trial.seconds:.2f} s"
         table.add_row(
-            str(rank) if reached is not None else "-",
+            str(rank) if ranked else "-",
             _name(trial),
             at if trial.state in (State.REACHED, State.CENSORED, State.RUNNING) else "-",
             f"{trial.spent_seconds:.1f} s",
@@ -169,8 +171,9 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
     console.print(table)
     console.print(_conclusion(result), markup=False, highlight=False)
     uri = held.get("tracking_uri")
-    where = f"MLflow: {uri}" if uri else f"MLflow: autotune ui {result.folder}"
-    console.print(where, markup=False, highlight=False, soft_wrap=True)
+    if uri != "off":
+        where = f"MLflow: {uri}" if uri else f"MLflow: autotune ui {result.folder}"
+        console.print(where, markup=False, highlight=False, soft_wrap=True)
 
 
 def _conclusion(result: StudyResult) -> str:

@@ -9,15 +9,18 @@ told to go on or to stop. What has ended is in `trials`, which the next suggesti
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import heapq
 import shutil
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
@@ -27,6 +30,7 @@ from autotune.samplers import Sampler
 from autotune.space import unknown
 from autotune.trackers.journal import Closed, Journal, Opened, plain
 from autotune.trial import (
+    CUT,
     Change,
     Changed,
     Checkpoint,
@@ -35,7 +39,6 @@ from autotune.trial import (
     Event,
     Lost,
     Params,
-    Report,
     Reported,
     Saved,
     Started,
@@ -48,9 +51,11 @@ from autotune.trial import (
     diverged,
     fold,
     incumbent,
+    leader,
 )
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | None]
+Rule = TypeVar("Rule")
 Watch = Callable[[Event, Mapping[int, Trial]], None]
 
 
@@ -83,7 +88,9 @@ def judge(
         return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
     if trial.seconds >= target.limit:
         return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
-    stop = None if trial.kind == "baseline" else pruner(trial, others, target)
+    if trial.kind == "baseline":
+        return None
+    stop = _ruled("pruner", pruner, trial, others, target)
     return (State.CENSORED, stop) if stop is not None else None
 
 
@@ -155,7 +162,7 @@ class Loop:
         self.pool = pool
         self.suggester = Suggester(sampler, pool)
         self.watch = watch
-        self.interrupted = False
+        self.interruptions = 0
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         self._deadline = pool.now() + plan.time_limit if plan.time_limit is not None else None
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
@@ -188,6 +195,8 @@ class Loop:
             if not self.pool.busy() and not self.wanting():
                 return
             signal = self.pool.wait(self.patience())
+            if self.interruptions > 1:
+                raise KeyboardInterrupt
             if signal is not None:
                 self.handle(signal)
 
@@ -196,6 +205,9 @@ class Loop:
         why = self.leaving()
         for trial in [t for t in self.trials.values() if not t.ended]:
             self.end(trial.number, State.CENSORED, Stop(why))
+        ended = list(self.trials.values())
+        if ended and all(t.state is State.FAILED for t in ended) and not why:
+            raise StudyError(f"every trial failed; the last: {ended[-1].reason}")
         complete = len(self.trials) >= self.plan.trials or self.suggester.exhausted
         cut = any(t.reason in ("interrupted", "budget") for t in self.trials.values())
         return "done" if complete and not cut else why or "done"
@@ -215,7 +227,7 @@ class Loop:
 
     def leaving(self) -> str:
         """Why nothing more is started: `interrupted`, `budget`, or an empty string."""
-        if self.interrupted:
+        if self.interruptions:
             return "interrupted"
         late = self._deadline is not None and self.pool.now() >= self._deadline
         return "budget" if late else ""
@@ -300,7 +312,7 @@ class Loop:
         self.saved(self.trials[number], signal.saved)
         self.record(Reported(number, report, self.at()))
         trial = self.trials[number]
-        _check_metric(report, self.target)
+        _check_metric(trial, self.target, ended=False)
         verdict = judge(trial, self.others(trial), self.target, self.plan.pruner)
         if verdict is None and self.leaving():
             verdict = State.CENSORED, Stop(self.leaving())
@@ -316,8 +328,10 @@ class Loop:
         base = trial.checkpoint.clock if trial.checkpoint else Clock()
         since = trial.clock.seconds("train") - base.seconds("train")
         due = can_save and since >= self.plan.experiment.failure.checkpoint_interval
-        decide = self.plan.controller
-        change = decide(trial, self.others(trial), self.target) if decide is not None else None
+        change = None
+        if self.plan.controller is not None:
+            others = self.others(trial)
+            change = _ruled("controller", self.plan.controller, trial, others, self.target)
         if change is not None:
             self.record(Changed(trial.number, trial.reports[-1].step, change, self.at()))
         self.pool.resume(trial.number, change, self.checkpoint_path(trial) if due else None)
@@ -342,6 +356,8 @@ class Loop:
         trial = self.trials[number]
         seconds, at = trial.seconds, self.at()
         self.record(Ended(number, state, stop.reason, seconds, stop.detail, error, at))
+        if state is State.CENSORED and stop.reason not in (*CUT, "diverged"):
+            _check_metric(trial, self.target, ended=True)
         self.sweep()
         limit = self.plan.experiment.failure.max_consecutive_failed_trials
         ended = [t for t in self.trials.values() if t.ended]
@@ -356,7 +372,8 @@ class Loop:
         self.journal.write(event)
         self.trials[event.trial] = after(self.trials.get(event.trial), event)
         if self.watch is not None:
-            self.watch(event, self.trials)
+            with contextlib.suppress(OSError):  # nobody looks any more: no reason to stop
+                self.watch(event, self.trials)
 
     def at(self) -> float:
         return round(self.pool.now() - self._begin, 6)
@@ -374,7 +391,7 @@ class Loop:
 
     def sweep(self) -> None:
         """Remove the checkpoints of ended trials, but the best one's and those to be resumed."""
-        best = incumbent(list(self.trials.values()))
+        best = leader(list(self.trials.values()))
         for trial in self.trials.values():
             keep = not trial.ended or trial.reason == "interrupted" or trial is best
             if trial.checkpoint is not None and not keep:
@@ -396,15 +413,19 @@ class Loop:
 
 @contextlib.contextmanager
 def interrupts(loop: Loop) -> Iterator[None]:
-    """SIGINT and SIGTERM once: checkpoint what runs and leave; twice: leave at once."""
+    """SIGINT and SIGTERM once: checkpoint what runs and leave; twice: leave at once.
+
+    The loop itself leaves, between two events, so that none is half written down. A third signal
+    breaks off whatever it is that does not return.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def interrupt(number: int, frame: object) -> None:
-        if loop.interrupted:
+        loop.interruptions += 1
+        if loop.interruptions > 2:
             raise KeyboardInterrupt
-        loop.interrupted = True
         loop.pool.wake()
 
     before = {s: signal.signal(s, interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -415,6 +436,28 @@ def interrupts(loop: Loop) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _check_metric(report: Report, target: Target) -> None:
-    if report.metrics and target.metric not in report.metrics:
-        raise UserError(unknown("target metric", target.metric, report.metrics))
+def _ruled(
+    what: str,
+    rule: Callable[[Trial, Sequence[Trial], Target], Rule],
+    trial: Trial,
+    others: Sequence[Trial],
+    target: Target,
+) -> Rule:
+    """What a pruner or controller decides; its own errors become one line that names the place."""
+    try:
+        return rule(trial, others, target)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename}:{frame.lineno}"
+        raise UserError(f"the {what} raised {type(error).__name__} at {place}: {error}") from error
+
+
+def _check_metric(trial: Trial, target: Target, ended: bool) -> None:
+    """Tell a metric that is never reported: at once if it is a near miss, else at a trial's end."""
+    names = {name for report in trial.reports for name in report.metrics}
+    if target.metric in names or len(trial.reports) < 2:
+        return
+    if ended or difflib.get_close_matches(target.metric, names, n=1, cutoff=0.87):
+        if not names:
+            raise UserError(f"the trainer never reported any metric, so not {target.metric!r}")
+        raise UserError(unknown("target metric", target.metric, names))

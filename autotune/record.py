@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import UserError
+from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
 from autotune.space import SearchSpace
 from autotune.trackers import journal
@@ -22,7 +22,7 @@ from autotune.trackers.journal import JOURNAL, encode
 from autotune.trial import Reported, Target
 
 RECORD = "experiment.json"
-_SAME = ("name", "train", "target", "space")
+_SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
 _PACKAGES = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
 
 
@@ -36,10 +36,11 @@ def facts(
         "train": f"{experiment.train.__module__}.{getattr(experiment.train, '__qualname__', '?')}",
         "target": encode(experiment.target),
         "space": describe(experiment.space),
-        "scaling": encode(experiment.scaling),
+        "scaling": encode(replace(experiment.scaling, max_concurrent_trials=None)),
+        "max_concurrent_trials": experiment.scaling.max_concurrent_trials,
         "failure": encode(experiment.failure),
-        "baseline": encode(experiment.baseline),
-        "configs": encode(list(experiment.configs)),
+        "baseline": _given("baseline", experiment.baseline),
+        "configs": _given("configs", list(experiment.configs)),
         "seed": seed,
         "tracking_uri": without_credentials(tracking_uri),
         **more,
@@ -47,6 +48,13 @@ def facts(
         "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
         "git_commit": _commit(),
     }
+
+
+def _given(name: str, value: Any) -> Any:
+    try:
+        return encode(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"Experiment {name}: {error}") from None
 
 
 def describe(space: SearchSpace) -> dict[str, Any]:
@@ -99,8 +107,11 @@ def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
 def write(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write `experiment.json` whole or not at all."""
     part = folder / f"{RECORD}.part"
-    part.write_text(json.dumps(facts, indent=2) + "\n")
-    part.replace(folder / RECORD)
+    try:
+        part.write_text(json.dumps(facts, indent=2) + "\n")
+        part.replace(folder / RECORD)
+    except OSError as error:
+        raise StudyError(f"cannot write {folder / RECORD}: {error.strerror}") from None
 
 
 def load(folder: Path) -> dict[str, Any]:

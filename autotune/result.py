@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.trackers import journal
 from autotune.trackers.journal import Closed, Opened
-from autotune.trial import State, Target, Trial, fold, incumbent
+from autotune.trial import State, Target, Trial, fold, leader, usual_hardware
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,9 +29,8 @@ class StudyResult:
 
     @property
     def best(self) -> Trial | None:
-        """The fastest trial to the target, on the hardware that the study's first trial had."""
-        started = [t for t in self.trials if t.attempts]
-        return incumbent(self.trials, like=started[0].hardware) if started else None
+        """The fastest trial to the target, on the hardware that most of the trials ran on."""
+        return leader(self.trials)
 
     @property
     def baseline(self) -> Trial | None:
@@ -54,13 +53,14 @@ class StudyResult:
         return sum(t.spent_seconds for t in self.trials)
 
     def ranked(self) -> list[Trial]:
-        """Trials by time to target; then the others by score; then those without one."""
+        """Trials on the usual hardware by time to target; the others by score; then the rest."""
+        usual = usual_hardware(self.trials)
         scores = {t.number: self.target.score(t) for t in self.trials}
 
         def order(trial: Trial) -> tuple[bool, bool, float, int]:
             score = scores[trial.number]
-            reached = trial.state is State.REACHED
-            return (not reached, score is None, score or 0.0, trial.number)
+            ranked = trial.state is State.REACHED and trial.hardware == usual
+            return (not ranked, score is None, score or 0.0, trial.number)
 
         return sorted(self.trials, key=order)
 

@@ -70,7 +70,8 @@ def run(
     plan = Plan(experiment, trials, time_limit, seed, stop, change)
     asker = _make_sampler(sampler, plan)
     parts = {"sampler": sampler, "pruner": pruner, "controller": controller}
-    told = {"recipe": recipe, "trials": trials, **{k: _text(v) for k, v in parts.items()}}
+    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
+    told |= {part: _text(given) for part, given in parts.items()}
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     record.check(folder, facts, resume)

@@ -7,6 +7,7 @@ values; nothing here touches the disk, a process, or a library.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import StrEnum
@@ -90,8 +91,17 @@ class Clock:
 
 
 def slowest(clocks: Sequence[Clock]) -> Clock:
-    """Part by part the maximum over ranks, which started the stretch together."""
-    return Clock(*(max(getattr(c, f.name) for c in clocks) for f in fields(Clock)))
+    """What a stretch cost its group, whose ranks started it together.
+
+    Data and training are those of the rank that trained longest: a rank that had its data sooner
+    waits for it in the next collective, and that wait is not training on top of it. Evaluation is
+    what the last rank took beyond that. Other parts are maxima over ranks.
+    """
+    last = max(clocks, key=lambda clock: clock.data + clock.train)
+    trained = last.data + last.train
+    most = Clock(*(max(getattr(c, f.name) for c in clocks) for f in fields(Clock)))
+    evaluated = max(c.data + c.train + c.eval for c in clocks) - trained
+    return replace(most, data=last.data, train=last.train, eval=evaluated)
 
 
 @dataclass(frozen=True)
@@ -131,7 +141,8 @@ class Hardware:
 class Trial:
     """One configuration's run towards the target; a value, replaced by `after` at every event.
 
-    `kind` is "trial", "baseline" or "confirm". `placed` says that a worker group has it.
+    `kind` is "trial", "baseline" or "confirm". `placed` says that a worker group has it, and
+    `spent_seconds` for how long groups have had it in all, lost attempts included.
 
     `seconds` is the time to target of a REACHED trial and the time at which any other was last
     seen: for a CENSORED trial the time to target is known only to be greater.
@@ -152,9 +163,11 @@ class Trial:
     attempts: int = 0
     retries: int = 0
     waiting_since: float = 0.0
+    placed_since: float = 0.0
     ended_at: float | None = None
     queue_seconds: float = 0.0
     lost_seconds: float = 0.0
+    spent_seconds: float = 0.0
     detail: str = ""
     error: str = ""
     hardware: Hardware = Hardware()
@@ -173,11 +186,6 @@ class Trial:
         """Where the seconds went up to the last report."""
         spent = self.reports[-1].clock if self.reports else Clock()
         return replace(spent, queue=self.queue_seconds)
-
-    @property
-    def spent_seconds(self) -> float:
-        """Worker-group seconds that this trial has cost, lost attempts included."""
-        return self.clock.total - self.queue_seconds + self.lost_seconds
 
 
 # --- events: what happened, in the order of the journal; `at` is seconds since the study began ---
@@ -260,6 +268,7 @@ class Ended:
     at: float = 0.0
 
 
+CUT = ("budget", "interrupted")  # reasons that say nothing of the configuration
 Event = Suggested | Started | Reported | Changed | Saved | Lost | Ended
 EVENTS: Mapping[str, type] = {
     kind.__name__.lower(): kind
@@ -292,12 +301,19 @@ def after(trial: Trial | None, event: Event) -> Trial:
                 trial,
                 state=State.RUNNING,
                 placed=True,
+                placed_since=event.at,
                 attempts=trial.attempts + 1,
                 queue_seconds=trial.queue_seconds + event.queue_seconds,
                 hardware=event.hardware,
             )
         case Reported(report=report):
-            return replace(trial, reports=(*trial.reports, report), seconds=report.seconds)
+            return replace(
+                trial,
+                reports=(*trial.reports, report),
+                seconds=report.seconds,
+                spent_seconds=_spent(trial, event.at),
+                placed_since=event.at,
+            )
         case Changed(step=step, change=change):
             return replace(trial, changes=(*trial.changes, (step, change)))
         case Saved(checkpoint=checkpoint):
@@ -309,6 +325,7 @@ def after(trial: Trial | None, event: Event) -> Trial:
                 reason="",
                 detail="",
                 placed=False,
+                spent_seconds=_spent(trial, event.at),
                 ended_at=None,
                 retries=trial.retries + event.broke,
                 waiting_since=event.at,
@@ -318,12 +335,17 @@ def after(trial: Trial | None, event: Event) -> Trial:
                 trial,
                 state=event.state,
                 placed=False,
+                spent_seconds=_spent(trial, event.at),
                 reason=event.reason,
                 seconds=event.seconds,
                 detail=event.detail,
                 error=event.error,
                 ended_at=event.at,
             )
+
+
+def _spent(trial: Trial, at: float) -> float:
+    return trial.spent_seconds + (at - trial.placed_since if trial.placed else 0.0)
 
 
 def _back_at_checkpoint(trial: Trial) -> Trial:
@@ -428,11 +450,12 @@ class Target:
         limits, in the order of its best metric: after every reached trial, and never the time at
         which it was stopped, because that is a bound and not a result. Its order by best metric
         is a heuristic (samplers that use ranks only see the order). Running, failed and
-        infeasible trials have no score: None.
+        infeasible trials have no score, nor have those that were cut off for no fault of theirs
+        (`budget`, `interrupted`): None.
         """
         if trial.state is State.REACHED:
             return trial.seconds
-        if trial.state is not State.CENSORED:
+        if trial.state is not State.CENSORED or trial.reason in CUT:
             return None
         best = self.best(trial)
         if best is None or not math.isfinite(best):
@@ -450,6 +473,17 @@ def incumbent(trials: Sequence[Trial], like: Hardware | None = None) -> Trial | 
     """The fastest trial that reached the target, among those that ran on hardware `like` this."""
     reached = [t for t in trials if t.state is State.REACHED and like in (None, t.hardware)]
     return min(reached, key=lambda t: (t.seconds, t.number), default=None)
+
+
+def leader(trials: Sequence[Trial]) -> Trial | None:
+    """The fastest trial of a study: among those on the hardware that most of its trials ran on."""
+    return incumbent(trials, like=usual_hardware(trials))
+
+
+def usual_hardware(trials: Sequence[Trial]) -> Hardware | None:
+    """The hardware that most trials ran on, the first one's if there are several; None for none."""
+    ran = Counter(t.hardware for t in trials if t.attempts)
+    return max(ran, key=lambda hardware: ran[hardware], default=None)
 
 
 def diverged(metrics: Metrics) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -54,3 +55,18 @@ def test_links_lead_somewhere() -> None:
     for link in re.findall(r"\[[^\]\"]+\]\(([^)#]+)\)", README):
         if not link.startswith("http"):
             assert (Path(__file__).parents[1] / link).exists(), link
+
+
+@pytest.mark.slow
+def test_a_recipe_of_ones_own_runs(tmp_path: Path) -> None:
+    recipe = Path(__file__).parents[1] / "examples" / "own_model.py"
+    command = ["run", f"{recipe}:recipe", "--trials", "3", "--tracking-uri", "off", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune.cli", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["baseline"]["state"] == "REACHED"

@@ -61,7 +61,7 @@ def test_a_trial_is_suggested_started_and_reports() -> None:
     assert (trial.seed, trial.config, trial.params) == (7, {"lr": 0.1}, {"lr": 0.1})
     assert (trial.seconds, trial.queue_seconds, trial.hardware) == (4.0, 2.0, CPU)
     assert trial.clock == Clock(queue=2.0, setup=1.5, train=4.0)
-    assert trial.spent_seconds == 5.5
+    assert trial.spent_seconds == 5.0  # from 3 to 8: set-up, and waiting for decisions, too
     assert trial.time_to_target is None
 
 
@@ -91,10 +91,10 @@ def test_lost_goes_back_to_the_checkpoint_and_counts_what_is_lost() -> None:
     events = [
         SUGGESTED,
         Started(0, 2.0, CPU, at=3.0),
-        Reported(0, report(10, 4.0, 0.4, setup=1.0)),
+        Reported(0, report(10, 4.0, 0.4, setup=1.0), at=8.0),
         Saved(0, Checkpoint(10, "here", Clock(train=4.0, setup=1.0))),
-        Reported(0, report(20, 8.0, 0.6, setup=1.0, checkpoint=0.5)),
-        Reported(0, report(30, 12.0, 0.7, setup=1.0, checkpoint=0.5)),
+        Reported(0, report(20, 8.0, 0.6, setup=1.0, checkpoint=0.5), at=13.0),
+        Reported(0, report(30, 12.0, 0.7, setup=1.0, checkpoint=0.5), at=17.0),
         Lost(0, "worker died", at=20.0),
     ]
     trial = fold(events)[0]
@@ -106,7 +106,7 @@ def test_lost_goes_back_to_the_checkpoint_and_counts_what_is_lost() -> None:
         4.0,
     )
     assert trial.lost_seconds == 8.5
-    assert trial.spent_seconds == 5.0 + 8.5
+    assert trial.spent_seconds == 17.0  # from 3 to 20: the group hung for three of them
     assert trial.waiting_since == 20.0
     again = fold([*events, Started(0, 1.0, CPU), Reported(0, report(20, 8.0, 0.6))])[0]
     assert (again.attempts, again.queue_seconds, again.seconds) == (2, 3.0, 8.0)
@@ -174,7 +174,9 @@ def test_every_prefix_of_a_journal_folds_to_valid_trials(events: list[object]) -
             assert trial.ended == (trial.state is not State.RUNNING) == bool(trial.reason)
             assert trial.seconds == (trial.reports[-1].seconds if trial.reports else 0.0)
             assert trial.lost_seconds >= 0
-            assert trial.spent_seconds >= trial.seconds
+            placed = [e for e in events[:n] if isinstance(e, Started) and e.trial == number]
+            assert (trial.spent_seconds > 0) <= bool(placed)
+            assert trial.spent_seconds <= n
             assert not (trial.placed and trial.ended)
             steps = [r.step for r in trial.reports]
             assert steps == sorted(set(steps))
@@ -327,9 +329,17 @@ def test_the_incumbent_is_the_fastest_reached_on_equal_hardware() -> None:
     assert incumbent(trials, like=dataclasses.replace(CPU, shared=True)) is None
 
 
-def test_clocks_add_and_the_slowest_rank_counts() -> None:
+def test_ranks_that_wait_for_each_other_are_counted_once() -> None:
+    waits, reads = Clock(train=10), Clock(data=5, train=5)
+    assert slowest([waits, reads]).seconds("train") == 10
+    early, late = Clock(train=8, eval=3, setup=1), Clock(train=10, eval=1, setup=2)
+    both = slowest([early, late])
+    assert (both.seconds("train"), both.seconds("wall"), both.setup) == (10, 11, 2)
+
+
+def test_clocks_add_up() -> None:
     a, b = Clock(data=1, train=5, eval=2), Clock(data=2, train=4, eval=1)
-    assert slowest([a, b]) == Clock(data=2, train=5, eval=2)
+    assert slowest([a, b]) == Clock(data=1, train=5, eval=2)
     assert a + b == Clock(data=3, train=9, eval=3)
     assert a.seconds("train") == 6
     assert a.seconds("wall") == 8

@@ -28,6 +28,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune import reporting
 from autotune.pools import Launch, warm
+from autotune.pools.cores import claim_cores
 from autotune.trial import Change, Clock, Milestone
 
 _OWN_FILES = (Path(__file__), Path(reporting.__file__))
@@ -65,6 +66,18 @@ class Place:
     stacks: str
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """What all ranks of a group agree on when they become one.
+
+    Ranks that share a GPU (`whole_gpus` is False) reduce with gloo: NCCL refuses two on a device.
+    """
+
+    own_cores: bool
+    whole_gpus: bool
+    timeout_seconds: float
+
+
 class Rank:
     """One warm process of a worker group.
 
@@ -86,14 +99,14 @@ class Rank:
 
     # --- becoming a group ---------------------------------------------------------------------
 
-    def place(self, node: str, host: str) -> Place:
-        """Say where this process is and which cores it may use."""
-        cores = tuple(sorted(os.sched_getaffinity(0)))
+    def place(self, node: str, host: str, cores: int) -> Place:
+        """Say where this process is, and which `cores` of the node are its own if so many are."""
+        self._cores = claim_cores(cores)
         cuda = torch.cuda.is_available()
         device = torch.cuda.get_device_name() if cuda else _cpu_name()
         self._stacks = tempfile.NamedTemporaryFile(prefix="autotune-stacks-")
         faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
-        return Place(node, host, os.getpid(), cores, device, self._stacks.name)
+        return Place(node, host, os.getpid(), self._cores.numbers, device, self._stacks.name)
 
     def serve(self, host: str) -> int:
         """On rank 0: open the store at which the group meets; returns its port."""
@@ -101,14 +114,13 @@ class Rank:
         self._store = store
         return int(store.port)
 
-    def join(self, host: str, port: int, cores: tuple[int, ...], timeout: float) -> None:
-        """Take `cores` (none: they are shared), join the process group, remember the clean state.
-
-        Ranks that share a GPU reduce with gloo: NCCL refuses two ranks on one device.
-        """
-        if cores:
-            warm.set_cores(cores)
-            torch.set_num_threads(len(cores))
+    def join(self, host: str, port: int, meeting: Meeting) -> None:
+        """Join the process group at `host:port`, and remember the clean state."""
+        if meeting.own_cores:
+            warm.set_cores(self._cores.numbers)
+            torch.set_num_threads(len(self._cores.numbers))
+        else:
+            self._cores.release()
         os.environ.update(
             RANK=str(self._rank),
             WORLD_SIZE=str(self._world_size),
@@ -118,13 +130,13 @@ class Rank:
         )
         if self._store is None:
             self._store = TCPStore(host, port, self._world_size, is_master=False)
-        nccl = torch.cuda.is_available() and bool(cores)
+        nccl = torch.cuda.is_available() and meeting.whole_gpus
         self._backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
-        self._timeout = timedelta(seconds=timeout)
+        self._timeout = timedelta(seconds=meeting.timeout_seconds)
         self._group = 0
         self._open_group()
         self._clean = warm.snapshot()
-        self._baseline_bytes = 0
+        self._held: warm.Held | None = None
 
     def _open_group(self) -> None:
         assert self._store is not None
@@ -242,14 +254,15 @@ class Rank:
                 dist.destroy_process_group()
             self._open_group()
         warm.restore(self._clean)
-        self._baseline_bytes = self._baseline_bytes or warm.rss_bytes()
-        return Stretch(kind, worn=warm.leavings(self._clean, self._baseline_bytes))
+        self._held = self._held or warm.held()
+        return Stretch(kind, worn=warm.leavings(self._clean, self._held))
 
     def _raised(self, error: BaseException) -> Stretch:
         text = "".join(_from_trainer(traceback.TracebackException.from_exception(error)).format())
         line = str(error).strip().partition("\n")[0][:300]
         reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
         memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        memory = memory or (isinstance(error, RuntimeError) and "can't allocate memory" in line)
         worn = "the trainer raised"
         return Stretch("raised", error=text.strip(), reason=reason, out_of_memory=memory, worn=worn)
 

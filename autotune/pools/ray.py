@@ -7,13 +7,15 @@ actor arrives in one inbox, so that the study's loop sleeps until something happ
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Scaling
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
-from autotune.pools.rank import Place, Rank, Stretch, stack_of
+from autotune.pools.rank import Meeting, Place, Rank, Stretch, stack_of
 from autotune.recipes import is_recipe_file
 from autotune.trial import Change, Checkpoint, Clock, Hardware, Report, slowest
 
 _GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
+_CLOSE_SECONDS = 2.0  # for ranks that wait at a milestone to close their trainer
 _START_SECONDS = 600.0  # for a group's processes to start and meet
 _MOST_STARTS = 3  # groups in a row that may fail to start before the study gives up
 
@@ -53,13 +56,13 @@ class _Group:
     actors: list[Any] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     hardware: Hardware = Hardware()
-    cores: list[tuple[int, ...]] = field(default_factory=list)
     state: str = "starting"
     launch: Launch | None = None
     clock: Clock = Clock()
     save: Path | None = None
     step: int = 0
     turn: int = 0
+    failed_starts: int = 0
     answers: dict[int, Stretch | Place | BaseException | None] = field(default_factory=dict)
     deadline: float = float("inf")
 
@@ -100,8 +103,6 @@ class RayPool:
         self._train = _pickled(train)
         self._inbox: queue.SimpleQueue[_Arrived | None] = queue.SimpleQueue()
         self._groups: dict[int, _Group] = {}
-        self._free_cores: dict[str, set[int]] = {}
-        self._failed_starts = 0
         for number in range(min(most, scaling.max_concurrent_trials or most)):
             bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
             bundle = {k: v for k, v in bundle.items() if v}
@@ -135,6 +136,10 @@ class RayPool:
         self._ask(group, "stop", str(save) if save else None)
 
     def wait(self, timeout: float | None) -> Signal | None:
+        with _cluster_errors():
+            return self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> Signal | None:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         while True:
             now = time.monotonic()
@@ -161,8 +166,10 @@ class RayPool:
         return time.monotonic()
 
     def close(self) -> None:
+        burials = [self._kill(group) for group in self._groups.values()]
+        for burial in burials:
+            burial.join(2 * _CLOSE_SECONDS)
         for group in self._groups.values():
-            self._kill(group)
             remove_placement_group(group.placement)
         self._groups.clear()
         self._leave_ray()
@@ -174,7 +181,8 @@ class RayPool:
         return next(groups)
 
     def _ask(self, group: _Group, method: str, *arguments: Any) -> None:
-        refs = [getattr(actor, method).remote(*arguments) for actor in group.actors]
+        with _cluster_errors():
+            refs = [getattr(actor, method).remote(*arguments) for actor in group.actors]
         self._expect(group, refs, self._hang_timeout)
 
     def _expect(self, group: _Group, refs: list[Any], seconds: float) -> None:
@@ -223,11 +231,10 @@ class RayPool:
         trial = group.launch.trial
         dead = [r for r, a in group.answers.items() if isinstance(a, BaseException)]
         if dead:
-            names = ", ".join(self._name(group, rank) for rank in sorted(dead))
-            return self._broken(group, f"worker died: {names}")
+            return self._died(group, dead)
         answers = {r: a for r, a in sorted(group.answers.items()) if isinstance(a, Stretch)}
         if group.state == "closing":
-            saved = self._checkpoint(group) if all(a.saved for a in answers.values()) else None
+            saved = self._checkpoint(group, answers.values())
             self._release(group, answers)
             return Stopped(trial, saved)
         if any(a.kind == "raised" for a in answers.values()):
@@ -243,7 +250,7 @@ class RayPool:
 
     def _progress(self, group: _Group, answers: list[Stretch]) -> Progress:
         assert group.launch is not None
-        saved = self._checkpoint(group) if all(a.saved for a in answers) else None
+        saved = self._checkpoint(group, answers)
         group.clock = group.clock + slowest([a.clock for a in answers])
         first = answers[0]
         group.step = first.step
@@ -251,7 +258,13 @@ class RayPool:
         report = Report(first.step, seconds, first.metrics or {}, group.clock)
         return Progress(group.launch.trial, report, all(a.can_save for a in answers), saved)
 
-    def _checkpoint(self, group: _Group) -> Checkpoint:
+    def _checkpoint(self, group: _Group, answers: Iterable[Stretch]) -> Checkpoint | None:
+        """The checkpoint that was asked for, once every rank's part is where it can be read."""
+        if group.save is None or not all(a.saved for a in answers):
+            return None
+        ranks = range(self._scaling.num_workers)
+        if not all((group.save / f"rank-{rank}.pt").is_file() for rank in ranks):
+            return None  # written on another node's own disk
         return Checkpoint(group.step, str(group.save), group.clock)
 
     def _raised(self, group: _Group, answers: dict[int, Stretch]) -> Raised:
@@ -278,6 +291,17 @@ class RayPool:
         self._replace(group)
         text = f"the ranks are not at the same milestone: {', '.join(at)}"
         return Raised(trial, text, text)
+
+    def _died(self, group: _Group, dead: list[int]) -> Signal:
+        """Workers are gone; what the cluster says of it, and whether memory was the reason."""
+        assert group.launch is not None
+        names = ", ".join(self._name(group, rank) for rank in sorted(dead))
+        error = str(group.answers[dead[0]]).strip()
+        if isinstance(group.answers[dead[0]], ray.exceptions.OutOfMemoryError):
+            trial, closing = group.launch.trial, group.state == "closing"
+            self._replace(group)
+            return Stopped(trial) if closing else Raised(trial, error, f"{names} was killed", True)
+        return self._broken(group, f"worker died: {names}", error)
 
     def _broken(self, group: _Group, reason: str, error: str = "") -> Signal:
         assert group.launch is not None
@@ -317,7 +341,8 @@ class RayPool:
             for rank in range(scaling.num_workers)
         ]
         group.places = []
-        self._expect(group, [a.locate.remote() for a in group.actors], _START_SECONDS)
+        cores = 0 if scaling.shared else int(scaling.cpus_per_worker)
+        self._expect(group, [a.locate.remote(cores) for a in group.actors], _START_SECONDS)
 
     def _started(self, group: _Group) -> None:
         """One step of starting is over: from processes to places, from places to a group."""
@@ -327,58 +352,57 @@ class RayPool:
         answers: list[Any] = [group.answers[r] for r in range(self._scaling.num_workers)]
         if not group.places:
             group.places = answers
-            self._give_cores(group)
-            port = group.actors[0].serve.remote(group.places[0].host)
-            host = group.places[0].host
-            timeout = self._hang_timeout
-            refs = [
-                actor.join.remote(host, port, cores, timeout)
-                for actor, cores in zip(group.actors, group.cores, strict=True)
-            ]
-            return self._expect(group, refs, _START_SECONDS)
-        self._failed_starts = 0
+            return self._join(group)
+        group.failed_starts = 0
         group.state = "idle"
         return None
+
+    def _join(self, group: _Group) -> None:
+        """Cores of their own for all ranks or for none, and one backend for all."""
+        scaling = self._scaling
+        own_cores = not scaling.shared and all(p.cores for p in group.places)
+        meeting = Meeting(own_cores, scaling.gpus_per_worker >= 1, self._hang_timeout)
+        device, shared = group.places[0].device, not own_cores
+        group.hardware = Hardware(device, scaling.num_workers, scaling.cpus_per_worker, shared)
+        host = group.places[0].host
+        port = group.actors[0].serve.remote(host)
+        refs = [actor.join.remote(host, port, meeting) for actor in group.actors]
+        self._expect(group, refs, _START_SECONDS)
 
     def _failed_start(self, group: _Group, error: BaseException | None) -> None:
         if error is None and not _has_room(group):  # other jobs hold the cores: wait for them
             group.deadline = time.monotonic() + _START_SECONDS
             return
-        self._failed_starts += 1
-        alone = all(g.state == "starting" for g in self._groups.values())
-        if self._failed_starts >= _MOST_STARTS and alone:
-            what = str(error).strip() if error else f"no answer in {_START_SECONDS:g} s"
+        group.failed_starts += 1
+        if group.failed_starts < _MOST_STARTS:
+            self._replace(group)
+            return
+        what = str(error).strip() if error else f"no answer in {_START_SECONDS:g} s"
+        self._kill(group)
+        remove_placement_group(group.placement)
+        del self._groups[group.number]
+        if not self._groups:
             raise StudyError(f"worker processes do not start: {what}")
-        self._replace(group)
-
-    def _give_cores(self, group: _Group) -> None:
-        """Cores of its own for each rank, so that trials do not time each other."""
-        scaling, shared = self._scaling, self._scaling.shared
-        wanted = int(scaling.cpus_per_worker)
-        group.cores = []
-        for place in group.places:
-            free = self._free_cores.setdefault(place.node, set(place.cores))
-            cores = tuple(sorted(free)[:wanted]) if not shared else ()
-            shared = shared or len(cores) < wanted
-            cores = () if shared else cores
-            free.difference_update(cores)
-            group.cores.append(cores)
-        device = group.places[0].device
-        group.hardware = Hardware(device, scaling.num_workers, scaling.cpus_per_worker, shared)
+        print(f"one of the worker groups does not start and is given up: {what}", file=sys.stderr)
 
     def _replace(self, group: _Group) -> None:
         self._kill(group)
         self._open(group)
 
-    def _kill(self, group: _Group) -> None:
-        for place, cores in zip(group.places, group.cores, strict=False):
-            self._free_cores[place.node].update(cores)
-        group.cores = []
+    def _kill(self, group: _Group) -> threading.Thread:
+        """End the group's processes; those that wait at a milestone close their trainer first."""
+        actors, group.actors = group.actors, []
+        waiting = [
+            actors[rank]
+            for rank, answer in group.answers.items()
+            if group.launch is not None and isinstance(answer, Stretch)
+        ]
         group.turn += 1
         group.deadline = float("inf")
-        for actor in group.actors:
-            ray.kill(actor, no_restart=True)
-        group.actors = []
+        group.answers.clear()
+        burial = threading.Thread(target=_bury, args=(actors, waiting), name="bury", daemon=True)
+        burial.start()
+        return burial
 
     def _leave_ray(self) -> None:
         if self._owns_ray:
@@ -389,9 +413,9 @@ class RayPool:
 class _Worker(Rank):
     """A rank as a Ray actor: it also knows its node."""
 
-    def locate(self) -> Place:
+    def locate(self, cores: int) -> Place:
         context = ray.get_runtime_context()
-        return self.place(context.get_node_id(), ray.util.get_node_ip_address())
+        return self.place(context.get_node_id(), ray.util.get_node_ip_address(), cores)
 
 
 def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
@@ -485,6 +509,30 @@ def _pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
     except Exception as error:
         raise UserError(f"the trainer cannot be sent to workers: {error}") from None
     return pickled
+
+
+@contextlib.contextmanager
+def _cluster_errors() -> Iterator[None]:
+    """What Ray itself raises ends the study: the cluster is gone, and the study can be resumed."""
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise StudyError(f"Ray: {type(error).__name__}: {reason}") from error
+
+
+def _bury(actors: list[Any], waiting: list[Any]) -> None:
+    """Let the waiting ones close their trainer, for a moment, then end all of the processes.
+
+    Beside the loop, since a trainer's `finally` may wait for a rank that is no more.
+    """
+    with contextlib.suppress(Exception):  # whatever goes wrong here, they are to be ended
+        closing = [actor.stop.remote(None) for actor in waiting]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
+    for actor in actors:
+        with contextlib.suppress(Exception):
+            ray.kill(actor, no_restart=True)
 
 
 def _has_room(group: _Group) -> bool:

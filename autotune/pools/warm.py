@@ -58,6 +58,14 @@ class Snapshot:
     rss_bytes: int
 
 
+@dataclass(frozen=True)
+class Held:
+    """Memory that a process holds: resident, and allocated on its GPU."""
+
+    host_bytes: int
+    gpu_bytes: int
+
+
 def snapshot() -> Snapshot:
     """Everything that `restore` will put back."""
     gc.collect()
@@ -117,31 +125,39 @@ def restore(clean: Snapshot) -> None:
     sys.excepthook = clean.excepthook
     sys.stdout, sys.stderr = clean.streams
     torch.clear_autocast_cache()
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()  # what it learned of shapes is another trial's
     gc.collect()
     if gpu_in_use():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
-def leavings(clean: Snapshot, baseline_bytes: int) -> str:
+def held() -> Held:
+    """The memory that this process holds now."""
+    gpu = int(torch.cuda.memory_allocated()) if gpu_in_use() else 0
+    return Held(int(psutil.Process().memory_info().rss), gpu)
+
+
+def leavings(clean: Snapshot, usual: Held) -> str:
     """Why the process must be replaced, or an empty string.
 
     Args:
         clean: the state to compare with.
-        baseline_bytes: resident memory after the first trial, when caches are filled.
+        usual: what the process held after its first trial, when its caches were filled.
     """
     left = [t.name for t in threading.enumerate() if _left(t, clean)]
     if left:
         return f"threads left running: {', '.join(sorted(left))}"
     if _children() > clean.children:
         return "child processes left running"
-    rss = psutil.Process().memory_info().rss
-    if rss > max(_GROWTH_FACTOR * baseline_bytes, baseline_bytes + _GROWTH_BYTES):
-        return f"memory grew from {baseline_bytes >> 20} to {rss >> 20} MiB"
-    if gpu_in_use():
-        held = torch.cuda.memory_allocated()
-        if held > _GROWTH_BYTES:
-            return f"{held >> 20} MiB of GPU memory still allocated"
+    now = held()
+    for what, bytes_now, before in (
+        ("memory", now.host_bytes, usual.host_bytes),
+        ("GPU memory", now.gpu_bytes, usual.gpu_bytes),
+    ):
+        if bytes_now > max(_GROWTH_FACTOR * before, before + _GROWTH_BYTES):
+            return f"{what} grew from {before >> 20} to {bytes_now >> 20} MiB"
     return ""
 
 
@@ -155,11 +171,6 @@ def seed_all(seed: int) -> None:
 def gpu_in_use() -> bool:
     """Whether this process has touched a GPU."""
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def rss_bytes() -> int:
-    """Resident memory of this process."""
-    return int(psutil.Process().memory_info().rss)
 
 
 def _set_deterministic(mode: int) -> None:

@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import UserError
 from autotune.space import Choice, Float, Int, Parameter, SearchSpace, unknown
-from autotune.trial import Params, State, Target, Trial
+from autotune.trial import CUT, Params, State, Target, Trial
 
 
 def _tpe(seed: int) -> BaseSampler:
@@ -101,7 +101,7 @@ class OptunaSampler:
             self._told[trial.number] = len(self._study.get_trials(deepcopy=False))
             self._open.add(trial.number)
             self._study.add_trial(_frozen(trial, params, self._space, TrialState.RUNNING))
-        if trial.ended and trial.number in self._open:
+        if trial.ended and trial.reason not in CUT and trial.number in self._open:
             self._open.remove(trial.number)
             score = self._target.score(trial)
             state = TrialState.FAIL if score is None else TrialState.COMPLETE

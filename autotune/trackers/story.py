@@ -25,7 +25,7 @@ from autotune.trackers.view import (
     tags,
     text,
 )
-from autotune.trial import Ended, Reported, State, Trial, after, incumbent
+from autotune.trial import Ended, Reported, State, Trial, after, leader
 
 _STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
 _ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
@@ -133,12 +133,8 @@ class Story:
         return min(reached, key=lambda t: t.number, default=None)
 
     def _best(self) -> Trial | None:
-        """The fastest trial, among those on the hardware on which most reached the target."""
-        reached = [
-            t for t in self.trials.values() if t.state is State.REACHED and t.kind != "confirm"
-        ]
-        stamps = [t.hardware for t in reached]
-        return incumbent(reached, max(stamps, key=stamps.count, default=None))
+        """The fastest trial of the search."""
+        return leader([t for t in self.trials.values() if t.kind != "confirm"])
 
     def shown(self, number: int, over: bool) -> Shown:
         """The run of a trial, or of the STUDY; `over` when no driver is running it."""
