@@ -420,6 +420,51 @@ def test_a_samplers_error_is_raised_and_the_study_can_be_resumed(fast_path: Path
     assert all(t.ended for t in simulate(racing([1.0]), fast_path, 3).trials)
 
 
+def test_a_metric_may_come_with_every_other_report_only(fast_path: Path) -> None:
+    def sparse(config: Mapping[str, Any], seed: int) -> Curve:
+        points = race(config, seed).points
+        return Curve(
+            [p if p.step % 50 == 0 else replace(p, metrics={"train_loss": 1.0}) for p in points]
+        )
+
+    result = simulate(racing([2.0, 1.0]), fast_path, 2, sparse)
+    assert states(result) == [(REACHED, "target", 5.0), (CENSORED, "capped", 5.0)]
+
+
+def test_a_metric_that_never_comes_is_told_at_the_trials_end(fast_path: Path) -> None:
+    def without(config: Mapping[str, Any], seed: int) -> Curve:
+        return Curve([replace(p, metrics={"loss": 1.0}) for p in race(config, seed).points])
+
+    with pytest.raises(at.UserError, match=r"unknown target metric 'val_accuracy' .allowed: loss"):
+        simulate(racing([1.0], limit=8), fast_path, 2, without)
+    ends = [row for row in lines(fast_path) if row["event"] == "ended"]
+    assert [row["seconds"] for row in ends] == [8.0]
+
+
+def test_every_trial_failed(fast_path: Path) -> None:
+    with pytest.raises(at.StudyError, match="every trial failed; the last: ValueError: bad"):
+        simulate(racing([2.0, 3.0]), fast_path, 2, failing([2.0, 3.0]))
+
+
+def test_an_error_of_a_pruner_names_its_place(fast_path: Path) -> None:
+    def wrong(trial: Trial, others: Sequence[Trial], target: Target) -> None:
+        raise KeyError("lr")
+
+    with pytest.raises(
+        at.UserError, match=r"the pruner raised KeyError at .*test_study_sim.py:\d+"
+    ):
+        simulate(racing([1.0, 2.0]), fast_path, 2, pruner=wrong)
+
+
+def test_another_seed_or_scaling_is_another_study(fast_path: Path) -> None:
+    simulate(racing([1.0]), fast_path, 1, seed=1)
+    with pytest.raises(at.UserError, match="its seed is 1 and not 2"):
+        simulate(racing([1.0]), fast_path, 1, seed=2)
+    four = racing([1.0], scaling=at.Scaling(num_workers=4))
+    with pytest.raises(at.UserError, match=r"its scaling.num_workers is 1 and not 4"):
+        simulate(four, fast_path, 1, seed=1)
+
+
 @pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
 def test_the_same_seed_gives_the_same_journal(fast_path: Path, sampler: str) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):

@@ -29,6 +29,7 @@ from autotune.trial import (
     diverged,
     fold,
     incumbent,
+    leader,
     slowest,
 )
 
@@ -349,3 +350,20 @@ def test_clocks_add_up() -> None:
 def test_values_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         running().seconds = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("reason", ["budget", "interrupted"])
+def test_a_trial_cut_off_for_no_fault_of_its_own_has_no_score(reason: str) -> None:
+    cut = dataclasses.replace(told(0.1, 0.2), reason=reason)
+    assert Target("acc", 0.9, limit=10).score(cut) is None
+
+
+def test_the_leader_ran_on_the_usual_hardware() -> None:
+    other = dataclasses.replace(CPU, device="faster")
+    base = dataclasses.replace(running(), state=State.REACHED)
+    trials = [
+        dataclasses.replace(base, number=n, seconds=s, hardware=hardware)
+        for n, (s, hardware) in enumerate([(3.0, CPU), (2.0, CPU), (1.0, other)])
+    ]
+    assert leader(trials) is trials[1]
+    assert leader([]) is None

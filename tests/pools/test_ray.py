@@ -151,6 +151,22 @@ def test_trainers_are_closed_on_every_rank(two: at.StudyResult) -> None:
         assert {r.split()[1] for r in closed} == {"0", "1"}
 
 
+def test_trainers_are_closed_where_another_rank_failed(tmp_path: Path) -> None:
+    """The rank that waits at the milestone runs its `finally` before its process is ended."""
+    made = experiment(2, ["evaluate"], log=str(tmp_path / "log"))
+    result = study(made, tmp_path)
+    (failed,) = [t for t in result.trials if t.state is State.FAILED]
+    assert "ranks 0, 1" not in failed.error
+    deadline = time.monotonic() + 10
+    closed: set[str] = set()
+    while closed != {"0", "1"} and time.monotonic() < deadline:
+        rows = (tmp_path / "log").read_text().splitlines()
+        own = [r for r in rows if r.startswith(f"{failed.seed} ") and r.endswith("closed")]
+        closed = {r.split()[1] for r in own}
+        time.sleep(0.1)
+    assert closed == {"0", "1"}
+
+
 def test_waiting_for_the_driver_is_measured(two: at.StudyResult) -> None:
     clock = two.trials[1].clock
     assert 0 < clock.decide / len(two.trials[1].reports) < 0.1

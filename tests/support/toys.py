@@ -52,6 +52,8 @@ def toy(config: dict[str, Any]) -> Iterator[at.Milestone]:
 
 
 def metrics(config: dict[str, Any], step: int, summed: float) -> dict[str, float]:
+    if config.get("fault") == "evaluate" and step >= 300 and dist.get_rank() == 1:
+        raise RuntimeError("evaluation went wrong")
     loss = float("nan") if config.get("fault") == "nan" and step >= 300 else 1.0
     return {
         METRIC: config.get("rate", 1.0) * step / 1000,
