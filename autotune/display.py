@@ -178,7 +178,7 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
 
 def _conclusion(result: StudyResult) -> str:
     best, baseline = result.best, result.baseline
-    spent = f"{result.spent_seconds:.0f} s of training, set-up and evaluation spent"
+    spent = f"{result.spent_seconds:.0f} s of worker groups spent"
     if best is None:
         return f"No trial reached the target; {spent}."
     text = f"Best: trial {best.number} in {best.seconds:.2f} s"

@@ -275,7 +275,10 @@ def test_a_rank_killed_between_trials_is_told_and_replaced(tmp_path: Path) -> No
         hardware = pool.start(Launch(3, {}, 1))
         assert hardware == Hardware(hardware.device, 2, 1)
         broke = pool.wait(20)
-        assert broke == Broke(3, f"worker died: rank 1 (pid {place.pid} on {place.host})")
+        assert isinstance(broke, Broke)
+        assert broke.trial == 3
+        assert broke.reason == f"worker died: rank 1 (pid {place.pid} on {place.host})"
+        assert "died" in broke.error  # what the cluster says of it
         assert pool.busy() == 0
         until(pool, pool.capacity)
         pool.start(Launch(4, {}, 1))

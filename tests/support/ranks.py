@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from autotune.pools import Launch
-from autotune.pools.rank import Rank, Stretch
+from autotune.pools.rank import Meeting, Rank, Stretch
 
 _HERE: dict[str, Rank] = {}
 
@@ -41,8 +41,8 @@ class Remote:
 
 def _become(train: bytes, path: list[str]) -> None:
     rank = Rank(train, path, 0, 1)
-    place = rank.place("node", "127.0.0.1")
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), place.cores[:1], 30.0)
+    rank.place("node", "127.0.0.1", 1)
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(True, False, 30.0))
     _HERE["rank"] = rank
 
 
