@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -23,8 +24,8 @@ KILLS = 20
 START_SECONDS = 60.0
 
 
-def drive(folder: Path, address: str, nap: float = 0.01) -> subprocess.Popen[str]:
-    command = [sys.executable, driver.__file__, str(folder), address, str(nap)]
+def drive(folder: Path, address: str, nap: float = 0.01, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, driver.__file__, str(folder), address, str(nap), *more]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -42,8 +43,8 @@ def wait_for(folder: Path, lines: int, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def finish(folder: Path, address: str, nap: float = 0.01) -> None:
-    out, error = drive(folder, address, nap).communicate(timeout=120)
+def finish(folder: Path, address: str, nap: float = 0.01, *more: str) -> None:
+    out, error = drive(folder, address, nap, *more).communicate(timeout=120)
     assert out.strip() == "done", error[-2000:]
 
 
@@ -91,6 +92,58 @@ def test_a_driver_killed_at_twenty_random_moments(ray_address: str, fast_path: P
     assert len(lost) >= KILLS // 4
     assert not any(e.broke for e in lost)
     assert any(t.checkpoint and t.attempts > 2 for t in fold(events).values())
+
+
+@pytest.mark.slow
+def test_killed_with_mlflow_on_and_two_trials_at_once(ray_address: str, tmp_path: Path) -> None:
+    """The same MLflow runs go on, and at the end they say what the journal says."""
+    folder, seen = tmp_path / "study", {}
+    for more in (25, 30):
+        process = drive(folder, ray_address, 0.02, "mlflow")
+        wait_for(folder, size(folder) + more, process)
+        process.kill()
+        process.communicate(timeout=30)
+        seen |= runs_of(folder, "KILLED")
+    finish(folder, ray_address, 0.02, "mlflow")
+    runs = runs_of(folder, "FINISHED")
+    assert {number: run.info.run_id for number, run in runs.items()} | seen == {
+        number: run.info.run_id for number, run in runs.items()
+    }
+    trials = fold([e for e in journal.read(folder) if not isinstance(e, Opened | Closed)])
+    assert sorted(runs) == sorted(trials) == list(range(5))
+    for number, trial in trials.items():
+        assert runs[number].data.metrics["time_to_target_seconds"] == trial.seconds
+        assert runs[number].data.tags["autotune.state"] == "REACHED"
+
+
+def runs_of(folder: Path, status: str) -> Any:
+    """Waits until no run of the study is RUNNING; its trials' runs, or only the ids of killed ones.
+
+    The view may be behind for some seconds; that it catches up is what is tested.
+    """
+    from mlflow.tracking import MlflowClient
+
+    end = time.monotonic() + START_SECONDS
+    while not (folder / "mlflow.json").is_file():  # two first openings at once would collide
+        assert time.monotonic() < end, "the view has not begun"
+        time.sleep(0.1)
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        with contextlib.suppress(Exception):  # the store is still being made
+            found = client.search_runs([client.get_experiment_by_name("killed").experiment_id])
+            parent = [r for r in found if r.data.tags["autotune.kind"] == "study"]
+            if len(parent) == 1 and parent[0].info.status == status:
+                break
+    else:
+        raise AssertionError(f"the study's run is not {status} in time")
+    assert not [r for r in found if r.info.status == "RUNNING"]
+    numbers = [int(r.data.tags["autotune.trial"]) for r in found if r not in parent]
+    assert len(numbers) == len(set(numbers)), "one run a trial"
+    by_number = {int(r.data.tags["autotune.trial"]): r for r in found if r not in parent}
+    if status == "KILLED":
+        return {number: run.info.run_id for number, run in by_number.items()}
+    return by_number
 
 
 def test_an_interrupt_saves_what_runs_and_the_study_is_resumable(

@@ -1,4 +1,7 @@
-"""A driver to be killed: `driver.py FOLDER ADDRESS NAP` runs a study of toys, or takes it up."""
+"""A driver to be killed: runs a study of toys, or takes it up.
+
+`driver.py FOLDER ADDRESS NAP [mlflow]`: with MLflow, two trials run at once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import toys
 import autotune as at
 
 
-def experiment(folder: Path) -> at.Experiment:
+def experiment(folder: Path, at_once: int = 1) -> at.Experiment:
     space = at.SearchSpace(
         {
             "rate": at.Float(0.4, 1.0),
@@ -24,23 +27,23 @@ def experiment(folder: Path) -> at.Experiment:
         at.Target(toys.METRIC, 0.95, limit=60),
         baseline={"rate": 0.5},
         failure=at.FailurePolicy(checkpoint_interval=0),
-        scaling=at.Scaling(max_concurrent_trials=1),
+        scaling=at.Scaling(max_concurrent_trials=at_once),
     )
 
 
-def main(folder: Path, address: str, nap: float) -> None:
+def main(folder: Path, address: str, nap: float, mlflow: bool) -> None:
     (folder.parent / "nap").write_text(str(nap))
     result = at.run(
-        experiment(folder),
+        experiment(folder, 2 if mlflow else 1),
         trials=5,
         out=folder,
         sampler="random",
         pruner="none",
-        tracking_uri="off",
+        tracking_uri=None if mlflow else "off",
         ray_address=address or None,
     )
     print(result.ended)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), "mlflow" in sys.argv)
