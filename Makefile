@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 RECIPE ?= search_spaces.digits:lars
-TRIALS ?= 20
+TRIALS ?= 36
 
 .PHONY: demo test lint wheel clean
 

@@ -9,7 +9,7 @@ from search_spaces import _image
 
 PROBLEM = _image.Problem(
     data="digits",
-    setting={"model": "resnet8", "width": 32, "augment": "crop", "milestone": 1536},
+    setting={"model": "resnet8", "width": 32, "augment": "crop", "milestone": 2560},
     batch_size=Int(16, 512, power_of_two=True, log=True),
     horizon=Float(8.0, 80.0, log=True),
     target=Target("val_accuracy", 0.985, limit=30.0),
