@@ -319,17 +319,7 @@ def after(trial: Trial | None, event: Event) -> Trial:
         case Saved(checkpoint=checkpoint):
             return replace(trial, checkpoint=checkpoint)
         case Lost():
-            return replace(
-                _back_at_checkpoint(trial),
-                state=State.RUNNING,
-                reason="",
-                detail="",
-                placed=False,
-                spent_seconds=_spent(trial, event.at),
-                ended_at=None,
-                retries=trial.retries + event.broke,
-                waiting_since=event.at,
-            )
+            return _back_at_checkpoint(trial, event)
         case Ended():
             return replace(
                 trial,
@@ -348,19 +338,29 @@ def _spent(trial: Trial, at: float) -> float:
     return trial.spent_seconds + (at - trial.placed_since if trial.placed else 0.0)
 
 
-def _back_at_checkpoint(trial: Trial) -> Trial:
-    """Drop what came after the checkpoint: it will be done, and reported, again."""
+def _back_at_checkpoint(trial: Trial, event: Lost) -> Trial:
+    """Waiting for a group again; what came after the checkpoint will be done, and reported, again.
+
+    A change decided at the checkpoint's own step is decided anew: the state was saved before it.
+    """
     step = trial.checkpoint.step if trial.checkpoint else -1
     kept = tuple(r for r in trial.reports if r.step <= step)
     before = trial.reports[-1].clock.total if trial.reports else 0.0
     now = kept[-1].clock.total if kept else 0.0
-    seconds = kept[-1].seconds if kept else 0.0
     return replace(
         trial,
+        state=State.RUNNING,
+        reason="",
+        detail="",
+        placed=False,
+        ended_at=None,
         reports=kept,
         changes=tuple((at, change) for at, change in trial.changes if at < step),
-        seconds=seconds,
+        seconds=kept[-1].seconds if kept else 0.0,
         lost_seconds=trial.lost_seconds + before - now,
+        spent_seconds=_spent(trial, event.at),
+        retries=trial.retries + event.broke,
+        waiting_since=event.at,
     )
 
 
