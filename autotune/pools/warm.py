@@ -15,7 +15,6 @@ import threading
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -182,13 +181,14 @@ def _is_dict(name: str) -> bool:
 
 
 def _children() -> int:
-    """Child processes, less the compiler's pool, which torch keeps for the process's life."""
+    """Child processes, less the compiler's pool, which torch keeps for the process's life.
+
+    The kernel's own list of children may miss some while processes come and go; a scan does not.
+    """
     count = 0
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            for child in (thread / "children").read_text().split():
-                command = Path(f"/proc/{child}/cmdline").read_bytes()
-                count += bool(command) and b"compile_worker" not in command
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            count += not any("compile_worker" in part for part in child.cmdline())
     return count
 
 

@@ -79,7 +79,7 @@ class StudyFolder:
         self.write(*(Reported(number, report(s, **metrics)) for s in steps))
 
     def end(self, number: int, state: State, reason: str, seconds: float, error: str = "") -> None:
-        self.write(Ended(number, state, reason, seconds, "detail", error))
+        self.write(Ended(number, state, reason, seconds, "detail", error, at=seconds))
 
     def trial(self, number: int, seconds: float, kind: str = "trial", **begin) -> None:
         """A trial that reached the target."""
