@@ -34,7 +34,6 @@ from autotune.trial import (
     Change,
     Changed,
     Checkpoint,
-    Clock,
     Ended,
     Event,
     Lost,
@@ -170,6 +169,10 @@ class Loop:
 
     def run(self) -> str:
         """Work until nothing is left to do; returns why it ended. Everything is written down."""
+        with _interrupts(self):
+            return self._run()
+
+    def _run(self) -> str:
         self.journal.write(Opened(self.plan.experiment.name, self.at()))
         reason = "error"
         try:
@@ -276,9 +279,13 @@ class Loop:
         if broken:
             self.end(trial.number, State.INFEASIBLE, Stop("constraint", broken))
             return
-        base = trial.checkpoint.clock if trial.checkpoint else Clock()
         launch = Launch(
-            trial.number, trial.config, trial.seed, self.target.clock, trial.checkpoint, base
+            trial.number,
+            trial.config,
+            trial.seed,
+            self.target.clock,
+            trial.checkpoint,
+            trial.saved_clock,
         )
         hardware = self.pool.start(launch)
         at = self.at()
@@ -325,8 +332,7 @@ class Loop:
         self.pool.stop(number, self.checkpoint_path(trial) if keep and signal.can_save else None)
 
     def go_on(self, trial: Trial, can_save: bool) -> None:
-        base = trial.checkpoint.clock if trial.checkpoint else Clock()
-        since = trial.clock.seconds("train") - base.seconds("train")
+        since = trial.clock.seconds("train") - trial.saved_clock.seconds("train")
         due = can_save and since >= self.plan.experiment.failure.checkpoint_interval
         change = None
         if self.plan.controller is not None:
@@ -412,7 +418,7 @@ class Loop:
 
 
 @contextlib.contextmanager
-def interrupts(loop: Loop) -> Iterator[None]:
+def _interrupts(loop: Loop) -> Iterator[None]:
     """SIGINT and SIGTERM once: checkpoint what runs and leave; twice: leave at once.
 
     The loop itself leaves, between two events, so that none is half written down. A third signal

@@ -18,10 +18,9 @@ from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
 from autotune.space import SearchSpace
 from autotune.trackers import journal
-from autotune.trackers.journal import JOURNAL, encode
+from autotune.trackers.journal import JOURNAL, RECORD, encode
 from autotune.trial import Reported, Target
 
-RECORD = "experiment.json"
 _SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
 _PACKAGES = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
 

@@ -13,7 +13,7 @@ from typing import Any
 from autotune import recipes, record
 from autotune.errors import UserError
 from autotune.experiment import Experiment
-from autotune.loop import Controller, Loop, Plan, Watch, interrupts
+from autotune.loop import Controller, Loop, Plan, Watch
 from autotune.pools import Pool
 from autotune.pruners import Pruner, make_pruner
 from autotune.result import StudyResult
@@ -66,12 +66,10 @@ def run(
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     _check(experiment, trials, time_limit, seed)
-    stop, change = make_pruner(_found(pruner, "pruner")), _found(controller, "controller")
-    plan = Plan(experiment, trials, time_limit, seed, stop, change)
+    plan = Plan(experiment, trials, time_limit, seed, *_deciding(pruner, controller))
     asker = _make_sampler(sampler, plan)
-    parts = {"sampler": sampler, "pruner": pruner, "controller": controller}
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
-    told |= {part: _text(given) for part, given in parts.items()}
+    told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     record.check(folder, facts, resume)
@@ -81,8 +79,7 @@ def run(
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
         with _tracking(folder, tracking_uri, room), contextlib.closing(room):
             loop = Loop(plan, folder, journal, room, asker, watch)
-            with interrupts(loop):
-                reason = loop.run()
+            reason = loop.run()
     return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason)
 
 
@@ -106,11 +103,18 @@ def _found(part: Any, what: str) -> Any:
     return part
 
 
-def _text(part: Any) -> str | None:
+def _deciding(pruner: Any, controller: Any) -> tuple[Pruner, Controller | None]:
+    return make_pruner(_found(pruner, "pruner")), _found(controller, "controller")
+
+
+def _named(**parts: Any) -> dict[str, str | None]:
     """What `experiment.json` says of a sampler, pruner or controller."""
-    if part is None or isinstance(part, str):
-        return part
-    return f"<{getattr(part, '__qualname__', type(part).__qualname__)}>"
+    return {
+        what: part
+        if part is None or isinstance(part, str)
+        else f"<{getattr(part, '__qualname__', type(part).__qualname__)}>"
+        for what, part in parts.items()
+    }
 
 
 def _make_sampler(sampler: str | Any, plan: Plan) -> Sampler:

@@ -182,6 +182,11 @@ class Trial:
         return self.seconds if self.state is State.REACHED else None
 
     @property
+    def saved_clock(self) -> Clock:
+        """Where the seconds went up to the checkpoint; all zero without one."""
+        return self.checkpoint.clock if self.checkpoint else Clock()
+
+    @property
     def clock(self) -> Clock:
         """Where the seconds went up to the last report."""
         spent = self.reports[-1].clock if self.reports else Clock()

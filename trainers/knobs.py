@@ -22,11 +22,7 @@ def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
     options = {k: v(0.0) if callable(v) else v for k, v in settings.options.items()}
     if "beta1" in options:
         options["betas"] = options.pop("beta1"), options.pop("beta2")
-    options["weight_decay"] = 1.0  # tells the groups that decay from those that never do
-    optimizer = make_optimizer(settings.optimizer, model, lr=0.0, **options)
-    for group in optimizer.param_groups:
-        group["decays"] = group["weight_decay"] > 0
-    return optimizer
+    return make_optimizer(settings.optimizer, model, lr=0.0, **options)
 
 
 class Knobs:

@@ -202,8 +202,8 @@ class RayPool:
 
     def _take(self, arrived: _Arrived) -> bool:
         """File an answer; whether the group's turn is over."""
-        group = self._groups[arrived.group]
-        if arrived.turn != group.turn:
+        group = self._groups.get(arrived.group)
+        if group is None or arrived.turn != group.turn:  # given up, or replaced since
             return False
         group.answers[arrived.rank] = arrived.answer
         if len(group.answers) == self._scaling.num_workers:

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.schedule_plot import draw
-from autotune.trackers.journal import JOURNAL
+from autotune.trackers.journal import JOURNAL, RECORD
 from autotune.trackers.story import Story
 from autotune.trackers.view import (
-    EXPERIMENT,
     STUDY,
     Facts,
     Point,
@@ -187,7 +186,7 @@ class Copier:
         if trial is None:
             best = self._story.best_json()
             if over or best != self._best:
-                self._upload_study(store, [EXPERIMENT, JOURNAL] if over else [EXPERIMENT])
+                self._upload_study(store, [RECORD, JOURNAL] if over else [RECORD])
                 self._best = best
         elif trial.ended and self._uploaded.get(number) != trial.ended_at:
             self._upload_trial(store, trial)

@@ -36,6 +36,7 @@ from autotune.trial import (
 )
 
 JOURNAL = "journal.jsonl"
+RECORD = "experiment.json"  # beside it: what the run resolved
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from typing import Any
 
 from autotune.errors import UserError
 from autotune.schedules import Constant
-from autotune.trackers.journal import encode
+from autotune.trackers.journal import RECORD, encode
 from autotune.trial import Config, Report, State, Target, Trial
 
-EXPERIMENT = "experiment.json"
 STUDY = -1  # stands for the study's own run where a trial's number stands for the trial's
 INTERRUPTED = "interrupted"
 _KNOBS = ("lr", "batch_size", "momentum")
@@ -66,14 +65,14 @@ def read_facts(folder: Path) -> Facts:
     """
     own = ("name", "study_id", "target")
     try:
-        data = json.loads((folder / EXPERIMENT).read_bytes())
+        data = json.loads((folder / RECORD).read_bytes())
         target = Target(**data["target"])
         others = {
             k: text(v) for k, v in data.items() if k not in own and isinstance(v, str | int | float)
         }
         return Facts(str(data["name"]), str(data["study_id"]), target, others)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{folder / EXPERIMENT} cannot be read: {error!r:.200}") from None
+        raise UserError(f"{folder / RECORD} cannot be read: {error!r:.200}") from None
 
 
 def reported(config: Config, report: Report, last: Report | None) -> dict[str, float]:

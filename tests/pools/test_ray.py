@@ -317,6 +317,18 @@ def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
     assert [t.state for t in result.trials] == [State.REACHED] * 3
 
 
+def test_an_answer_for_a_given_up_group_is_dropped() -> None:
+    """Its processes may still answer, or be told as dead, after the pool has let it go."""
+    pool = RayPool(toy, at.Scaling(max_concurrent_trials=1))
+    try:
+        until(pool, pool.capacity)
+        pool._inbox.put(ray_module._Arrived(99, 1, 0, RuntimeError("late")))
+        assert pool.wait(0.2) is None
+        assert pool.capacity() == 1
+    finally:
+        pool.close()
+
+
 def test_a_trainer_that_workers_cannot_load_ends_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
