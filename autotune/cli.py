@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.errors import StudyError, UserError
-from autotune.space import unknown
+from autotune.errors import StudyError, UserError, unknown
 
 DONE, USER, UNREACHED, BROKEN, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -93,7 +92,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def resume_command(options: argparse.Namespace) -> int:
-    from autotune import recipes, record
+    from autotune import recipes, record, replay
     from autotune.trackers.mirror import catch_up
 
     held = record.load(options.folder)
@@ -107,6 +106,11 @@ def resume_command(options: argparse.Namespace) -> int:
     options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
     options.ray_address = options.ray_address or held.get("ray_address")
     _check_tracking(options.tracking_uri)
+    exported = replay.source(held)
+    if exported is not None:
+        return _replay(
+            replay.read(exported), options.folder, options.trials or held["trials"], options
+        )
     if _ended(options.folder, options.trials or held["trials"]):
         if options.tracking_uri != "off":
             catch_up(options.folder, options.tracking_uri, 60.0)
@@ -147,7 +151,7 @@ def best_command(options: argparse.Namespace) -> int:
     if result.best is None:
         if options.json:
             print("null")
-        _say(f"no trial has reached {result.target.metric} {result.target.value:g} yet")
+        _say(f"{_not_reached(result)} yet")
         return UNREACHED
     best = display.best(result)
     if options.json:
@@ -158,6 +162,31 @@ def best_command(options: argparse.Namespace) -> int:
 
 
 def export_command(options: argparse.Namespace) -> int:
+    if options.to is None and options.optuna is None:
+        raise UserError("export needs --to OUT for a trial, or --optuna URL for the whole study")
+    if options.trial is not None and options.to is None:
+        raise UserError("--trial is the trial to export --to OUT; --optuna takes them all")
+    if options.optuna is not None:
+        _export_study(options)
+    return _export_trial(options) if options.to is not None else DONE
+
+
+def _export_trial(options: argparse.Namespace) -> int:
+    from autotune import export
+
+    result = _result(options.folder)
+    trial = export.choose(result, options.trial)
+    if trial is None:
+        _say(f"{_not_reached(result)}: name a trial with --trial N")
+        return UNREACHED
+    told = export.export(options.folder, trial, options.to)
+    _say(f"wrote trial {trial.number} to {options.to}")
+    if told["train"] is None:
+        _say('its trainer has no name to be found by: set "train" in its trial.json')
+    return DONE
+
+
+def _export_study(options: argparse.Namespace) -> None:
     from autotune import recipes, record
     from autotune.samplers import optuna
 
@@ -167,7 +196,14 @@ def export_command(options: argparse.Namespace) -> int:
     space = recipes.load(held["recipe"]).space
     count = optuna.export(result.trials, space, result.target, options.optuna, held["name"])
     _say(f"wrote {count} trials as the Optuna study {held['name']!r}")
-    return DONE
+
+
+def replay_command(options: argparse.Namespace) -> int:
+    from autotune import replay
+
+    exported = replay.read(options.export)
+    default = Path("studies") / f"{exported.study}-replay"
+    return _replay(exported, options.out or default, options.repeats, options)
 
 
 def ui_command(options: argparse.Namespace) -> int:
@@ -204,6 +240,28 @@ def doctor_command(options: argparse.Namespace) -> int:
 def _study(
     experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]
 ) -> int:
+    return _finish(_run(experiment, out, options, settings), options)
+
+
+def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace) -> int:
+    """Measure an exported trial anew in the study folder `out`, and print what came of it."""
+    from autotune import replay
+
+    settings = replay.settings(exported, repeats)
+    result = _run(replay.experiment(exported), out, options, settings)
+    told = replay.document(exported, result)
+    if options.json:
+        print(json.dumps(told, allow_nan=False))
+    else:
+        replay.print_document(told, sys.stdout)
+    if result.ended == "interrupted":
+        _say(f"interrupted; go on with: autotune resume {out}")
+        return INTERRUPTED
+    return DONE if told["reached"] else UNREACHED
+
+
+def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]) -> Any:
+    """The result of the study, whose progress is shown while it runs."""
     from autotune import display
     from autotune.study import run
 
@@ -211,7 +269,7 @@ def _study(
     limit = duration(options.time_limit) if options.time_limit is not None else None
     with _only_json(options.json), display.progress(experiment, settings["trials"]) as watch:
         try:
-            result = run(
+            return run(
                 experiment,
                 **settings,
                 time_limit=limit,
@@ -224,7 +282,6 @@ def _study(
             if (out / "journal.jsonl").is_file():
                 _say(f"go on with: autotune resume {out}")
             raise
-    return _finish(result, options)
 
 
 def _check_tracking(uri: str | None) -> None:
@@ -253,6 +310,10 @@ def _result(folder: Path) -> Any:
     from autotune import record, result
 
     return result.read(folder, record.target(folder))
+
+
+def _not_reached(result: Any) -> str:
+    return f"no trial has reached {result.target.metric} {result.target.value:g}"
 
 
 def _ended(folder: Path, trials: int) -> bool:
@@ -346,8 +407,24 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
     "best": (best_command, "the fastest trial's configuration", [_FOLDER, _JSON]),
     "export": (
         export_command,
-        "write a study into an Optuna storage, for optuna-dashboard",
-        [_FOLDER, ("--optuna", {"metavar": "URL", "required": True, "help": "sqlite:///FILE.db"})],
+        "write a trial as a folder that trains alone, or a study into an Optuna storage",
+        [
+            _FOLDER,
+            ("--to", {"metavar": "OUT", "type": Path, "help": "a new folder, for one trial"}),
+            ("--trial", {"metavar": "N", "type": _count, "help": "which one (the best)"}),
+            ("--optuna", {"metavar": "URL", "help": "sqlite:///FILE.db, for optuna-dashboard"}),
+        ],
+    ),
+    "replay": (
+        replay_command,
+        "train an exported trial again: compare its losses, measure its time anew",
+        [
+            ("export", {"metavar": "OUT", "type": Path, "help": "what export --to OUT wrote"}),
+            ("--repeats", {"metavar": "N", "type": _count, "default": 3, "help": "in all (3)"}),
+            ("--out", {"metavar": "DIR", "type": Path,
+                       "help": "the study folder (studies/NAME-replay)"}),
+            *_WHERE,
+        ],
     ),
     "ui": (ui_command, "open MLflow's UI on a study, on loopback", [_FOLDER]),
     "doctor": (doctor_command, "check this machine: torch, Ray, MLflow, cores, GPUs", [_JSON]),

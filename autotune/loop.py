@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from autotune.errors import StudyError, UserError
+from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
 from autotune.samplers import Sampler
-from autotune.space import unknown
 from autotune.trackers.journal import Closed, Journal, Opened, plain
 from autotune.trial import (
     CUT,
@@ -60,7 +59,10 @@ Watch = Callable[[Event, Mapping[int, Trial]], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a driver has to do: the experiment, how much of it, and who decides."""
+    """What a driver has to do: the experiment, how much of it, and who decides.
+
+    `seeds`, if given, are those of its trials, one for each, and make them confirmations.
+    """
 
     experiment: Experiment
     trials: int
@@ -68,6 +70,7 @@ class Plan:
     seed: int
     pruner: Pruner
     controller: Controller | None
+    seeds: Sequence[int] = ()
 
 
 def judge(
@@ -267,6 +270,8 @@ class Loop:
                 return None
             config = experiment.space.config(params)
         seed = trial_seed(self.plan.seed, number)
+        if self.plan.seeds:
+            kind, params, seed = "confirm", None, self.plan.seeds[number]
         try:
             config = plain(config)
         except (ValueError, TypeError) as error:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autotune.errors import UserError
-from autotune.space import unknown
+from autotune.errors import UserError, unknown
 from autotune.trial import Stop, Target, Trial, incumbent
 
 Pruner = Callable[[Trial, Sequence[Trial], Target], Stop | None]

@@ -17,9 +17,8 @@ from types import ModuleType
 from typing import Any
 
 import autotune
-from autotune.errors import UserError
+from autotune.errors import UserError, unknown
 from autotune.experiment import Experiment
-from autotune.space import unknown
 
 _FILE_PREFIX = "autotune_recipe_"
 

@@ -22,6 +22,7 @@ from autotune.trackers.journal import JOURNAL, RECORD, encode
 from autotune.trial import Reported, Target
 
 _SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
+_SPACE_MODULES = ("autotune.parameters", "autotune.schedule_space")
 _PACKAGES = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
 
 
@@ -60,7 +61,7 @@ def describe(space: SearchSpace) -> dict[str, Any]:
     """A search space as JSON types: each entry with its kind and its settings."""
 
     def entry(value: Any) -> Any:
-        if type(value).__module__ != "autotune.space":
+        if type(value).__module__ not in _SPACE_MODULES:
             return encode(value)
         settings = {f.name: entry(getattr(value, f.name)) for f in fields(value)}
         return {"kind": type(value).__name__, **settings}

@@ -6,174 +6,46 @@ A sampler sees a flat point, `{"lr.peak": 0.1, "batch_size": 128}`; a trainer se
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
 from typing import Any
 
 from autotune import schedules
-from autotune.errors import UserError
+from autotune.errors import UserError, unknown
+from autotune.parameters import (
+    Choice,
+    Fixed,
+    Float,
+    Int,
+    Parameter,
+    When,
+    active,
+    allowed,
+    drawn,
+    options,
+    say_when,
+    wanted_values,
+)
+from autotune.schedule_space import ScheduleSpace, following, mirrored, with_momentum
 from autotune.trial import Config, Params
 
+__all__ = [
+    "Choice",
+    "Constraint",
+    "Fixed",
+    "Float",
+    "Int",
+    "Parameter",
+    "ScheduleSpace",
+    "SearchSpace",
+    "Size",
+]
+
 RESERVED = ("seed", "state")
-When = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Float:
-    """A real number in [low, high], both included; `log` searches its logarithm.
-
-    `when={"optimizer": ("lars", "lamb")}` makes it exist only if the named parameter, declared
-    before it, has (one of) the given value(s).
-    """
-
-    low: float
-    high: float
-    _: KW_ONLY
-    log: bool = False
-    when: When | None = None
-
-    def __post_init__(self) -> None:
-        _check_range("Float", self.low, self.high, self.log)
-
-    def check(self, value: Any) -> str:
-        """Why `value` is not allowed, or an empty string."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return "a number"
-        inside = self.low <= value <= self.high
-        return "" if inside else f"a number from {self.low:g} to {self.high:g}"
-
-
-@dataclass(frozen=True)
-class Int:
-    """A whole number in [low, high], both included, in steps of `step` from `low`.
-
-    `power_of_two` allows only powers of two.
-    """
-
-    low: int
-    high: int
-    _: KW_ONLY
-    log: bool = False
-    step: int = 1
-    power_of_two: bool = False
-    when: When | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("low", "high", "step"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"Int {name} must be a whole number but got {value!r}")
-        _check_range("Int", self.low, self.high, self.log)
-        if self.step < 1 or (self.log and self.step != 1):
-            raise ValueError(f"Int step must be >= 1, and 1 when log, but got {self.step!r}")
-        if self.power_of_two and (not _is_power(self.low) or not _is_power(self.high)):
-            raise ValueError(
-                f"Int({self.low}, {self.high}, power_of_two=True): both ends must be powers of two"
-            )
-
-    def check(self, value: Any) -> str:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return "a whole number"
-        inside = self.low <= value <= self.high
-        if self.power_of_two and not (inside and _is_power(value)):
-            return f"a power of two from {self.low} to {self.high}"
-        on_grid = (value - self.low) % self.step == 0
-        stepped = f" in steps of {self.step}" if self.step > 1 else ""
-        return (
-            "" if inside and on_grid else f"a whole number from {self.low} to {self.high}{stepped}"
-        )
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of several values: strings, numbers, booleans or None."""
-
-    options: tuple[Any, ...]
-    _: KW_ONLY
-    when: When | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.options, str) or not isinstance(self.options, Iterable):
-            raise ValueError(f"Choice needs a list of options but got {self.options!r}")
-        object.__setattr__(self, "options", tuple(self.options))
-        if not self.options:
-            raise ValueError("Choice needs at least one option but got none")
-        if len(set(map(repr, self.options))) < len(self.options):
-            raise ValueError(f"Choice options must differ but got {self.options!r}")
-        for option in self.options:
-            if option is not None and not isinstance(option, str | int | float):
-                raise ValueError(
-                    f"Choice options must be strings, numbers, booleans or None but got {option!r}"
-                )
-            if isinstance(option, float) and not math.isfinite(option):
-                raise ValueError(f"Choice options must be finite but got {option!r}")
-
-    def check(self, value: Any) -> str:
-        return "" if value in self.options else f"one of {', '.join(map(repr, self.options))}"
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A value that is not searched but belongs to the configuration."""
-
-    value: Any
-    _: KW_ONLY
-    when: When | None = None
-
-
-Parameter = Float | Int | Choice
-
-
-@dataclass(frozen=True)
-class ScheduleSpace:
-    """A schedule, searched by searching its fields; in the configuration, a ready value.
-
-    The schedule warms up linearly from 0 for the share `warmup` of the horizon, then runs from
-    `peak` to `final * peak` in the shape `family` (names of `schedules.FAMILIES`). Each field is a
-    parameter, or a value that stays. As flat parameters they are `NAME.family`, `NAME.peak`, ...
-    """
-
-    peak: Float | Int | float
-    _: KW_ONLY
-    family: Choice | str = "cosine"
-    final: Float | float = 0.0
-    warmup: Float | float = 0.0
-    when: When | None = None
-
-    def __post_init__(self) -> None:
-        names = self.family.options if isinstance(self.family, Choice) else (self.family,)
-        for name in names:
-            if name not in schedules.FAMILIES:
-                raise ValueError(unknown("schedule family", name, schedules.FAMILIES))
-        low, high = _bounds(self.warmup)
-        if not 0 <= low <= high < 1:
-            raise ValueError(f"ScheduleSpace warmup must lie in [0, 1) but got {self.warmup!r}")
-        for name in names:
-            for peak, final in product(_bounds(self.peak), _bounds(self.final)):
-                try:
-                    self.build({"family": name, "peak": peak, "final": final, "warmup": low})
-                except ValueError as error:
-                    at = f"with peak {peak!r} and final {final!r}"
-                    raise ValueError(f"ScheduleSpace {name} {at}: {error}") from None
-
-    def fields(self) -> dict[str, Parameter | Fixed]:
-        """Its parameters by field name, in the order in which they are drawn."""
-        named = {k: getattr(self, k) for k in ("family", "peak", "final", "warmup")}
-        return {
-            k: replace(v, when=self.when)
-            if isinstance(v, Float | Int | Choice)
-            else Fixed(v, when=self.when)
-            for k, v in named.items()
-        }
-
-    def build(self, values: Mapping[str, Any]) -> schedules.Schedule:
-        """The schedule that the drawn fields stand for."""
-        peak = values["peak"]
-        shape = schedules.FAMILIES[values["family"]](peak, peak * values["final"])
-        return schedules.warmed(shape, values["warmup"])
+_COUPLINGS = ("mirrors", "follows", "effective")
 
 
 @dataclass(frozen=True)
@@ -182,6 +54,28 @@ class Constraint:
 
     text: str
     holds: Callable[[Config], bool]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a search space is.
+
+    Args:
+        shapes: combinations of the values on which the existence of other parameters depends.
+        least, most: the fewest and the most parameters that one point has.
+        points: how many points there are, infinite where a real number is searched.
+    """
+
+    shapes: int
+    least: int
+    most: int
+    points: float
+
+    def __str__(self) -> str:
+        shapes = f"{self.shapes} shape{'s' if self.shapes > 1 else ''}"
+        each = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+        points = "infinitely many" if math.isinf(self.points) else f"{self.points:.0f}"
+        return f"{shapes} with {each} parameters, {points} points"
 
 
 @dataclass(frozen=True)
@@ -212,30 +106,105 @@ class SearchSpace:
                 raise ValueError(
                     f"{name} must be a Float, Int, Choice, Fixed or ScheduleSpace but got {entry!r}"
                 )
+        self._check_couplings()
         known: dict[str, Parameter | Fixed] = {}
-        for name, parameter in self._leaves():
+        for name, parameter in self._leaves:
             _check_when(name, parameter.when, known)
             known[name] = parameter
 
+    def _check_couplings(self) -> None:
+        for name, entry in self.entries.items():
+            for coupling in _COUPLINGS if isinstance(entry, ScheduleSpace) else ():
+                other = getattr(entry, coupling)
+                if other is not None and (other not in self.entries or other == name):
+                    others = set(self.entries) - {name}
+                    raise ValueError(f"{name}: {coupling}: {unknown('entry', other, others)}")
+
+    @cached_property
     def _leaves(self) -> list[tuple[str, Parameter | Fixed]]:
         leaves: list[tuple[str, Parameter | Fixed]] = []
         for name, entry in self.entries.items():
             if isinstance(entry, ScheduleSpace):
-                leaves += [(f"{name}.{field}", p) for field, p in entry.fields().items()]
+                leaves += entry.parameters(name, self._changes(entry.follows)).items()
             else:
                 leaves.append((name, entry))
         return leaves
 
+    def _changes(self, followed: str | None) -> When | None:
+        """When the schedule that another follows is not constant; None: never."""
+        entry = self.entries.get(followed or "")
+        if not isinstance(entry, ScheduleSpace):
+            return None
+        changing = tuple(f for f in entry.families if f != "constant")
+        return {f"{followed}.family": changing} if changing else None
+
     def parameters(self) -> dict[str, Parameter]:
         """The searched parameters by flat name, parents before children."""
-        return {n: p for n, p in self._leaves() if not isinstance(p, Fixed)}
+        return {n: p for n, p in self._leaves if not isinstance(p, Fixed)}
+
+    def size(self) -> Size:
+        """How large the space is.
+
+        >>> print(SearchSpace({"lr": Float(0, 1), "n": Int(1, 4), "o": Choice("ab")}).size())
+        1 shape with 3 parameters, infinitely many points
+        """
+        leaves = [(n, p) for n, p in self._leaves if not isinstance(p, Fixed)]
+        parents = {parent for _, p in self._leaves for parent in p.when or {}}
+        counted = list(self._counted(self._leaves, parents, {}, 0, 1))
+        searched = [count for count, _ in counted]
+        if not leaves:
+            return Size(1, 0, 0, 1)
+        return Size(len(counted), min(searched), max(searched), sum(n for _, n in counted))
+
+    def _counted(
+        self,
+        leaves: Sequence[tuple[str, Parameter | Fixed]],
+        parents: set[str],
+        values: dict[str, Any],
+        searched: int,
+        points: float,
+    ) -> Iterator[tuple[int, float]]:
+        """For each combination of what others depend on: parameters searched, and points."""
+        for i, (name, parameter) in enumerate(leaves):
+            if not active(parameter.when, values):
+                continue
+            if isinstance(parameter, Fixed):
+                values = {**values, name: parameter.value}
+            elif name not in parents:
+                searched, points = searched + 1, points * _count(parameter)
+            elif isinstance(parameter, Float):
+                values, searched, points = {**values, name: None}, searched + 1, math.inf
+            else:
+                for value in options(parameter):
+                    rest = leaves[i + 1 :], parents, {**values, name: value}
+                    yield from self._counted(*rest, searched + 1, points)
+                return
+        yield searched, points
+
+    def sample(self, count: int, seed: int = 0) -> list[Params]:
+        """Points drawn at random, the same for the same seed."""
+        random = Random(seed)
+        return [self.suggest(lambda _, parameter: drawn(parameter, random)) for _ in range(count)]
+
+    def duplicates(self, points: Sequence[Params]) -> list[tuple[int, ...]]:
+        """Groups of points, by index, whose configurations mean the same.
+
+        Schedules mean the same if they give the same values at all of a thousand places, however
+        they are written: a polynomial of power 1 is a line.
+        """
+        groups: dict[Any, list[int]] = {}
+        for i, point in enumerate(points):
+            config = self.config(point)
+            key = tuple((name, _meaning(value)) for name, value in config.items())
+            groups.setdefault(key, []).append(i)
+        return [tuple(group) for group in groups.values() if len(group) > 1]
 
     def suggest(self, draw: Callable[[str, Parameter], Any]) -> Params:
         """A point: `draw` is asked for each parameter whose condition holds, in order."""
         values: dict[str, Any] = {}
         point: dict[str, Any] = {}
-        for name, parameter in self._leaves():
-            if not _active(parameter.when, values):
+        for name, parameter in self._leaves:
+            if not active(parameter.when, values):
                 continue
             if isinstance(parameter, Fixed):
                 values[name] = parameter.value
@@ -246,17 +215,37 @@ class SearchSpace:
     def config(self, params: Params) -> dict[str, Any]:
         """The configuration that a point stands for: fixed values added, schedules built."""
         values: dict[str, Any] = {}
-        for name, parameter in self._leaves():
-            if _active(parameter.when, values):
+        for name, parameter in self._leaves:
+            if active(parameter.when, values):
                 values[name] = parameter.value if isinstance(parameter, Fixed) else params[name]
-        config: dict[str, Any] = {}
-        for name, entry in self.entries.items():
-            if not isinstance(entry, ScheduleSpace):
-                if name in values:
-                    config[name] = values[name]
-            elif f"{name}.peak" in values:
-                config[name] = entry.build({f: values[f"{name}.{f}"] for f in entry.fields()})
-        return config
+        config = {name: values[name] for name in self.entries if name in values}
+        config |= self._schedules(values)
+        return {name: config[name] for name in self.entries if name in config}
+
+    def _schedules(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The schedules that drawn values stand for: each by itself, then what couples them."""
+        spaces = {
+            name: (entry, _fields_of(name, values))
+            for name, entry in self.entries.items()
+            if isinstance(entry, ScheduleSpace) and f"{name}.family" in values
+        }
+        built: dict[str, Any] = {
+            name: space.build(own)
+            for name, (space, own) in spaces.items()
+            if own["family"] != "mirror"
+        }
+        alone = {**values, **built}
+        for name, (space, own) in spaces.items():
+            if own["family"] == "mirror":
+                of = alone.get(str(space.mirrors), own["peak"])
+                built[name] = mirrored(own, of)
+        known = {**values, **built}
+        for name, (space, own) in spaces.items():
+            if space.effective in known:
+                built[name] = with_momentum(built[name], known[space.effective])
+            if "rule" in own:
+                built[name] = following(built[name], known[str(space.follows)], own["rule"])
+        return built
 
     def check(self, params: Params) -> Params:
         """`params` with nothing missing, nothing unknown, and every value inside its range.
@@ -271,7 +260,7 @@ class SearchSpace:
 
         def given(name: str, parameter: Parameter) -> Any:
             if name not in params:
-                raise ValueError(f"{name} is missing: it must be {_allowed(parameter)}")
+                raise ValueError(f"{name} is missing: it must be {allowed(parameter)}")
             value = params[name]
             if parameter.check(value):
                 raise ValueError(f"{name} must be {parameter.check(value)} but got {value!r}")
@@ -281,7 +270,7 @@ class SearchSpace:
         for name in params:
             if name not in point:
                 when = parameters[name].when
-                raise ValueError(f"{name} is given but exists only when {_say(when)}")
+                raise ValueError(f"{name} is given but exists only when {say_when(when)}")
         return point
 
     def complete(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], Params | None]:
@@ -305,8 +294,11 @@ class SearchSpace:
         for name in given:
             if name not in self.entries:
                 raise ValueError(f"{name} is part of a point, and the rest is a configuration")
-        defaults = {n: e.value for n, e in self.entries.items() if isinstance(e, Fixed)}
-        return {**defaults, **{k: self._ready(k, v) for k, v in given.items()}}, None
+        config: dict[str, Any] = {k: self._ready(k, v) for k, v in given.items()}
+        for name, entry in self.entries.items():
+            if isinstance(entry, Fixed) and active(entry.when, config):
+                config.setdefault(name, entry.value)
+        return {name: config[name] for name in self.entries if name in config}, None
 
     def _ready(self, name: str, value: Any) -> Any:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -330,27 +322,7 @@ class SearchSpace:
         return ""
 
     def _fixed(self) -> dict[str, Any]:
-        return {n: p.value for n, p in self._leaves() if isinstance(p, Fixed)}
-
-
-def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
-    """One line for a mistyped name: what was given, the nearest right name, what is allowed."""
-    names = sorted(set(allowed))
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {what} {name!r}{hint} (allowed: {', '.join(names)})"
-
-
-def _check_range(kind: str, low: float, high: float, log: bool) -> None:
-    for name, value in (("low", low), ("high", high)):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{kind} {name} must be a number but got {value!r}")
-        if not math.isfinite(value):
-            raise ValueError(f"{kind} {name} must be finite but got {value!r}")
-    if low > high:
-        raise ValueError(f"{kind}({low!r}, {high!r}) is an empty range: low is above high")
-    if log and low <= 0:
-        raise ValueError(f"{kind}({low!r}, {high!r}, log=True) needs low above 0")
+        return {n: p.value for n, p in self._leaves if isinstance(p, Fixed)}
 
 
 def _check_when(name: str, when: When | None, known: Mapping[str, Parameter | Fixed]) -> None:
@@ -362,34 +334,20 @@ def _check_when(name: str, when: When | None, known: Mapping[str, Parameter | Fi
         parameter = known[parent]
         if isinstance(parameter, Fixed):
             continue
-        for value in _values(wanted):
+        for value in wanted_values(wanted):
             if parameter.check(value):
                 raise ValueError(f"{name}: when: {parent} can never be {value!r}")
 
 
-def _active(when: When | None, values: Mapping[str, Any]) -> bool:
-    return all(k in values and values[k] in _values(v) for k, v in (when or {}).items())
+def _fields_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The drawn fields of one schedule, by field name."""
+    start = f"{name}."
+    return {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)}
 
 
-def _values(wanted: Any) -> tuple[Any, ...]:
-    return tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+def _count(parameter: Parameter) -> float:
+    return math.inf if isinstance(parameter, Float) else len(options(parameter))
 
 
-def _say(when: When | None) -> str:
-    return " and ".join(
-        f"{k} is {' or '.join(map(repr, _values(v)))}" for k, v in (when or {}).items()
-    )
-
-
-def _allowed(parameter: Parameter) -> str:
-    if isinstance(parameter, Choice):
-        return parameter.check(object())
-    return f"a number from {parameter.low:g} to {parameter.high:g}"
-
-
-def _bounds(value: Float | Int | float) -> tuple[float, float]:
-    return (value.low, value.high) if isinstance(value, Float | Int) else (value, value)
-
-
-def _is_power(value: int) -> bool:
-    return value > 0 and value & (value - 1) == 0
+def _meaning(value: Any) -> Any:
+    return schedules.meaning(value) if isinstance(value, schedules.Schedule) else repr(value)

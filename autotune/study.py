@@ -6,6 +6,7 @@ The only room that knows all protocols. What then happens is told in `autotune.l
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def run(
     tracking_uri: str | None = None,
     ray_address: str | None = None,
     seed: int = 0,
+    seeds: Sequence[int] = (),
     resume: bool = True,
     recipe: str | None = None,
     watch: Watch | None = None,
@@ -54,6 +56,8 @@ def run(
             (none on a virtual clock); "off" for none.
         ray_address: a Ray cluster's address; by default Ray is started on this machine.
         seed: of the sampler and, with the trial's number, of each trial.
+        seeds: of the trials themselves, one for each, when all are repeats of one configuration
+            (`kind` "confirm", as in a replay).
         resume: go on with the study that the folder holds; False refuses such a folder.
         recipe: where the experiment comes from, kept for `autotune resume`.
         watch: called after each event with the event and all trials, to display them.
@@ -66,7 +70,9 @@ def run(
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     _check(experiment, trials, time_limit, seed)
-    plan = Plan(experiment, trials, time_limit, seed, *_deciding(pruner, controller))
+    if seeds and len(seeds) < trials:
+        raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
+    plan = Plan(experiment, trials, time_limit, seed, *_deciding(pruner, controller), tuple(seeds))
     asker = _make_sampler(sampler, plan)
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)

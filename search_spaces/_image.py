@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.experiment import Experiment, Scaling
+from autotune.schedule_space import RULES
 from autotune.space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.trial import Target
 from trainers.data import FILES, require_data
@@ -44,6 +45,19 @@ LAMB_BASELINE: Mapping[str, Any] = {
 }
 """The usual settings of each optimizer; batch size and horizon are the problem's."""
 
+SCHEDULES_BASELINE: Mapping[str, Any] = {
+    "batch_size.family": "constant",
+    "momentum.family": "constant",
+    "momentum.peak": 0.9,
+    "lr.family": "cosine",
+    "lr.peak": 1.0,
+    "lr.final": 0.001,
+    "lr.warmup": 0.05,
+    "weight_decay": 5e-4,
+    "label_smoothing": 0.0,
+}
+"""`SGD_BASELINE` as a point of `schedules`, where the peak is an effective learning rate."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -56,6 +70,8 @@ class Problem:
         horizon: the lengths of the schedules to search, in epochs.
         target: what trials race to.
         scaling: what a trial runs on.
+        image_size: the sizes to train at, of which the greatest is the images' own; None for a
+            model that takes one size only.
     """
 
     data: str
@@ -64,11 +80,19 @@ class Problem:
     horizon: Float
     target: Target
     scaling: Scaling
+    image_size: Int | None = None
 
     def experiment(
-        self, optimizer: str, entries: Mapping[str, Entry], baseline: Mapping[str, Any]
+        self,
+        optimizer: str,
+        entries: Mapping[str, Entry],
+        baseline: Mapping[str, Any],
+        name: str = "",
     ) -> Experiment:
         """The experiment that searches `entries`, the batch size and the horizon.
+
+        Args:
+            name: of the recipe; the optimizer's by default.
 
         Raises:
             FileNotFoundError: the data set is not there; in one line, where it belongs.
@@ -77,9 +101,9 @@ class Problem:
         if self.data in FILES:
             setting["data_dir"] = str(require_data(self.data))
         fixed = {key: Fixed(value) for key, value in setting.items()}
-        searched = {**entries, "batch_size": self.batch_size, "horizon": self.horizon}
+        searched = {"horizon": self.horizon, "batch_size": self.batch_size, **entries}
         return Experiment(
-            name=f"{self.data}-{optimizer}",
+            name=f"{self.data}-{name or optimizer}",
             train=train,
             space=SearchSpace({**fixed, **searched}),
             target=self.target,
@@ -130,3 +154,45 @@ def lamb(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
         "trust_max": Choice((None, 10.0, 1.0)),
     }
     return problem.experiment("lamb", entries, baseline)
+
+
+def schedules(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
+    """SGD with a schedule for every knob: learning rate, batch size, momentum and image size.
+
+    What is searched as `lr.peak` is the effective learning rate, lr / (1 - momentum). The learning
+    rate may follow the batch size, and the momentum move against the learning rate.
+    """
+    grown: dict[str, Any] = {
+        "family": Choice(("constant", "staircase")),
+        "knots": Int(1, 2),
+        "direction": "rising",
+    }
+    entries: dict[str, Entry] = {
+        "nesterov": Fixed(True),
+        "batch_size": ScheduleSpace(problem.batch_size, **grown),
+        "momentum": ScheduleSpace(
+            Float(0.8, 0.98),
+            family=Choice(("constant", "mirror")),
+            final=Float(0.8, 1.0),
+            mirrors="lr",
+        ),
+        "lr": ScheduleSpace(
+            Float(0.1, 10.0, log=True),
+            family=Choice(("linear", "cosine", "one_cycle", "wsd", "piecewise", "constant")),
+            final=Float(0.001, 0.3, log=True),
+            warmup=Float(0.0, 0.4),
+            decay=Float(0.1, 0.6),
+            peak_at=Float(0.1, 0.6),
+            follows="batch_size",
+            rule=Choice(tuple(RULES)),
+            effective="momentum",
+        ),
+        "weight_decay": Float(1e-5, 1e-2, log=True),
+        "label_smoothing": Float(0.0, 0.2),
+    }
+    if problem.image_size is not None:
+        sizes = {**grown, "knots": 1}
+        entries["image_size"] = ScheduleSpace(problem.image_size, **sizes)
+        full = {"image_size.family": "constant", "image_size.peak": problem.image_size.high}
+        baseline = {**full, **baseline}
+    return problem.experiment("sgd", entries, baseline, "schedules")

@@ -21,6 +21,7 @@ PROBLEM = _image.Problem(
     horizon=Float(4.0, 30.0, log=True),
     target=Target("val_accuracy", 0.54, limit=120.0),
     scaling=Scaling(num_workers=2, cpus_per_worker=1),
+    image_size=Int(16, 32, step=8),
 )
 
 
@@ -37,3 +38,9 @@ def lars() -> Experiment:
 def lamb() -> Experiment:
     """LAMB; the baseline is its paper's linear decay, at a larger batch."""
     return _image.lamb(PROBLEM, {**_image.LAMB_BASELINE, "batch_size": 256, "horizon": 15.0})
+
+
+def schedules() -> Experiment:
+    """SGD with schedules of learning rate, batch size, momentum, image size; `sgd`'s baseline."""
+    baseline = {"batch_size.peak": 128, "horizon": 12.0}
+    return _image.schedules(PROBLEM, {**_image.SCHEDULES_BASELINE, **baseline})

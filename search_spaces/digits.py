@@ -14,6 +14,7 @@ PROBLEM = _image.Problem(
     horizon=Float(8.0, 80.0, log=True),
     target=Target("val_accuracy", 0.985, limit=30.0),
     scaling=Scaling(num_workers=2, cpus_per_worker=1),
+    image_size=Int(4, 8, step=2),
 )
 
 
@@ -30,3 +31,9 @@ def lars() -> Experiment:
 def lamb() -> Experiment:
     """LAMB; the baseline is its paper's linear decay, at a larger batch."""
     return _image.lamb(PROBLEM, {**_image.LAMB_BASELINE, "batch_size": 256, "horizon": 50.0})
+
+
+def schedules() -> Experiment:
+    """SGD with schedules of learning rate, batch size, momentum, image size; `sgd`'s baseline."""
+    baseline = {"batch_size.peak": 64, "horizon": 60.0}
+    return _image.schedules(PROBLEM, {**_image.SCHEDULES_BASELINE, **baseline})

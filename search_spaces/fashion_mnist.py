@@ -30,3 +30,9 @@ def lars() -> Experiment:
 def lamb() -> Experiment:
     """LAMB; the baseline is its paper's linear decay, at a larger batch."""
     return _image.lamb(PROBLEM, {**_image.LAMB_BASELINE, "batch_size": 512, "horizon": 10.0})
+
+
+def schedules() -> Experiment:
+    """SGD with schedules of learning rate, batch size and momentum; `sgd`'s baseline."""
+    baseline = {"batch_size.peak": 128, "horizon": 10.0}
+    return _image.schedules(PROBLEM, {**_image.SCHEDULES_BASELINE, **baseline})

@@ -23,7 +23,8 @@ FLAGS = {
     "resume": "--trials --time-limit --tracking-uri --ray-address --json",
     "status": "--json",
     "best": "--json",
-    "export": "--optuna",
+    "export": "--to --trial --optuna",
+    "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
     "ui": "",
     "doctor": "--json",
 }

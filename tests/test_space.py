@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sims import BASELINE, WIDE
 
 from autotune import schedules
+from autotune.errors import unknown
 from autotune.experiment import Experiment, Scaling
 from autotune.space import (
     Choice,
@@ -21,7 +22,6 @@ from autotune.space import (
     Parameter,
     ScheduleSpace,
     SearchSpace,
-    unknown,
 )
 from autotune.trackers.journal import from_line, plain, to_line
 from autotune.trial import Suggested, Target
@@ -279,3 +279,16 @@ def test_fractions_are_shared() -> None:
     assert not Scaling(gpus_per_worker=2).shared
     assert Scaling(cpus_per_worker=0.5).shared
     assert Scaling(gpus_per_worker=0.25).shared
+
+
+def test_a_configuration_gets_only_the_fixed_values_that_belong_to_it() -> None:
+    space = SearchSpace(
+        {
+            "optimizer": Choice(("sgd", "lars")),
+            "eps": Fixed(1e-8, when={"optimizer": "lars"}),
+            "lr": ScheduleSpace(Float(0.1, 1)),
+        }
+    )
+    outside = {"lr": schedules.Linear(5, 0)}
+    assert space.complete({"optimizer": "sgd", **outside})[0] == {"optimizer": "sgd", **outside}
+    assert space.complete({"optimizer": "lars", **outside})[0]["eps"] == 1e-8

@@ -1,4 +1,4 @@
-"""Augmentation on the device: random crop with padding, flip and cutout of a batch at once.
+"""Changes of images on the device: random crop with padding, flip and cutout of a batch, and size.
 
 What is drawn depends on the seed, the epoch and the sample's place in it, never on the batch size,
 the number of ranks or what ran before: `draw` once an epoch, `augmented` at every step.
@@ -7,6 +7,7 @@ the number of ranks or what ran before: `draw` once an epoch, `augmented` at eve
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 PARTS = ("crop", "flip", "cutout")
@@ -43,6 +44,17 @@ def augmented(images: Tensor, index: Tensor, drawn: Tensor, parts: frozenset[str
         index[:, None, None, None], channel, rows[:, None, :, None], columns[:, None, None]
     ]
     return taken.masked_fill(hole[:, None], 0.0) if "cutout" in parts else taken
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """The images (N, C, H, W) with `size` pixels a side, as they are where that is their size.
+
+    Bilinear, and where they shrink over all pixels that become one (antialiased).
+    """
+    own = images.shape[-1]
+    if size == own:
+        return images
+    return F.interpolate(images, (size, size), mode="bilinear", antialias=size < own)
 
 
 def _padding(size: int) -> int:

@@ -1,8 +1,9 @@
-"""Image data sets that fit in memory: read once per process, kept on the device.
+"""Data sets that fit in memory: images, read once per process, kept on the device.
 
 Layout below the data folder (`data_dir`, else the variable AUTOTUNE_DATA, else `data`):
 `fashion_mnist/*-ubyte.gz` as published, `cifar10/train_*.npz` and `cifar10/test.npz` with `x`
-(N, 32, 32, 3) uint8 and `y` (N,). `digits` comes with scikit-learn and `synthetic` is made here.
+(N, 32, 32, 3) uint8 and `y` (N,), `tinyshakespeare/input.txt` for the language trainer. `digits`
+comes with scikit-learn and `synthetic` is made here.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ def require(path: Path, what: str) -> Path:
     return path
 
 
+SIDES = {"digits": 8, "fashion_mnist": 28, "cifar10": 32}
+"""Pixels of a side of the images of each data set."""
+
 FILES: dict[str, tuple[str, ...]] = {
     "fashion_mnist": (
         "train-images-idx3-ubyte.gz",
@@ -84,6 +88,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "t10k-labels-idx1-ubyte.gz",
     ),
     "cifar10": ("train_1.npz", "test.npz"),
+    "tinyshakespeare": ("input.txt",),
 }
 """What a data set's folder must hold (CIFAR-10 may have further `train_N.npz`)."""
 

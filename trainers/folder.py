@@ -1,8 +1,8 @@
 """Batches from an ImageNet-style folder: `root/train/CLASS/*.jpg` and `root/val/CLASS/*.jpg`.
 
-Images are decoded by `DataLoader` workers, which read ahead: the batches to come are known from
-the schedule of batch sizes. What is cropped from an image depends on the seed, the epoch and the
-image only.
+Images are decoded by `DataLoader` workers, which read ahead: the batches to come and their image
+sizes are known from their schedules. What is cropped from an image depends on the seed, the epoch
+and the image only; the crop is resized to the size of its batch as it is decoded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from torch.utils.data import DataLoader, Dataset
 from trainers.data import data_folder, require
 from trainers.distributed import Ranks
 from trainers.settings import Settings
-from trainers.stream import Batch, generator, spans
+from trainers.stream import EVALUATED, Batch, blank, generator, spans
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 Box = tuple[float, float, float, float]
-Key = tuple[int, int]
+StepAt = Callable[[int], tuple[int, int]]
+Key = tuple[int, int, int]
 
 
 def _files(folder: Path) -> tuple[list[str], list[str], list[int]]:
@@ -67,11 +68,10 @@ def central_box(width: int, height: int) -> Box:
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """Decoded images by (epoch, index): uint8 (3, size, size) and the label."""
+    """Decoded images by (epoch, index, size): uint8 (3, size, size) and the label."""
 
-    def __init__(self, folder: Path, size: int, augment: frozenset[str], seed: int) -> None:
+    def __init__(self, folder: Path, augment: frozenset[str], seed: int) -> None:
         self.classes, self.paths, self.labels = _files(folder)
-        self._size = size
         self._augment = augment
         self._seed = seed
 
@@ -90,13 +90,13 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         return len(self.paths)
 
     def __getitem__(self, key: Key) -> tuple[Tensor, int]:
-        epoch, index = key
+        epoch, index, size = key
         random = np.random.default_rng((self._seed, epoch, index))
         with Image.open(self.paths[index]) as file:
             image = file.convert("RGB")
         crop = random_box if "crop" in self._augment else lambda w, h, _: central_box(w, h)
         box = crop(image.width, image.height, random)
-        image = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=box)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
         pixels = np.asarray(image)
         if "flip" in self._augment and random.random() < 0.5:
             pixels = pixels[:, ::-1]
@@ -104,21 +104,19 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 class _Plan:
-    """The keys of this rank's batches after `start`, the samples seen and the first batch's size.
+    """The keys of this rank's batches after `start`: samples seen, first batch and image size.
 
     `planned` says which batches are under way.
     """
 
-    def __init__(
-        self, count: int, seed: int, ranks: Ranks, batch_size_at: Callable[[int], int]
-    ) -> None:
-        self.start = 0, 0
-        self.planned: deque[tuple[int, int]] = deque()
+    def __init__(self, count: int, seed: int, ranks: Ranks, step_at: StepAt) -> None:
+        self.start = 0, 0, 0
+        self.planned: deque[tuple[int, int, int]] = deque()
         self._count, self._seed, self._ranks = count, seed, ranks
-        self._batch_size_at = batch_size_at
+        self._step_at = step_at
 
     def __iter__(self) -> Iterator[list[Key]]:
-        seen, batch_size = self.start
+        seen, batch_size, size = self.start
         orders: dict[int, Tensor] = {}
         while True:
             keys: list[Key] = []
@@ -126,37 +124,37 @@ class _Plan:
                 if epoch not in orders:
                     order = torch.randperm(self._count, generator=generator(self._seed, epoch))
                     orders = {e: o for e, o in orders.items() if e == epoch - 1} | {epoch: order}
-                keys += [(epoch, i) for i in orders[epoch][low:high].tolist()]
-            self.planned.append((seen, batch_size))
+                keys += [(epoch, i, size) for i in orders[epoch][low:high].tolist()]
+            self.planned.append((seen, batch_size, size))
             yield keys
             seen += batch_size
-            batch_size = self._batch_size_at(seen)
+            batch_size, size = self._step_at(seen)
 
 
 class FolderStream:
-    """Batches that `workers` processes of this rank decode ahead of time."""
+    """Batches that `workers` processes of this rank decode ahead of time.
 
-    def __init__(
-        self,
-        settings: Settings,
-        ranks: Ranks,
-        batch_size_at: Callable[[int], int],
-    ) -> None:
-        root, size, seed = data_folder(settings.data_dir), settings.image_size or 224, settings.seed
-        train = Pictures(root / "train", size, settings.augment, seed)
-        self._val = Pictures(root / "val", size, frozenset(), seed)
+    Args:
+        step_at: batch size and image size of the step that follows so many samples.
+    """
+
+    def __init__(self, settings: Settings, ranks: Ranks, step_at: StepAt) -> None:
+        root, seed = data_folder(settings.data_dir), settings.training.seed
+        train = Pictures(root / "train", settings.augment, seed)
+        self._val = Pictures(root / "val", frozenset(), seed)
         train.keep(settings.train_size, "train_size")
         self._val.keep(settings.val_size, "val_size")
         if train.classes != self._val.classes:
             differ = sorted(set(train.classes) ^ set(self._val.classes))
             raise ValueError(f"{root}: train and val must hold the same classes, not {differ}")
         self.classes = len(train.classes)
-        self.shape = (3, size, size)
+        self.shape = (3, settings.full_size, settings.full_size)
         self.train_size = len(train)
         self.waited = 0.0
         self._ranks = ranks
+        self._val_size = settings.val_image_size
         self._workers = settings.loader_workers
-        self._plan = _Plan(self.train_size, seed, ranks, batch_size_at)
+        self._plan = _Plan(self.train_size, seed, ranks, step_at)
         self._loader = self._load(train, self._plan, persistent=self._workers > 0)
         self._batches: Iterator[list[Tensor]] = iter(())
         self._scale = [
@@ -174,12 +172,12 @@ class FolderStream:
             generator=torch.Generator(),  # its workers' base seed, else drawn from the global one
         )
 
-    def take(self, seen: int, batch_size: int) -> Batch:
+    def take(self, seen: int, batch_size: int, size: int) -> Batch:
         begun = time.perf_counter()
         planned = self._plan.planned
-        if not planned or planned[0] != (seen, batch_size):
+        if not planned or planned[0] != (seen, batch_size, size):
             planned.clear()
-            self._plan.start = seen, batch_size
+            self._plan.start = seen, batch_size, size
             self._batches = iter(self._loader)
         x, y = next(self._batches)
         planned.popleft()
@@ -191,10 +189,14 @@ class FolderStream:
         x = x.to(self._ranks.device, non_blocking=True).to(torch.float32)
         return x.sub_(mean).div_(std), y.to(self._ranks.device, non_blocking=True)
 
-    def validation(self, size: int) -> Iterator[Batch]:
+    def dummy(self, count: int, size: int | None) -> Batch:
+        return blank(count, 3, size or self._val_size, self._ranks.device)
+
+    def validation(self, size: int = EVALUATED) -> Iterator[Batch]:
         start, stop = self._ranks.share(0, len(self._val))
         parts = [
-            [(0, i) for i in range(low, min(low + size, stop))] for low in range(start, stop, size)
+            [(0, i, self._val_size) for i in range(low, min(low + size, stop))]
+            for low in range(start, stop, size)
         ]
         for x, y in self._load(self._val, parts, persistent=False):
             yield self._on_device(x, y)

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
+from autotune.schedules import Constant, Effective, Following
 from autotune.trial import Change
 from trainers.optimizers import make_optimizer
-from trainers.settings import SAMPLED, Settings
+from trainers.readers import Schedule, require
+from trainers.training import Training
 
 
-def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
-    """The optimizer that `settings` name; `Knobs.turn` sets its numbers before every step.
+def build_optimizer(model: nn.Module, training: Training) -> Optimizer:
+    """The optimizer that `training` names; `Knobs` set its numbers before every step.
 
     Raises:
         ValueError: an option out of range, or a variant that the optimizer does not have.
     """
-    options = {k: v(0.0) if callable(v) else v for k, v in settings.options.items()}
+    options = {k: v(0.0) if callable(v) else v for k, v in training.options.items()}
     if "beta1" in options:
         options["betas"] = options.pop("beta1"), options.pop("beta2")
-    return make_optimizer(settings.optimizer, model, lr=0.0, **options)
+    return make_optimizer(training.optimizer, model, lr=0.0, **options)
 
 
 class Knobs:
     """Learning rate, momentum, weight decay, trust coefficient, smoothing and batch size.
 
+    What a controller sets holds at every progress in place of a schedule, also where the learning
+    rate depends on it. A learning rate that is a `Following` of the batch size's schedule then
+    follows the batch size that was set: it is (new / scheduled) ** power times what it would be.
+    An `Effective` one makes up for the momentum that was set.
+
     Args:
-        settings: with a schedule for each.
+        training: with a schedule for each.
         ranks: their number, which no batch size may be below.
         state: what `state` gave, or empty.
 
@@ -37,64 +45,86 @@ class Knobs:
         ValueError: a batch size below the number of ranks.
     """
 
-    def __init__(self, settings: Settings, ranks: int, state: Mapping[str, Any]) -> None:
-        options = settings.options
-        self.smoothing = settings.label_smoothing
-        self._lr = settings.lr
-        self._batch_size = settings.batch_size
-        self._momentum = options["beta1"] if "beta1" in options else options["momentum"]
-        self._beta2: float | None = options.get("beta2")
-        self._weight_decay = options["weight_decay"]
-        self._trust = options.get("trust_coefficient")
+    def __init__(self, training: Training, ranks: int, state: Mapping[str, Any]) -> None:
+        rule = f"at least the number of ranks, {ranks}"
+        require("batch_size", training.batch_size, rule, lambda value: round(value) >= ranks)
+        self.smoothing = held(training.label_smoothing)
+        self._training = training
         self._ranks = ranks
         self._lr_factor: float = state.get("lr_factor", 1.0)
         self._set_batch_size: int | None = state.get("batch_size")
         self._set_momentum: float | None = state.get("momentum")
-        for progress in SAMPLED:
-            self._check(self.batch_size(progress))
+        self._arrange()
 
-    def _check(self, batch_size: int) -> None:
-        if batch_size < self._ranks:
-            raise ValueError(
-                f"batch_size must be at least the number of ranks, {self._ranks}, got {batch_size}"
-            )
+    def _arrange(self) -> None:
+        """Find out what is asked at every step, and which of the optimizer's numbers change."""
+        training, options = self._training, self._training.options
+        momentum, batch_size = momentum_of(training), training.batch_size
+        lr = training.lr
+        if self._set_batch_size is not None:
+            lr = depending(lr, batch_size, self._set_batch_size)
+            batch_size = Constant(self._set_batch_size)
+        if self._set_momentum is not None:
+            lr = depending(lr, momentum, self._set_momentum)
+            momentum = Constant(self._set_momentum)
+        self._lr, self._momentum, self._batch_size = held(lr), held(momentum), held(batch_size)
+        self._numbers: dict[str, Callable[[float], Any]] = {"lr": self.lr}
+        parts = {"lr": [lr]}
+        if "beta1" in options:
+            beta2 = held(options["beta2"])
+            self._numbers["betas"] = lambda progress: (self.momentum(progress), beta2(progress))
+            parts["betas"] = [momentum, options["beta2"]]
+        else:
+            self._numbers["momentum"], parts["momentum"] = self.momentum, [momentum]
+        for name in ("weight_decay", "trust_coefficient"):
+            if name in options:
+                self._numbers[name], parts[name] = held(options[name]), [options[name]]
+        changing = (n for n, found in parts.items() if not all(map(is_constant, found)))
+        self._changing = tuple(changing)
 
     def change(self, change: Change) -> None:
-        """Follow a controller: the factors of the learning rate multiply, the others replace."""
+        """Follow a controller: the factors of the learning rate multiply, the others replace.
+
+        Raises:
+            ValueError: a batch size below the number of ranks.
+        """
         self._lr_factor *= change.lr_factor
         if change.batch_size is not None:
-            self._check(change.batch_size)
+            if change.batch_size < self._ranks:
+                rule = f"at least the number of ranks, {self._ranks}"
+                raise ValueError(f"batch_size must be {rule}, got {change.batch_size}")
             self._set_batch_size = change.batch_size
         if change.momentum is not None:
             self._set_momentum = change.momentum
+        self._arrange()
 
     def lr(self, progress: float) -> float:
         return self._lr(progress) * self._lr_factor
 
     def momentum(self, progress: float) -> float:
         """The momentum, or the first beta of an optimizer that has betas."""
-        return self._momentum(progress) if self._set_momentum is None else self._set_momentum
+        return self._momentum(progress)
 
     def batch_size(self, progress: float) -> int:
         """The global batch, the nearest whole number to its schedule."""
-        if self._set_batch_size is not None:
-            return self._set_batch_size
         return round(self._batch_size(progress))
 
+    def set(self, optimizer: Optimizer, progress: float) -> None:
+        """Set all of the optimizer's numbers, also those that stay."""
+        self._set(optimizer, progress, tuple(self._numbers))
+
     def turn(self, optimizer: Optimizer, progress: float) -> None:
-        """Set the optimizer's numbers for `progress`; a group without weight decay keeps none."""
-        lr, momentum = self.lr(progress), self.momentum(progress)
-        weight_decay = self._weight_decay(progress)
+        """Set those of the optimizer's numbers that change with progress."""
+        if self._changing:
+            self._set(optimizer, progress, self._changing)
+
+    def _set(self, optimizer: Optimizer, progress: float, names: tuple[str, ...]) -> None:
+        values = {name: self._numbers[name](progress) for name in names}
+        decay = values.pop("weight_decay", None)
         for group in optimizer.param_groups:
-            group["lr"] = lr
-            if self._beta2 is None:
-                group["momentum"] = momentum
-            else:
-                group["betas"] = momentum, self._beta2
-            if group["decays"]:
-                group["weight_decay"] = weight_decay
-            if self._trust is not None:
-                group["trust_coefficient"] = self._trust(progress)
+            group.update(values)
+            if decay is not None and group["decays"]:  # the others keep none
+                group["weight_decay"] = decay
 
     def state(self) -> dict[str, Any]:
         """What controllers changed."""
@@ -103,3 +133,41 @@ class Knobs:
             "batch_size": self._set_batch_size,
             "momentum": self._set_momentum,
         }
+
+
+def momentum_of(training: Training) -> Schedule:
+    """The schedule of the momentum, or of the first beta."""
+    options = training.options
+    found: Schedule = options["beta1"] if "beta1" in options else options["momentum"]
+    return found
+
+
+def is_constant(schedule: Schedule) -> bool:
+    """Whether a schedule is known to have one value only."""
+    return isinstance(schedule, Constant)
+
+
+def held(schedule: Schedule) -> Schedule:
+    """A schedule, made cheap to ask where it is constant."""
+    if not isinstance(schedule, Constant):
+        return schedule
+    value = schedule.value
+    return lambda progress: value
+
+
+def depending(schedule: Schedule, old: Schedule, new: float) -> Schedule:
+    """A learning rate as it is once what it depends on, `old`, has the one value `new`.
+
+    >>> from autotune.schedules import Linear
+    >>> batch_size = Linear(100, 200)
+    >>> depending(Following(Constant(0.1), batch_size, 1.0, 100), batch_size, 400)(0.5)
+    0.4
+    """
+    if not isinstance(schedule, Following | Effective):
+        return schedule
+    base: Any = depending(schedule.base, old, new)
+    if isinstance(schedule, Following):
+        other = Constant(new) if schedule.other == old else schedule.other
+        return replace(schedule, base=base, other=other)
+    momentum = Constant(new) if schedule.momentum == old else schedule.momentum
+    return replace(schedule, base=base, momentum=momentum)

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainers.distributed import Ranks, averaged_buffers
 from trainers.knobs import build_optimizer
-from trainers.settings import Settings
-from trainers.stream import Batch
+from trainers.stream import NO_LABEL, Batch
+from trainers.training import Training
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -41,16 +41,20 @@ class Learner:
     """Distributed data-parallel training of one classifier, step by step.
 
     Args:
-        model: on the ranks' device, with the same parameters on every rank.
-        settings: of which the optimizer, precision, channels_last and microbatch count.
+        model: on the ranks' device, with the same parameters on every rank; it gives the scores
+            of the classes in its output's last dimension.
+        training: of which the optimizer, precision and microbatch count.
+        layout: the memory format of its input.
     """
 
-    def __init__(self, model: nn.Module, ranks: Ranks, settings: Settings) -> None:
+    def __init__(
+        self, model: nn.Module, ranks: Ranks, training: Training, layout: torch.memory_format
+    ) -> None:
         self.model = model
         self._ranks = ranks
-        self._settings = settings
-        self._dtype = DTYPES.get(settings.precision)
-        self._layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+        self._training = training
+        self._dtype = DTYPES.get(training.precision)
+        self._layout = layout
         self._network: nn.Module = model
         if ranks.size > 1:
             self._network = DistributedDataParallel(
@@ -64,17 +68,17 @@ class Learner:
         self._fresh()
 
     def _fresh(self) -> None:
-        self.optimizer = build_optimizer(self.model, self._settings)
+        self.optimizer = build_optimizer(self.model, self._training)
         scales = self._dtype is torch.float16
         self._scaler = torch.amp.GradScaler(self._ranks.device.type) if scales else None
 
-    def step(self, batch: Batch, batch_size: int, smoothing: float) -> None:
-        """One optimizer step on this rank's share of a global batch of `batch_size` samples.
+    def step(self, batch: Batch, samples: int, smoothing: float) -> None:
+        """One optimizer step on this rank's share of a global batch of so many samples (labels).
 
         The gradient is that of the mean loss over the global batch, however it is shared out.
         """
         x, y = batch
-        size = self._settings.microbatch or len(y)
+        size = self._training.microbatch or len(y)
         parts = (
             [batch]
             if len(y) <= size
@@ -82,8 +86,8 @@ class Learner:
         )
         for part in parts[:-1]:
             with self._unsynchronised():
-                self._backward(part, batch_size, smoothing)
-        self._backward(parts[-1], batch_size, smoothing)
+                self._backward(part, samples, smoothing)
+        self._backward(parts[-1], samples, smoothing)
         if self._scaler is None:
             self.optimizer.step()
         else:
@@ -91,13 +95,13 @@ class Learner:
             self._scaler.update()
         self.optimizer.zero_grad()
 
-    def _backward(self, part: Batch, batch_size: int, smoothing: float) -> None:
+    def _backward(self, part: Batch, samples: int, smoothing: float) -> None:
         x, y = part
         with self._autocast():
             out = self._network(x.contiguous(memory_format=self._layout))
-            loss = F.cross_entropy(out, y, label_smoothing=smoothing)
-        self.loss.add_(loss.detach(), alpha=len(y))
-        share = len(y) * self._ranks.size / batch_size
+            loss = F.cross_entropy(out.flatten(0, -2), y.flatten(), label_smoothing=smoothing)
+        self.loss.add_(loss.detach(), alpha=y.numel())
+        share = y.numel() * self._ranks.size / samples
         if share != 1:
             loss = loss * share
         torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
@@ -116,7 +120,8 @@ class Learner:
     def evaluate(self, batches: Iterable[Batch]) -> tuple[int, float, int, float]:
         """Over all ranks: right answers, summed loss, samples, and the summed training loss.
 
-        `batches` are this rank's. The model is left in training mode, its buffers as they were.
+        `batches` are this rank's; what is labelled `NO_LABEL` is no sample. The model is left in
+        training mode, its buffers as they were.
         """
         sums = torch.zeros(4, dtype=torch.float64, device=self._ranks.device)
         self.model.eval()
@@ -124,27 +129,28 @@ class Learner:
             for x, y in batches:
                 with self._autocast():
                     out = self.model(x.contiguous(memory_format=self._layout))
+                out, y = out.flatten(0, -2), y.flatten()
                 sums[0] += (out.argmax(1) == y).sum()
-                sums[1] += F.cross_entropy(out.float(), y, reduction="sum")
-                sums[2] += len(y)
+                sums[1] += F.cross_entropy(out.float(), y, ignore_index=NO_LABEL, reduction="sum")
+                sums[2] += (y != NO_LABEL).sum()
         self.model.train()
         sums[3] = self.loss
         right, loss, count, trained = self._ranks.sum(sums).tolist()
         return int(right), loss, int(count), trained
 
-    def warm_up(self, shape: tuple[int, int, int], batch_size: int) -> None:
-        """Two steps and an evaluation on dummy data, of which no trace remains.
+    def warm_up(self, batches: Iterable[Batch], evaluated: Batch) -> None:
+        """Steps on dummy batches and an evaluation, of which no trace remains.
 
-        Compiles, allocates, and lets DDP order its buckets; then parameters and buffers are put
-        back and the optimizer and the scaler are made anew.
+        Compiles, allocates, and lets DDP order its buckets, which takes two steps; then parameters
+        and buffers are put back and the optimizer and the scaler are made anew. A further shape
+        takes one more step on a CPU, and two where kernels are compiled or chosen by trial.
         """
         before = {k: v.clone() for k, v in self.model.state_dict().items()}
-        start, stop = self._ranks.share(0, batch_size)
-        x = torch.zeros((stop - start, *shape), device=self._ranks.device)
-        y = torch.zeros(stop - start, dtype=torch.int64, device=self._ranks.device)
-        for _ in range(2):
-            self.step((x, y), batch_size, 0.0)
-        self.evaluate([(x, y)])
+        prepares = self._training.compile or self._ranks.device.type != "cpu"
+        for number, (x, y) in enumerate(batches):
+            for _ in range(2 if prepares or number == 0 else 1):
+                self.step((x, y), y.numel() * self._ranks.size, 0.0)
+        self.evaluate([evaluated])
         self.model.load_state_dict(before)
         self.loss.zero_()
         self._fresh()

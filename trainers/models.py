@@ -57,8 +57,12 @@ class Block(nn.Module):
         return torch.relu(self.body(x) + self.skip(x))
 
 
+LARGE = 64
+"""Images of more pixels a side are reduced fourfold by the stem of a residual network."""
+
+
 def _stem(channels: int, width: int, size: int, norm: Norm) -> list[nn.Module]:
-    if size <= 64:
+    if size <= LARGE:
         return [_conv(channels, width, 3), norm(width), nn.ReLU(inplace=True)]
     first = [_conv(channels, width, 7, stride=2), norm(width), nn.ReLU(inplace=True)]
     return [*first, nn.MaxPool2d(3, stride=2, padding=1)]
@@ -102,6 +106,21 @@ BLOCKS: dict[str, tuple[int, ...]] = {
     "resnet50": (3, 4, 6, 3),
 }
 WIDTHS: dict[str, int] = {"mlp": 128, "resnet8": 16, "resnet18": 64, "resnet50": 64}
+
+
+def stride_of(name: str, shape: tuple[int, int, int]) -> int:
+    """Pixels a side that become one before the mean is taken: the smallest image it can take.
+
+    Args:
+        shape: of the images at full size, which choose the stem.
+
+    >>> stride_of("resnet8", (1, 28, 28)), stride_of("resnet50", (3, 224, 224))
+    (4, 32)
+    """
+    if name == "mlp":
+        return 1
+    stem = 1 if shape[1] <= LARGE else 4
+    return int(stem * 2 ** (len(BLOCKS[name]) - 1))
 
 
 def make_model(

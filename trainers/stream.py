@@ -17,33 +17,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.augment import augmented, draw
+from trainers.augment import augmented, draw, resized
 from trainers.data import Images
 from trainers.distributed import Ranks
 
 Batch = tuple[Tensor, Tensor]
+EVALUATED = 512  # images in a forward pass of an evaluation
+NO_LABEL = -100  # of what fills up the last sequence of an evaluation
 
 
 class Stream(Protocol):
     """A rank's batches for training and validation.
 
-    `waited` is the seconds that `take` has spent waiting for input so far.
+    A batch is of so many items of one size: images of so many pixels a side, or sequences of so
+    many tokens. `train_size` is the samples (images, tokens) of an epoch, and `waited` the seconds
+    that `take` has spent waiting for input so far.
     """
 
-    classes: int
-    shape: tuple[int, int, int]
     train_size: int
     waited: float
 
-    def take(self, seen: int, batch_size: int) -> Batch:
+    def take(self, seen: int, batch_size: int, size: int) -> Batch:
         """This rank's share of the global batch that follows `seen` samples."""
         ...
 
-    def validation(self, size: int) -> Iterator[Batch]:
-        """This rank's share of the validation set in batches of up to `size`."""
+    def dummy(self, count: int, size: int | None) -> Batch:
+        """`count` items as `take` gives them, for a warm-up; size None: as `validation` does."""
+        ...
+
+    def validation(self) -> Iterator[Batch]:
+        """This rank's share of the validation set."""
         ...
 
     def close(self) -> None: ...
+
+
+def blank(count: int, channels: int, size: int, device: torch.device) -> Batch:
+    """Black images, all of class 0."""
+    x = torch.zeros((count, channels, size, size), device=device)
+    return x, torch.zeros(count, dtype=torch.int64, device=device)
 
 
 def generator(seed: int, epoch: int) -> torch.Generator:
@@ -72,10 +84,18 @@ class MemoryStream:
 
     waited = 0.0
 
-    def __init__(self, images: Images, augment: frozenset[str], seed: int, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        images: Images,
+        augment: frozenset[str],
+        seed: int,
+        ranks: Ranks,
+        val_image_size: int | None = None,
+    ) -> None:
         self.classes = images.classes
         self.shape = images.shape
         self.train_size = len(images.train_y)
+        self._val_size = val_image_size or self.shape[1]
         self._images = images
         self._augment = augment
         self._seed = seed
@@ -89,7 +109,11 @@ class MemoryStream:
             return order, order.new_empty((5, 0))
         return order, draw(self.train_size, self.shape, random).to(self._ranks.device)
 
-    def take(self, seen: int, batch_size: int) -> Batch:
+    def take(self, seen: int, batch_size: int, size: int | None = None) -> Batch:
+        x, y = self._taken(seen, batch_size)
+        return x if size is None else resized(x, size), y
+
+    def _taken(self, seen: int, batch_size: int) -> Batch:
         start, stop = self._ranks.share(seen, seen + batch_size)
         orders, draws = [], []
         for epoch, low, high in spans(start, stop, self.train_size):
@@ -103,11 +127,14 @@ class MemoryStream:
         drawn = draws[0] if len(draws) == 1 else torch.cat(draws, 1)
         return augmented(self._images.train_x, index, drawn, self._augment), y
 
-    def validation(self, size: int) -> Iterator[Batch]:
+    def dummy(self, count: int, size: int | None) -> Batch:
+        return blank(count, self.shape[0], size or self._val_size, self._ranks.device)
+
+    def validation(self, size: int = EVALUATED) -> Iterator[Batch]:
         start, stop = self._ranks.share(0, len(self._images.val_y))
         for low in range(start, stop, size):
             part = slice(low, min(low + size, stop))
-            yield self._images.val_x[part], self._images.val_y[part]
+            yield resized(self._images.val_x[part], self._val_size), self._images.val_y[part]
 
     def close(self) -> None:
         self._epoch.cache_clear()

@@ -24,8 +24,9 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autotune.errors import UserError
-from autotune.space import Choice, Float, Int, Parameter, SearchSpace, unknown
+from autotune.errors import UserError, unknown
+from autotune.parameters import Choice, Float, Int, Parameter
+from autotune.space import SearchSpace
 from autotune.trial import CUT, Params, State, Target, Trial
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotune.schedule_plot import draw
+from autotune.schedules.plot import draw
 from autotune.trackers.journal import JOURNAL, RECORD
 from autotune.trackers.story import Story
 from autotune.trackers.view import (
@@ -199,11 +199,7 @@ class Copier:
         with tempfile.TemporaryDirectory() as place:
             for name, content in trial_files(trial).items():
                 (Path(place) / name).write_text(content)
-            if found := schedules_of(trial.config):
-                try:
-                    draw(found).savefig(Path(place) / "schedules.png", dpi=80)
-                except Exception as error:  # a picture is not worth the rest of the view
-                    self.say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
+            self._draw(trial, Path(place) / "schedules.png")
             store.upload(trial.number, Path(place))
 
     def _upload_study(self, store: Store, names: Sequence[str]) -> None:
@@ -211,7 +207,17 @@ class Copier:
             for name in names:
                 (Path(place) / name).write_bytes((self._folder / name).read_bytes())
             (Path(place) / "best.json").write_text(self._story.best_json())
+            if (best := self._story.best()) is not None:
+                self._draw(best, Path(place) / "best_schedules.png")
             store.upload(STUDY, Path(place))
+
+    def _draw(self, trial: Trial, file: Path) -> None:
+        """A picture of the trial's schedules, if it has any."""
+        if found := schedules_of(trial.config):
+            try:
+                draw(found).savefig(file, dpi=80)
+            except Exception as error:  # a picture is not worth the rest of the view
+                self.say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
 
     def _save(self, store: Store) -> None:
         self.cursor.lines = max(self.cursor.lines, self._story.lines)

@@ -121,7 +121,7 @@ class Story:
             for state in State
         }
         values["spent_seconds"] = math.fsum(t.spent_seconds for t in trials)
-        best = self._best()
+        best = self.best()
         if best is not None:
             values["best_time_to_target_seconds"] = best.seconds
         return [Point(key, value, self.lines, now) for key, value in values.items()]
@@ -132,7 +132,7 @@ class Story:
         ]
         return min(reached, key=lambda t: t.number, default=None)
 
-    def _best(self) -> Trial | None:
+    def best(self) -> Trial | None:
         """The fastest trial of the search."""
         return leader([t for t in self.trials.values() if t.kind != "confirm"])
 
@@ -162,7 +162,7 @@ class Story:
 
     def best_json(self) -> str:
         """The fastest trial as one JSON document."""
-        best = self._best()
+        best = self.best()
         if best is None:
             return document({"trial": None})
         known = {"trial": best.number, "time_to_target_seconds": best.seconds}

@@ -21,7 +21,7 @@ from autotune.trial import Config, Report, State, Target, Trial
 
 STUDY = -1  # stands for the study's own run where a trial's number stands for the trial's
 INTERRUPTED = "interrupted"
-_KNOBS = ("lr", "batch_size", "momentum")
+_KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
 _LONGEST_KEY, _LONGEST_TEXT = 250, 5000  # MLflow takes 250 and 6000
 
 

@@ -1,28 +1,35 @@
-"""Every recipe is complete, and its baseline trains."""
+"""Every recipe is complete, its baseline trains, and any of its points is a configuration."""
 
 from __future__ import annotations
 
 import doctest
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import search_spaces
+from autotune import schedules
 from autotune.experiment import Experiment
 from autotune.space import Choice, Float, Int, Parameter
-from search_spaces import cifar10, digits, fashion_mnist
-from trainers.image import train
-from trainers.settings import read_settings
+from search_spaces import cifar10, digits, fashion_mnist, imagenet, shakespeare
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
-RECIPES = [
+IMAGES = [
     getattr(module, name)
     for module in (digits, fashion_mnist, cifar10)
-    for name in ("sgd", "lars", "lamb")
+    for name in ("sgd", "lars", "lamb", "schedules")
 ]
+TEXTS = [shakespeare.adamw, shakespeare.lamb, shakespeare.schedules]
+RECIPES = [*IMAGES, *TEXTS, imagenet.resnet50_synthetic]
+ONE_STEP: dict[str, dict[str, Any]] = {
+    "trainers.image": {"train_size": 128, "val_size": 50, "batch_size": 32, "milestone": 128},
+    "trainers.language": {"val_size": 256, "batch_size": 4, "milestone": 256},
+}
 
 
 def experiment(recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch) -> Experiment:
@@ -32,6 +39,10 @@ def experiment(recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
         return recipe()
     except FileNotFoundError as error:
         pytest.skip(str(error))
+
+
+def read_settings(found: Experiment, config: dict[str, Any]) -> object:
+    return sys.modules[found.train.__module__].read_settings(config)
 
 
 def label(recipe: Callable[[], Experiment]) -> str:
@@ -51,13 +62,13 @@ def test_a_recipe_is_complete(
     recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = experiment(recipe, monkeypatch)
-    assert found.name == f"{label(recipe)}"
-    assert found.train is train
+    assert found.name.rpartition("-")[2] == label(recipe).replace("_", "-").rpartition("-")[2] or (
+        found.name == "synthetic-resnet50"
+    )
     assert found.baseline is not None
-    assert found.scaling.num_workers == 2
     config, params = found.space.complete(found.baseline)
     assert params is not None, "the baseline is to be a point of the space"
-    read_settings(config)
+    read_settings(found, config)
     searched = {name.partition(".")[0] for name in found.space.parameters()}
     assert {"lr", "batch_size", "weight_decay", "horizon"} <= searched
     assert searched & {"momentum", "beta1"}
@@ -68,8 +79,19 @@ def test_a_recipe_is_complete(
 def test_the_corners_of_the_space_are_configurations(
     recipe: Callable[[], Experiment], high: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = experiment(recipe, monkeypatch).space
-    read_settings(space.config(space.suggest(lambda name, p: corner(p, high))))
+    found = experiment(recipe, monkeypatch)
+    read_settings(found, found.space.config(found.space.suggest(lambda name, p: corner(p, high))))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=label)
+def test_any_point_is_a_configuration_of_its_own(
+    recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = experiment(recipe, monkeypatch)
+    points = found.space.sample(60, seed=7)
+    for point in points:
+        read_settings(found, found.space.config(point))
+    assert found.space.duplicates(points) == []
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=label)
@@ -78,25 +100,43 @@ def test_the_baseline_trains(
 ) -> None:
     found = experiment(recipe, monkeypatch)
     config, _ = found.space.complete(found.baseline or {})
-    small = {"train_size": 128, "val_size": 50, "batch_size": 32, "milestone": 128}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    trainer = train({**config, **small})
+    trainer = found.train({**config, **ONE_STEP[found.train.__module__]})
     first, second = next(trainer).evaluate(), next(trainer).evaluate()
     trainer.close()
     torch.set_num_threads(threads)
     assert found.target.metric in second
-    assert second["train_loss"] < 4
-    assert first["val_loss"] < 2.5
+    assert second["train_loss"] < 6
+    assert first["val_loss"] < 6
 
 
-@pytest.mark.parametrize("recipe", RECIPES[3:], ids=label)
+@pytest.mark.parametrize("recipe", [*IMAGES[4:], *TEXTS, imagenet.resnet50], ids=label)
 def test_missing_data_is_told_before_anything_starts(
     recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"is missing; put it there"):
         recipe()
+
+
+def test_imagenet_tries_the_record_runs_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for part in ("train", "val"):
+        (tmp_path / "imagenet" / part).mkdir(parents=True)
+    monkeypatch.setenv("AUTOTUNE_DATA", str(tmp_path))
+    found = imagenet.resnet50()
+    configs = [found.space.complete(given)[0] for given in found.given()]
+    assert len(configs) == 5
+    assert configs[0]["batch_size"](0.5) == 8192
+    moxing = configs[3]
+    assert moxing["batch_size"](0.0) == 32768
+    assert moxing["data"] == "folder"
+    for config in configs:
+        read_settings(found, config)
+        for knob in ("lr", "batch_size", "image_size", "momentum"):
+            assert isinstance(config[knob], schedules.Schedule)
 
 
 def test_the_example_of_deriving_holds() -> None:

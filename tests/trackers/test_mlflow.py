@@ -171,7 +171,8 @@ def test_artifacts(study, shown) -> None:
     assert names["trial-0001"] == {"config.json", "schedules.json", "schedules.png"}
     assert names["trial-0003"] == names["trial-0001"] | {"error.txt"}
     assert names["trial-0004"] == {"config.json"}
-    assert names["digits"] == {"best.json", "experiment.json", "journal.jsonl"}
+    own = {"best.json", "best_schedules.png", "experiment.json", "journal.jsonl"}
+    assert names["digits"] == own
     assert study.artifact(shown["trial-0003"], "error.txt") == "Traceback: boom"
     best = json.loads(study.artifact(shown["digits"], "best.json"))
     assert (best["trial"], best["time_to_target_seconds"]) == (1, 2.0)

@@ -15,9 +15,14 @@ import torch
 import torch.distributed as dist
 
 from autotune.trial import Change
-from trainers.image import train
+from trainers import image, language
 
 FAST = {"data": "digits", "lr": 0.1, "batch_size": 32, "horizon": 2, "milestone": 300}
+FAST_TEXT = {
+    **{"text": "synthetic", "optimizer": "adamw", "lr": 3e-3, "batch_size": 8, "milestone": 1024},
+    **{"layers": 1, "width": 16, "heads": 2, "sequence_length": 32, "train_size": 9000},
+    "val_size": 1000,
+}
 
 
 def record(
@@ -31,10 +36,13 @@ def record(
 ) -> dict[str, Any]:
     """Train for so many milestones after the first; what was yielded, and the state at the end.
 
-    `restore` holds the state of every rank.
+    A configuration with a `text` is of the language trainer. `restore` holds the state of every rank.
     """
     state = {} if restore is None else {"state": restore[dist.get_rank()]}
-    trainer = train({**FAST, **config, **state})
+    if "text" in config:
+        trainer = language.train({**FAST_TEXT, **config, **state})
+    else:
+        trainer = image.train({**FAST, **config, **state})
     found: dict[str, Any] = {"steps": [], "metrics": [], "state": None}
     change = None
     try:

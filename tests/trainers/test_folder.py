@@ -44,14 +44,14 @@ def stream(root: Path, ranks: Ranks, sizes: Any, **changed: Any) -> FolderStream
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_depend_on_the_samples_seen_only(workers: int, pictures: Path) -> None:
-    one = stream(pictures, Ranks(0, 1, CPU), lambda seen: 8, loader_workers=workers)
-    whole = [one.take(seen, 8) for seen in range(0, 64, 8)]
-    again = one.take(16, 8)
+    one = stream(pictures, Ranks(0, 1, CPU), lambda seen: (8, 8), loader_workers=workers)
+    whole = [one.take(seen, 8, 8) for seen in range(0, 64, 8)]
+    again = one.take(16, 8, 8)
     assert torch.equal(again[0], whole[2][0])
-    assert torch.equal(one.take(24, 5)[0], whole[3][0][:5])
+    assert torch.equal(one.take(24, 5, 8)[0], whole[3][0][:5])
     one.close()
-    two = stream(pictures, Ranks(1, 2, CPU), lambda seen: 8, loader_workers=workers)
-    assert torch.equal(two.take(56, 8)[0], whole[7][0][4:])
+    two = stream(pictures, Ranks(1, 2, CPU), lambda seen: (8, 8), loader_workers=workers)
+    assert torch.equal(two.take(56, 8, 8)[0], whole[7][0][4:])
     assert two.waited > 0
     two.close()
 

@@ -1,0 +1,221 @@
+"""A trial as a folder that outlives its study: what it was, and how to train it again.
+
+An export holds JSON, a picture, the trial's checkpoint (tensors, read with `weights_only=True`) and
+a script; nothing in it is pickled code. `autotune.replay` reads it back and measures it anew. It
+names the trainer that it runs, so replay only an export whose maker you trust.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autotune import record
+from autotune.errors import UserError
+from autotune.recipes import is_recipe_file
+from autotune.result import StudyResult
+from autotune.trackers.journal import encode
+from autotune.trackers.view import document, schedules_of
+from autotune.trial import Trial
+
+FACTS = "trial.json"
+FORMAT = 1  # of its content; goes up when an older reader would misread it
+_STATED = (  # fields of a trial that are told as they are
+    *("number", "kind", "seed", "state", "reason", "detail", "error", "seconds"),
+    *("hardware", "clock", "attempts"),
+)
+
+
+def choose(result: StudyResult, number: int | None) -> Trial | None:
+    """The trial to export: `number`, or the best, of which there may be none.
+
+    Raises:
+        UserError: the study has no trial of that number.
+    """
+    if number is None:
+        return result.best
+    found = next((t for t in result.trials if t.number == number), None)
+    if found is None:
+        numbers = f"from 0 to {len(result.trials) - 1}" if result.trials else "none yet"
+        raise UserError(f"--trial {number}: the study's trials are {numbers}")
+    return found
+
+
+def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
+    """Write `trial` of the study in `folder` to the new folder `out`, whole or not at all.
+
+    Returns:
+        What `trial.json` says.
+
+    Raises:
+        UserError: `out` holds something already, or cannot be written.
+    """
+    out = out.resolve()
+    checkpoint = saved(folder, trial)
+    told = facts(record.load(folder), trial)
+    told["checkpoint_step"] = trial.checkpoint.step if trial.checkpoint and checkpoint else None
+    part = out.with_name(f".{out.name}.part-{os.getpid()}")
+    try:
+        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            raise UserError(f"{out} holds something already: choose another folder")
+        part.mkdir(parents=True)
+        try:
+            _write(part, told, trial, checkpoint)
+            part.replace(out)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}") from None
+    return told
+
+
+def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: Path | None) -> None:
+    schedules = schedules_of(trial.config)
+    (part / "config.json").write_text(document(trial.config))
+    (part / "schedules.json").write_text(document(schedules))
+    (part / FACTS).write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
+    shutil.copyfile(Path(__file__).with_name("alone.py"), part / "train.py")
+    (part / "README.md").write_text(_readme(told, schedules, checkpoint))
+    if schedules:
+        from autotune.schedules.plot import draw
+
+        draw(schedules).savefig(part / "schedules.png", dpi=80)
+    if checkpoint is not None:
+        (part / "checkpoint").mkdir()
+        for rank in sorted(checkpoint.glob("rank-*.pt")):
+            shutil.copyfile(rank, part / "checkpoint" / rank.name)
+
+
+def facts(held: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
+    """What a replay needs to know of the trial and its study, as JSON types."""
+    train, folders = _trainer(held)
+    return {
+        "autotune_export": FORMAT,
+        "study": held["name"],
+        "study_id": held.get("study_id"),
+        "recipe": held.get("recipe"),
+        "train": train,
+        "python_path": folders,
+        "target": held["target"],
+        "scaling": held["scaling"],
+        "failure": held["failure"],
+        **{name: encode(getattr(trial, name)) for name in _STATED},
+        "reports": [
+            {"step": r.step, "seconds": r.seconds, "metrics": encode(r.metrics)}
+            for r in trial.reports
+        ],
+        "changes": [{"step": step, "change": encode(made)} for step, made in trial.changes],
+        "versions": held.get("versions", {}),
+        "git_commit": held.get("git_commit"),
+    }
+
+
+def saved(folder: Path, trial: Trial) -> Path | None:
+    """Where the trial's checkpoint lies, also if the study's folder has been moved since."""
+    if trial.checkpoint is None:
+        return None
+    path = Path(trial.checkpoint.path)
+    moved = folder / Path(*path.parts[-3:])
+    return next((place for place in (path, moved) if any(place.glob("rank-*.pt"))), None)
+
+
+def _trainer(held: Mapping[str, Any]) -> tuple[str | None, list[str]]:
+    """The trainer as `module:function` or `/path/file.py:function`, and where imports are found.
+
+    None for a function that has no such name: of a script, inside another function, or partial.
+    """
+    module, _, name = held["train"].rpartition(".")
+    recipe = held.get("recipe") or ""
+    if recipe.endswith(".json"):  # the study is itself a replay of an export
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            told = json.loads(Path(recipe).read_text())
+            return told["train"], told["python_path"]
+    if "<" in held["train"] or name == "?" or module.partition(".")[0] == "__main__":
+        return None, []
+    place = recipe.rpartition(":")[0]
+    beside = [str(Path(place).parent)] if place.endswith(".py") else []
+    if is_recipe_file(ModuleType(module)):
+        return (f"{place}:{name}", beside) if beside else (None, [])
+    return f"{module}:{name}", _home(module.partition(".")[0], [*beside, str(Path.cwd())])
+
+
+def _home(package: str, folders: list[str]) -> list[str]:
+    """The folder that a package is imported from, unless Python knows it anyway."""
+    spec = PathFinder.find_spec(package, [*folders, *sys.path])
+    if spec is None:
+        return folders[:-1]
+    roots = list(spec.submodule_search_locations or [])
+    home = Path(roots[0]).parent if roots else Path(spec.origin or ".").parent
+    known = {Path(path) for path in sysconfig.get_paths().values()}
+    return [str(home.resolve())] if home not in known else []
+
+
+_README = """\
+# Trial {number} of the study {study}
+
+{state} ({reason}): {metric} {value:g} {how}; seed {seed}.
+
+| file | what it holds |
+|---|---|
+| `config.json` | the configuration; a schedule is an object with `"schedule"` |
+| `schedules.json` | the schedules alone, by name |
+| `trial.json` | trainer, target, scaling, seed, versions, every report and change of the trial |
+| `train.py` | trains the configuration, without Ray, Optuna or MLflow |
+{more}
+Train it, and measure it anew on as many fresh seeds as you like:
+
+```
+{command}
+autotune replay . --repeats 3
+```
+"""
+_PLAIN = """
+A schedule in a loop of your own, where progress runs from 0 to 1 over your training:
+
+```python
+import json
+from autotune.schedules import from_json
+
+lr = from_json(json.load(open("schedules.json"))["{name}"])
+scheduler = lr.to_torch(optimizer, total_steps)  # then scheduler.step() after optimizer.step()
+# or by hand, before each step:
+for group in optimizer.param_groups:
+    group["lr"] = lr(step / total_steps)
+```
+"""
+
+
+def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: Path | None) -> str:
+    target, ranks = told["target"], told["scaling"]["num_workers"]
+    reached = told["state"] == "REACHED"
+    more = "| `schedules.png` | their picture |\n" if schedules else ""
+    if checkpoint is not None:
+        more += (
+            f"| `checkpoint/rank-N.pt` | rank N's state at step {told['checkpoint_step']}: "
+            "`torch.load(path, weights_only=True)` |\n"
+        )
+    text = _README.format(
+        number=told["number"],
+        study=told["study"],
+        state=told["state"],
+        reason=told["reason"],
+        metric=target["metric"],
+        value=target["value"],
+        how=f"in {told['seconds']:.2f} s" if reached else f"not within {told['seconds']:.2f} s",
+        seed=told["seed"],
+        more=more,
+        command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",
+    )
+    if not schedules:
+        return text
+    name = "lr" if "lr" in schedules else next(iter(schedules))
+    return text + _PLAIN.format(name=name)

@@ -1,0 +1,191 @@
+"""The parameters of a search space: what each may be, and when it exists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from random import Random
+from typing import Any
+
+When = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Float:
+    """A real number in [low, high], both included; `log` searches its logarithm.
+
+    `when={"optimizer": ("lars", "lamb")}` makes it exist only if the named parameter, declared
+    before it, has (one of) the given value(s).
+    """
+
+    low: float
+    high: float
+    _: KW_ONLY
+    log: bool = False
+    when: When | None = None
+
+    def __post_init__(self) -> None:
+        check_range("Float", self.low, self.high, self.log)
+
+    def check(self, value: Any) -> str:
+        """Why `value` is not allowed, or an empty string."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return "a number"
+        inside = self.low <= value <= self.high
+        return "" if inside else f"a number from {self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Int:
+    """A whole number in [low, high], both included, in steps of `step` from `low`.
+
+    `power_of_two` allows only powers of two.
+    """
+
+    low: int
+    high: int
+    _: KW_ONLY
+    log: bool = False
+    step: int = 1
+    power_of_two: bool = False
+    when: When | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "step"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"Int {name} must be a whole number but got {value!r}")
+        check_range("Int", self.low, self.high, self.log)
+        if self.step < 1 or (self.log and self.step != 1):
+            raise ValueError(f"Int step must be >= 1, and 1 when log, but got {self.step!r}")
+        if self.power_of_two and (not _is_power(self.low) or not _is_power(self.high)):
+            raise ValueError(
+                f"Int({self.low}, {self.high}, power_of_two=True): both ends must be powers of two"
+            )
+
+    def check(self, value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return "a whole number"
+        inside = self.low <= value <= self.high
+        if self.power_of_two and not (inside and _is_power(value)):
+            return f"a power of two from {self.low} to {self.high}"
+        on_grid = (value - self.low) % self.step == 0
+        stepped = f" in steps of {self.step}" if self.step > 1 else ""
+        return (
+            "" if inside and on_grid else f"a whole number from {self.low} to {self.high}{stepped}"
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values: strings, numbers, booleans or None."""
+
+    options: tuple[Any, ...]
+    _: KW_ONLY
+    when: When | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.options, str) or not isinstance(self.options, Iterable):
+            raise ValueError(f"Choice needs a list of options but got {self.options!r}")
+        object.__setattr__(self, "options", tuple(self.options))
+        if not self.options:
+            raise ValueError("Choice needs at least one option but got none")
+        if len(set(map(repr, self.options))) < len(self.options):
+            raise ValueError(f"Choice options must differ but got {self.options!r}")
+        for option in self.options:
+            if option is not None and not isinstance(option, str | int | float):
+                raise ValueError(
+                    f"Choice options must be strings, numbers, booleans or None but got {option!r}"
+                )
+            if isinstance(option, float) and not math.isfinite(option):
+                raise ValueError(f"Choice options must be finite but got {option!r}")
+
+    def check(self, value: Any) -> str:
+        return "" if value in self.options else f"one of {', '.join(map(repr, self.options))}"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A value that is not searched but belongs to the configuration."""
+
+    value: Any
+    _: KW_ONLY
+    when: When | None = None
+
+
+Parameter = Float | Int | Choice
+
+
+def check_range(kind: str, low: float, high: float, log: bool) -> None:
+    for name, value in (("low", low), ("high", high)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{kind} {name} must be a number but got {value!r}")
+        if not math.isfinite(value):
+            raise ValueError(f"{kind} {name} must be finite but got {value!r}")
+    if low > high:
+        raise ValueError(f"{kind}({low!r}, {high!r}) is an empty range: low is above high")
+    if log and low <= 0:
+        raise ValueError(f"{kind}({low!r}, {high!r}, log=True) needs low above 0")
+
+
+def bounds(value: Float | Int | float) -> tuple[float, float]:
+    """The least and greatest value of a parameter, or of a number that stays."""
+    return (value.low, value.high) if isinstance(value, Float | Int) else (value, value)
+
+
+def options(value: Int | Choice | Any) -> tuple[Any, ...]:
+    """The values of a whole number or choice, in order; of anything else that value alone."""
+    if isinstance(value, Choice):
+        return value.options
+    if isinstance(value, Int):
+        grid = range(value.low, value.high + 1, value.step)
+        return tuple(v for v in grid if not value.power_of_two or _is_power(v))
+    return (value,)
+
+
+def drawn(parameter: Parameter, random: Random) -> Any:
+    """A value at random: even over the options, over the range, or over its logarithm."""
+    if isinstance(parameter, Choice) or (isinstance(parameter, Int) and not parameter.log):
+        return random.choice(options(parameter))
+    if isinstance(parameter, Int):
+        low, high = math.log(parameter.low - 0.5), math.log(parameter.high + 0.5)
+        near = round(math.exp(random.uniform(low, high)))
+        return min(options(parameter), key=lambda v: (abs(math.log(v / near)), v))
+    if parameter.log:
+        value = math.exp(random.uniform(math.log(parameter.low), math.log(parameter.high)))
+    else:
+        value = random.uniform(parameter.low, parameter.high)
+    return min(max(value, parameter.low), parameter.high)
+
+
+def active(when: When | None, values: Mapping[str, Any]) -> bool:
+    """Whether the condition holds for what has been drawn so far."""
+    return all(k in values and values[k] in wanted_values(v) for k, v in (when or {}).items())
+
+
+def wanted_values(wanted: Any) -> tuple[Any, ...]:
+    """The values that a condition names for one parent."""
+    return tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+
+
+def say_when(when: When | None) -> str:
+    """A condition in words.
+
+    >>> say_when({"optimizer": ("lars", "lamb")})
+    "optimizer is 'lars' or 'lamb'"
+    """
+    return " and ".join(
+        f"{k} is {' or '.join(map(repr, wanted_values(v)))}" for k, v in (when or {}).items()
+    )
+
+
+def allowed(parameter: Parameter) -> str:
+    """What a parameter may be, in words."""
+    if isinstance(parameter, Choice):
+        return parameter.check(object())
+    return f"a number from {parameter.low:g} to {parameter.high:g}"
+
+
+def _is_power(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0

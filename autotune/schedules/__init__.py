@@ -1,0 +1,84 @@
+"""Schedules: frozen functions of progress.
+
+Progress runs from 0 (the start of training) to 1 (its configured horizon). Past 1 a schedule holds
+its final value, so a trial that outlives its horizon trains on; below 0, or NaN, is a `ValueError`.
+Arrays give arrays of the same shape. Values are any finite numbers in the unit of what is scheduled
+(a learning rate, a momentum, a batch size) and always come back as floats. Where a schedule says
+`start` and `end`, it returns exactly these at 0 and at 1.
+
+There is one rule for edges: **at an edge the later part holds.** A warm-up is a stage and not a
+kind of schedule, and any schedule may be a stage:
+
+>>> lr = Stages(edges=(0.1,), parts=(Linear(0.0, 0.4), Cosine(0.4, 0.0)))
+>>> print(lr)
+0-10%: linear 0 -> 0.4, 10-100%: cosine 0.4 -> 0
+>>> lr(0.05), lr(0.1), lr(1.0), lr(7.0)
+(0.2, 0.4, 0.0, 0.0)
+>>> lr == warmed(Cosine(0.4, 0.0), 0.1) == from_json(lr.to_json())
+True
+
+A schedule may also be made from others: one that follows the batch size (`Following`), that moves
+opposite to another (`Mirrored`), or that makes up for a changing momentum (`Effective`). Any of
+them can be asked for its `extremes`, its edges, and whether it means the same as another:
+
+>>> same_meaning(stages((1, Linear(0, 0.4)), (9, Linear(0.4, 0.4))), warmed(Constant(0.4), 0.1))
+True
+
+A new schedule is one class in `families.py` or `compose.py`, its name in `Schedule`, and one row in
+the table of its tests.
+"""
+
+from __future__ import annotations
+
+from autotune.schedules.analysis import edges_of, extremes, meaning, outside, same_meaning
+from autotune.schedules.compose import Effective, Following, Mirrored, Schedule, Stages
+from autotune.schedules.curve import VERSION, Kind
+from autotune.schedules.document import from_json
+from autotune.schedules.families import (
+    WSD,
+    Constant,
+    Cosine,
+    Exponential,
+    InverseSqrt,
+    Linear,
+    LinearCosine,
+    OneCycle,
+    Piecewise,
+    Polynomial,
+    Step,
+)
+from autotune.schedules.formulas import Shape
+from autotune.schedules.making import FAMILIES, as_schedule, scaled, stages, warmed
+
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Effective",
+    "Exponential",
+    "FAMILIES",
+    "Following",
+    "InverseSqrt",
+    "Kind",
+    "Linear",
+    "LinearCosine",
+    "Mirrored",
+    "OneCycle",
+    "Piecewise",
+    "Polynomial",
+    "Schedule",
+    "Shape",
+    "Stages",
+    "Step",
+    "VERSION",
+    "WSD",
+    "as_schedule",
+    "edges_of",
+    "extremes",
+    "from_json",
+    "meaning",
+    "outside",
+    "same_meaning",
+    "scaled",
+    "stages",
+    "warmed",
+]

@@ -1,0 +1,150 @@
+"""What may be asked of any schedule: its extremes, its edges, and whether two mean the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from autotune.schedules.compose import Schedule, Stages
+from autotune.schedules.families import Piecewise
+from autotune.schedules.text import percent, span
+
+Allowed = Callable[[float], bool]
+
+_POINTS = 1009  # a prime, so that with the golden ratio no point is near a common edge
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+_GRID = (0.0, *((i + _GOLDEN) / _POINTS for i in range(_POINTS)), 1.0)
+_BESIDE = 1e-6  # how far from an edge two schedules are compared
+_SAME_PLACE = 1e-9  # edges nearer than this are one: the sums they come from are rounded
+_DIGITS = 9
+
+
+def extremes(schedule: Schedule) -> tuple[float, float]:
+    """The least and the greatest value over [0, 1], what is only approached at an edge included.
+
+    Exact, but for `Following` and `Effective`: these are products of anything, and are looked at on
+    both sides of every edge and at about 1000 points between. Between edges a curve is missed by
+    what it moves within half such a step, and where a factor is constant by rounding only.
+
+    >>> from autotune.schedules import Cosine, Linear, Stages
+    >>> extremes(Stages((0.5,), (Linear(0.0, 3.0), Cosine(1.0, -1.0))))
+    (-1.0, 3.0)
+    """
+    return schedule._bounds
+
+
+def edges_of(schedule: Schedule) -> tuple[float, ...]:
+    """All progresses in (0, 1) where it may jump or bend, in schedules within it too; sorted.
+
+    At each the later piece holds, and at the float just before it the earlier one.
+
+    >>> from autotune.schedules import WSD, Stages, Step
+    >>> edges_of(Stages((0.5,), (WSD(0, 1, 0, warmup=0.25, decay=0.5), Step(1.0, 0.1, (0.5,)))))
+    (0.125, 0.25, 0.5, 0.75)
+    """
+    return schedule._places
+
+
+def outside(schedule: Schedule, allowed: Allowed) -> str:
+    """Where and how far a schedule leaves what is allowed; empty if it never does.
+
+    Args:
+        schedule: its `extremes` are what is tested.
+        allowed: whether a value is; the allowed values must be an interval.
+
+    >>> from autotune.schedules import Linear, Stages
+    >>> outside(Stages((0.1,), (Linear(0, 1), Linear(1, -0.1))), lambda value: value >= 0)
+    'stage 2 of 2 (10-100%) goes down to -0.1'
+    >>> outside(Linear(0.8, 1.2), lambda value: value <= 1)
+    'it goes up to 1.2'
+    """
+    *places, what = next(_leaving(schedule, allowed, 0.0, 1.0), ("",))
+    return f"{': '.join(places) or 'it'} {what}" if what else ""
+
+
+def _leaving(
+    schedule: Schedule, allowed: Allowed, low: float, high: float
+) -> Iterator[tuple[str, ...]]:
+    """Each place (from the whole to the part) and what is wrong there; it runs from low to high."""
+    if isinstance(schedule, Stages):
+        for number, (start, end, part) in enumerate(schedule._spans(), 1):
+            start, end = low + (high - low) * start, low + (high - low) * end
+            place = f"stage {number} of {len(schedule.parts)} ({span(start, end)})"
+            for found in _leaving(part, allowed, start, end):
+                yield place, *found
+        return
+    if isinstance(schedule, Piecewise):
+        held = schedule.kind == "constant"
+        knots = (0.0, *schedule.edges, 1.0)
+        for number, (knot, value) in enumerate(zip(knots, schedule.values, strict=False), 1):
+            if not allowed(value):
+                at = f"{'from' if held else 'at'} {percent(low + (high - low) * knot)}"
+                place = f"value {number} of {len(schedule.values)} ({at})"
+                yield place, f"is {_shown(value, allowed)}"
+        return
+    least, most = schedule._bounds
+    too_low, too_high = not allowed(least), not allowed(most)
+    if too_low and too_high:
+        ends = sorted({least, most})
+        way = "is" if len(ends) == 1 else "goes from"
+        yield (f"{way} {' to '.join(_shown(value, allowed) for value in ends)}",)
+    elif too_low or too_high:
+        yield (
+            f"goes down to {_shown(least, allowed)}"
+            if too_low
+            else f"goes up to {_shown(most, allowed)}",
+        )
+
+
+def _shown(value: float, allowed: Allowed) -> str:
+    """Short, but never so short that what is shown would be allowed."""
+    short = f"{value:.6g}"
+    return repr(value) if allowed(float(short)) else short
+
+
+def meaning(schedule: Schedule) -> tuple[float, ...]:
+    """What a schedule says, however it is written: its values at about 1000 fixed progresses.
+
+    For a set or a dictionary of schedules: equal for schedules that are the same function, up to
+    the 9th digit. Pieces shorter than a thousandth may be overlooked: ask `same_meaning`.
+
+    >>> from autotune.schedules import Linear, Polynomial
+    >>> meaning(Polynomial(0.4, 0.0, power=1)) == meaning(Linear(0.4, 0.0))
+    True
+    """
+    return tuple(_rounded(schedule._at(x)) for x in _GRID)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS - 1}e}") + 0.0  # + 0.0 makes -0.0 a 0.0
+
+
+def same_meaning(a: Schedule, b: Schedule) -> bool:
+    """Whether two schedules give the same values everywhere, however they are written.
+
+    They are compared where `meaning` looks, a millionth of progress beside every edge of both, and
+    between neighbouring edges. Values are the same up to the 9th digit (or 1e-12 of the largest,
+    for those near 0), places up to 1e-9 of progress.
+
+    >>> from autotune.schedules import Constant, Cosine, Linear
+    >>> same_meaning(Linear(1.0, 1.0), Constant(1.0)), same_meaning(Linear(1, 0), Cosine(1, 0))
+    (True, False)
+    """
+    if a == b:
+        return True
+    nearly_zero = 1e-12 * max(map(abs, (*a._bounds, *b._bounds)))
+    return all(
+        math.isclose(a._at(x), b._at(x), rel_tol=10.0**-_DIGITS, abs_tol=nearly_zero)
+        for x in (*_near_edges(a, b), *_GRID)
+    )
+
+
+def _near_edges(a: Schedule, b: Schedule) -> Iterator[float]:
+    knots = sorted({0.0, *a._places, *b._places, 1.0})
+    for low, high in pairwise(knots):
+        if high - low > _SAME_PLACE:
+            yield (low + high) / 2.0
+        if high - low > 2.0 * _BESIDE:
+            yield low + _BESIDE
+            yield high - _BESIDE

@@ -1,0 +1,187 @@
+"""What searching schedules is worth: all of them, the learning rate's only, or constants only.
+
+    python benchmarks/schedule_search.py [--problem digits] [--trials 24] [--seeds 5] [--confirm 5]
+
+Three spaces are cut from one recipe, `search_spaces.PROBLEM:schedules`: `schedules` is all of it,
+`lr` keeps batch size, image size and momentum constant, `constants` keeps the learning rate
+constant too and has no warm-up. The rest (weight decay, label smoothing, horizon), sampler, target
+and number of trials are the same. Each seed is one study a space, then the winners and the recipe's
+baseline run again in turns, `--confirm` times on fresh seeds with nothing pruned. A run that misses
+the target counts as the target's limit. Intervals are bootstraps over the study seeds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import Answer, Task, arguments, introduce, keep, measure, serve
+
+SPACES = ("schedules", "lr", "constants")
+CONFIRM_SEED = 1_000_000  # added to the study's seed, so that no trial's seed comes back
+
+
+def narrowed(experiment: Any, space: str) -> Any:
+    """The experiment with the schedules of `space` only; its baseline is cut to what is left."""
+    from autotune.space import ScheduleSpace, SearchSpace
+
+    entries = dict(experiment.space.entries)
+    for name, entry in entries.items():
+        if not isinstance(entry, ScheduleSpace) or space == "schedules":
+            continue
+        if name != "lr":
+            entries[name] = replace(entry, family="constant", mirrors=None)
+        elif space == "constants":
+            entries[name] = replace(entry, family="constant", warmup=0.0)
+    left = SearchSpace(entries)
+    baseline = {k: v for k, v in experiment.baseline.items() if k in left.parameters()}
+    return replace(experiment, space=left, baseline=baseline)
+
+
+def _experiment(task: Task) -> Any:
+    from autotune import recipes
+
+    found = recipes.load(f"search_spaces.{task['problem']}:schedules")
+    target = found.target
+    if task["target"] is not None:
+        target = replace(target, value=task["target"])
+    return replace(
+        found, target=target, scaling=replace(found.scaling, num_workers=task["workers"])
+    )
+
+
+def study_side(task: Task) -> Answer:
+    """One study in one space: its best configuration as JSON, and what it cost."""
+    import autotune
+    from autotune.trackers.journal import encode
+
+    begin = time.monotonic()
+    result = autotune.run(
+        narrowed(_experiment(task), task["space"]),
+        trials=task["trials"],
+        sampler=task["sampler"],
+        out=Path(task["folder"], "study"),
+        tracking_uri="off",
+        seed=task["seed"],
+    )
+    states = [str(trial.state) for trial in result.trials]
+    best = result.best
+    return {
+        "best_seconds": best.seconds if best else None,
+        "config": encode(best.config) if best else None,
+        "text": {k: str(v) for k, v in best.config.items()} if best else None,
+        "reached": states.count("REACHED"),
+        "spent_seconds": result.spent_seconds,
+        "wall_seconds": time.monotonic() - begin,
+    }
+
+
+def confirm_side(task: Task) -> Answer:
+    """The winners and the baseline in turns, each `confirm` times."""
+    import autotune
+    from autotune.trackers.journal import decode_config
+
+    experiment = _experiment(task)
+    given = [experiment.baseline, *(decode_config(c) for c in task["configs"])]
+    result = autotune.run(
+        replace(experiment, baseline=None, configs=given * task["confirm"]),
+        trials=len(given) * task["confirm"],
+        sampler="random",
+        pruner="none",
+        out=Path(task["folder"], "confirm"),
+        tracking_uri="off",
+        seed=task["seed"] + CONFIRM_SEED,
+    )
+    limit = experiment.target.limit
+    seconds = [t.time_to_target or limit for t in result.trials]
+    return {"seconds": [seconds[i :: len(given)] for i in range(len(given))], "limit": limit}
+
+
+def interval(logs: Sequence[float]) -> str:
+    """Geometric mean of ratios given as logarithms, with a 95 % bootstrap interval.
+
+    >>> interval([0.0, 0.0])
+    '1.00 (1.00-1.00)'
+    """
+    draws = np.random.default_rng(0).choice(np.asarray(logs), (10_000, len(logs))).mean(axis=1)
+    low, high = np.exp(np.quantile(draws, [0.025, 0.975]))
+    return f"{math.exp(statistics.fmean(logs)):.2f} ({low:.2f}-{high:.2f})"
+
+
+def _study(task: Task) -> tuple[dict[str, Answer], Answer | None]:
+    studies = {s: measure(__file__, "study", {**task, "space": s}) for s in task["spaces"]}
+    winners = [s for s in task["spaces"] if studies[s]["config"] is not None]
+    if not task["confirm"] or not winners:
+        return studies, None
+    configs = [studies[s]["config"] for s in winners]
+    again = measure(__file__, "confirm", {**task, "configs": configs})
+    again["by_side"] = dict(zip(("baseline", *winners), again.pop("seconds"), strict=True))
+    return studies, again
+
+
+def table(spaces: Sequence[str], found: Sequence[Answer]) -> list[str]:
+    """For each space: found and confirmed speedup over the baseline, and over `constants`."""
+    lines = [f"{'space':>10}  {'reached':>8}  {'spend':>8}  {'found':>8}  {'confirmed':>9}  "]
+    lines[0] += f"{'over baseline':>19}  {'over constants':>19}"
+    confirmed = [f["confirm"]["by_side"] for f in found if f["confirm"]]
+    medians = [{s: statistics.median(v) for s, v in sides.items()} for sides in confirmed]
+    for space in ("baseline", *spaces):
+        own = [f["studies"][space] for f in found if space in f["studies"]]
+        best = [a["best_seconds"] for a in own if a["best_seconds"] is not None]
+        both = [m for m in medians if space in m]
+        over = [math.log(m["baseline"] / m[space]) for m in both]
+        last = [math.log(m["constants"] / m[space]) for m in both if "constants" in m]
+        cells = [
+            f"{statistics.fmean(a['reached'] for a in own):8.1f}" if own else f"{'':8}",
+            f"{statistics.fmean(a['spent_seconds'] for a in own):6.0f} s" if own else f"{'':8}",
+            f"{statistics.median(best):6.2f} s" if best else f"{'-':>8}",
+            f"{statistics.median(m[space] for m in both):7.2f} s" if both else f"{'-':>9}",
+            f"{interval(over) if over else '-':>19}",
+            f"{interval(last) if last else '-':>19}",
+        ]
+        lines.append(f"{space:>10}  " + "  ".join(cells))
+    return lines
+
+
+def main() -> None:
+    parser = arguments(__doc__, repeats=1)
+    parser.add_argument("--problem", default="digits", help="a module of search_spaces (digits)")
+    parser.add_argument("--trials", type=int, help="of each study, the baseline included (24)")
+    parser.add_argument("--seeds", type=int, help="studies of each space (5)")
+    parser.add_argument("--confirm", type=int, help="runs of each winner on fresh seeds (5)")
+    parser.add_argument("--workers", type=int, default=1, help="ranks of a trial (1)")
+    parser.add_argument("--target", type=float, help="another value of the target's metric")
+    parser.add_argument("--sampler", default="tpe")
+    parser.add_argument("--spaces", default=",".join(SPACES), help=f"of {', '.join(SPACES)} (all)")
+    options = parser.parse_args()
+    quick = options.quick
+    task: Task = {k: getattr(options, k) for k in ("problem", "workers", "target", "sampler")}
+    if quick and task["target"] is None:
+        task["target"] = 0.5
+    task["spaces"] = options.spaces.split(",")
+    task["trials"] = options.trials or (2 if quick else 24)
+    task["confirm"] = options.confirm if options.confirm is not None else 1 if quick else 5
+    about = introduce()
+    print(", ".join(f"{key} {value}" for key, value in task.items() if value is not None))
+    found: list[Answer] = []
+    for seed in range(options.seeds or (1 if quick else 5)):
+        studies, again = _study({**task, "seed": seed})
+        found.append({"seed": seed, "studies": studies, "confirm": again})
+        sides = again["by_side"] if again else {}
+        medians = {s: round(statistics.median(v), 2) for s, v in sides.items()}
+        print(f"seed {seed}: confirmed medians {medians}", flush=True)
+        keep(options.json, about, task=task, studies=found)
+    print("\n".join(table(task["spaces"], found)))
+
+
+if __name__ == "__main__" and not serve(
+    {"study": study_side, "confirm": confirm_side}, sys.argv[1:]
+):
+    main()

@@ -1,0 +1,155 @@
+"""ResNet-50 on ImageNet in the space of the record runs: large batch, LARS, progressive resizing.
+
+`resnet50` is for a cluster: it reads `imagenet/train/CLASS/*` and `imagenet/val/CLASS/*` below the
+data folder. `resnet50_synthetic` is the same space scaled down, on made-up images, to run anywhere.
+The record runs of `search_spaces.published` are tried first, as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.experiment import Experiment, Scaling
+from autotune.schedule_space import RULES
+from autotune.space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
+from autotune.trial import Target
+from search_spaces.published import RECORDS
+from trainers.data import data_folder, require
+from trainers.image import train
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The record runs' sizes, scaled to what a machine can hold.
+
+    Args:
+        batch: factor of batch sizes, and by the linear rule of learning rates.
+        image: factor of image sizes.
+    """
+
+    batch: float
+    image: float
+
+    def space(self, fixed: Mapping[str, Any]) -> SearchSpace:
+        """LARS with schedules of batch size, image size, momentum and learning rate."""
+        least, most = (round(size * self.batch) for size in (4096, 32768))
+        step = round(32 * self.image)
+        shape: dict[str, Any] = {"family": Choice(("constant", "staircase"))}
+        return SearchSpace(
+            {
+                **{key: Fixed(value) for key, value in fixed.items()},
+                "optimizer": Fixed("lars"),
+                "horizon": Float(16.0, 90.0, log=True),
+                "batch_size": ScheduleSpace(
+                    Int(least, most, power_of_two=True), **shape, knots=Int(1, 2), direction="free"
+                ),
+                "image_size": ScheduleSpace(
+                    Int(3 * step, 9 * step, step=step), **shape, knots=Int(1, 3), direction="rising"
+                ),
+                "momentum": ScheduleSpace(
+                    Float(0.9, 0.98),
+                    family=Choice(("constant", "mirror")),
+                    final=Float(0.9, 1.0),
+                    mirrors="lr",
+                ),
+                "lr": ScheduleSpace(
+                    Float(2.0 * self.batch, 40.0 * self.batch, log=True),
+                    family=Choice(("polynomial", "linear", "one_cycle", "cosine", "piecewise")),
+                    final=Float(0.001, 0.1, log=True),
+                    warmup=Float(0.0, 0.5),
+                    peak_at=Float(0.1, 0.5),
+                    follows="batch_size",
+                    rule=Choice(tuple(RULES)),
+                ),
+                "trust_coefficient": Float(2e-4, 5e-3, log=True),
+                "trust_min": Choice((None, 1e-5)),
+                "trust_max": Choice((None, 1.0)),
+                "nesterov": Choice((False, True)),
+                "weight_decay": Float(1e-5, 1e-3, log=True),
+                "label_smoothing": Float(0.0, 0.15),
+            }
+        )
+
+    def baseline(self) -> dict[str, Any]:
+        """LARS as in its paper: constant sizes, a warm-up and a quadratic decay."""
+        return {
+            "horizon": 64.0,
+            "batch_size.family": "constant",
+            "batch_size.peak": round(8192 * self.batch),
+            "image_size.family": "constant",
+            "image_size.peak": 7 * round(32 * self.image),
+            "momentum.family": "constant",
+            "momentum.peak": 0.9,
+            "lr.family": "polynomial",
+            "lr.peak": 10.0 * self.batch,
+            "lr.final": 0.001,
+            "lr.warmup": 0.08,
+            "trust_coefficient": 0.001,
+            "trust_min": None,
+            "trust_max": None,
+            "nesterov": False,
+            "weight_decay": 1e-4,
+            "label_smoothing": 0.1,
+        }
+
+
+def _experiment(
+    name: str, scale: Scale, fixed: Mapping[str, Any], target: Target, scaling: Scaling
+) -> Experiment:
+    setting = {"model": "resnet50", **fixed}
+    return Experiment(
+        name=name,
+        train=train,
+        space=scale.space(setting),
+        target=target,
+        scaling=scaling,
+        baseline=scale.baseline(),
+        configs=[record.config(scale.batch, scale.image) for record in RECORDS.values()],
+    )
+
+
+def resnet50() -> Experiment:
+    """ImageNet on eight GPUs a trial; `Scaling` is what to change for more.
+
+    The target is MLPerf's 75.9 % top-1. A rank takes 256 images at a time; larger batches add up.
+
+    Raises:
+        FileNotFoundError: the folder of images is not there; in one line, where it belongs.
+    """
+    folder = data_folder(None).resolve() / "imagenet"
+    for part in ("train", "val"):
+        require(folder / part, "ImageNet")
+    fixed = {
+        "data": "folder",
+        "data_dir": str(folder),
+        "augment": "crop+flip",
+        "loader_workers": 8,
+        "microbatch": 256,
+        "precision": "bf16",
+        "channels_last": True,
+    }
+    target = Target("val_accuracy", 0.759, limit=4 * 3600.0)
+    scaling = Scaling(num_workers=8, cpus_per_worker=8, gpus_per_worker=1)
+    return _experiment("imagenet-resnet50", Scale(1.0, 1.0), fixed, target, scaling)
+
+
+def resnet50_synthetic() -> Experiment:
+    """A narrow ResNet-50 on 2,048 made-up images, on one CPU core a trial.
+
+    Batches are a 256th, images half of the record runs'.
+    """
+    fixed = {
+        "data": "synthetic",
+        "width": 8,
+        "train_size": 2048,
+        "val_size": 512,
+        "val_image_size": 64,
+        "milestone": 1024,
+        "microbatch": 128,
+    }
+    target = Target("val_accuracy", 0.9, limit=300.0)
+    return _experiment(
+        "synthetic-resnet50", Scale(1 / 256, 0.5), fixed, target, Scaling(num_workers=1)
+    )

@@ -1,0 +1,120 @@
+"""The complete schedules of record runs of ImageNet training, as values.
+
+Facts from the entries of DAWNBench (github.com/stanford-futuredata/dawn-bench-entries), all on 128
+V100 GPUs with ResNet-50 to 93 % top-5; every length is in epochs. What an entry leaves out is left
+out here too and said so. `RECORDS[name].config()` is the trainer's part of a configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.schedules import (
+    Cosine,
+    Linear,
+    LinearCosine,
+    Mirrored,
+    OneCycle,
+    Schedule,
+    as_schedule,
+    scaled,
+    stages,
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A published run.
+
+    Args:
+        told: who, when, with what; and what the entry does not say.
+        seconds: to 93 % top-5, evaluation not counted.
+        epochs: the length that the schedules are laid out over.
+        lr, batch_size, image_size, momentum: schedules over these epochs.
+        settings: the other keys of the trainer's configuration.
+    """
+
+    told: str
+    seconds: float
+    epochs: int
+    lr: Schedule
+    batch_size: Schedule
+    image_size: Schedule
+    momentum: Schedule = field(default_factory=lambda: as_schedule(0.9))
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, batch: float = 1.0, image: float = 1.0) -> dict[str, Any]:
+        """The trainer's keys; batches and images may be scaled down to what a machine can hold.
+
+        With smaller batches the learning rate falls by the linear rule.
+        """
+        return {
+            "lr": scaled(self.lr, batch),
+            "batch_size": scaled(self.batch_size, batch),
+            "image_size": scaled(self.image_size, image),
+            "momentum": self.momentum,
+            "horizon": float(self.epochs),
+            **self.settings,
+        }
+
+
+def _momentum_against(lr: Schedule) -> Schedule:
+    return Mirrored(lr, low=0.90, high=0.98)
+
+
+_MOXING_LR = LinearCosine(28.0, 0.2)
+_AIACC_LR = OneCycle(0.0, 25.0, 0.2, peak_at=0.5, shape="linear")
+
+RECORDS: Mapping[str, Record] = {
+    "fast.ai": Record(
+        told="fast.ai/DIUx, PyTorch 0.4.1, 2018-09-06",
+        seconds=1085.2,
+        epochs=40,
+        lr=stages(
+            (6, Linear(1.88, 3.76)), (10, 1.88), (3, 0.2506667), (12, 0.02506667), (9, 0.0376)
+        ),
+        batch_size=stages((6, 8192), (10, 16384), (3, 8192), (18, 24576), (3, 16384)),
+        image_size=stages((16, 128), (21, 224), (3, 288)),
+        settings={"optimizer": "sgd", "weight_decay": 1e-4, "nesterov": False},
+    ),
+    "modelarts-mxnet": Record(
+        told="Huawei ModelArts, MXNet, 2018-12-30",
+        seconds=561.2,
+        epochs=30,
+        lr=stages(
+            (6, Linear(1.92, 3.84)), (8, 3.84), (3, Linear(3.84, 1.92)), (13, Cosine(1.92, 0.0192))
+        ),
+        batch_size=stages((6, 8192), (11, 16384), (11, 20480), (2, 16384)),
+        image_size=stages((14, 128), (14, 224), (2, 288)),
+        settings={"optimizer": "sgd", "weight_decay": 1.1e-4, "nesterov": True},
+    ),
+    "modelarts-moxing": Record(
+        told="Huawei ModelArts, MoXing 1.13 and TensorFlow 1.13, 2019-05-08; LARS's coefficient "
+        "and a warm-up are not published",
+        seconds=162.3,
+        epochs=36,
+        lr=_MOXING_LR,
+        batch_size=stages((35, 32768), (1, 16384)),
+        image_size=stages((15, 96), (16, 128), (4, 224), (1, 288)),
+        momentum=_momentum_against(_MOXING_LR),
+        settings={"optimizer": "lars", "weight_decay": 1e-4, "nesterov": True},
+    ),
+    "aiacc": Record(
+        told="Alibaba AIACC, TensorFlow 2.1, 2020-03-17; the warm-up is taken to start at 0",
+        seconds=157.6,
+        epochs=28,
+        lr=_AIACC_LR,
+        batch_size=stages((27, 32768), (1, 16384)),
+        image_size=stages((13, 96), (11, 128), (3, 224), (1, 288)),
+        momentum=_momentum_against(_AIACC_LR),
+        settings={
+            "optimizer": "lars",
+            "trust_coefficient": 8e-4,
+            "trust_min": 1e-5,
+            "trust_max": 1.0,
+            "label_smoothing": 0.1,
+        },
+    ),
+}

@@ -1,0 +1,46 @@
+"""What the documents say is true: their Python runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.schedules import Cosine, stages
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(blocks("schedules.md"))))
+def test_the_schedules_document_runs(number: int, tmp_path: Path) -> None:
+    written = {"lr": Cosine(0.1, 0.0), "batch_size": stages((1, 64), (1, 128))}
+    documents = {name: schedule.to_json() for name, schedule in written.items()}
+    (tmp_path / "schedules.json").write_text(json.dumps(documents))
+    check = (
+        "\nimport sys\nheavy = {'ray', 'optuna', 'mlflow'} & set(sys.modules)\nassert not heavy\n"
+    )
+    script = tmp_path / "block.py"
+    script.write_text(blocks("schedules.md")[number] + check)
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_family_and_knob_has_a_card() -> None:
+    from typing import get_args
+
+    from autotune import schedules
+    from trainers.knobs import KNOBS
+
+    text = (DOCS / "schedules.md").read_text()
+    for kind in get_args(schedules.Schedule):
+        assert f"| `{kind.__name__}(" in text, kind
+    for knob in KNOBS:
+        assert f"`{knob}`" in text, knob

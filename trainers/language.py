@@ -1,0 +1,153 @@
+"""Distributed data-parallel training of a small language model in plain PyTorch.
+
+It runs as `trainers.image` does. A sample is a **token**: steps, epochs, milestones and progress
+count tokens, so that neither the batch size nor the sequence length moves a schedule. The keys of
+its configuration, beside the common ones of `trainers.training`:
+
+| key | value (default) |
+|---|---|
+| `text` | tinyshakespeare, synthetic, or the path of a text file |
+| `data_dir` | folder of the data sets, for tinyshakespeare |
+| `tokens` | characters or words (characters) |
+| `vocabulary` | the most words that are known (8192) |
+| `train_size`, `val_size` | use the first so many tokens of each part (all) |
+| `sequence_length` * | tokens of a sequence while training (128) |
+| `val_sequence_length` | when evaluating (the largest value of `sequence_length`) |
+| `layers`, `width`, `heads` | of the model (4, 128, 4) |
+
+`sequence_length` takes a number or a schedule, rounded to a whole number at each step. `batch_size`
+and `microbatch` count sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from autotune.trial import Change, Milestone
+from trainers.distributed import Ranks, process_group
+from trainers.gpt import GPT, flops_per_token
+from trainers.loop import StepAt, Task, run
+from trainers.readers import (
+    REQUIRED,
+    Key,
+    Schedule,
+    counted,
+    greatest,
+    one_of,
+    optional,
+    require,
+    text,
+    whole,
+)
+from trainers.text import TOKENS, Text, TextStream, load_text
+from trainers.training import TRAINING, Training, read_training
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A checked configuration; lengths and sizes are in tokens."""
+
+    training: Training
+    text: str
+    data_dir: str | None
+    tokens: str
+    vocabulary: int
+    train_size: int | None
+    val_size: int | None
+    sequence_length: Schedule
+    val_sequence_length: int
+    layers: int
+    width: int
+    heads: int
+
+
+OWN: Mapping[str, Key] = {
+    "text": (REQUIRED, text),
+    "data_dir": (None, optional(text)),
+    "tokens": ("characters", one_of(TOKENS)),
+    "vocabulary": (8192, whole(2)),
+    "train_size": (None, optional(whole(2))),
+    "val_size": (None, optional(whole(1))),
+    "sequence_length": (128, counted(1)),
+    "val_sequence_length": (None, optional(whole(1))),
+    "layers": (4, whole(1)),
+    "width": (128, whole(2)),
+    "heads": (4, whole(1)),
+}
+KEYS: Mapping[str, Key] = {**OWN, **TRAINING}
+"""Every key but the optimizer's: its default, and what reads it."""
+
+
+def read_settings(config: Mapping[str, Any]) -> Settings:
+    """`config`, checked and completed with the defaults.
+
+    Raises:
+        ValueError: in one line, naming the key, its value, what is allowed, the nearest right key.
+    """
+    training, own = read_training(config, OWN, "trainers.language")
+    width, heads = own["width"], own["heads"]
+    if width % (2 * heads):
+        raise ValueError(f"width must be a multiple of twice the heads, {2 * heads}, got {width}")
+    longest = own["val_sequence_length"] or round(greatest(own["sequence_length"]))
+    return Settings(training, **{**own, "val_sequence_length": longest})
+
+
+def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
+    """Train as `config` says until closed, or until `max_epochs`.
+
+    Milestones, changes and states are as those of `trainers.image.train`, but count tokens.
+
+    `evaluate` gives val_loss (the mean cross-entropy of the next token in nats) and val_accuracy
+    over the same validation tokens each time; lr, momentum, batch_size and sequence_length now;
+    and, once trained, train_loss, samples_per_second (tokens) and flops_per_second of the model
+    (`trainers.gpt.flops_per_token`) since the last milestone.
+
+    Raises:
+        ValueError: a key or value that is not allowed, in one line.
+        FileNotFoundError: a text that is missing, with its place.
+    """
+    settings = read_settings(config)
+    with process_group() as ranks:
+        yield from run(settings.training, ranks, _task(settings, ranks))
+
+
+def _task(settings: Settings, ranks: Ranks) -> Task[TextStream]:
+    def stream(_: StepAt) -> TextStream:
+        s = settings
+        found = load_text(s.text, s.data_dir, s.tokens, s.vocabulary, ranks.device)
+        found = _part(settings, found)
+        return TextStream(found, s.training.seed, ranks, s.val_sequence_length, s.val_size)
+
+    def model(stream: TextStream) -> nn.Module:
+        return GPT(stream.classes, settings.layers, settings.width, settings.heads)
+
+    return Task(
+        size_key="sequence_length",
+        size=settings.sequence_length,
+        samples=lambda size: size,
+        stream=stream,
+        model=model,
+        flops=flops_per_token,
+    )
+
+
+def _part(settings: Settings, found: Text) -> Text:
+    """The part of a text that is used, which every sequence must fit into.
+
+    Raises:
+        ValueError: more is asked for than there is.
+    """
+    asked = {"train_size": settings.train_size, "val_size": settings.val_size}
+    there = {"train_size": len(found.train), "val_size": len(found.val) - 1}
+    for key, size in asked.items():
+        if size is not None and size > there[key]:
+            raise ValueError(f"{key} must be at most {there[key]}, all that there is, got {size}")
+    train = found.train[: settings.train_size]
+    most = len(train) - 1
+    rule = f"at most {most}, what the training text can hold"
+    require("sequence_length", settings.sequence_length, rule, lambda v: round(v) <= most)
+    return replace(found, train=train)

@@ -1,0 +1,230 @@
+"""What every trainer does: progress by samples seen, knobs, milestones, checkpoints, warm-up."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from autotune import schedules
+from autotune.schedules import edges_of
+from autotune.trial import Change, Milestone
+from trainers.distributed import Ranks
+from trainers.knobs import Knobs, held, is_constant
+from trainers.learner import Learner
+from trainers.readers import Schedule
+from trainers.stream import Batch, Stream
+from trainers.training import Training
+
+S = TypeVar("S", bound=Stream)
+StepAt = Callable[[int], tuple[int, int]]
+MOST_WARMED = 16
+GRID = tuple(i / 1000 for i in range(1001))
+
+
+@dataclass(frozen=True)
+class Task(Generic[S]):
+    """What one kind of training adds to the loop: its data, its model, and what is sized.
+
+    Args:
+        size_key: the key and the metric that tell the size of an item.
+        size: that size, a schedule; rounded to a whole number at every step.
+        samples: samples in an item of a given size: 1 image, or the tokens of a sequence.
+        stream: opens the data; its argument gives batch size and size of the step that follows so
+            many samples, and may be asked once training goes on.
+        model: builds the model for a stream, on the host, from torch's global generator.
+        layout: memory format of the model's input.
+        flops: of a training step by sample, for a model and an item's size; None: not told.
+    """
+
+    size_key: str
+    size: Schedule
+    samples: Callable[[int], int]
+    stream: Callable[[StepAt], S]
+    model: Callable[[S], nn.Module]
+    layout: torch.memory_format = torch.contiguous_format
+    flops: Callable[[Any, int], float] | None = None
+
+
+def run(
+    training: Training, ranks: Ranks, task: Task[S]
+) -> Generator[Milestone, Change | None, None]:
+    """Train until closed, or until `max_epochs`; then free everything."""
+    loop = Loop(training, ranks, task)
+    try:
+        yield from loop.milestones()
+    finally:
+        loop.close()
+
+
+class Loop(Generic[S]):
+    """One training: its data, its learner, its knobs, and how far it is."""
+
+    def __init__(self, training: Training, ranks: Ranks, task: Task[S]) -> None:
+        state = training.state or {"seen": 0}
+        self._training = training
+        self._ranks = ranks
+        self._task = task
+        self._size = held(task.size)
+        self._seen: int = state["seen"]
+        self._knobs = Knobs(training, ranks.size, state)
+        self._stream = task.stream(self._step_at)
+        epoch = self._stream.train_size
+        self._horizon = training.horizon * epoch
+        self._every = training.milestone or epoch
+        self._end = math.inf if training.max_epochs is None else training.max_epochs * epoch
+        self._trained = 0
+        self._flops = 0.0
+        self._seconds = 0.0
+        self._learner = self._make_learner()
+        self._learner.warm_up(self._dummies(), self._stream.dummy(self._first_part(), None))
+        if training.state:
+            self._learner.restore(state["learner"])
+
+    def _make_learner(self) -> Learner:
+        training, task = self._training, self._task
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(training.seed)
+            model = task.model(self._stream)
+        model = model.to(self._ranks.device)
+        model = model.to(memory_format=task.layout)  # type: ignore[call-overload]
+        if training.compile:
+            model.compile()
+        return Learner(model, self._ranks, training, task.layout)
+
+    def milestones(self) -> Generator[Milestone, Change | None, None]:
+        change = yield self._milestone(0.0)
+        while self._seen < self._end:
+            if change is not None:
+                self._knobs.change(change)
+            waited = self._stream.waited
+            self._train_until(min((self._seen // self._every + 1) * self._every, self._end))
+            change = yield self._milestone(self._stream.waited - waited)
+
+    def _train_until(self, target: float) -> None:
+        """Train until `target` samples are seen; waits for the device at the end only."""
+        knobs, stream, learner, task = self._knobs, self._stream, self._learner, self._task
+        learner.loss.zero_()
+        seen_by_size: Counter[int] = Counter()
+        begun, first = time.perf_counter(), self._seen
+        knobs.set(learner.optimizer, self._progress(self._seen))
+        while self._seen < target:
+            progress = self._progress(self._seen)
+            batch_size, size = knobs.batch_size(progress), round(self._size(progress))
+            knobs.turn(learner.optimizer, progress)
+            samples = batch_size * task.samples(size)
+            batch = stream.take(self._seen, batch_size, size)
+            learner.step(batch, samples, knobs.smoothing(progress))
+            self._seen += samples
+            seen_by_size[size] += samples
+        if self._ranks.device.type == "cuda":
+            torch.cuda.synchronize(self._ranks.device)
+        self._trained, self._seconds = self._seen - first, time.perf_counter() - begun
+        if task.flops is not None:
+            of_model = ((task.flops(learner.model, k), v) for k, v in seen_by_size.items())
+            self._flops = sum(flops * samples for flops, samples in of_model)
+
+    def _progress(self, seen: float) -> float:
+        return min(seen / self._horizon, 1.0)
+
+    def _step_at(self, seen: int) -> tuple[int, int]:
+        return self._planned(self._progress(seen))
+
+    def _planned(self, progress: float) -> tuple[int, int]:
+        """Batch size and size of the step at `progress`."""
+        return self._knobs.batch_size(progress), round(self._size(progress))
+
+    def _milestone(self, data_seconds: float) -> Milestone:
+        return Milestone(self._seen, self._evaluate, self._state, data_seconds)
+
+    def _evaluate(self) -> dict[str, float]:
+        right, loss, count, trained = self._learner.evaluate(self._stream.validation())
+        progress = self._progress(self._seen)
+        batch_size, size = self._planned(progress)
+        metrics = {
+            "val_accuracy": right / count,
+            "val_loss": loss / count,
+            "lr": self._knobs.lr(progress),
+            "momentum": self._knobs.momentum(progress),
+            "batch_size": float(batch_size),
+            self._task.size_key: float(size),
+        }
+        if self._trained:
+            metrics["train_loss"] = trained / self._trained
+            metrics["samples_per_second"] = self._trained / self._seconds
+            if self._task.flops is not None:
+                metrics["flops_per_second"] = self._flops / self._seconds
+        return metrics
+
+    def _state(self) -> dict[str, Any]:
+        return {"seen": self._seen, **self._knobs.state(), "learner": self._learner.state()}
+
+    def _first_part(self) -> int:
+        """Items in a forward pass of the next step."""
+        batch_size, _ = self._step_at(self._seen)
+        return _parts(self._local(batch_size), self._training.microbatch)[0]
+
+    def _local(self, batch_size: int) -> int:
+        start, stop = self._ranks.share(0, batch_size)
+        return stop - start
+
+    def _dummies(self) -> Iterator[Batch]:
+        """Batches of all shapes that are still to come, or of the most important of them."""
+        now, end = self._progress(self._seen), self._progress(self._end)
+        steps = [self._planned(at) for at in self._looked_at(now, max(now, end))]
+        for batch_size, size in warmed_up(steps, self._ranks.size, self._training.microbatch):
+            count = sum(_parts(self._local(batch_size), self._training.microbatch))
+            yield self._stream.dummy(count, size)
+
+    def _looked_at(self, now: float, end: float) -> list[float]:
+        """Progresses that show every shape from now to the end: an even grid and all edges."""
+        looked = (self._training.batch_size, self._task.size)
+        if all(map(is_constant, looked)):
+            return [now]
+        ours = (s for s in looked if isinstance(s, schedules.Schedule))
+        edges = (edge for schedule in ours for edge in edges_of(schedule))
+        return [now, *sorted(x for x in (*edges, *GRID) if now < x <= end)]
+
+    def close(self) -> None:
+        """Free the model, DDP's hooks and the stream's processes."""
+        self._stream.close()
+        self._learner.close()
+
+
+def warmed_up(
+    steps: Sequence[tuple[int, int]], ranks: int, microbatch: int | None
+) -> list[tuple[int, int]]:
+    """The steps (batch size, size) that stand for all kinds of `steps`, the largest first.
+
+    Steps are of one kind if every rank's forward passes have the same shapes in both, so that all
+    ranks choose alike. Of more than 16 kinds, those of the first step, the last one and the most
+    frequent one are taken.
+
+    >>> warmed_up([(32, 8), (33, 8), (32, 4), (32, 8)], 2, None)
+    [(33, 8), (32, 8), (32, 4)]
+    >>> warmed_up([(32, 8), (48, 8), (80, 8), (40, 8)], 1, 16)
+    [(40, 8), (32, 8)]
+    """
+    kinds = [
+        (size, *(tuple(_parts(share, microbatch)) for share in (low // ranks, -(-low // ranks))))
+        for low, size in steps
+    ]
+    found = dict(zip(reversed(kinds), reversed(steps), strict=True))  # the first of each kind
+    if len(found) > MOST_WARMED:
+        often = Counter(kinds).most_common(1)[0][0]
+        found = {kind: found[kind] for kind in (kinds[0], often, kinds[-1])}
+    return sorted(found.values(), key=lambda step: (step[0] * step[1], step), reverse=True)
+
+
+def _parts(count: int, microbatch: int | None) -> list[int]:
+    """The different numbers of items in the forward passes of a rank with so many of them."""
+    if microbatch is None or count <= microbatch:
+        return [count]
+    rest = count % microbatch
+    return [microbatch, rest] if rest else [microbatch]

@@ -1,0 +1,170 @@
+"""How a value of a configuration is read: what is allowed, and the one line that says so.
+
+A reader takes a value and gives it back, perhaps completed; it raises `NotAllowedError`, whose text
+says what is allowed. Schedules are checked over their whole course, not at some points of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune import schedules
+from autotune.schedules import Constant, as_schedule, extremes, outside
+
+Schedule = Callable[[float], float]
+Reader = Callable[[Any], Any]
+Key = tuple[Any, Reader]
+"""A key's default, or `REQUIRED`, and what reads its value."""
+
+REQUIRED = object()
+SAMPLED = tuple(i / 20 for i in range(21))
+"""Where a function that is no schedule of ours is looked at."""
+
+
+class NotAllowedError(Exception):
+    """A value that is not allowed; its text says what is."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """Reads a number at least `low` (more than it, if `open_low`) and less than `high`.
+
+    >>> str(Number(0.0, 1.0))
+    'a number at least 0 and less than 1'
+    """
+
+    low: float
+    high: float = math.inf
+    open_low: bool = False
+
+    def __str__(self) -> str:
+        top = "" if self.high == math.inf else f" and less than {self.high:g}"
+        return f"a number {'more than' if self.open_low else 'at least'} {self.low:g}{top}"
+
+    def allows(self, value: float) -> bool:
+        above = self.low < value if self.open_low else self.low <= value
+        return above and value < self.high
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.allows(value):
+            raise NotAllowedError(str(self))
+        return value
+
+
+def one_of(allowed: Iterable[str]) -> Reader:
+    names = tuple(allowed)
+
+    def read(value: Any) -> Any:
+        if value not in names:
+            raise NotAllowedError("one of " + ", ".join(names))
+        return value
+
+    return read
+
+
+def whole(least: int) -> Reader:
+    def read(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise NotAllowedError(f"a whole number at least {least}")
+        return value
+
+    return read
+
+
+def optional(reader: Reader) -> Reader:
+    return lambda value: None if value is None else reader(value)
+
+
+def scheduled(number: Number, plain: Reader | None = None) -> Reader:
+    """Reads a number that `plain` (else `number`) allows, or a schedule that keeps to `number`."""
+
+    def read(value: Any) -> Any:
+        if not callable(value):
+            return as_schedule((plain or number)(value))
+        fault = fault_of(value, number.allows)
+        if fault is not None:
+            raise NotAllowedError(f"{number}{fault}")
+        return value
+
+    return read
+
+
+def counted(least: int) -> Reader:
+    """Reads a whole number at least `least`, or a schedule, whose values are rounded when used."""
+    return scheduled(Number(least), whole(least))
+
+
+def flag(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise NotAllowedError("True or False")
+    return value
+
+
+def as_is(value: Any) -> Any:
+    return value  # the optimizer checks it
+
+
+def text(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise NotAllowedError("text")
+    return value
+
+
+def saved_state(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise NotAllowedError("what this trainer's milestone gave as its state")
+    return value
+
+
+def fault_of(schedule: Schedule, allows: Callable[[float], bool]) -> str | None:
+    """Where a schedule leaves what `allows` allows, to follow the rule in a message; None: nowhere.
+
+    Schedules of `autotune.schedules` are judged by the extremes of each of their stages, other
+    functions at 21 points.
+
+    >>> from autotune.schedules import Linear
+    >>> fault_of(Linear(0.1, 0.0), lambda value: value >= 0) is None
+    True
+    """
+    if isinstance(schedule, Constant):
+        return None if allows(schedule.value) else ""
+    if isinstance(schedule, schedules.Schedule):
+        told = outside(schedule, allows)
+        return f", but {told}" if told else None
+    for progress in SAMPLED:
+        if not allows(schedule(progress)):
+            return f" at every progress, also at {progress:g}"
+    return None
+
+
+def require(key: str, schedule: Schedule, rule: str, allows: Callable[[float], bool]) -> None:
+    """Hold all values of the schedule under `key` to a rule.
+
+    Raises:
+        ValueError: in one line, with the key, the rule, the stage that breaks it and its number.
+
+    >>> require("batch_size", Constant(1), "at least the number of ranks, 2", lambda v: v >= 2)
+    Traceback (most recent call last):
+    ValueError: batch_size must be at least the number of ranks, 2, got 1
+    """
+    fault = fault_of(schedule, allows)
+    if fault is not None:
+        raise ValueError(f"{key} must be {rule}{fault}, got {shown(schedule)}")
+
+
+def greatest(schedule: Schedule) -> float:
+    """The largest value of a schedule (of another function, at 21 points)."""
+    if isinstance(schedule, schedules.Schedule):
+        return extremes(schedule)[1]
+    return max(schedule(progress) for progress in SAMPLED)
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: schedules as their text, constant ones as their number."""
+    if isinstance(value, Constant):
+        whole_number = value.value == int(value.value)
+        return str(int(value.value) if whole_number else value.value)
+    return str(value) if isinstance(value, schedules.Schedule) else repr(value)
