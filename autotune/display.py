@@ -130,8 +130,14 @@ def counts(trials: tuple[Trial, ...]) -> dict[State, int]:
 
 
 def configuration(trial: Trial) -> str:
-    """The searched values of a trial on one line, or all of its values if it was given."""
-    values = trial.params if trial.params is not None else trial.config
+    """What is searched, as the trial has it, on one line; all of it if it was given.
+
+    >>> from autotune.schedules import Cosine
+    >>> configuration(Trial(0, {"lr": Cosine(0.4, 0.0), "data": "digits"}, {"lr.peak": 0.4}))
+    'lr=cosine 0.4 -> 0'
+    """
+    names = trial.config if trial.params is None else {n.partition(".")[0] for n in trial.params}
+    values = {name: trial.config[name] for name in trial.config if name in names}
     return "  ".join(f"{k}={_number(shown(v))}" for k, v in values.items())
 
 

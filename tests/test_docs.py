@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from autotune import schedules
 from autotune.schedules import Cosine, stages
 
+OTHERS = ("sequence_length", "weight_decay", "trust_coefficient", "label_smoothing")
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -34,13 +37,8 @@ def test_the_schedules_document_runs(number: int, tmp_path: Path) -> None:
 
 
 def test_every_family_and_knob_has_a_card() -> None:
-    from typing import get_args
-
-    from autotune import schedules
-    from trainers.knobs import KNOBS
-
     text = (DOCS / "schedules.md").read_text()
     for kind in get_args(schedules.Schedule):
         assert f"| `{kind.__name__}(" in text, kind
-    for knob in KNOBS:
+    for knob in ("lr", "momentum", "beta1", "beta2", "batch_size", "image_size", *OTHERS):
         assert f"`{knob}`" in text, knob

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -202,29 +202,43 @@ def warmed_up(
 ) -> list[tuple[int, int]]:
     """The steps (batch size, size) that stand for all kinds of `steps`, the largest first.
 
-    Steps are of one kind if every rank's forward passes have the same shapes in both, so that all
-    ranks choose alike. Of more than 16 kinds, those of the first step, the last one and the most
-    frequent one are taken.
+    Of more than 16 kinds, those of the first step, the last one and the most frequent one are
+    taken. The largest has the most pixels or tokens in a forward pass.
 
     >>> warmed_up([(32, 8), (33, 8), (32, 4), (32, 8)], 2, None)
     [(33, 8), (32, 8), (32, 4)]
     >>> warmed_up([(32, 8), (48, 8), (80, 8), (40, 8)], 1, 16)
     [(40, 8), (32, 8)]
     """
-    kinds = [
-        (size, *(tuple(_parts(share, microbatch)) for share in (low // ranks, -(-low // ranks))))
-        for low, size in steps
-    ]
+    kinds = [_kind(step, ranks, microbatch) for step in steps]
     found = dict(zip(reversed(kinds), reversed(steps), strict=True))  # the first of each kind
     if len(found) > MOST_WARMED:
         often = Counter(kinds).most_common(1)[0][0]
         found = {kind: found[kind] for kind in (kinds[0], often, kinds[-1])}
-    return sorted(found.values(), key=lambda step: (step[0] * step[1], step), reverse=True)
+    largest = sorted(found, key=lambda kind: (kind.size * kind.most[0], found[kind]), reverse=True)
+    return [found[kind] for kind in largest]
 
 
-def _parts(count: int, microbatch: int | None) -> list[int]:
+class Kind(NamedTuple):
+    """Steps of one kind: forward passes of the same shapes, on ranks of the least and most items.
+
+    It tells the shapes of all ranks, so that all choose alike what to warm up.
+    """
+
+    size: int
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+
+
+def _kind(step: tuple[int, int], ranks: int, microbatch: int | None) -> Kind:
+    batch_size, size = step
+    least, most = (_parts(n, microbatch) for n in (batch_size // ranks, -(-batch_size // ranks)))
+    return Kind(size, least, most)
+
+
+def _parts(count: int, microbatch: int | None) -> tuple[int, ...]:
     """The different numbers of items in the forward passes of a rank with so many of them."""
     if microbatch is None or count <= microbatch:
-        return [count]
+        return (count,)
     rest = count % microbatch
-    return [microbatch, rest] if rest else [microbatch]
+    return (microbatch, rest) if rest else (microbatch,)

@@ -12,6 +12,7 @@ import math
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import optuna
@@ -34,8 +35,13 @@ def _tpe(seed: int) -> BaseSampler:
     return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
 
 
+WIDENING = "widening"
+_WIDENED = 10  # trials, as many as TPE draws at random before it has a model
+_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3
+
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": _tpe,
+    WIDENING: _tpe,
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
     "qmc": lambda seed: optuna.samplers.QMCSampler(
         seed=seed, scramble=True, warn_asynchronous_seeding=False, warn_independent_sampling=False
@@ -91,11 +97,22 @@ class OptunaSampler:
                 self._tell(trial, trial.params)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            if self._sampler == WIDENING and number <= _WIDENED:
+                self._study.enqueue_trial(self._kept(number, trials))
             live = self._study.ask()
             point = self._space.suggest(lambda name, parameter: _draw(live, name, parameter))
         self._told[number] = live.number
         self._open.add(number)
         return point
+
+    def _kept(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
+        """What the trial takes over from the baseline: less and less of it, the rest is drawn."""
+        known = next((t.params for t in trials if t.kind == "baseline" and t.params), {})
+        random = Random(f"{self._seed}/{number}")
+        share = _KEPT_FIRST + (_KEPT_LAST - _KEPT_FIRST) * number / _WIDENED
+        parameters = self._space.parameters()
+        kept = {name: value for name, value in known.items() if random.random() < share}
+        return {name: _inside(parameters[name], value) for name, value in kept.items()}
 
     def _tell(self, trial: Trial, params: Params) -> None:
         if trial.number not in self._told:

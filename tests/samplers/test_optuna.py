@@ -17,6 +17,7 @@ from sims import learning as learn
 
 from autotune.errors import UserError
 from autotune.samplers.optuna import SAMPLERS, OptunaSampler, export, make_sampler
+from autotune.space import Float, SearchSpace
 from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target(METRIC, 0.9, limit=5)
@@ -202,3 +203,23 @@ def test_export_of_a_study(fast_path: Path) -> None:
     best = result.best
     assert best is not None
     assert study.best_value == best.seconds
+
+
+def test_widening_starts_around_the_baseline_and_moves_away_from_it() -> None:
+    space = SearchSpace({f"x{i}": Float(0, 1) for i in range(40)})
+    given = {f"x{i}": 0.5 for i in range(40)}
+    baseline = Trial(0, space.config(given), given, kind="baseline")
+    sampler = OptunaSampler("widening", space, Target("acc", 1, limit=1), seed=3)
+    kept = []
+    trials = [baseline]
+    for number in range(1, 13):
+        point = sampler.ask(number, trials)
+        assert space.check(point) == point
+        kept.append(sum(value == 0.5 for value in point.values()))
+        trials.append(Trial(number, space.config(point), point))
+    assert kept[0] > 24
+    assert sum(kept[:3]) > sum(kept[7:10]) > 10
+    assert kept[10:] == [0, 0]
+    again = OptunaSampler("widening", space, Target("acc", 1, limit=1), seed=3)
+    assert again.ask(4, trials[:4]) is not None
+    assert sum(v == 0.5 for v in again.ask(5, trials[:5]).values()) == kept[4]

@@ -296,8 +296,8 @@ def test_another_way_to_write_it_means_the_same(case: Case, data: st.DataObject)
     for twin in twins if not is_product(schedule) else twins[:3]:
         assert same_meaning(schedule, twin)
         assert same_meaning(twin, schedule)
-    larger = scaled(schedule, 1.001)
-    assert same_meaning(schedule, larger) == (least == most == 0.0)
+    if largest_of(schedule) > 1e-300:  # a number with all its digits
+        assert not same_meaning(schedule, scaled(schedule, 1.001))
 
 
 @quick

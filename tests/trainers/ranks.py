@@ -19,8 +19,15 @@ from trainers import image, language
 
 FAST = {"data": "digits", "lr": 0.1, "batch_size": 32, "horizon": 2, "milestone": 300}
 FAST_TEXT = {
-    **{"text": "synthetic", "optimizer": "adamw", "lr": 3e-3, "batch_size": 8, "milestone": 1024},
-    **{"layers": 1, "width": 16, "heads": 2, "sequence_length": 32, "train_size": 9000},
+    "optimizer": "adamw",
+    "lr": 3e-3,
+    "batch_size": 8,
+    "milestone": 1024,
+    "layers": 1,
+    "width": 16,
+    "heads": 2,
+    "sequence_length": 32,
+    "train_size": 9000,
     "val_size": 1000,
 }
 
@@ -36,7 +43,8 @@ def record(
 ) -> dict[str, Any]:
     """Train for so many milestones after the first; what was yielded, and the state at the end.
 
-    A configuration with a `text` is of the language trainer. `restore` holds the state of every rank.
+    A configuration with a `text` is the language trainer's. `restore` holds the state of every
+    rank.
     """
     state = {} if restore is None else {"state": restore[dist.get_rank()]}
     if "text" in config:

@@ -103,7 +103,7 @@ def test_an_option_of_another_optimizer_is_refused(optimizer: str, key: str) -> 
         ),
         (
             {"model": "resnet50", "data": "synthetic", "image_size": Linear(8, 96)},
-            "image_size must be at least 32, the total stride of resnet50 on images of 96, but it g",
+            "image_size must be at least 32, the total stride of resnet50 on images of 96, but it",
         ),
         (
             {"model": "resnet18", "val_image_size": 4},
