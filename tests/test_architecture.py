@@ -16,7 +16,6 @@ SIDE_ROOMS = ("samplers", "pruners", "controllers", "pools", "trackers")
 LEVELS = {
     "errors": 0,
     "schedules": 1,
-    "schedule_plot": 1,
     "trial": 1,
     "parameters": 1,
     "schedule_space": 2,

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from trainers.data import data_folder, require
 from trainers.distributed import Ranks
 from trainers.settings import Settings
-from trainers.stream import EVALUATED, Batch, blank, generator, spans
+from trainers.stream import EVALUATED, Batch, blank, generator, passes, spans
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -200,6 +200,10 @@ class FolderStream:
         ]
         for x, y in self._load(self._val, parts, persistent=False):
             yield self._on_device(x, y)
+
+    def evaluated(self) -> tuple[int, ...]:
+        start, stop = self._ranks.share(0, len(self._val))
+        return passes(stop - start, EVALUATED)
 
     def close(self) -> None:
         """End the workers."""

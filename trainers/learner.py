@@ -63,6 +63,8 @@ class Learner:
                 gradient_as_bucket_view=True,
                 **_OWN_BUFFERS,
             )
+        self.prepares = training.compile or ranks.device.type != "cpu"
+        """Whether each shape of input has kernels that are compiled or chosen for it."""
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
         self._fresh()
@@ -138,19 +140,18 @@ class Learner:
         right, loss, count, trained = self._ranks.sum(sums).tolist()
         return int(right), loss, int(count), trained
 
-    def warm_up(self, batches: Iterable[Batch], evaluated: Batch) -> None:
-        """Steps on dummy batches and an evaluation, of which no trace remains.
+    def warm_up(self, batches: Iterable[Batch], evaluated: Iterable[Batch]) -> None:
+        """Steps on dummy batches and an evaluation of others, of which no trace remains.
 
         Compiles, allocates, and lets DDP order its buckets, which takes two steps; then parameters
         and buffers are put back and the optimizer and the scaler are made anew. A further shape
         takes one more step on a CPU, and two where kernels are compiled or chosen by trial.
         """
         before = {k: v.clone() for k, v in self.model.state_dict().items()}
-        prepares = self._training.compile or self._ranks.device.type != "cpu"
         for number, (x, y) in enumerate(batches):
-            for _ in range(2 if prepares or number == 0 else 1):
+            for _ in range(2 if self.prepares or number == 0 else 1):
                 self.step((x, y), y.numel() * self._ranks.size, 0.0)
-        self.evaluate([evaluated])
+        self.evaluate(evaluated)
         self.model.load_state_dict(before)
         self.loss.zero_()
         self._fresh()

@@ -19,7 +19,7 @@ from trainers.distributed import Ranks
 from trainers.knobs import Knobs, held, is_constant
 from trainers.learner import Learner
 from trainers.readers import Schedule
-from trainers.stream import Batch, Stream
+from trainers.stream import Batch, Stream, passes
 from trainers.training import Training
 
 S = TypeVar("S", bound=Stream)
@@ -83,7 +83,7 @@ class Loop(Generic[S]):
         self._flops = 0.0
         self._seconds = 0.0
         self._learner = self._make_learner()
-        self._learner.warm_up(self._dummies(), self._stream.dummy(self._first_part(), None))
+        self._learner.warm_up(self._dummies(), self._evaluated())
         if training.state:
             self._learner.restore(state["learner"])
 
@@ -165,10 +165,15 @@ class Loop(Generic[S]):
     def _state(self) -> dict[str, Any]:
         return {"seen": self._seen, **self._knobs.state(), "learner": self._learner.state()}
 
-    def _first_part(self) -> int:
-        """Items in a forward pass of the next step."""
-        batch_size, _ = self._step_at(self._seen)
-        return _parts(self._local(batch_size), self._training.microbatch)[0]
+    def _evaluated(self) -> Iterator[Batch]:
+        """Batches like those of an evaluation, or one no larger than a step's if any will do."""
+        counts = self._stream.evaluated()
+        if not self._learner.prepares:
+            batch_size, _ = self._step_at(self._seen)
+            most = passes(self._local(batch_size), self._training.microbatch)[0]
+            counts = tuple(min(count, most) for count in counts[:1])
+        for count in counts:
+            yield self._stream.dummy(count, None)
 
     def _local(self, batch_size: int) -> int:
         start, stop = self._ranks.share(0, batch_size)
@@ -179,7 +184,7 @@ class Loop(Generic[S]):
         now, end = self._progress(self._seen), self._progress(self._end)
         steps = [self._planned(at) for at in self._looked_at(now, max(now, end))]
         for batch_size, size in warmed_up(steps, self._ranks.size, self._training.microbatch):
-            count = sum(_parts(self._local(batch_size), self._training.microbatch))
+            count = sum(passes(self._local(batch_size), self._training.microbatch))
             yield self._stream.dummy(count, size)
 
     def _looked_at(self, now: float, end: float) -> list[float]:
@@ -232,13 +237,5 @@ class Kind(NamedTuple):
 
 def _kind(step: tuple[int, int], ranks: int, microbatch: int | None) -> Kind:
     batch_size, size = step
-    least, most = (_parts(n, microbatch) for n in (batch_size // ranks, -(-batch_size // ranks)))
+    least, most = (passes(n, microbatch) for n in (batch_size // ranks, -(-batch_size // ranks)))
     return Kind(size, least, most)
-
-
-def _parts(count: int, microbatch: int | None) -> tuple[int, ...]:
-    """The different numbers of items in the forward passes of a rank with so many of them."""
-    if microbatch is None or count <= microbatch:
-        return (count,)
-    rest = count % microbatch
-    return (microbatch, rest) if rest else (microbatch,)

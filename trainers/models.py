@@ -68,6 +68,19 @@ def _stem(channels: int, width: int, size: int, norm: Norm) -> list[nn.Module]:
     return [*first, nn.MaxPool2d(3, stride=2, padding=1)]
 
 
+class Chain(nn.Sequential):
+    """Layers one after another.
+
+    torch.compile looks into a `forward` of ours as a whole; of torch's own it leaves the loop out,
+    and compiles what the layers call one by one, if at all.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
+
+
 def resnet(
     shape: tuple[int, int, int], classes: int, width: int, blocks: tuple[int, ...], norm: Norm
 ) -> nn.Sequential:
@@ -84,13 +97,13 @@ def resnet(
             layers.append(Block(inputs, width * 2**stage, stride, norm, expansion))
             inputs = width * 2**stage * expansion
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
-    return nn.Sequential(*layers)
+    return Chain(*layers)
 
 
 def mlp(shape: tuple[int, int, int], classes: int, width: int) -> nn.Sequential:
     """Two hidden layers of `width` units."""
     inputs = shape[0] * shape[1] * shape[2]
-    return nn.Sequential(
+    return Chain(
         nn.Flatten(),
         nn.Linear(inputs, width),
         nn.ReLU(inplace=True),

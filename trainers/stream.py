@@ -49,7 +49,23 @@ class Stream(Protocol):
         """This rank's share of the validation set."""
         ...
 
+    def evaluated(self) -> tuple[int, ...]:
+        """The different numbers of items in the batches of `validation`."""
+        ...
+
     def close(self) -> None: ...
+
+
+def passes(count: int, most: int | None) -> tuple[int, ...]:
+    """The different numbers of items in forward passes of up to `most`, for `count` items.
+
+    >>> passes(40, 16), passes(32, 16), passes(40, None), passes(0, 16)
+    ((16, 8), (16,), (40,), ())
+    """
+    if most is None or count <= most:
+        return (count,) if count else ()
+    rest = count % most
+    return (most, rest) if rest else (most,)
 
 
 def blank(count: int, channels: int, size: int, device: torch.device) -> Batch:
@@ -135,6 +151,10 @@ class MemoryStream:
         for low in range(start, stop, size):
             part = slice(low, min(low + size, stop))
             yield resized(self._images.val_x[part], self._val_size), self._images.val_y[part]
+
+    def evaluated(self) -> tuple[int, ...]:
+        start, stop = self._ranks.share(0, len(self._images.val_y))
+        return passes(stop - start, EVALUATED)
 
     def close(self) -> None:
         self._epoch.cache_clear()

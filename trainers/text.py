@@ -23,7 +23,7 @@ from torch import Tensor
 
 from trainers.data import require_data
 from trainers.distributed import Ranks
-from trainers.stream import NO_LABEL, Batch
+from trainers.stream import NO_LABEL, Batch, passes
 
 NAMED = ("tinyshakespeare", "synthetic")
 TOKENS = ("characters", "words")
@@ -205,10 +205,18 @@ class TextStream:
         rows = -(-count // length)
         x, y = (self._windows(start, rows, fill) for start, fill in ((0, 0), (1, NO_LABEL)))
         start, stop = self._ranks.share(0, rows)
-        at_once = max(1, size // (length * self.classes))
+        at_once = self._at_once(size)
         for low in range(start, stop, at_once):
             part = slice(low, min(low + at_once, stop))
             yield x[part], y[part]
+
+    def evaluated(self) -> tuple[int, ...]:
+        start, stop = self._ranks.share(0, -(-self._val_size // self._val_length))
+        return passes(stop - start, self._at_once(EVALUATED))
+
+    def _at_once(self, scores: int) -> int:
+        """Windows in a forward pass that gives about so many scores."""
+        return max(1, scores // (self._val_length * self.classes))
 
     def _windows(self, start: int, rows: int, fill: int) -> Tensor:
         tokens = self._text.val[start : start + self._val_size]

@@ -15,6 +15,7 @@ from autotune.schedules import (
     Exponential,
     InverseSqrt,
     Linear,
+    LinearCosine,
     Mirrored,
     OneCycle,
     Piecewise,
@@ -199,6 +200,15 @@ def test_as_in_hugging_face(name: str) -> None:
     assert [schedule(step / T) for step in range(T + 1)] == pytest.approx(
         expected, rel=0, abs=1e-12
     )
+
+
+def test_linear_cosine_as_in_tensorflow() -> None:
+    """`linear_cosine_decay` with alpha and beta 0."""
+    schedule = LinearCosine(LR, 0)
+    left = [(T - step) / T for step in range(T + 1)]
+    waves = [(1 + math.cos(math.pi * step / T)) / 2 for step in range(T + 1)]
+    expected = [LR * line * wave for line, wave in zip(left, waves, strict=True)]
+    assert [schedule(step / T) for step in range(T + 1)] == pytest.approx(expected, abs=1e-12)
 
 
 def test_dawnbench_records() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.schedules import Constant, Effective, Following, Linear, Piecewise, warmed
 from autotune.trial import Change
+from trainers import image, language
 from trainers.knobs import Knobs, build_optimizer
 from trainers.training import read_training
 
@@ -156,3 +158,43 @@ def test_all_schedules_together_train(record: Any) -> None:
     )
     assert found["metrics"][-1]["val_accuracy"] > 0.6
     assert torch.isfinite(torch.tensor(found["metrics"][-1]["train_loss"]))
+
+
+class NeverWaits(TorchDispatchMode):
+    """Fails where a step would wait for the device: a value or a shape asked of a tensor."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in self.WAITS, name
+        return func(*args, **(kwargs or {}))
+
+
+IMAGES = {"data": "digits", "model": "resnet8", "width": 4, "image_size": Linear(6, 8)}
+WORDS = {"text": "synthetic", "layers": 1, "width": 16, "heads": 2, "train_size": 2000}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["images", "text"])
+def test_a_step_never_waits_for_the_device(optimizer: str, kind: str) -> None:
+    first = "momentum" if optimizer in ("sgd", "lars") else "beta1"
+    common = {
+        "optimizer": optimizer,
+        "lr": Following(Linear(0.01, 0.0), Linear(16, 32), 0.5, 16),
+        "batch_size": Linear(16, 32),
+        "label_smoothing": Linear(0.1, 0.0),
+        "weight_decay": Linear(0.0, 0.1),
+        "horizon": 1,
+        "milestone": 200,
+        "microbatch": 9,
+        first: Linear(0.8, 0.9),
+    }
+    if kind == "images":
+        trainer = image.train({**common, **IMAGES, "augment": "crop+flip+cutout"})
+    else:
+        trainer = language.train({**common, **WORDS, "sequence_length": Linear(4, 8)})
+    next(trainer)
+    with NeverWaits():
+        assert trainer.send(None).step >= 200
+    trainer.close()
