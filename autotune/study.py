@@ -45,8 +45,8 @@ def run(
     Args:
         trials: how many trials the study has in all, baseline and given configurations included.
         time_limit: seconds after which running trials are censored (`budget`) and the study ends.
-        sampler: `tpe`, `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna
-            sampler with keyword arguments, or an object with `ask(number, trials)`.
+        sampler: `tpe`, `widening`, `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an
+            Optuna sampler with keyword arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `none`, a function (see `autotune.pruners`), or
             its name as `module:function`.
         controller: turns knobs of running trials: (trial, others, target) -> Change | None; a

@@ -4,7 +4,7 @@
 
 Three spaces are cut from one recipe, `search_spaces.PROBLEM:schedules`: `schedules` is all of it,
 `lr` keeps batch size, image size and momentum constant, `constants` keeps the learning rate
-constant too and has no warm-up. The rest (weight decay, label smoothing, horizon), sampler, target
+constant too and has no warm-up. `SPACE:SAMPLER` takes another sampler for one. The rest (weight decay, label smoothing, horizon), sampler, target
 and number of trials are the same. Each seed is one study a space, then the winners and the recipe's
 baseline run again in turns, `--confirm` times on fresh seeds with nothing pruned. A run that misses
 the target counts as the target's limit. Intervals are bootstraps over the study seeds.
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from _common import Answer, Task, arguments, introduce, keep, measure, serve
 
-SPACES = ("schedules", "lr", "constants")
+SPACES = ("schedules", "lr", "constants", "schedules:widening", "lr:widening")
 CONFIRM_SEED = 1_000_000  # added to the study's seed, so that no trial's seed comes back
 
 
@@ -63,10 +63,11 @@ def study_side(task: Task) -> Answer:
     from autotune.trackers.journal import encode
 
     begin = time.monotonic()
+    space, _, sampler = task["space"].partition(":")
     result = autotune.run(
-        narrowed(_experiment(task), task["space"]),
+        narrowed(_experiment(task), space),
         trials=task["trials"],
-        sampler=task["sampler"],
+        sampler=sampler or task["sampler"],
         out=Path(task["folder"], "study"),
         tracking_uri="off",
         seed=task["seed"],
@@ -128,7 +129,7 @@ def _study(task: Task) -> tuple[dict[str, Answer], Answer | None]:
 
 def table(spaces: Sequence[str], found: Sequence[Answer]) -> list[str]:
     """For each space: found and confirmed speedup over the baseline, and over `constants`."""
-    lines = [f"{'space':>10}  {'reached':>8}  {'spend':>8}  {'found':>8}  {'confirmed':>9}  "]
+    lines = [f"{'space':>18}  {'reached':>8}  {'spend':>8}  {'found':>8}  {'confirmed':>9}  "]
     lines[0] += f"{'over baseline':>19}  {'over constants':>19}"
     confirmed = [f["confirm"]["by_side"] for f in found if f["confirm"]]
     medians = [{s: statistics.median(v) for s, v in sides.items()} for sides in confirmed]
@@ -146,7 +147,7 @@ def table(spaces: Sequence[str], found: Sequence[Answer]) -> list[str]:
             f"{interval(over) if over else '-':>19}",
             f"{interval(last) if last else '-':>19}",
         ]
-        lines.append(f"{space:>10}  " + "  ".join(cells))
+        lines.append(f"{space:>18}  " + "  ".join(cells))
     return lines
 
 
@@ -159,7 +160,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="ranks of a trial (1)")
     parser.add_argument("--target", type=float, help="another value of the target's metric")
     parser.add_argument("--sampler", default="tpe")
-    parser.add_argument("--spaces", default=",".join(SPACES), help=f"of {', '.join(SPACES)} (all)")
+    parser.add_argument(
+        "--spaces", default=",".join(SPACES), help="which, with :SAMPLER or without"
+    )
     options = parser.parse_args()
     quick = options.quick
     task: Task = {k: getattr(options, k) for k in ("problem", "workers", "target", "sampler")}

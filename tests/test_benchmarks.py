@@ -16,6 +16,8 @@ SCRIPTS = {
     "trial_start.py": "runs",
     "training_loop.py": "runs",
     "demo.py": "studies",
+    "schedules.py": "runs",
+    "schedule_search.py": "studies",
 }
 
 
