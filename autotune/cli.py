@@ -387,8 +387,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
         [
             ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
             ("--trials", {"metavar": "N", "type": _count, "default": 20, "help": "in all (20)"}),
-            ("--sampler", {"metavar": "NAME", "default": "tpe", "help": "tpe, widening, random, qmc, "
-             "gp, cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
+            ("--sampler", {"metavar": "NAME", "default": "tpe", "help": "tpe, widening, random, "
+             "qmc, gp, cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best, for now), none, "
                           "or module:function"}),

@@ -4,10 +4,11 @@
 
 Three spaces are cut from one recipe, `search_spaces.PROBLEM:schedules`: `schedules` is all of it,
 `lr` keeps batch size, image size and momentum constant, `constants` keeps the learning rate
-constant too and has no warm-up. `SPACE:SAMPLER` takes another sampler for one. The rest (weight decay, label smoothing, horizon), sampler, target
-and number of trials are the same. Each seed is one study a space, then the winners and the recipe's
-baseline run again in turns, `--confirm` times on fresh seeds with nothing pruned. A run that misses
-the target counts as the target's limit. Intervals are bootstraps over the study seeds.
+constant too and has no warm-up. The rest (weight decay, label smoothing, horizon), target and
+number of trials are the same; `SPACE:SAMPLER` takes another sampler for one. Each seed is one study
+a space, then the winners and the recipe's baseline run again in turns, `--confirm` times on fresh
+seeds with nothing pruned. A run that misses the target counts as the target's limit. Intervals are
+bootstraps over the study seeds.
 """
 
 from __future__ import annotations
