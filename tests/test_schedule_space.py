@@ -259,23 +259,72 @@ def test_a_sampled_point_survives_the_journal(seed: int) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: ScheduleSpace(LOG, family="cosin"), "unknown schedule family 'cosin'; did you mean 'cosine'?"),
+        (
+            lambda: ScheduleSpace(LOG, family="cosin"),
+            "unknown schedule family 'cosin'; did you mean 'cosine'?",
+        ),
         (lambda: ScheduleSpace(LOG, follows="b", rule="square"), "unknown rule 'square'"),
-        (lambda: ScheduleSpace(LOG, direction="up"), "ScheduleSpace direction must be falling, rising or free, got 'up'"),
-        (lambda: ScheduleSpace(LOG, family="mirror"), "ScheduleSpace: family 'mirror' and mirrors=NAME belong together"),
-        (lambda: ScheduleSpace(LOG, family="piecewise", knots=0), "ScheduleSpace knots must lie in 1 to 16 but got 0"),
-        (lambda: ScheduleSpace(LOG, family="staircase", final=1.5), "ScheduleSpace final must lie in [0, 1] for family 'staircase' but got 1.5"),
-        (lambda: ScheduleSpace(LOG, family="one_cycle", peak_at=0.0), "ScheduleSpace one_cycle with peak 0.01 and final 0.0: OneCycle: peak_at must lie in (0, 1), got 0.0"),
-        (lambda: ScheduleSpace(LOG, warmup=Float(0, 1)), "ScheduleSpace warmup must lie in [0, 1) but got Float("),
-        (lambda: ScheduleSpace(Int(16, 64, power_of_two=True), family="linear"), "ScheduleSpace linear takes values between powers of two"),
-        (lambda: ScheduleSpace(Int(16, 64), family="piecewise"), "ScheduleSpace piecewise needs a Float peak"),
-        (lambda: ScheduleSpace(Int(16, 64, power_of_two=True), family="staircase", knots=3), "ScheduleSpace staircase with 3 knots needs 4 different values"),
-        (lambda: ScheduleSpace(Int(1, 500), family="staircase", knots=4), "ScheduleSpace staircase: 500 values at 4 knots can be chosen in too many ways"),
-        (lambda: SearchSpace({"lr": ScheduleSpace(LOG, effective="momentun"), "momentum": Fixed(0.9)}), "lr: effective: unknown entry 'momentun'; did you mean 'momentum'?"),
-        (lambda: SearchSpace({"lr": ScheduleSpace(LOG, follows="lr")}), "lr: follows: unknown entry 'lr'"),
-        (lambda: SearchSpace({"lr": ScheduleSpace(LOG, follows="b", rule=Choice(("none", "linear"))), "b": ScheduleSpace(Int(1, 9), family=Choice(COUNTED), knots=1)}), "lr.rule: when: unknown parameter declared before it 'b.family'"),
+        (
+            lambda: ScheduleSpace(LOG, direction="up"),
+            "ScheduleSpace direction must be falling, rising or free, got 'up'",
+        ),
+        (
+            lambda: ScheduleSpace(LOG, family="mirror"),
+            "ScheduleSpace: family 'mirror' and mirrors=NAME belong together",
+        ),
+        (
+            lambda: ScheduleSpace(LOG, family="piecewise", knots=0),
+            "ScheduleSpace knots must lie in 1 to 16 but got 0",
+        ),
+        (
+            lambda: ScheduleSpace(LOG, family="staircase", final=1.5),
+            "ScheduleSpace final must lie in [0, 1] for family 'staircase' but got",
+        ),
+        (
+            lambda: ScheduleSpace(LOG, family="one_cycle", peak_at=0.0),
+            "ScheduleSpace one_cycle with peak 0.01 and final 0.0: OneCycle: peak_at must",
+        ),
+        (
+            lambda: ScheduleSpace(LOG, warmup=Float(0, 1)),
+            "ScheduleSpace warmup must lie in [0, 1) but got Float(",
+        ),
+        (
+            lambda: ScheduleSpace(Int(16, 64, power_of_two=True), family="linear"),
+            "ScheduleSpace linear takes values between powers of two",
+        ),
+        (
+            lambda: ScheduleSpace(Int(16, 64), family="piecewise"),
+            "ScheduleSpace piecewise needs a Float peak",
+        ),
+        (
+            lambda: ScheduleSpace(Int(16, 64, power_of_two=True), family="staircase", knots=3),
+            "ScheduleSpace staircase with 3 knots needs 4 different values",
+        ),
+        (
+            lambda: ScheduleSpace(Int(1, 500), family="staircase", knots=4),
+            "ScheduleSpace staircase: 500 values at 4 knots can be chosen",
+        ),
+        (
+            lambda: SearchSpace(
+                {"lr": ScheduleSpace(LOG, effective="momentun"), "momentum": Fixed(0.9)}
+            ),
+            "lr: effective: unknown entry 'momentun'; did you mean 'momentum'?",
+        ),
+        (
+            lambda: SearchSpace({"lr": ScheduleSpace(LOG, follows="lr")}),
+            "lr: follows: unknown entry 'lr'",
+        ),
+        (
+            lambda: SearchSpace(
+                {
+                    "lr": ScheduleSpace(LOG, follows="b", rule=Choice(("none", "linear"))),
+                    "b": ScheduleSpace(Int(1, 9), family=Choice(COUNTED), knots=1),
+                }
+            ),
+            "lr.rule: when: unknown parameter declared before it 'b.family'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_told_in_one_line(make: Any, says: str) -> None:
     with pytest.raises(ValueError) as error:
         make()

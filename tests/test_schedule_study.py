@@ -1,4 +1,4 @@
-"""A study over all four kinds of schedule: searched, honoured, shown in MLflow, replayed exactly."""
+"""A study over all four kinds of schedule: searched, honoured, shown, replayed exactly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import doctest
+from types import ModuleType
+
 import pytest
 import torch
 
+from trainers import augment, distributed, gpt, knobs, loop, models, readers, stream, text
 from trainers.models import WIDTHS, make_model
 
 
@@ -32,3 +36,11 @@ def test_a_residual_block_starts_as_the_identity() -> None:
     block = make_model("resnet8", (1, 8, 8), 10, 4, "batch")[3]  # type: ignore[index]
     x = torch.rand(2, 4, 8, 8)
     torch.testing.assert_close(block(x), x)
+
+
+MODULES = (augment, distributed, gpt, knobs, loop, models, readers, stream, text)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_examples_in_the_docstrings_hold(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0
