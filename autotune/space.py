@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 RESERVED = ("seed", "state")
+_Leaf = tuple[str, Parameter | Fixed]
 _COUPLINGS = ("mirrors", "follows", "effective")
 
 
@@ -70,6 +71,11 @@ class Size:
     least: int
     most: int
     points: float
+
+    def with_all(self, other: Size) -> Size:
+        """The size of both together, where neither depends on the other."""
+        least, most = self.least + other.least, self.most + other.most
+        return Size(self.shapes * other.shapes, least, most, self.points * other.points)
 
     def __str__(self) -> str:
         shapes = f"{self.shapes} shape{'s' if self.shapes > 1 else ''}"
@@ -121,8 +127,8 @@ class SearchSpace:
                     raise ValueError(f"{name}: {coupling}: {unknown('entry', other, others)}")
 
     @cached_property
-    def _leaves(self) -> list[tuple[str, Parameter | Fixed]]:
-        leaves: list[tuple[str, Parameter | Fixed]] = []
+    def _leaves(self) -> list[_Leaf]:
+        leaves: list[_Leaf] = []
         for name, entry in self.entries.items():
             if isinstance(entry, ScheduleSpace):
                 leaves += entry.parameters(name, self._changes(entry.follows)).items()
@@ -148,38 +154,14 @@ class SearchSpace:
         >>> print(SearchSpace({"lr": Float(0, 1), "n": Int(1, 4), "o": Choice("ab")}).size())
         1 shape with 3 parameters, infinitely many points
         """
-        leaves = [(n, p) for n, p in self._leaves if not isinstance(p, Fixed)]
-        parents = {parent for _, p in self._leaves for parent in p.when or {}}
-        counted = list(self._counted(self._leaves, parents, {}, 0, 1))
-        searched = [count for count, _ in counted]
-        if not leaves:
-            return Size(1, 0, 0, 1)
-        return Size(len(counted), min(searched), max(searched), sum(n for _, n in counted))
-
-    def _counted(
-        self,
-        leaves: Sequence[tuple[str, Parameter | Fixed]],
-        parents: set[str],
-        values: dict[str, Any],
-        searched: int,
-        points: float,
-    ) -> Iterator[tuple[int, float]]:
-        """For each combination of what others depend on: parameters searched, and points."""
-        for i, (name, parameter) in enumerate(leaves):
-            if not active(parameter.when, values):
-                continue
-            if isinstance(parameter, Fixed):
-                values = {**values, name: parameter.value}
-            elif name not in parents:
-                searched, points = searched + 1, points * _count(parameter)
-            elif isinstance(parameter, Float):
-                values, searched, points = {**values, name: None}, searched + 1, math.inf
-            else:
-                for value in options(parameter):
-                    rest = leaves[i + 1 :], parents, {**values, name: value}
-                    yield from self._counted(*rest, searched + 1, points)
-                return
-        yield searched, points
+        parents = {parent for _, parameter in self._leaves for parent in parameter.when or {}}
+        total = Size(1, 0, 0, 1)
+        for group in _depending(self._leaves):
+            counted = list(_counted(group, parents, {}, 0, 1))
+            searched = [count for count, _ in counted]
+            points = sum(points for _, points in counted)
+            total = total.with_all(Size(len(counted), min(searched), max(searched), points))
+        return total
 
     def sample(self, count: int, seed: int = 0) -> list[Params]:
         """Points drawn at random, the same for the same seed."""
@@ -351,3 +333,35 @@ def _count(parameter: Parameter) -> float:
 
 def _meaning(value: Any) -> Any:
     return schedules.meaning(value) if isinstance(value, schedules.Schedule) else repr(value)
+
+
+def _depending(leaves: Sequence[_Leaf]) -> list[list[_Leaf]]:
+    """The parameters in groups that do not depend on each other, each in its order."""
+    groups: list[list[_Leaf]] = []
+    for leaf in leaves:
+        parents = leaf[1].when or {}
+        related = [g for g in groups if any(name in parents for name, _ in g)]
+        groups = [g for g in groups if g not in related]
+        groups.append([*(own for g in related for own in g), leaf])
+    return groups
+
+
+def _counted(
+    leaves: Sequence[_Leaf], parents: set[str], values: dict[str, Any], searched: int, points: float
+) -> Iterator[tuple[int, float]]:
+    """For each combination of what others depend on: parameters searched, and points."""
+    for i, (name, parameter) in enumerate(leaves):
+        if not active(parameter.when, values):
+            continue
+        if isinstance(parameter, Fixed):
+            values = {**values, name: parameter.value}
+        elif name not in parents:
+            searched, points = searched + 1, points * _count(parameter)
+        elif isinstance(parameter, Float):
+            values, searched, points = {**values, name: None}, searched + 1, math.inf
+        else:
+            for value in options(parameter):
+                rest = leaves[i + 1 :], parents, {**values, name: value}
+                yield from _counted(*rest, searched + 1, points)
+            return
+    yield searched, points

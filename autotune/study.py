@@ -21,6 +21,8 @@ from autotune.result import StudyResult
 from autotune.samplers import Sampler
 from autotune.trackers.journal import Journal
 
+_SAMPLED = 20  # points of the space that the trainer is asked about
+
 
 def run(
     experiment: Experiment,
@@ -98,6 +100,32 @@ def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: 
         raise UserError(f"time_limit must be more than 0 seconds but got {time_limit!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number >= 0 but got {seed!r}")
+    _check_configs(experiment)
+
+
+def _check_configs(experiment: Experiment) -> None:
+    """Ask the trainer, if it has a `check`, about the given configurations and the space.
+
+    A space none of whose points the trainer takes is a mistake; some of them may be.
+    """
+    check = getattr(experiment.train, "check", None)
+    if check is None:
+        return
+    space = experiment.space
+    for number, given in enumerate(experiment.given()):
+        first = number == 0 and experiment.baseline is not None
+        try:
+            check(space.complete(given)[0])
+        except ValueError as error:
+            raise UserError(f"{'baseline' if first else 'configs'}: {error}") from None
+    faults = []
+    for point in space.sample(_SAMPLED):
+        try:
+            check(space.config(point))
+        except ValueError as error:
+            faults.append(str(error))
+    if len(faults) == _SAMPLED:
+        raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
 
 
 def _found(part: Any, what: str) -> Any:

@@ -41,7 +41,7 @@ def families() -> dict[str, Any]:
         "step": s.Step(1, 0.01),
         "one-cycle": cycle,
         "WSD": s.WSD(0, 1, 0),
-        "piecewise, 8 knots": s.Piecewise([i / 9 for i in range(1, 9)], range(10)),
+        "piecewise, 8 knots": s.Piecewise([i / 9 for i in range(1, 9)], list(range(10))),
         "warm-up, cosine": s.warmed(s.Cosine(1, 0), 0.1),
         "mirrored one-cycle": s.Mirrored(cycle, 0.85, 0.95),
         "effective, following": s.Following(

@@ -521,3 +521,54 @@ def test_others_are_never_the_trial_itself(fast_path: Path) -> None:
     result = simulate(racing([1.0, 1.0]), fast_path, 2, pruner=prune)
     assert states(result) == [(REACHED, "target", 10.0), (CENSORED, "tired", 3.0)]
     assert result.trials[1].detail == "of it"
+
+
+# --- what the trainer itself refuses ----------------------------------------------------------
+
+
+def refusing(allowed: Mapping[str, Any], **more: Any) -> at.Experiment:
+    """An experiment of the image trainer, which has a `check`."""
+    from trainers.image import train
+
+    fixed = {"data": "digits", "model": "resnet8", "optimizer": "sgd"}
+    entries = {**{k: at.Fixed(v) for k, v in fixed.items()}, "lr": at.Float(0.01, 1), **allowed}
+    target = at.Target("val_accuracy", 0.9, limit=10)
+    return at.Experiment("refused", train, at.SearchSpace(entries), target, **more)
+
+
+SIZES = {"image_size": at.ScheduleSpace(at.Int(4, 8, step=2), family="staircase", knots=1)}
+SMALL = at.schedules.stages((1, 8), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("experiment", "says"),
+    [
+        (
+            lambda: refusing(SIZES, baseline={"lr": 0.1, "image_size": SMALL}),
+            "baseline: image_size",
+        ),
+        (
+            lambda: refusing(SIZES, configs=[{"lr": 0.1, "image_size": SMALL}]),
+            r"configs: image_size must be .*4.*, but value 2 of 2 \(from 50%\) is 2",
+        ),
+        (
+            lambda: refusing({"sequence_length": at.Fixed(4)}),
+            "the trainer takes no point of the search space: .*sequence_length",
+        ),
+        (
+            lambda: refusing({"beta1": at.ScheduleSpace(at.Float(0.8, 0.9))}),
+            "the trainer takes no point of the search space: beta1 is given but optimizer 'sgd'",
+        ),
+        (
+            lambda: refusing({"batch_size": at.Fixed(at.Linear(64, 0))}),
+            "takes no point of the search space: batch_size .* goes down to 0",
+        ),
+    ],
+)
+def test_what_the_trainer_refuses_is_told_before_anything_starts(
+    experiment: Any, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(at.UserError, match=says) as error:
+        at.run(experiment(), trials=2, out=tmp_path / "study")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "study").exists()

@@ -47,6 +47,9 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
         yield from run(settings.training, ranks, _task(settings, ranks))
 
 
+train.check = read_settings  # type: ignore[attr-defined]  # what a study asks before it starts
+
+
 def _task(settings: Settings, ranks: Ranks) -> Task[Images]:
     def stream(step_at: StepAt) -> Images:
         if settings.data == "folder":
