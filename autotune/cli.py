@@ -387,11 +387,12 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
         [
             ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
             ("--trials", {"metavar": "N", "type": _count, "default": 20, "help": "in all (20)"}),
-            ("--sampler", {"metavar": "NAME", "default": "tpe", "help": "tpe, widening, random, "
-             "qmc, gp, cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
+            ("--sampler", {"metavar": "NAME", "default": "tpe", "help": "tpe, widening, "
+             "convergence, random, qmc, gp, cmaes, nsga2, or an Optuna sampler's dotted path with "
+             "keyword arguments"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
-                          "help": "convergence (slower_than_best, for now), none, "
-                          "or module:function"}),
+                          "help": "convergence (slower_than_best, for now), asha, hyperband, "
+                          "bottom_at_same_time, none, or module:function"}),
             ("--controller", {"metavar": "NAME", "help": "module:function or file.py:function"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),

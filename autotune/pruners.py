@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.errors import UserError, unknown
+from autotune.standing import Curve
 from autotune.trial import Stop, Target, Trial, incumbent
 
 Pruner = Callable[[Trial, Sequence[Trial], Target], Stop | None]
@@ -40,6 +41,111 @@ def slower_than_best(factor: float = 1.0) -> Pruner:
     return prune
 
 
+def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:
+    """Stop a trial that is among the worst `share` of all trials at equal seconds.
+
+    Ranks at equal steps are unfair to a slow step that learns more; here the clock is the target's.
+    The median rule of Vizier (Golovin et al. 2017) is `share=0.5` at equal steps.
+
+    Args:
+        share: more than 0, less than 1.
+        least: other trials that must have been seen at that time.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    _check_share("bottom_at_same_time share", share)
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        found = _rank(trial, others, target, trial.seconds)
+        if found is None or found[1] < least or found[0] < (1 - share) * found[1]:
+            return None
+        return Stop("bottom", _said(*found, trial.seconds))
+
+    return prune
+
+
+def asha(reduction: float = 3.0, first: float = 1 / 27, least: int = 2) -> Pruner:
+    """Asynchronous successive halving (Li et al. 2018, arXiv 1810.05934), over seconds.
+
+    At each rung, `first * limit`, then `reduction` times later and so on, only the best
+    1 / `reduction` of the trials that were seen there go on.
+
+    Raises:
+        ValueError: a reduction of 1 or less, or a first rung outside (0, 1).
+    """
+    if not reduction > 1:
+        raise ValueError(f"asha reduction must be more than 1 but got {reduction!r}")
+    _check_share("asha first", first)
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        before = trial.reports[-2].seconds if len(trial.reports) > 1 else 0.0
+        rung = first * target.limit
+        while rung * reduction <= trial.seconds:
+            rung *= reduction
+        if not before < rung <= trial.seconds:
+            return None
+        found = _rank(trial, others, target, rung)
+        if found is None or found[1] < least or found[0] < (found[1] + 1) / reduction:
+            return None
+        return Stop("asha", _said(*found, rung))
+
+    return prune
+
+
+def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
+    """Hyperband (Li et al. 2017, arXiv 1603.06560) over seconds: `asha` from several first rungs.
+
+    Trials take the brackets in turns by their number; the last one stops nothing early.
+
+    Raises:
+        ValueError: as `asha`, or no bracket.
+    """
+    if brackets < 1:
+        raise ValueError(f"hyperband brackets must be at least 1 but got {brackets!r}")
+    rules = [asha(reduction, reduction**-power) for power in range(brackets, 0, -1)]
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        bracket = trial.number % brackets
+        peers = [t for t in others if t.number % brackets == bracket]
+        stop = rules[bracket](trial, peers, target)
+        return Stop("hyperband", stop.detail) if stop is not None else None
+
+    return prune
+
+
+def first_of(*pruners: Pruner) -> Pruner:
+    """Stop as soon as one of several pruners says so, with its reason."""
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        return next((s for p in pruners if (s := p(trial, others, target)) is not None), None)
+
+    return prune
+
+
+def _rank(
+    trial: Trial, others: Sequence[Trial], target: Target, seconds: float
+) -> tuple[int, int] | None:
+    """How many of how many others on equal hardware were nearer to the target by then."""
+    own = Curve(trial, target)
+    if not own.seconds:
+        return None
+    gap = own.at(seconds)
+    like = (t for t in others if t.hardware == trial.hardware and t.reports)
+    curves = (Curve(t, target) for t in like)
+    gaps = [curve.at(seconds) for curve in curves if curve.until >= seconds]
+    return sum(other < gap for other in gaps), len(gaps)
+
+
+def _said(better: int, seen: int, seconds: float) -> str:
+    return f"{better} of {seen} others were nearer to the target after {seconds:.2f} s"
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must lie between 0 and 1 but got {value!r}")
+
+
 def never(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
     """Stop nothing: only the target's limit censors."""
     return None
@@ -48,6 +154,9 @@ def never(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
 PRUNERS: dict[str, Callable[[], Pruner]] = {
     "convergence": slower_than_best,
     "slower_than_best": slower_than_best,
+    "bottom_at_same_time": lambda: first_of(slower_than_best(), bottom_at_same_time()),
+    "asha": lambda: first_of(slower_than_best(), asha()),
+    "hyperband": lambda: first_of(slower_than_best(), hyperband()),
     "none": lambda: never,
 }
 

@@ -47,10 +47,11 @@ def run(
     Args:
         trials: how many trials the study has in all, baseline and given configurations included.
         time_limit: seconds after which running trials are censored (`budget`) and the study ends.
-        sampler: `tpe`, `widening`, `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an
-            Optuna sampler with keyword arguments, or an object with `ask(number, trials)`.
-        pruner: `convergence`, `slower_than_best`, `none`, a function (see `autotune.pruners`), or
-            its name as `module:function`.
+        sampler: `tpe`, `widening`, `convergence`, `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the
+            dotted path of an Optuna sampler with keyword arguments, or an object with
+            `ask(number, trials)`.
+        pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
+            `none`, a function (see `autotune.pruners`), or its name as `module:function`.
         controller: turns knobs of running trials: (trial, others, target) -> Change | None; a
             function or its name as `module:function`.
         out: the study folder; `studies/NAME` by default.
@@ -155,6 +156,10 @@ def _make_sampler(sampler: str | Any, plan: Plan) -> Sampler:
     if hasattr(sampler, "ask"):
         made: Sampler = sampler
         return made
+    if sampler == "convergence":
+        from autotune.samplers.convergence import ConvergenceSampler
+
+        return ConvergenceSampler(plan.experiment.space, plan.experiment.target, plan.seed)
     from autotune.samplers.optuna import OptunaSampler
 
     return OptunaSampler(sampler, plan.experiment.space, plan.experiment.target, plan.seed)

@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("--problem", default="digits", help="a module of search_spaces (digits)")
     parser.add_argument("--trials", type=int, help="of each study, the baseline included (24)")
     parser.add_argument("--seeds", type=int, help="studies of each space (5)")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the studies (0)")
     parser.add_argument("--confirm", type=int, help="runs of each winner on fresh seeds (5)")
     parser.add_argument("--workers", type=int, default=1, help="ranks of a trial (1)")
     parser.add_argument("--target", type=float, help="another value of the target's metric")
@@ -175,7 +176,8 @@ def main() -> None:
     about = introduce()
     print(", ".join(f"{key} {value}" for key, value in task.items() if value is not None))
     found: list[Answer] = []
-    for seed in range(options.seeds or (1 if quick else 5)):
+    first, count = options.first_seed, options.seeds or (1 if quick else 5)
+    for seed in range(first, first + count):
         studies, again = _study({**task, "seed": seed})
         found.append({"seed": seed, "studies": studies, "confirm": again})
         sides = again["by_side"] if again else {}

@@ -21,6 +21,7 @@ LEVELS = {
     "schedule_space": 2,
     "space": 3,
     "reporting": 2,
+    "standing": 2,
     "experiment": 4,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),

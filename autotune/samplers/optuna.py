@@ -50,6 +50,8 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
+NAMES = ("convergence", *SAMPLERS)
+"""Every sampler by name, also the one that is not Optuna's."""
 
 
 class OptunaSampler:
@@ -140,7 +142,7 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
     try:
         call = ast.parse(text, mode="eval").body
     except SyntaxError:
-        raise UserError(unknown("sampler", text, SAMPLERS)) from None
+        raise UserError(unknown("sampler", text, NAMES)) from None
     path = ast.unparse(call.func if isinstance(call, ast.Call) else call)
     kind = _sampler_class(path)
     keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
@@ -159,7 +161,7 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
 def _sampler_class(path: str) -> type[BaseSampler]:
     module, _, name = path.rpartition(".")
     if not module:
-        raise UserError(unknown("sampler", path, SAMPLERS))
+        raise UserError(unknown("sampler", path, NAMES))
     try:
         kind = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
