@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -63,10 +64,10 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     checkpoint = saved(folder, trial)
     told = facts(record.load(folder), trial)
     told["checkpoint_step"] = trial.checkpoint.step if trial.checkpoint and checkpoint else None
-    part = out.with_name(f".{out.name}.part-{os.getpid()}")
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
             raise UserError(f"{out} holds something already: choose another folder")
+        part = out.with_name(f".{out.name}.part-{os.getpid()}")
         part.mkdir(parents=True)
         try:
             _write(part, told, trial, checkpoint)
@@ -185,13 +186,16 @@ A schedule in a loop of your own, where progress runs from 0 to 1 over your trai
 import json
 from autotune.schedules import from_json
 
-lr = from_json(json.load(open("schedules.json"))["{name}"])
+{variable} = from_json(json.load(open("schedules.json"))["{name}"])
+{use}
+```
+"""
+_USE_LR = """\
 scheduler = lr.to_torch(optimizer, total_steps)  # then scheduler.step() after optimizer.step()
 # or by hand, before each step:
 for group in optimizer.param_groups:
-    group["lr"] = lr(step / total_steps)
-```
-"""
+    group["lr"] = lr(step / total_steps)"""
+_USE_OTHER = "value = {variable}(step / total_steps)  # before each step"
 
 
 def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: Path | None) -> str:
@@ -217,5 +221,12 @@ def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: P
     )
     if not schedules:
         return text
-    name = "lr" if "lr" in schedules else next(iter(schedules))
-    return text + _PLAIN.format(name=name)
+    return text + _plain_use(schedules)
+
+
+def _plain_use(schedules: Mapping[str, Any]) -> str:
+    """How to use the learning rate's schedule, or the first one if that has none."""
+    knobs = {name: re.sub(r"\W", "_", name.rpartition(".")[2]) for name in schedules}
+    name = next((name for name, knob in knobs.items() if knob == "lr"), next(iter(knobs)))
+    use = _USE_LR if knobs[name] == "lr" else _USE_OTHER.format(variable=knobs[name])
+    return _PLAIN.format(name=name, variable=knobs[name], use=use)

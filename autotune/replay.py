@@ -12,7 +12,7 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -72,6 +72,7 @@ def read(folder: Path) -> Exported:
     if not isinstance(told, dict) or told.get("autotune_export") != FORMAT:
         raise UserError(f"{folder / FACTS} is not of an export that this version reads ({FORMAT})")
     try:
+        train, python_path = _place(told)
         return Exported(
             folder=folder.resolve(),
             study=str(told["study"]),
@@ -79,13 +80,23 @@ def read(folder: Path) -> Exported:
             target=Target(**told["target"]),
             scaling=Scaling(**{**told["scaling"], "max_concurrent_trials": 1}),
             failure=FailurePolicy(**told["failure"]),
-            train=told["train"],
-            python_path=tuple(told["python_path"]),
+            train=train,
+            python_path=python_path,
             versions=dict(told["versions"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = str(error).partition("\n")[0]
         raise UserError(f"{folder} is damaged: {type(error).__name__}: {line}") from None
+
+
+def _place(told: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    """The trainer's name, and the folders that it is imported from."""
+    train, folders = told["train"], told["python_path"]
+    if not isinstance(train, str | None):
+        raise TypeError(f"train must be text or null, got {train!r}")
+    if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
+        raise TypeError(f"python_path must be a list of text, got {folders!r}")
+    return train, tuple(folders)
 
 
 def _trial(told: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
@@ -279,8 +290,9 @@ def _other_conditions(
 ) -> list[str]:
     """What is not as it was when the trial ran, of that which changes the last bits."""
     before, found = exported.trial, []
-    if own is not None and own.attempts and before.attempts and own.hardware != before.hardware:
-        found.append(f"hardware {before.hardware} then, {own.hardware} now")
+    if own is not None and own.attempts and before.attempts:
+        old, new = (replace(t.hardware, shared=False) for t in (before, own))
+        found += [f"hardware {old} then, {new} now"] if old != new else []
     for package in _VERSIONS:
         then, now = exported.versions.get(package), versions.get(package)
         if then != now:

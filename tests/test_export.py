@@ -175,6 +175,36 @@ def test_the_readme_of_an_export_runs(images: tuple[at.StudyResult, Path]) -> No
     assert optimizer.param_groups[0]["lr"] == lr(0.4)
 
 
+@pytest.mark.parametrize(
+    ("config", "says", "unsaid"),
+    [
+        ({"lr": at.Linear(1, 0), "momentum": at.Linear(0, 1)}, 'group["lr"] = lr(', "momentum ="),
+        ({"lr": 0.1, "batch_size": at.Linear(16, 64)}, "value = batch_size(", "lr"),
+        ({"opt": {"lr": at.Linear(1, 0)}}, 'group["lr"] = lr(', "value"),
+        ({"of": {"my-size": at.Linear(4, 8)}}, "value = my_size(", "lr"),
+    ],
+    ids=["lr", "no lr", "nested", "no name"],
+)
+def test_the_readme_tells_how_to_use_the_schedule_that_there_is(
+    fast_path: Path, config: dict[str, Any], says: str, unsaid: str
+) -> None:
+    simulate(racing([1.0]), fast_path / "s", 1)
+    trial = replace(cli._result(fast_path / "s").trials[0], config=config)
+    out = fast_path / "out"
+    export.export(fast_path / "s", trial, out)
+    block = re.search(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    assert says in block[1]
+    assert unsaid not in block[1]
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    names: dict[str, Any] = {"optimizer": optimizer, "step": 40, "total_steps": 100}
+    exec(block[1].replace('"schedules.json"', repr(str(out / "schedules.json"))), names)
+    if unsaid == "lr":
+        (schedule,) = export.schedules_of(config).values()
+        assert names["value"] == schedule(0.4)
+        assert optimizer.param_groups[0]["lr"] == 1.0
+
+
 def test_a_moved_study_keeps_its_checkpoint(
     images: tuple[at.StudyResult, Path], tmp_path: Path
 ) -> None:
@@ -396,6 +426,16 @@ def test_a_difference_names_what_else_differs(
     assert json.loads(json.dumps(said, allow_nan=False)) == said
 
 
+def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) -> None:
+    simulate(racing([1.0]), fast_path / "s", 1)
+    trial = cli._result(fast_path / "s").trials[0]
+    shared = replace(trial.hardware, shared=not trial.hardware.shared)
+    export.export(fast_path / "s", replace(trial, hardware=shared), fast_path / "out")
+    exported = replay.read(fast_path / "out")
+    result = simulate(replay.experiment(exported), fast_path / "r", **replay.settings(exported, 1))
+    assert replay.document(exported, result)["other_conditions"] == []
+
+
 def test_the_median_counts_a_censored_repeat_as_later_than_any_other(fast_path: Path) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
     export.export(fast_path / "s", cli._result(fast_path / "s").trials[0], fast_path / "out")
@@ -430,6 +470,7 @@ def exported(fast_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("export s --to s", "holds something already: choose another folder"),
         ("export s --to s/experiment.json", "holds something already"),
         ("export s --to /proc/nowhere/x", "cannot write /proc/nowhere/x"),
+        ("export s --to /", "/ holds something already: choose another folder"),
         ("export nowhere --to new", "nowhere is not a study folder"),
         ("replay nowhere", "nowhere is not an export: it has no trial.json"),
         ("replay s", "s is not an export: it has no trial.json"),
@@ -457,6 +498,9 @@ def test_a_mistake_gets_one_clear_line(
         ("scaling", {"num_workers": 0}, "Scaling num_workers must be a whole number >= 1"),
         ("state", "DONE", "'DONE' is not a valid State"),
         ("reports", [{"step": 1}], "is damaged: KeyError"),
+        ("train", 5, "is damaged: TypeError: train must be text or null"),
+        ("python_path", "src", "is damaged: TypeError: python_path must be a list of text"),
+        ("python_path", [5], "is damaged: TypeError: python_path must be a list of text"),
         ("train", "sims:toy_trian", "did you mean 'toy_train'?; set \"train\" in"),
         ("train", "nowhere:train", "is not found from here: recipe module: unknown module"),
         ("train", "/gone/file.py:train", "recipe file '/gone/file.py' does not exist; set"),

@@ -13,7 +13,7 @@ from autotune.schedules import Constant, Effective, Following
 from autotune.trial import Change
 from trainers.optimizers import make_optimizer
 from trainers.readers import Schedule, require
-from trainers.training import Training
+from trainers.training import SCHEDULED, Training
 
 
 def build_optimizer(model: nn.Module, training: Training) -> Optimizer:
@@ -22,7 +22,7 @@ def build_optimizer(model: nn.Module, training: Training) -> Optimizer:
     Raises:
         ValueError: an option out of range, or a variant that the optimizer does not have.
     """
-    options = {k: v(0.0) if callable(v) else v for k, v in training.options.items()}
+    options = {k: v(0.0) if k in SCHEDULED else v for k, v in training.options.items()}
     if "beta1" in options:
         options["betas"] = options.pop("beta1"), options.pop("beta2")
     return make_optimizer(training.optimizer, model, lr=0.0, **options)

@@ -142,9 +142,12 @@ def _part(settings: Settings, found: Text) -> Text:
     """The part of a text that is used, which every sequence must fit into.
 
     Raises:
-        ValueError: more is asked for than there is.
+        ValueError: more is asked for than there is, or there is nothing to validate on.
     """
     asked = {"train_size": settings.train_size, "val_size": settings.val_size}
+    if len(found.val) < 2:
+        where = f"its last tenth, which is validated on, {settings.text} has {len(found.val)}"
+        raise ValueError(f"text must have at least 2 tokens in {where}")
     there = {"train_size": len(found.train), "val_size": len(found.val) - 1}
     for key, size in asked.items():
         if size is not None and size > there[key]:

@@ -103,8 +103,11 @@ def flag(value: Any) -> Any:
     return value
 
 
-def as_is(value: Any) -> Any:
-    return value  # the optimizer checks it
+def unscheduled(value: Any) -> Any:
+    """Reads what the optimizer checks itself, but no schedule: nothing would turn it."""
+    if isinstance(value, schedules.Schedule):
+        raise NotAllowedError("one value all along, not a schedule")
+    return value
 
 
 def text(value: Any) -> Any:
@@ -135,9 +138,18 @@ def fault_of(schedule: Schedule, allows: Callable[[float], bool]) -> str | None:
         told = outside(schedule, allows)
         return f", but {told}" if told else None
     for progress in SAMPLED:
-        if not allows(schedule(progress)):
+        if not _gives(schedule, progress, allows):
             return f" at every progress, also at {progress:g}"
     return None
+
+
+def _gives(function: Schedule, progress: float, allows: Callable[[float], bool]) -> bool:
+    """Whether a function gives a number there, and an allowed one."""
+    try:
+        value = function(progress)
+        return not isinstance(value, str) and allows(float(value))
+    except TypeError:  # another signature, or no number
+        return False
 
 
 def require(key: str, schedule: Schedule, rule: str, allows: Callable[[float], bool]) -> None:

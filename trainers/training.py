@@ -32,7 +32,6 @@ from trainers.readers import (
     NotAllowedError,
     Number,
     Schedule,
-    as_is,
     counted,
     flag,
     one_of,
@@ -40,6 +39,7 @@ from trainers.readers import (
     saved_state,
     scheduled,
     shown,
+    unscheduled,
     whole,
 )
 
@@ -80,20 +80,25 @@ TRAINING: Mapping[str, Key] = {
 """Every common key but the optimizer's: its default, and what reads it."""
 
 _FRACTION = scheduled(Number(0.0, 1.0))
-_GIVEN = (None, as_is)
-OPTIONS: Mapping[str, Key] = {
+SCHEDULED: Mapping[str, Key] = {
     "momentum": (0.9, _FRACTION),
     "beta1": (0.9, _FRACTION),
     "beta2": (0.999, _FRACTION),
     "weight_decay": (0.0, scheduled(Number(0.0))),
     "trust_coefficient": (None, scheduled(Number(0.0, open_low=True))),
+}
+"""The options of the optimizers that may be schedules: the default, and what reads it."""
+
+_GIVEN = (None, unscheduled)
+OPTIONS: Mapping[str, Key] = {
+    **SCHEDULED,
     "nesterov": (False, flag),
     **dict.fromkeys(("exclude", "variant", "adapt", "denominator", "lr_in_momentum"), _GIVEN),
     **dict.fromkeys(("eps", "trust_min", "trust_max", "larc_clip", "max_grad_norm"), _GIVEN),
     **dict.fromkeys(("bias_correction", "grad_averaging", "decoupled"), _GIVEN),
     **dict.fromkeys(("weight_norm_min", "weight_norm_max"), _GIVEN),
 }
-"""The options of the optimizers, likewise; those without a default keep the optimizer's own."""
+"""All options of the optimizers; those without a default keep the optimizer's own."""
 
 _TRUST = ("trust_coefficient", "trust_min", "trust_max", "adapt", "max_grad_norm", "variant")
 _MOMENTA, _BETAS = ("momentum", "nesterov"), ("beta1", "beta2", "eps")

@@ -110,6 +110,13 @@ def test_everything_that_may_be_scheduled_reaches_the_optimizer(optimizer: str) 
     assert all(type(v) is float for v in (decayed["lr"], decayed["weight_decay"]))
 
 
+def test_what_is_excluded_may_be_a_function() -> None:
+    config = {"lr": 0.1, "weight_decay": 0.1, "exclude": lambda name, value: name == "weight"}
+    training, _ = read_training(config, {}, "here")
+    decayed, plain = build_optimizer(nn.Linear(3, 2), training).param_groups
+    assert [decayed["params"][0].ndim, plain["params"][0].ndim] == [1, 2]
+
+
 def test_only_what_changes_is_turned_at_a_step() -> None:
     training, _ = read_training({"lr": Linear(1, 0), "weight_decay": 0.1}, {}, "here")
     built, found = build_optimizer(nn.Linear(3, 2), training), Knobs(training, 1, {})

@@ -99,6 +99,14 @@ def test_more_than_there_is_is_refused(changed: dict[str, Any], told: str, recor
         record({**TEXT, **changed}, 0)
 
 
+def test_a_text_without_words_to_validate_on_is_refused(tmp_path: Path, record: Any) -> None:
+    (tmp_path / "own.txt").write_text("one two three " * 10 + "x" * 60)
+    with pytest.raises(
+        ValueError, match=r"^text must have at least 2 tokens in its last .* has 1$"
+    ):
+        record({"text": str(tmp_path / "own.txt"), "tokens": "words"}, 0)
+
+
 # --- windows ------------------------------------------------------------------------------------
 
 

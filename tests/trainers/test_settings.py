@@ -71,6 +71,9 @@ def test_a_required_key_is_missed(key: str) -> None:
         ("seed", -1, "a whole number at least 0"),
         ("state", 3, "what this trainer's milestone gave"),
         ("milestone", 0, "a whole number at least 1"),
+        ("lr", Cosine, "a number at least 0 at every progress, also at 0"),
+        ("lr", lambda x: "0.1", "a number at least 0 at every progress, also at 0"),
+        ("batch_size", lambda x: None, "a number at least 1 at every progress, also at 0"),
     ],
 )
 def test_a_wrong_value_is_told_in_one_line(key: str, value: Any, allowed: str) -> None:
@@ -90,6 +93,16 @@ def test_a_wrong_value_is_told_in_one_line(key: str, value: Any, allowed: str) -
 def test_an_option_of_another_optimizer_is_refused(optimizer: str, key: str) -> None:
     with pytest.raises(ValueError, match=f"{key} is given but optimizer {optimizer!r}"):
         read_settings({**GOOD, "optimizer": optimizer, key: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key"),
+    [("lars", "trust_max"), ("adamw", "eps"), ("lamb", "max_grad_norm"), ("sgd", "exclude")],
+)
+def test_a_schedule_for_what_stays_is_refused(optimizer: str, key: str) -> None:
+    told = f"^{key} must be one value all along, not a schedule, got linear 1 -> 10$"
+    with pytest.raises(ValueError, match=told):
+        read_settings({**GOOD, "optimizer": optimizer, key: Linear(1, 10)})
 
 
 @pytest.mark.parametrize(
