@@ -202,7 +202,7 @@ def replay_command(options: argparse.Namespace) -> int:
     from autotune import replay
 
     exported = replay.read(options.export)
-    default = Path("studies") / f"{exported.study}-replay"
+    default = Path("studies") / f"{exported.study}-replay-{exported.trial.number}"
     return _replay(exported, options.out or default, options.repeats, options)
 
 

@@ -254,7 +254,8 @@ class Loop:
             trial = self.waiting() or self.create()
             if trial is None:
                 return
-            self.start(trial)
+            if not trial.ended:
+                self.start(trial)
 
     def create(self) -> Trial | None:
         """The next trial: the baseline, a given configuration, or a suggestion once it is ready."""
@@ -262,13 +263,17 @@ class Loop:
         given = experiment.given()
         kind = "baseline" if experiment.baseline is not None and number == 0 else "trial"
         params: Params | None
+        fault = ""
         if number < len(given):
             config, params = experiment.space.complete(given[number])
         else:
             params = self.suggester.take(number, tuple(self.trials.values()))
             if params is None:
                 return None
-            config = experiment.space.config(params)
+            try:
+                config = experiment.space.config(params)
+            except ValueError as error:  # schedules that do not fit together at this point
+                config, fault = dict(params), str(error)
         seed = trial_seed(self.plan.seed, number)
         if self.plan.seeds:
             kind, params, seed = "confirm", None, self.plan.seeds[number]
@@ -277,6 +282,8 @@ class Loop:
         except (ValueError, TypeError) as error:
             raise UserError(f"trial {number} cannot be written down: {error}") from None
         self.record(Suggested(number, config, params, kind, seed, self.at()))
+        if fault:
+            self.end(number, State.INFEASIBLE, Stop("no configuration", fault))
         return self.trials[number]
 
     def start(self, trial: Trial) -> None:

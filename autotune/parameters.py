@@ -146,12 +146,17 @@ def options(value: Int | Choice | Any) -> tuple[Any, ...]:
 
 def drawn(parameter: Parameter, random: Random) -> Any:
     """A value at random: even over the options, over the range, or over its logarithm."""
-    if isinstance(parameter, Choice) or (isinstance(parameter, Int) and not parameter.log):
-        return random.choice(options(parameter))
+    if isinstance(parameter, Choice):
+        return random.choice(parameter.options)
+    if isinstance(parameter, Int) and parameter.power_of_two:
+        return 2 ** random.randint(
+            round(math.log2(parameter.low)), round(math.log2(parameter.high))
+        )
+    if isinstance(parameter, Int) and not parameter.log:
+        return random.randrange(parameter.low, parameter.high + 1, parameter.step)
     if isinstance(parameter, Int):
         low, high = math.log(parameter.low - 0.5), math.log(parameter.high + 0.5)
-        near = round(math.exp(random.uniform(low, high)))
-        return min(options(parameter), key=lambda v: (abs(math.log(v / near)), v))
+        return min(max(round(math.exp(random.uniform(low, high))), parameter.low), parameter.high)
     if parameter.log:
         value = math.exp(random.uniform(math.log(parameter.low), math.log(parameter.high)))
     else:

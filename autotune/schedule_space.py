@@ -49,18 +49,19 @@ class ScheduleSpace:
     Args:
         peak: the greatest value. An `Int` (say of powers of two) is for what is counted: batch
             size, image size, sequence length.
-        family: names of `FAMILIES`. `constant`, `linear`, `cosine`, `polynomial`, `exponential`,
-            `inverse_sqrt`, `step` and `wsd` go from `peak` to `final * peak`; `one_cycle` rises
-            from `start * peak` to `peak` first; `piecewise` joins `knots` inner points by lines;
-            `staircase` changes its value at `knots` edges; `mirror` moves between `peak` and
-            `final * peak`, opposite to the schedule that `mirrors` names.
+        family: names of `FAMILIES`. `constant`, `linear`, `cosine`, `linear_cosine`, `polynomial`,
+            `exponential`, `inverse_sqrt`, `step` and `wsd` go from `peak` to `final * peak`;
+            `one_cycle` rises from `start * peak` to `peak` first; `piecewise` joins `knots` inner
+            points by lines; `staircase` changes its value at `knots` edges; `mirror` moves between
+            `peak` and `final * peak`, opposite to the schedule that `mirrors` names.
         final: the last value (the first, where `direction` is rising) as a share of the peak.
         warmup: share of the horizon in which it first rises linearly from 0; not for `one_cycle`.
         power, decay, start, peak_at: of `polynomial`, `wsd`, `one_cycle`, as in `schedules`; the
             `start` is a share of the peak.
         knots: how many inner knots or edges, for `piecewise` and `staircase`.
-        direction: whether knots go from the peak down (`falling`), up to it (`rising`), or
-            anywhere between `final * peak` and `peak` (`free`: each knot has a value of its own).
+        direction: whether it goes from the peak down (`falling`), up to it (`rising`: it begins
+            at `final * peak`), or, for knots, anywhere between the two (`free`: each knot has a
+            value of its own). `one_cycle` and `wsd` only fall.
         mirrors: the schedule that the family `mirror` moves opposite to, as a momentum that falls
             while the learning rate rises (Smith and Topin, arXiv 1708.07120).
         follows: the schedule with which this one is scaled whenever that one changes, as a
@@ -91,6 +92,7 @@ class ScheduleSpace:
     when: When | None = None
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         for name in self.families:
             if name not in FAMILIES:
                 raise ValueError(unknown("schedule family", name, FAMILIES))
@@ -110,6 +112,47 @@ class ScheduleSpace:
             if name != "mirror":
                 self._check_corners(name)
 
+    def _check_kinds(self) -> None:
+        """Each field must be of the kind that it is searched as."""
+        numbers: dict[str, Any] = {"peak": Float | Int, "knots": Int}
+        for field in ("peak", "final", "warmup", "power", "decay", "start", "peak_at", "knots"):
+            value, kind = getattr(self, field), numbers.get(field, Float)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number and not isinstance(value, kind):
+                named = "Float or Int" if field == "peak" else kind.__name__
+                raise ValueError(
+                    f"ScheduleSpace {field} must be a number or {named} but got {value!r}"
+                )
+        for field in ("family", "rule"):
+            value = getattr(self, field)
+            if not isinstance(value, str | Choice):
+                raise ValueError(
+                    f"ScheduleSpace {field} must be a name, or a Choice of names, but got {value!r}"
+                )
+        if self.when is not None and not isinstance(self.when, Mapping):
+            raise ValueError(f"ScheduleSpace when must be a dict but got {self.when!r}")
+
+    @property
+    def steady_rule(self) -> str:
+        """The rule where there is none to choose: that for changes that only a controller makes."""
+        return self.rule if isinstance(self.rule, str) else "none"
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The least and the greatest value that its schedules can take, before any coupling."""
+        low, high = bounds(self.peak)
+        ends = [low, high]
+        if set(self.families) - {"constant"} and not self._only_levels():
+            ends += [low * bounds(self.final)[0], high * bounds(self.final)[0]]
+        if bounds(self.warmup)[1] > 0:
+            ends.append(0.0)
+        if "one_cycle" in self.families:
+            ends.append(min(low * bounds(self.start)[0], high * bounds(self.start)[0]))
+        return min(ends), max(ends)
+
+    def _only_levels(self) -> bool:
+        return isinstance(self.peak, Int) and set(self.families) <= {"constant", "staircase"}
+
     @property
     def families(self) -> tuple[str, ...]:
         """The families that are searched."""
@@ -123,12 +166,11 @@ class ScheduleSpace:
                 raise ValueError(
                     f"ScheduleSpace {name} must lie in [0, {end:g}) but got {getattr(self, name)!r}"
                 )
-        knotted = set(_KNOTTED) & set(self.families)
         low, high = bounds(self.final)
-        if (knotted or "mirror" in self.families) and not 0 <= low <= high <= 1:
+        if not 0 <= low <= high <= 1:
             raise ValueError(
-                f"ScheduleSpace final must lie in [0, 1] for family "
-                f"{(sorted(knotted) or ['mirror'])[0]!r} but got {self.final!r}"
+                f"ScheduleSpace final must lie in [0, 1], a share of the peak, but got "
+                f"{self.final!r}; for values that grow, direction='rising'"
             )
 
     def _check_counted(self) -> None:
@@ -171,11 +213,18 @@ class ScheduleSpace:
         low = {k: p.low if isinstance(p, Float | Int) else options(p)[0] for k, p in drawn.items()}
         knots = options(self.knots)[-1]
         for peak, final in product(bounds(self.peak), bounds(self.final)):
+            at = f"with peak {peak!r} and final {final!r}"
+            given = {**low, "family": family, "peak": peak, "final": final, "knots": knots}
+            given["warmup"] = bounds(self.warmup)[1]
             try:
-                self.build({**low, "family": family, "peak": peak, "final": final, "knots": knots})
+                least = schedules.extremes(self.build(given))[0]
             except ValueError as error:
-                at = f"with peak {peak!r} and final {final!r}"
                 raise ValueError(f"ScheduleSpace {family} {at}: {error}") from None
+            if isinstance(self.peak, Int) and least < 1:
+                raise ValueError(
+                    f"ScheduleSpace {family} {at}: whole numbers must stay at least 1, "
+                    f"but it goes down to {least:g}"
+                )
 
     # --- its parameters -----------------------------------------------------------------------
 
@@ -244,7 +293,8 @@ class ScheduleSpace:
     def build(self, values: Mapping[str, Any]) -> schedules.Schedule:
         """The schedule that drawn fields stand for, by field name, before any coupling."""
         family = values["family"]
-        shape = self._knotted(values) if family in _KNOTTED else _simple(family, values)
+        rising = self.direction == "rising"
+        shape = self._knotted(values) if family in _KNOTTED else _simple(family, values, rising)
         return schedules.warmed(shape, values.get("warmup", 0.0))
 
     def _knotted(self, values: Mapping[str, Any]) -> schedules.Schedule:
@@ -317,18 +367,19 @@ def _choices(there: int, count: int) -> list[tuple[int, ...]]:
     return sorted(combinations(range(there), count), key=lambda chosen: (sum(chosen), chosen))
 
 
-def _simple(family: str, values: Mapping[str, Any]) -> schedules.Schedule:
+def _simple(family: str, values: Mapping[str, Any], rising: bool) -> schedules.Schedule:
     peak = values["peak"]
     final = peak * values["final"] if "final" in values else peak
+    start, end = (final, peak) if rising and family != "constant" else (peak, final)
     match family:
         case "polynomial":
-            return schedules.Polynomial(peak, final, values["power"])
+            return schedules.Polynomial(start, end, values["power"])
         case "wsd":
             return schedules.WSD(peak, peak, final, warmup=0.0, decay=values["decay"])
         case "one_cycle":
             return schedules.OneCycle(peak * values["start"], peak, final, values["peak_at"])
         case _:
-            return schedules.FAMILIES[family](peak, final)
+            return schedules.FAMILIES[family](start, end)
 
 
 def _when(value: Any, when: When) -> Parameter | Fixed:
@@ -340,9 +391,13 @@ def _when(value: Any, when: When) -> Parameter | Fixed:
 # --- couplings between schedules ------------------------------------------------------------------
 
 
-def mirrored(values: Mapping[str, Any], of: schedules.Schedule | float) -> schedules.Schedule:
-    """The schedule of the family `mirror`, from its fields and what it mirrors."""
+def mirrored(
+    values: Mapping[str, Any], of: schedules.Schedule | float | None
+) -> schedules.Schedule:
+    """The schedule of the family `mirror`, from its fields and what it mirrors, if it is there."""
     peak = values["peak"]
+    if of is None:
+        return schedules.Constant(peak)
     return schedules.Mirrored(schedules.as_schedule(of), peak * values["final"], peak)
 
 
@@ -359,8 +414,11 @@ def with_momentum(
 def following(
     base: schedules.Schedule, other: schedules.Schedule | float, rule: str
 ) -> schedules.Schedule:
-    """`base`, scaled by `rule` with the growth of `other` since the start."""
+    """`base`, scaled by `rule` with the growth of `other` since the start.
+
+    Also where `other` is constant: a controller may change it.
+    """
     other = schedules.as_schedule(other)
-    if RULES[rule] == 0.0 or isinstance(other, schedules.Constant):
+    if RULES[rule] == 0.0:
         return base
     return schedules.Following(base, other, RULES[rule], other(0.0))

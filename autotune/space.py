@@ -122,9 +122,12 @@ class SearchSpace:
         for name, entry in self.entries.items():
             for coupling in _COUPLINGS if isinstance(entry, ScheduleSpace) else ():
                 other = getattr(entry, coupling)
-                if other is not None and (other not in self.entries or other == name):
+                if other is None:
+                    continue
+                if other not in self.entries or other == name:
                     others = set(self.entries) - {name}
                     raise ValueError(f"{name}: {coupling}: {unknown('entry', other, others)}")
+                _check_coupling(f"{name}: {coupling}: {other}", coupling, self.entries[other])
 
     @cached_property
     def _leaves(self) -> list[_Leaf]:
@@ -139,6 +142,9 @@ class SearchSpace:
     def _changes(self, followed: str | None) -> When | None:
         """When the schedule that another follows is not constant; None: never."""
         entry = self.entries.get(followed or "")
+        if isinstance(entry, Fixed) and isinstance(entry.value, schedules.Schedule):
+            low, high = schedules.extremes(entry.value)
+            return dict(entry.when or {}) if low < high else None
         if not isinstance(entry, ScheduleSpace):
             return None
         changing = tuple(f for f in entry.families if f != "constant")
@@ -151,7 +157,7 @@ class SearchSpace:
     def size(self) -> Size:
         """How large the space is.
 
-        >>> print(SearchSpace({"lr": Float(0, 1), "n": Int(1, 4), "o": Choice("ab")}).size())
+        >>> print(SearchSpace({"lr": Float(0, 1), "n": Int(1, 4), "o": Choice((1, 2))}).size())
         1 shape with 3 parameters, infinitely many points
         """
         parents = {parent for _, parameter in self._leaves for parent in parameter.when or {}}
@@ -219,14 +225,14 @@ class SearchSpace:
         alone = {**values, **built}
         for name, (space, own) in spaces.items():
             if own["family"] == "mirror":
-                of = alone.get(str(space.mirrors), own["peak"])
-                built[name] = mirrored(own, of)
+                built[name] = mirrored(own, alone.get(str(space.mirrors)))
         known = {**values, **built}
         for name, (space, own) in spaces.items():
             if space.effective in known:
                 built[name] = with_momentum(built[name], known[space.effective])
-            if "rule" in own:
-                built[name] = following(built[name], known[str(space.follows)], own["rule"])
+            if space.follows in known:
+                rule = own.get("rule", space.steady_rule)
+                built[name] = following(built[name], known[space.follows], rule)
         return built
 
     def check(self, params: Params) -> Params:
@@ -319,6 +325,33 @@ def _check_when(name: str, when: When | None, known: Mapping[str, Parameter | Fi
         for value in wanted_values(wanted):
             if parameter.check(value):
                 raise ValueError(f"{name}: when: {parent} can never be {value!r}")
+
+
+def _check_coupling(where: str, coupling: str, other: Any) -> None:
+    """What a schedule is coupled to must be a schedule or a number, in the range that it needs."""
+    if isinstance(other, Choice) or (isinstance(other, Fixed) and not _is_number(other.value)):
+        raise ValueError(f"{where} must be a schedule or a number but got {other!r}")
+    if isinstance(other, ScheduleSpace) and coupling == "mirrors" and "mirror" in other.families:
+        raise ValueError(f"{where} is itself a mirror")
+    low, high = _span(other)
+    if coupling == "effective" and not 0 <= low <= high < 1:
+        raise ValueError(f"{where} must lie in [0, 1) but goes from {low:g} to {high:g}")
+    if coupling == "follows" and not low > 0:
+        raise ValueError(f"{where} must be greater than 0 but goes down to {low:g}")
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number or isinstance(value, schedules.Schedule)
+
+
+def _span(entry: Any) -> tuple[float, float]:
+    """The least and the greatest value that an entry can take."""
+    if isinstance(entry, ScheduleSpace):
+        return entry.span
+    if isinstance(entry, Fixed):
+        return schedules.extremes(schedules.as_schedule(entry.value))
+    return float(entry.low), float(entry.high)
 
 
 def _fields_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:

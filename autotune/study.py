@@ -119,13 +119,17 @@ def _check_configs(experiment: Experiment) -> None:
             check(space.complete(given)[0])
         except ValueError as error:
             raise UserError(f"{'baseline' if first else 'configs'}: {error}") from None
-    faults = []
+    faults, asked = [], 0
     for point in space.sample(_SAMPLED):
         try:
-            check(space.config(point))
+            config = space.config(point)
+            if space.broken(config):
+                continue
+            asked += 1
+            check(config)
         except ValueError as error:
             faults.append(str(error))
-    if len(faults) == _SAMPLED:
+    if faults and len(faults) >= asked:
         raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
 
 

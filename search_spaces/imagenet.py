@@ -126,6 +126,7 @@ def resnet50() -> Experiment:
         "data_dir": str(folder),
         "augment": "crop+flip",
         "loader_workers": 8,
+        "val_image_size": 288,
         "microbatch": 256,
         "precision": "bf16",
         "channels_last": True,
@@ -145,7 +146,7 @@ def resnet50_synthetic() -> Experiment:
         "width": 8,
         "train_size": 2048,
         "val_size": 512,
-        "val_image_size": 64,
+        "val_image_size": 144,
         "milestone": 1024,
         "microbatch": 128,
     }

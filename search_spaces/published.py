@@ -60,12 +60,7 @@ class Record:
         }
 
 
-def _momentum_against(lr: Schedule) -> Schedule:
-    return Mirrored(lr, low=0.90, high=0.98)
-
-
 _MOXING_LR = LinearCosine(28.0, 0.2)
-_AIACC_LR = OneCycle(0.0, 25.0, 0.2, peak_at=0.5, shape="linear")
 
 RECORDS: Mapping[str, Record] = {
     "fast.ai": Record(
@@ -98,17 +93,17 @@ RECORDS: Mapping[str, Record] = {
         lr=_MOXING_LR,
         batch_size=stages((35, 32768), (1, 16384)),
         image_size=stages((15, 96), (16, 128), (4, 224), (1, 288)),
-        momentum=_momentum_against(_MOXING_LR),
+        momentum=Mirrored(_MOXING_LR, low=0.90, high=0.98),
         settings={"optimizer": "lars", "weight_decay": 1e-4, "nesterov": True},
     ),
     "aiacc": Record(
         told="Alibaba AIACC, TensorFlow 2.1, 2020-03-17; the warm-up is taken to start at 0",
         seconds=157.6,
         epochs=28,
-        lr=_AIACC_LR,
+        lr=OneCycle(0.0, 25.0, 0.2, peak_at=0.5, shape="linear"),
         batch_size=stages((27, 32768), (1, 16384)),
         image_size=stages((13, 96), (11, 128), (3, 224), (1, 288)),
-        momentum=_momentum_against(_AIACC_LR),
+        momentum=OneCycle(0.98, 0.90, 0.98, peak_at=0.5, shape="linear"),
         settings={
             "optimizer": "lars",
             "trust_coefficient": 8e-4,

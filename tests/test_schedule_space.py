@@ -192,6 +192,12 @@ def test_the_learning_rate_follows_the_batch_size_whenever_it_changes() -> None:
     assert linear["lr"](0.75) == pytest.approx(0.1 * large / small)
     fixed = SearchSpace({**space.entries, "batch_size": Fixed(64)})
     assert fixed.config({"lr.peak": 0.4})["lr"] == schedules.Linear(0.4, 0.0)
+    steady = SearchSpace({"b": Fixed(64), "lr": ScheduleSpace(0.4, family="linear", follows="b")})
+    found = steady.config({})["lr"]  # one rule: kept for what a controller may change
+    assert found == schedules.Following(schedules.Linear(0.4, 0), schedules.Constant(64), 1.0, 64)
+    doubling = Fixed(schedules.stages((1, 64), (1, 128)))
+    given = SearchSpace({**steady.entries, "b": doubling})
+    assert given.config({})["lr"](0.5) == pytest.approx(0.4)
 
 
 def test_the_effective_learning_rate_is_that_over_one_minus_momentum() -> None:
@@ -278,7 +284,7 @@ def test_a_sampled_point_survives_the_journal(seed: int) -> None:
         ),
         (
             lambda: ScheduleSpace(LOG, family="staircase", final=1.5),
-            "ScheduleSpace final must lie in [0, 1] for family 'staircase' but got",
+            "ScheduleSpace final must lie in [0, 1], a share of the peak, but got 1.5",
         ),
         (
             lambda: ScheduleSpace(LOG, family="one_cycle", peak_at=0.0),
@@ -338,3 +344,58 @@ def test_a_coupling_to_what_is_not_there_at_this_point_is_left_out() -> None:
     space = SearchSpace({"o": Choice(("sgd", "adamw")), "momentum": momentum, "lr": lr})
     assert space.config({"o": "adamw", "lr.peak": 0.1})["lr"](0.0) == 0.1
     assert replace(lr, effective=None).families == ("linear",)
+
+
+def test_it_rises_from_the_final_share_to_the_peak() -> None:
+    space = ScheduleSpace(Int(16, 64), family="linear", final=0.25, direction="rising")
+    assert space.build({"family": "linear", "peak": 64, "final": 0.25}) == schedules.Linear(16, 64)
+    assert space.span == (4.0, 64)
+
+
+def test_a_mirror_of_what_is_not_there_stays_at_its_peak() -> None:
+    lr = ScheduleSpace(LOG, family="linear", when={"o": "a"})
+    mirror = ScheduleSpace(0.9, family="mirror", final=0.5, mirrors="lr")
+    space = SearchSpace({"o": Choice(("a", "b")), "lr": lr, "m": mirror})
+    assert space.config({"o": "b"})["m"] == schedules.Constant(0.9)
+    assert space.config({"o": "a", "lr.peak": 0.1})["m"](0.0) == pytest.approx(0.45)
+
+
+M = ScheduleSpace(0.9, family="mirror", final=0.5, mirrors="lr")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ScheduleSpace("0.1"), "peak must be a number or Float or Int but got '0.1'"),
+        (lambda: ScheduleSpace(0.1, final=None), "final must be a number or Float but got None"),
+        (lambda: ScheduleSpace(0.1, knots="2"), "knots must be a number or Int but got '2'"),
+        (lambda: ScheduleSpace(0.1, family=("a", "b")), "family must be a name, or a Choice of"),
+        (lambda: ScheduleSpace(0.1, rule=["linear"]), "rule must be a name, or a Choice of names"),
+        (lambda: ScheduleSpace(0.1, when="x"), "when must be a dict but got 'x'"),
+        (lambda: ScheduleSpace(Int(16, 64), family="linear"), "at least 1, but it goes down to 0"),
+        (
+            lambda: ScheduleSpace(Int(16, 64), family="constant", warmup=Float(0, 0.1)),
+            "whole numbers must stay at least 1, but it goes down to 0",
+        ),
+        (
+            lambda: SearchSpace({"lr": ScheduleSpace(0.1), "m": M, "n": replace(M, mirrors="m")}),
+            "n: mirrors: m is itself a mirror",
+        ),
+        (
+            lambda: SearchSpace({"b": Choice(("x", "y")), "lr": ScheduleSpace(0.1, follows="b")}),
+            "lr: follows: b must be a schedule or a number but got Choice",
+        ),
+        (
+            lambda: SearchSpace({"m": Float(0.5, 1), "lr": ScheduleSpace(0.1, effective="m")}),
+            r"lr: effective: m must lie in \[0, 1\) but goes from 0.5 to 1",
+        ),
+        (
+            lambda: SearchSpace({"b": Int(0, 9), "lr": ScheduleSpace(0.1, follows="b")}),
+            "lr: follows: b must be greater than 0 but goes down to 0",
+        ),
+    ],
+)
+def test_kinds_and_couplings_that_cannot_be_are_told(make: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        make()
+    assert "\n" not in str(error.value)

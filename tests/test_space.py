@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from typing import Any
 
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sims import BASELINE, WIDE
 
-from autotune import schedules
+from autotune import errors, schedule_space, schedules
+from autotune import parameters as parameters_module
+from autotune import space as space_module
 from autotune.errors import unknown
 from autotune.experiment import Experiment, Scaling
 from autotune.space import (
@@ -51,10 +54,18 @@ def parameters(draw: st.DrawFn) -> Any:
 
 schedule_spaces = st.builds(
     ScheduleSpace,
-    st.sampled_from([Float(1e-5, 10, log=True), Float(0.1, 0.2), Int(1, 8), 0.5]),
+    st.sampled_from([Float(1e-5, 10, log=True), Float(0.1, 0.2), 0.5]),
     family=st.sampled_from(["wsd", Choice(list(schedules.FAMILIES)), Choice(["cosine", "step"])]),
     final=st.sampled_from([Float(1e-3, 1, log=True), 0.01]),
     warmup=st.sampled_from([Float(0, 0.5), 0.0, 0.2]),
+)
+
+counted_spaces = st.builds(
+    ScheduleSpace,
+    st.sampled_from([Int(1, 8), Int(16, 256, power_of_two=True)]),
+    family=st.just(Choice(["constant", "staircase"])),
+    knots=st.sampled_from([2, Int(1, 3)]),
+    direction=st.sampled_from(["falling", "rising", "free"]),
 )
 
 
@@ -63,7 +74,9 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
     """Spaces in which every later entry may depend on an earlier choice."""
     entries: dict[str, Any] = {"mode": Choice(["a", "b", "c"])}
     for name in draw(st.lists(names, unique=True, max_size=5)):
-        kinds = st.one_of(parameters(), schedule_spaces, st.builds(Fixed, st.integers()))
+        kinds = st.one_of(
+            parameters(), schedule_spaces, counted_spaces, st.builds(Fixed, st.integers())
+        )
         entry = draw(kinds)
         when = draw(st.sampled_from([None, {"mode": "a"}, {"mode": ("a", "b")}]))
         entries[name] = type(entry)(**{**vars(entry), "when": when})
@@ -292,3 +305,8 @@ def test_a_configuration_gets_only_the_fixed_values_that_belong_to_it() -> None:
     outside = {"lr": schedules.Linear(5, 0)}
     assert space.complete({"optimizer": "sgd", **outside})[0] == {"optimizer": "sgd", **outside}
     assert space.complete({"optimizer": "lars", **outside})[0]["eps"] == 1e-8
+
+
+@pytest.mark.parametrize("module", [parameters_module, schedule_space, space_module, errors])
+def test_the_examples_in_docstrings_hold(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0

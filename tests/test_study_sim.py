@@ -572,3 +572,38 @@ def test_what_the_trainer_refuses_is_told_before_anything_starts(
         at.run(experiment(), trials=2, out=tmp_path / "study")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "study").exists()
+
+
+class Awkward(at.SearchSpace):
+    """A space that cannot make a configuration of every point."""
+
+    def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        if params["rate"] > 1.0:
+            raise ValueError("momentum must lie in [0, 1)")
+        return super().config(params)
+
+
+def test_a_point_without_a_configuration_is_infeasible_and_the_study_goes_on(
+    fast_path: Path,
+) -> None:
+    space = Awkward({"rate": at.Float(0.01, 100, log=True)})
+    experiment = replace(racing([0.5]), space=space)
+    result = simulate(experiment, fast_path, 12)
+    bad = [t for t in result.trials if t.state is State.INFEASIBLE]
+    assert 2 < len(bad) < 12
+    assert all(t.config["rate"] > 1.0 for t in bad)
+    assert bad[0].reason == "no configuration"
+    assert bad[0].detail == "momentum must lie in [0, 1)"
+    assert len(result.trials) == 12
+    assert len(read(fast_path, result.target).trials) == 12
+
+
+def test_points_that_break_a_constraint_are_not_held_against_the_space(tmp_path: Path) -> None:
+    from autotune.study import _check_configs
+
+    allowed = {"image_size": at.Int(1, 8)}
+    usual = refusing(allowed)
+    rule = at.Constraint("image_size >= 4", lambda config: config["image_size"] >= 4)
+    _check_configs(replace(usual, space=at.SearchSpace(usual.space.entries, (rule,))))
+    never = at.Constraint("never", lambda config: False)
+    _check_configs(replace(usual, space=at.SearchSpace(usual.space.entries, (never,))))

@@ -14,7 +14,8 @@
 
 `image_size` takes a number or a schedule, rounded to a whole number at each step and at least the
 model's total stride; mlp takes one size only. The full size, which also chooses a residual
-network's stem, is that of the images in memory, and otherwise the largest value of the schedule.
+network's stem, is that of the images in memory, and otherwise `val_image_size`, or the largest value
+of the schedule: name it where schedules differ, so that all train for the same problem.
 The common keys are in `trainers.training`.
 """
 
@@ -112,7 +113,7 @@ def _sizes(own: Mapping[str, Any]) -> tuple[Schedule, int, int]:
     """The size while training, when evaluating, and in full."""
     data, model = own["data"], own["model"]
     train = own["image_size"] or as_schedule(SIDES.get(data) or UNSIZED[data])
-    full = SIDES.get(data) or round(greatest(train))
+    full = SIDES.get(data) or own["val_image_size"] or round(greatest(train))
     val = own["val_image_size"] or full
     if model == "mlp":
         rule = f"{full} all along for model 'mlp', which takes one size only"

@@ -25,7 +25,7 @@ from autotune.trial import Params, Target, Trial
 _TREES, _DRAWN_TREES = 60, 12
 _CANDIDATES, _ANYWHERE = 256, 0.25
 _FIRST = 10  # trials drawn around the baseline or anywhere, before there is a model
-_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3
+_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3  # shares of the baseline, before the first and at the end
 _ELITE, _LEAST_ELITE = 0.2, 4
 _ABSENT = -0.5  # stands for a parameter that a point does not have
 

@@ -37,7 +37,7 @@ def _tpe(seed: int) -> BaseSampler:
 
 WIDENING = "widening"
 _WIDENED = 10  # trials, as many as TPE draws at random before it has a model
-_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3
+_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3  # shares of the baseline, before the first and at the end
 
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": _tpe,
@@ -114,6 +114,8 @@ class OptunaSampler:
         share = _KEPT_FIRST + (_KEPT_LAST - _KEPT_FIRST) * number / _WIDENED
         parameters = self._space.parameters()
         kept = {name: value for name, value in known.items() if random.random() < share}
+        if len(kept) == len(known) and kept:  # the baseline itself has run already
+            del kept[random.choice(sorted(kept))]
         return {name: _inside(parameters[name], value) for name, value in kept.items()}
 
     def _tell(self, trial: Trial, params: Params) -> None:

@@ -133,7 +133,7 @@ def test_tpe_learns_more_than_chance(fast_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tpee", "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: cmaes, gp, nsga2"),
+        ("tpee", "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: cmaes, convergence, gp"),
         ("t p e", "unknown sampler 't p e'"),
         ("", "unknown sampler ''"),
         ("optuna.samplers.TPSampler", "sampler 'optuna.samplers.TPSampler': module"),
@@ -223,3 +223,12 @@ def test_widening_starts_around_the_baseline_and_moves_away_from_it() -> None:
     again = OptunaSampler("widening", space, Target("acc", 1, limit=1), seed=3)
     assert again.ask(4, trials[:4]) is not None
     assert sum(v == 0.5 for v in again.ask(5, trials[:5]).values()) == kept[4]
+
+
+def test_widening_does_not_run_the_baseline_again() -> None:
+    space = SearchSpace({"x": Float(0, 1), "y": Float(0, 1)})
+    given = {"x": 0.5, "y": 0.5}
+    trials = [Trial(0, given, given, kind="baseline")]
+    for seed in range(10):
+        sampler = OptunaSampler("widening", space, Target("acc", 1, limit=1), seed=seed)
+        assert all(sampler.ask(number, trials) != given for number in range(1, 11))
