@@ -13,9 +13,9 @@
 | `channels_last` | (False) |
 
 `image_size` takes a number or a schedule, rounded to a whole number at each step and at least the
-model's total stride; mlp takes one size only. The full size, which also chooses a residual
-network's stem, is that of the images in memory, and otherwise `val_image_size`, or the largest value
-of the schedule: name it where schedules differ, so that all train for the same problem.
+model's total stride; mlp takes one size only. The full size, which also chooses the stem of a
+residual network, is that of the images in memory, and otherwise `val_image_size`, or the largest
+value of the schedule: name it where schedules differ, so that all train for the same problem.
 The common keys are in `trainers.training`.
 """
 
