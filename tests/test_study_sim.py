@@ -243,7 +243,7 @@ def test_a_metric_that_is_never_reported_is_the_users_mistake(fast_path: Path) -
         ({"time_limit": math.nan}, "time_limit must be more than 0 seconds but got nan"),
         ({"seed": -1}, "seed must be a whole number >= 0 but got -1"),
         ({"sampler": "tpee"}, "unknown sampler 'tpee'; did you mean 'tpe'?"),
-        ({"pruner": "asha"}, "unknown pruner 'asha'"),
+        ({"pruner": "ashaa"}, "unknown pruner 'ashaa'; did you mean 'asha'?"),
     ],
 )
 def test_wrong_arguments_are_the_users_mistake(
