@@ -67,6 +67,8 @@ def describe(space: SearchSpace) -> dict[str, Any]:
         if type(value).__module__ not in _SPACE_MODULES:
             return encode(value)
         settings = {f.name: entry(getattr(value, f.name)) for f in fields(value)}
+        if isinstance(value, Float) and value.effective is None:
+            del settings["effective"]  # older records do not have it: their studies go on
         return {"kind": type(value).__name__, **settings}
 
     entries = {}
