@@ -214,11 +214,23 @@ class PolicySampler:
         point = trial.params or {}
         ended = bisect_right(self._told, trial.waiting_since, key=lambda t: t.ended_at or 0.0)
         for version in reversed(self._versions[: ended // _EVERY + 1]):
-            again, draw = self._draw(version, trial.number)
-            if again == point:
+            draw = self._again(version, trial.number, point)
+            if draw is not None:
                 return draw, log_behaviour(version, self._anywhere, draw)
         draw = draw_of_point(self._parameters, point)
         return draw, self._anywhere.log_density(draw)
+
+    def _again(self, version: Version, number: int, point: Params) -> Draw | None:
+        """What the version draws for the trial, if it is that point; else None."""
+        random = Random(f"{self._seed}/{number}")
+        policy = self._anywhere if random.random() < version.even_share else version.policy
+        draw: dict[str, float] = {}
+        for name, parameter in self._parameters.items():
+            if name in point:  # a point has what exists, and is drawn in this order
+                draw[name] = policy.drawn(name, random)
+                if value_of(parameter, draw[name]) != point[name]:
+                    return None
+        return draw
 
 
 def in_order(trials: Sequence[Trial]) -> list[Trial]:
