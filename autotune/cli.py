@@ -86,6 +86,7 @@ def run_command(options: argparse.Namespace) -> int:
         "pruner": options.pruner,
         "controller": options.controller,
         "seed": options.seed,
+        "start_from": options.start_from,
         "recipe": recipes.absolute(options.recipe),
     }
     return _study(experiment, out, options, settings)
@@ -121,6 +122,7 @@ def resume_command(options: argparse.Namespace) -> int:
         "pruner": held["pruner"],
         "controller": held.get("controller"),
         "seed": held["seed"],
+        "start_from": held.get("start_from"),
         "recipe": held["recipe"],
     }
     return _study(recipes.load(held["recipe"]), options.folder, options, settings)
@@ -388,8 +390,10 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
             ("--trials", {"metavar": "N", "type": _count, "default": 20, "help": "in all (20)"}),
             ("--sampler", {"metavar": "NAME", "default": "tpe", "help": "tpe, widening, "
-             "convergence, random, qmc, gp, cmaes, nsga2, or an Optuna sampler's dotted path with "
-             "keyword arguments"}),
+             "convergence, policy (or policy:actor, policy:reinforce, policy:ppo), random, qmc, "
+             "gp, cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
+            ("--from", {"metavar": "DIR", "type": Path, "dest": "start_from",
+                        "help": "a study whose policy to begin with (sampler policy)"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best, for now), asha, hyperband, "
                           "bottom_at_same_time, none, or module:function"}),

@@ -17,12 +17,17 @@ class Float:
 
     `when={"optimizer": ("lars", "lamb")}` makes it exist only if the named parameter, declared
     before it, has (one of) the given value(s).
+
+    `effective="momentum"` searches value / (1 - momentum) in its place, under the flat name
+    `NAME.effective`: of a learning rate, what a step does in the long run. The range is that of
+    the effective value; the configuration gets the value itself.
     """
 
     low: float
     high: float
     _: KW_ONLY
     log: bool = False
+    effective: str | None = None
     when: When | None = None
 
     def __post_init__(self) -> None:

@@ -16,13 +16,16 @@ from typing import Any
 
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
+from autotune.parameters import Choice, Fixed, Float, Int
+from autotune.schedule_space import ScheduleSpace
 from autotune.space import SearchSpace
 from autotune.trackers import journal
-from autotune.trackers.journal import JOURNAL, RECORD, encode
+from autotune.trackers.journal import JOURNAL, RECORD, decode_config, encode
 from autotune.trial import Reported, Target
 
 _SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
 _SPACE_MODULES = ("autotune.parameters", "autotune.schedule_space")
+_KINDS = {kind.__name__: kind for kind in (Float, Int, Choice, Fixed, ScheduleSpace)}
 _PACKAGES = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
 
 
@@ -64,6 +67,8 @@ def describe(space: SearchSpace) -> dict[str, Any]:
         if type(value).__module__ not in _SPACE_MODULES:
             return encode(value)
         settings = {f.name: entry(getattr(value, f.name)) for f in fields(value)}
+        if isinstance(value, Float) and value.effective is None:
+            del settings["effective"]  # older records do not have it: their studies go on
         return {"kind": type(value).__name__, **settings}
 
     entries = {}
@@ -73,6 +78,27 @@ def describe(space: SearchSpace) -> dict[str, Any]:
         except TypeError as error:
             raise UserError(f"the search space's {name}: {error}") from None
     return {"entries": entries, "constraints": [c.text for c in space.constraints]}
+
+
+def space_of(folder: Path) -> SearchSpace:
+    """The search space of a study folder, without its constraints, which are code.
+
+    Raises:
+        UserError: there is no study, or its space is not one that this version knows.
+    """
+
+    def entry(value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("kind") not in _KINDS:
+            return decode_config(value)
+        kind = _KINDS[value["kind"]]
+        settings = {f.name: value[f.name] for f in fields(kind) if f.name in value}
+        return kind(**{k: v if k == "when" else entry(v) for k, v in settings.items()})
+
+    held = load(folder)
+    try:
+        return SearchSpace({n: entry(value) for n, value in held["space"]["entries"].items()})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{folder / RECORD}: its search space cannot be read: {error}") from None
 
 
 def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:

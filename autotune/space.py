@@ -6,6 +6,7 @@ A sampler sees a flat point, `{"lr.peak": 0.1, "batch_size": 128}`; a trainer se
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,14 +121,17 @@ class SearchSpace:
 
     def _check_couplings(self) -> None:
         for name, entry in self.entries.items():
-            for coupling in _COUPLINGS if isinstance(entry, ScheduleSpace) else ():
-                other = getattr(entry, coupling)
+            for coupling in _COUPLINGS:
+                other = getattr(entry, coupling, None)
                 if other is None:
                     continue
                 if other not in self.entries or other == name:
                     others = set(self.entries) - {name}
                     raise ValueError(f"{name}: {coupling}: {unknown('entry', other, others)}")
-                _check_coupling(f"{name}: {coupling}: {other}", coupling, self.entries[other])
+                where, coupled = f"{name}: {coupling}: {other}", self.entries[other]
+                _check_coupling(where, coupling, coupled)
+                if isinstance(entry, Float) and not _is_plain(coupled):
+                    raise ValueError(f"{where} must be a plain number but got {coupled!r}")
 
     @cached_property
     def _leaves(self) -> list[_Leaf]:
@@ -136,8 +140,15 @@ class SearchSpace:
             if isinstance(entry, ScheduleSpace):
                 leaves += entry.parameters(name, self._changes(entry.follows)).items()
             else:
-                leaves.append((name, entry))
+                coupled = isinstance(entry, Float) and entry.effective is not None
+                leaves.append((f"{name}.effective" if coupled else name, entry))
         return leaves
+
+    @cached_property
+    def _effective(self) -> dict[str, str]:
+        """The numbers of which the effective value is searched, each with its momentum."""
+        floats = {n: e for n, e in self.entries.items() if isinstance(e, Float)}
+        return {n: e.effective for n, e in floats.items() if e.effective is not None}
 
     def _changes(self, followed: str | None) -> When | None:
         """When the schedule that another follows is not constant; None: never."""
@@ -206,6 +217,9 @@ class SearchSpace:
         for name, parameter in self._leaves:
             if active(parameter.when, values):
                 values[name] = parameter.value if isinstance(parameter, Fixed) else params[name]
+        for name, momentum in self._effective.items():
+            if f"{name}.effective" in values:
+                values[name] = values[f"{name}.effective"] * (1.0 - values.get(momentum, 0.0))
         config = {name: values[name] for name in self.entries if name in values}
         config |= self._schedules(values)
         return {name: config[name] for name in self.entries if name in config}
@@ -272,6 +286,11 @@ class SearchSpace:
         if all(k in parameters for k in flat):
             params = self.check(flat)
             return self.config(params), params
+        point = self._with_effective(flat, given)
+        if all(k in parameters for k in point):
+            with contextlib.suppress(ValueError):  # a configuration may lie outside
+                params = self.check(point)
+                return {**self.config(params), **given}, params
         for name in given:
             if name not in self.entries and name not in parameters:
                 known = [*self.entries, *parameters]
@@ -288,10 +307,20 @@ class SearchSpace:
                 config.setdefault(name, entry.value)
         return {name: config[name] for name in self.entries if name in config}, None
 
+    def _with_effective(self, flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration's numbers, with the effective values that are searched in their place."""
+        known = {**self._fixed(), **given}
+        point = dict(flat)
+        for name, momentum in self._effective.items():
+            value, other = flat.get(name), known.get(momentum, 0.0)
+            if _is_real(value) and _is_real(other) and other < 1:
+                del point[name]
+                point[f"{name}.effective"] = value / (1.0 - other)
+        return point
+
     def _ready(self, name: str, value: Any) -> Any:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
         is_schedule = isinstance(self.entries[name], ScheduleSpace)
-        return schedules.as_schedule(value) if is_schedule and is_number else value
+        return schedules.as_schedule(value) if is_schedule and _is_real(value) else value
 
     def broken(self, config: Config) -> str:
         """The text of the first constraint that `config` breaks, or an empty string.
@@ -340,9 +369,19 @@ def _check_coupling(where: str, coupling: str, other: Any) -> None:
         raise ValueError(f"{where} must be greater than 0 but goes down to {low:g}")
 
 
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_plain(entry: Any) -> bool:
+    """Whether an entry is a number, searched as it is or fixed."""
+    if isinstance(entry, Fixed):
+        return _is_real(entry.value)
+    return isinstance(entry, Int) or (isinstance(entry, Float) and entry.effective is None)
+
+
 def _is_number(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number or isinstance(value, schedules.Schedule)
+    return _is_real(value) or isinstance(value, schedules.Schedule)
 
 
 def _span(entry: Any) -> tuple[float, float]:

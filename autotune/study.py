@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune import recipes, record
+from autotune import recipes, record, warm_start
 from autotune.errors import UserError
 from autotune.experiment import Experiment
 from autotune.loop import Controller, Loop, Plan, Watch
@@ -19,6 +19,8 @@ from autotune.pools import Pool
 from autotune.pruners import Pruner, make_pruner
 from autotune.result import StudyResult
 from autotune.samplers import Sampler
+from autotune.samplers import policy as policies
+from autotune.samplers.actor import from_document
 from autotune.trackers.journal import Journal
 
 _SAMPLED = 20  # points of the space that the trainer is asked about
@@ -38,6 +40,7 @@ def run(
     seed: int = 0,
     seeds: Sequence[int] = (),
     resume: bool = True,
+    start_from: str | Path | None = None,
     recipe: str | None = None,
     watch: Watch | None = None,
     pool: Pool | None = None,
@@ -47,8 +50,9 @@ def run(
     Args:
         trials: how many trials the study has in all, baseline and given configurations included.
         time_limit: seconds after which running trials are censored (`budget`) and the study ends.
-        sampler: `tpe`, `widening`, `convergence`, `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the
-            dotted path of an Optuna sampler with keyword arguments, or an object with
+        sampler: `tpe`, `widening`, `convergence`, `policy` (or `policy:actor`,
+            `policy:reinforce`, `policy:ppo`), `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted
+            path of an Optuna sampler with keyword arguments, or an object with
             `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `none`, a function (see `autotune.pruners`), or its name as `module:function`.
@@ -62,6 +66,8 @@ def run(
         seeds: of the trials themselves, one for each, when all are repeats of one configuration
             (`kind` "confirm", as in a replay).
         resume: go on with the study that the folder holds; False refuses such a folder.
+        start_from: the folder of an earlier study, whatever its sampler, over a space that
+            overlaps: sampler `policy` begins with what was learned there.
         recipe: where the experiment comes from, kept for `autotune resume`.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run; by default worker groups on Ray.
@@ -76,11 +82,13 @@ def run(
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
     plan = Plan(experiment, trials, time_limit, seed, *_deciding(pruner, controller), tuple(seeds))
-    asker = _make_sampler(sampler, plan)
+    folder = Path(out) if out is not None else Path("studies") / experiment.name
+    start = _start(start_from, folder, sampler)
+    asker = _make_sampler(sampler, plan, start)
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
+    told |= warm_start.facts(start_from, start)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
-    folder = Path(out) if out is not None else Path("studies") / experiment.name
     record.check(folder, facts, resume)
     room = pool if pool is not None else _ray_pool(experiment, trials, ray_address)
     with contextlib.closing(room), Journal(folder) as journal:
@@ -88,7 +96,10 @@ def run(
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
         with _tracking(folder, tracking_uri, room), contextlib.closing(room):
             loop = Loop(plan, folder, journal, room, asker, watch)
-            reason = loop.run()
+            try:
+                reason = loop.run()
+            finally:
+                warm_start.keep(folder, asker, tuple(loop.trials.values()))
     return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason)
 
 
@@ -156,7 +167,19 @@ def _named(**parts: Any) -> dict[str, str | None]:
     }
 
 
-def _make_sampler(sampler: str | Any, plan: Plan) -> Sampler:
+def _start(start_from: str | Path | None, folder: Path, sampler: Any) -> dict[str, Any] | None:
+    """The policy to begin with; what the study itself wrote down of it, where it goes on."""
+    if start_from is None:
+        return None
+    if sampler not in policies.NAMES:
+        raise UserError(
+            f"start_from (--from) {str(start_from)!r} needs sampler 'policy' but got "
+            f"{_named(sampler=sampler)['sampler']!r}"
+        )
+    return warm_start.found(Path(start_from), folder)
+
+
+def _make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = None) -> Sampler:
     if hasattr(sampler, "ask"):
         made: Sampler = sampler
         return made
@@ -164,6 +187,9 @@ def _make_sampler(sampler: str | Any, plan: Plan) -> Sampler:
         from autotune.samplers.convergence import ConvergenceSampler
 
         return ConvergenceSampler(plan.experiment.space, plan.experiment.target, plan.seed)
+    if isinstance(sampler, str) and sampler.partition(":")[0] == "policy":
+        about = plan.experiment.space, plan.experiment.target, plan.seed
+        return policies.PolicySampler(sampler, *about, from_document(start) if start else None)
     from autotune.samplers.optuna import OptunaSampler
 
     return OptunaSampler(sampler, plan.experiment.space, plan.experiment.target, plan.seed)

@@ -23,12 +23,14 @@ LEVELS = {
     "reporting": 2,
     "standing": 2,
     "experiment": 4,
+    "encoding": 4,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),
     "result": 7,
     "record": 7,
     "compare": 7,
     "loop": 8,
+    "warm_start": 8,
     "study": 9,
 }
 TOP = 10  # the command line and what serves it: may know everything, known by nobody below

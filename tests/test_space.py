@@ -310,3 +310,71 @@ def test_a_configuration_gets_only_the_fixed_values_that_belong_to_it() -> None:
 @pytest.mark.parametrize("module", [parameters_module, schedule_space, space_module, errors])
 def test_the_examples_in_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
+
+
+# --- a number of which the effective value is searched --------------------------------------------
+
+EFFECTIVE = SearchSpace(
+    {
+        "lr": Float(0.1, 10, log=True, effective="momentum"),
+        "optimizer": Choice(("sgd", "adam")),
+        "momentum": Float(0.0, 0.99, when={"optimizer": "sgd"}),
+    }
+)
+
+
+def test_the_effective_value_is_searched_and_the_value_itself_configured() -> None:
+    assert list(EFFECTIVE.parameters()) == ["lr.effective", "optimizer", "momentum"]
+    point = {"lr.effective": 2.0, "optimizer": "sgd", "momentum": 0.75}
+    assert EFFECTIVE.config(point) == {"lr": 0.5, "optimizer": "sgd", "momentum": 0.75}
+    assert EFFECTIVE.config({"lr.effective": 2.0, "optimizer": "adam"})["lr"] == 2.0
+    for drawn in EFFECTIVE.sample(50):
+        config = EFFECTIVE.config(drawn)
+        effective = config["lr"] / (1 - config.get("momentum", 0.0))
+        assert effective == pytest.approx(drawn["lr.effective"])
+
+
+def test_a_configuration_has_its_place_in_a_space_of_effective_values() -> None:
+    given_config = {"lr": 0.1, "optimizer": "sgd", "momentum": 0.9}
+    config, params = EFFECTIVE.complete(given_config)
+    assert config == given_config
+    assert params is not None
+    assert params["lr.effective"] == pytest.approx(1.0)
+    assert EFFECTIVE.complete({"lr": 0.1, "optimizer": "adam"})[1] == {
+        "lr.effective": 0.1,
+        "optimizer": "adam",
+    }
+    outside = {"lr": 9.0, "optimizer": "sgd", "momentum": 0.9}
+    assert EFFECTIVE.complete(outside) == (outside, None)
+    point = {"lr.effective": 2.0, "optimizer": "adam"}
+    assert EFFECTIVE.complete(point)[1] == point
+    fixed = SearchSpace({"lr": Float(0.1, 10, effective="momentum"), "momentum": Fixed(0.5)})
+    assert fixed.complete({"lr": 1.0}) == ({"lr": 1.0, "momentum": 0.5}, {"lr.effective": 2.0})
+
+
+def test_what_follows_an_effective_value_follows_the_value_itself() -> None:
+    space = SearchSpace(
+        {
+            "lr": Float(1.0, 10.0, effective="momentum"),
+            "momentum": Fixed(0.5),
+            "wd": ScheduleSpace(0.1, family="constant", follows="lr", rule="linear"),
+        }
+    )
+    config = space.config({"lr.effective": 4.0})
+    assert config["lr"] == 2.0
+    assert config["wd"].reference == 2.0
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({"momentun": Float(0, 0.9)}, "lr: effective: unknown entry 'momentum'; did you mean"),
+        ({"momentum": Float(0, 1.0)}, r"lr: effective: momentum must lie in \[0, 1\)"),
+        ({"momentum": Choice((0.5, 0.9))}, "must be a schedule or a number"),
+        ({"momentum": ScheduleSpace(Float(0.5, 0.9))}, "must be a plain number"),
+        ({"momentum": Float(0.5, 0.9, effective="m"), "m": Fixed(0.1)}, "must be a plain number"),
+    ],
+)
+def test_an_effective_value_needs_a_momentum(entries: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        SearchSpace({"lr": Float(0.1, 1, effective="momentum"), **entries})

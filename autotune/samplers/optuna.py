@@ -27,6 +27,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import UserError, unknown
 from autotune.parameters import Choice, Float, Int, Parameter
+from autotune.samplers import policy
 from autotune.space import SearchSpace
 from autotune.trial import CUT, Params, State, Target, Trial
 
@@ -50,8 +51,8 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
-NAMES = ("convergence", *SAMPLERS)
-"""Every sampler by name, also the one that is not Optuna's."""
+NAMES = ("convergence", *policy.NAMES, *SAMPLERS)
+"""Every sampler by name, also those that are not Optuna's."""
 
 
 class OptunaSampler:
