@@ -108,7 +108,8 @@ def stepped(
     """One step of SGD with momentum, or LARS, of one network: weights and velocity after it.
 
     LARS as in the paper (You, Gitman, Ginsburg 2017, arXiv 1708.03888): the ratio of each weight
-    matrix is trust |w| / (|g| + decay |w|), and the learning rate enters the velocity.
+    matrix is trust |w| / (|g| + decay |w|), and the learning rate enters the velocity; SGD as in
+    torch, where it does not.
     """
     rate, momentum, decay, trust, acts = settings.unbind()
     slope = grad(partial(loss, shapes))(flat, *batch)
@@ -123,8 +124,10 @@ def stepped(
         ratio = trust * above / (below + decay * above)
         ratio = torch.where(trust * above * below > 0, ratio, 1.0)
         moves.append((own + decay * weight) * ratio)
-    fresh = momentum * velocity + rate * torch.cat(moves)
-    return torch.where(acts > 0, flat - fresh, flat), torch.where(acts > 0, fresh, velocity)
+    adapts = trust > 0
+    inner, outer = torch.where(adapts, rate, 1.0), torch.where(adapts, 1.0, rate)
+    fresh = momentum * velocity + inner * torch.cat(moves)
+    return torch.where(acts > 0, flat - outer * fresh, flat), torch.where(acts > 0, fresh, velocity)
 
 
 def measures(shapes: Layout, flat: Tensor, inputs: Tensor, answers: Tensor) -> Tensor:

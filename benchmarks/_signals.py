@@ -1,8 +1,8 @@
 """Data of the farm's tasks: scikit-learn's digits, and generated one-dimensional signals.
 
 The signals follow the description of MNIST-1D (Greydanus 2020, arXiv 2011.14439): ten templates of
-twelve values, padded with zeros, scaled, sheared, shifted, and covered with correlated noise, then
-resampled to forty values. Templates and amounts are this file's own.
+twelve values, padded with zeros, scaled, sheared, shifted by up to six places, covered with
+correlated noise, and resampled to forty values. Templates and amounts are this file's own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _signal(template: np.ndarray, noise: float, rng: np.random.Generator) -> np.
     shape = np.interp(places, np.arange(len(template)), template) * rng.uniform(0.7, 1.3)
     shape += rng.uniform(-0.4, 0.4) * np.linspace(-1, 1, stretched)
     signal = np.zeros(LENGTH)
-    begin = int(rng.integers(0, LENGTH - stretched + 1))
+    begin = (LENGTH - stretched) // 2 + int(rng.integers(-6, 7))
     signal[begin : begin + stretched] = shape
     return signal + noise * (0.25 * _smooth(rng) + 0.05 * rng.standard_normal(LENGTH))
 

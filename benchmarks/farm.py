@@ -1,8 +1,7 @@
 """Real training in seconds: small networks on digits and 1-D signals, trained many at once.
 
-    python benchmarks/farm.py --calibrate [--tasks NAMES]   # targets: 5 % of 400 random ones reach
-    python benchmarks/farm.py --search [--tasks NAMES]      # the best known time of each task
-    python benchmarks/farm.py                               # how long a study of 64 trials takes
+    python benchmarks/farm.py [--tasks NAMES]               # how long a study of 64 trials takes
+    python benchmarks/farm.py --calibrate [--tasks NAMES]   # targets and best known times: `KNOWN`
 
 A task is a data set, a network and a target accuracy. Nothing of its curves is recorded: a trial
 is trained by SGD or LARS while the study runs, in virtual seconds (`step_seconds`), so that no
@@ -17,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,23 @@ WORKERS = 8
 Config = Mapping[str, Any]
 Params = dict[str, Any]
 
-FOUND: dict[str, tuple[float, float, Params]] = {}
-"""Of each task its target (`--calibrate`), best known seconds and their point (`--search`)."""
+
+@dataclass(frozen=True)
+class Known:
+    """What `python benchmarks/farm.py --calibrate` found of a task.
+
+    Args:
+        target: the accuracy that 5 % of 400 random configurations reach within the limit.
+        best: the least virtual seconds to it that are known, a median over fresh seeds.
+        point: the point of the space that takes so long.
+    """
+
+    target: float
+    best: float
+    point: Params
+
+
+KNOWN: dict[str, Known] = {}
 
 
 def step_seconds(batch_size: int) -> float:
@@ -48,15 +62,21 @@ def step_seconds(batch_size: int) -> float:
     return 1.0 + batch_size / 64
 
 
+def _stops(limit: float, each: float) -> list[int]:
+    """Steps made at each milestone: the first step that ends after each 32nd of the limit."""
+    return [math.ceil((i + 1) * limit / MILESTONES / each) for i in range(MILESTONES)]
+
+
 @dataclass(frozen=True)
 class Task:
     """One problem of training fast.
 
     Args:
-        name: what its numbers stand under in `FOUND`.
+        name: what its numbers stand under in `KNOWN`.
         data, train, noise, window: what it is trained on; see `_signals.load`.
         widths: of the hidden layers.
         limit: virtual seconds after which a trial is censored.
+        goal: another target than the known one.
     """
 
     name: str
@@ -66,6 +86,7 @@ class Task:
     window: int
     widths: tuple[int, ...]
     limit: float = 512.0
+    goal: float | None = None
 
     def space(self) -> at.SearchSpace:
         """What is searched; the horizon is a share of the limit."""
@@ -89,22 +110,27 @@ class Task:
 
     def target(self) -> at.Target:
         """The accuracy that about 5 % of random configurations reach within the limit."""
-        return at.Target(METRIC, FOUND[self.name][0], limit=self.limit)
+        return at.Target(METRIC, self.goal or KNOWN[self.name].target, limit=self.limit)
 
     def best(self) -> float:
         """The best known virtual seconds to the target: a median over fresh seeds."""
-        return FOUND[self.name][1]
+        return KNOWN[self.name].best
+
+    def best_point(self) -> Params:
+        """The point of the space that got there in `best` seconds."""
+        return dict(KNOWN[self.name].point)
 
     def farm(self) -> Farm:
         """An empty farm for its networks."""
         return Farm(self._load(), self.widths)
 
-    def simulate(self, seed_offset: int = 0) -> Simulate:
-        """For a `SimPool`: trains a configuration as its milestones are read.
+    def simulate(self, seed_offset: int = 0, farm: Farm | None = None) -> Simulate:
+        """For a `SimPool`: trains a configuration as its milestones are told.
 
-        `seed_offset` is added to every trial's seed: other initial weights and batches.
+        `seed_offset` is added to every trial's seed: other initial weights and batches. A `farm` of
+        one's own, this task's, tells by its `steps_made` what the trials have cost.
         """
-        farm = self.farm()
+        farm = farm or self.farm()
 
         def run(config: Config, seed: int) -> Curve:
             network = farm.plant(self.plan(config), seed + seed_offset)
@@ -115,7 +141,7 @@ class Task:
     def plan(self, config: Config) -> Plan:
         """What a configuration is trained by."""
         each = step_seconds(config["batch_size"])
-        stops = [math.ceil((i + 1) * self.limit / MILESTONES / each) for i in range(MILESTONES)]
+        stops = _stops(self.limit, each)
         progress = np.arange(stops[-1]) * each / (config["horizon"] * self.limit)
         return Plan(
             rates=np.asarray(config["lr"](np.minimum(progress, 1.0))),
@@ -130,7 +156,10 @@ class Task:
         """Seconds to the target of each configuration with each seed, infinite where not met."""
         value = self.target().value
         pairs = [(config, seed) for config in configs for seed in seeds]
-        found = [self._first(value, curve) for curve in self._curves(pairs, value)]
+        found = []
+        for (config, _), points in zip(pairs, self._curves(pairs, value), strict=True):
+            accuracies = [point.metrics[METRIC] for point in points]
+            found.append(self.first(config, accuracies))
         return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
 
     def accuracies(self, configs: Sequence[Config], seed: int) -> np.ndarray:
@@ -139,10 +168,13 @@ class Task:
         curves = list(self._curves(pairs, math.inf))
         return np.array([[point.metrics[METRIC] for point in points] for points in curves])
 
-    def _first(self, value: float, points: Sequence[Point]) -> float:
-        met = (p.seconds for p in points if p.metrics[METRIC] >= value)
-        first = next(met, math.inf)
-        return first if first < self.limit else math.inf
+    def first(self, params: Config, accuracies: Sequence[float]) -> float:
+        """Seconds of the first milestone that met the target before the limit, or infinite."""
+        met = (i for i, value in enumerate(accuracies) if value >= self.target().value)
+        i = next(met, MILESTONES - 1)
+        each = step_seconds(params["batch_size"])
+        seconds = _stops(self.limit, each)[i] * each
+        return seconds if seconds < self.limit else math.inf
 
     def _curves(
         self, pairs: Sequence[tuple[Config, int]], value: float
@@ -188,15 +220,41 @@ def tasks() -> list[Task]:
     return list(_TASKS)
 
 
-# --- what the numbers in FOUND are made by --------------------------------------------------------
+# --- what the numbers above are made by --------------------------------------------------------
 
 
-def calibrated(task: Task, count: int) -> tuple[float, list[float]]:
-    """The accuracy that 5 % of random configurations reach before the limit, and all their best."""
-    space = task.space()
-    configs = [space.config(point) for point in space.sample(count, seed=101)]
-    best = task.accuracies(configs, seed=101)[:, :-1].max(axis=1)  # the last one is at the limit
-    return float(np.quantile(best, 0.95)), best.tolist()
+def calibrated(task: Task, random: int, guided: int, seeds: int) -> dict[str, Any]:
+    """A task's target, and its best known configuration.
+
+    The target is the accuracy that 5 % of `random` points reach before the limit. Then come four
+    rounds of points near the 16 fastest so far, `guided` in all; the 24 fastest are trained with
+    `seeds` fresh seeds, and the one of the least median with as many fresh ones again: its median
+    is the best known time.
+    """
+    space, rng = task.space(), np.random.default_rng(101)
+    points = space.sample(random, seed=101)
+    curves = task.accuracies([space.config(p) for p in points], seed=101)
+    reached = curves[:, :-1].max(axis=1)  # the last milestone is at the limit
+    task = replace(task, goal=math.floor(1e4 * np.quantile(reached, 0.95)) / 1e4)
+    times = [task.first(p, own) for p, own in zip(points, curves, strict=True)]
+    for number in range(4):
+        order = np.argsort(times, kind="stable")[:16]
+        fresh = [near(task, points[order[i % 16]], rng) for i in range(guided // 4)]
+        found = task.times([space.config(p) for p in fresh], [102 + number])
+        points, times = points + fresh, times + [own[0] for own in found]
+    finalists = [points[i] for i in np.argsort(times, kind="stable")[:24]]
+    again = task.times([space.config(p) for p in finalists], range(1000, 1000 + seeds))
+    winner = finalists[int(np.argmin([statistics.median(own) for own in again]))]
+    (last,) = task.times([space.config(winner)], range(2000, 2000 + seeds))
+    return {
+        "task": task.name,
+        "target": task.goal,
+        "random_reached": float(np.mean(np.isfinite(times[:random]))),
+        "random_best": min(times[:random]),
+        "best": statistics.median(last),
+        "best_reached": sum(map(math.isfinite, last)) / seeds,
+        "point": winner,
+    }
 
 
 def near(task: Task, params: Params, rng: np.random.Generator) -> Params:
@@ -218,27 +276,6 @@ def near(task: Task, params: Params, rng: np.random.Generator) -> Params:
         return 2 ** round(math.log2(value)) if isinstance(parameter, at.Int) else value
 
     return task.space().suggest(draw)
-
-
-def searched(task: Task, random: int, guided: int, seeds: int) -> tuple[float, float, Params]:
-    """The best known configuration: its median over fresh seeds, the share that reached, its point.
-
-    Random points, then rounds of points near the 16 fastest so far; the 24 fastest are trained
-    with `seeds` fresh seeds, and the one of the least median with as many fresh ones again.
-    """
-    space, rng = task.space(), np.random.default_rng(202)
-    points = space.sample(random, seed=202)
-    times = [own[0] for own in task.times([space.config(p) for p in points], [202])]
-    for number in range(4):
-        order = np.argsort(times, kind="stable")[:16]
-        fresh = [near(task, points[order[i % 16]], rng) for i in range(guided // 4)]
-        found = task.times([space.config(p) for p in fresh], [203 + number])
-        points, times = points + fresh, times + [own[0] for own in found]
-    finalists = [points[i] for i in np.argsort(times, kind="stable")[:24]]
-    again = task.times([space.config(p) for p in finalists], range(1000, 1000 + seeds))
-    winner = finalists[int(np.argmin([statistics.median(own) for own in again]))]
-    last = task.times([space.config(winner)], range(2000, 2000 + seeds))[0]
-    return statistics.median(last), sum(map(math.isfinite, last)) / seeds, winner
 
 
 def study_cost(task: Task, trials: int, pruner: str, seed: int) -> dict[str, Any]:
@@ -275,23 +312,10 @@ def _calibrate(chosen: Sequence[Task], quick: bool) -> list[dict[str, Any]]:
     rows = []
     for task in chosen:
         begin = time.process_time()
-        target, best = calibrated(task, 16 if quick else 400)
-        quantiles = [round(float(np.quantile(best, q)), 4) for q in (0.5, 0.8, 0.9, 0.98, 1.0)]
-        rows.append({"task": task.name, "target": target, "quantiles": quantiles})
+        row = calibrated(task, *((24, 8, 3) if quick else (400, 256, 15)))
         took = time.process_time() - begin
-        print(f"{task.name:>22} target {target:.4f}; {quantiles} {took:.0f} s", flush=True)
-    return rows
-
-
-def _search(chosen: Sequence[Task], quick: bool) -> list[dict[str, Any]]:
-    rows = []
-    for task in chosen:
-        begin = time.process_time()
-        sizes = (16, 8, 3) if quick else (512, 256, 15)
-        best, share, params = searched(task, *sizes)
-        rows.append({"task": task.name, "best": best, "share": share, "params": params})
-        took = time.process_time() - begin
-        print(f"{task.name:>22} {best:7.2f} s ({share:.0%}) {params} {took:.0f} s", flush=True)
+        print(*(f"{k} {v}" for k, v in row.items()), f"took {took:.0f} s", sep="; ", flush=True)
+        rows.append({**row, "cpu_seconds": took})
     return rows
 
 
@@ -308,14 +332,13 @@ def _costs(chosen: Sequence[Task], quick: bool) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = arguments(__doc__, repeats=1)
-    parser.add_argument("--calibrate", action="store_true", help="find each task's target")
-    parser.add_argument("--search", action="store_true", help="find each task's best known time")
+    parser.add_argument("--calibrate", action="store_true", help="find targets and best times")
     parser.add_argument("--tasks", help="some of the tasks, separated by commas")
     options = parser.parse_args()
     names = options.tasks.split(",") if options.tasks else [t.name for t in _TASKS]
     chosen = [task for task in _TASKS if task.name in names]
     about = introduce()
-    work = _calibrate if options.calibrate else _search if options.search else _costs
+    work = _calibrate if options.calibrate else _costs
     rows = work(chosen[:1] if options.quick else chosen, options.quick)
     keep(options.json, about, runs=rows)
 
