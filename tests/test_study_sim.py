@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,37 @@ def test_the_wall_clock_counts_evaluation(fast_path: Path) -> None:
         pool = SimPool(race, 1, eval_seconds=0.5)
         result = simulate(racing([2.0], target=target), fast_path / clock, 1, pool=pool)
         assert states(result) == [(REACHED, "target", seconds)]
+
+
+class Looked(Mapping[str, float]):
+    """Metrics that say when they are looked up."""
+
+    def __init__(self, step: int, seen: list[int]) -> None:
+        self.step, self.seen = step, seen
+
+    def __getitem__(self, name: str) -> float:
+        self.seen.append(self.step)
+        return {METRIC: self.step / 10}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([METRIC])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_metrics_are_looked_up_when_they_are_told_and_not_before(fast_path: Path) -> None:
+    seen: list[int] = []
+    curve = Curve([Point(i, float(i), Looked(i, seen)) for i in range(1, 11)])
+    pool = SimPool(lambda config, seed: curve, 1)
+    target = Target(METRIC, 0.9, limit=50)
+    experiment = racing([1.0], target=target)
+    simulate(experiment, fast_path / "cut", 1, pool=pool, time_limit=3.5)
+    assert seen == [1, 2, 3]
+    pool = SimPool(lambda config, seed: curve, 1)
+    result = simulate(experiment, fast_path / "whole", 1, pool=pool)
+    assert states(result) == [(REACHED, "target", 9.0)]
+    assert seen[3:] == list(range(1, 10))
 
 
 def test_a_broken_constraint_is_infeasible_and_never_started(fast_path: Path) -> None:
