@@ -148,16 +148,16 @@ class Looked(Mapping[str, float]):
 
 def test_metrics_are_looked_up_when_they_are_told_and_not_before(fast_path: Path) -> None:
     seen: list[int] = []
-    curve = Curve([Point(i, float(i), Looked(i, seen)) for i in range(1, 11)])
-    pool = SimPool(lambda config, seed: curve, 1)
-    target = Target(METRIC, 0.9, limit=50)
-    experiment = racing([1.0], target=target)
-    simulate(experiment, fast_path / "cut", 1, pool=pool, time_limit=3.5)
-    assert seen == [1, 2, 3]
-    pool = SimPool(lambda config, seed: curve, 1)
-    result = simulate(experiment, fast_path / "whole", 1, pool=pool)
-    assert states(result) == [(REACHED, "target", 9.0)]
-    assert seen[3:] == list(range(1, 10))
+
+    def curve(config: Any, seed: int) -> Curve:
+        first, pace = (1, 10.0) if config["rate"] == 1.0 else (11, 1.0)
+        points = [Point(i + 1, pace * (i + 1), Looked(first + i, seen)) for i in range(4)]
+        return Curve(points)
+
+    target = Target(METRIC, 1.3, limit=50)
+    result = simulate(racing([1.0, 2.0], target=target), fast_path, 2, curve, workers=2)
+    assert states(result)[1] == (REACHED, "target", 3.0)
+    assert seen == [11, 12, 13, 1, 2, 3, 4]  # in the order of time, and none after a stop
 
 
 def test_a_broken_constraint_is_infeasible_and_never_started(fast_path: Path) -> None:
