@@ -50,7 +50,66 @@ class Known:
     point: Params
 
 
-KNOWN: dict[str, Known] = {}
+KNOWN: dict[str, Known] = {
+    "digits": Known(
+        0.9716,
+        177.0,
+        {
+            "lr.family": "polynomial",
+            "lr.peak": 0.103181,
+            "lr.warmup": 0.0,
+            "momentum": 0.518229,
+            "weight_decay": 0.000449153,
+            "horizon": 0.391428,
+            "batch_size": 128,
+            "optimizer": "lars",
+            "trust": 0.488986,
+        },
+    ),
+    "digits-few": Known(
+        0.943,
+        96.25,
+        {
+            "lr.family": "polynomial",
+            "lr.peak": 0.152772,
+            "lr.warmup": 0.181052,
+            "momentum": 0.495361,
+            "weight_decay": 0.0182138,
+            "horizon": 0.186846,
+            "batch_size": 16,
+            "optimizer": "lars",
+            "trust": 0.750605,
+        },
+    ),
+    "signals": Known(
+        0.523,
+        192.0,
+        {
+            "lr.family": "cosine",
+            "lr.peak": 0.864442,
+            "lr.warmup": 0.242325,
+            "momentum": 0.724954,
+            "weight_decay": 0.00543655,
+            "horizon": 0.281487,
+            "batch_size": 128,
+            "optimizer": "sgd",
+        },
+    ),
+    "signals-windows": Known(
+        0.6651,
+        192.0,
+        {
+            "lr.family": "cosine",
+            "lr.peak": 0.372675,
+            "lr.warmup": 0.26949,
+            "momentum": 0.772584,
+            "weight_decay": 0.000112709,
+            "horizon": 0.304802,
+            "batch_size": 32,
+            "optimizer": "sgd",
+        },
+    ),
+}
 
 
 def step_seconds(batch_size: int) -> float:
