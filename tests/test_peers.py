@@ -70,15 +70,16 @@ def test_a_job_taken_up_again_goes_on_where_it_stood() -> None:
     assert answer["found"] == [(30.0, 30.0)] * 8  # each once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", peers.METHODS)
 def test_a_peer_searches_a_task_of_the_farm(method: str) -> None:
     if method not in peers.available():
         pytest.skip(f"{method}: not installed")
-    first, again = (peers.study(SMALL, method, 1, 2 * SMALL.limit) for _ in range(2))
+    first, again = (peers.study(SMALL, method, 1, 1.2 * SMALL.limit) for _ in range(2))
     assert first == again
     assert first["trials"] >= 8
-    assert all(0 < seconds < SMALL.limit <= 2 * SMALL.limit for _, seconds in first["found"])
-    assert all(seconds <= at <= 2 * SMALL.limit for at, seconds in first["found"])
+    assert all(0 < seconds < SMALL.limit for _, seconds in first["found"])
+    assert all(seconds <= now <= 1.2 * SMALL.limit for now, seconds in first["found"])
 
 
 def test_a_peers_draw_is_a_point_of_the_space() -> None:
