@@ -18,6 +18,7 @@ SCRIPTS = {
     "demo.py": "studies",
     "schedules.py": "runs",
     "schedule_search.py": "studies",
+    "farm.py": "runs",
 }
 
 

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,37 @@ def test_the_wall_clock_counts_evaluation(fast_path: Path) -> None:
         pool = SimPool(race, 1, eval_seconds=0.5)
         result = simulate(racing([2.0], target=target), fast_path / clock, 1, pool=pool)
         assert states(result) == [(REACHED, "target", seconds)]
+
+
+class Looked(Mapping[str, float]):
+    """Metrics that say when they are looked up."""
+
+    def __init__(self, step: int, seen: list[int]) -> None:
+        self.step, self.seen = step, seen
+
+    def __getitem__(self, name: str) -> float:
+        self.seen.append(self.step)
+        return {METRIC: self.step / 10}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([METRIC])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_metrics_are_looked_up_when_they_are_told_and_not_before(fast_path: Path) -> None:
+    seen: list[int] = []
+
+    def curve(config: Any, seed: int) -> Curve:
+        first, pace = (1, 10.0) if config["rate"] == 1.0 else (11, 1.0)
+        points = [Point(i + 1, pace * (i + 1), Looked(first + i, seen)) for i in range(4)]
+        return Curve(points)
+
+    target = Target(METRIC, 1.3, limit=50)
+    result = simulate(racing([1.0, 2.0], target=target), fast_path, 2, curve, workers=2)
+    assert states(result)[1] == (REACHED, "target", 3.0)
+    assert seen == [11, 12, 13, 1, 2, 3, 4]  # in the order of time, and none after a stop
 
 
 def test_a_broken_constraint_is_infeasible_and_never_started(fast_path: Path) -> None:

@@ -26,7 +26,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A recorded run, and how it ended: by itself, by an error, or by a dying worker."""
+    """A recorded run, and how it ended: by itself, by an error, or by a dying worker.
+
+    A point's metrics are read when its milestone is told, and not at all where the trial was
+    stopped before: they may be a mapping that computes them then.
+    """
 
     points: Sequence[Point]
     end: str = "finished"
@@ -42,6 +46,14 @@ class _Running:
     curve: Curve
     next: int
     saved: Checkpoint | None = None
+
+
+@dataclass(frozen=True)
+class _Due:
+    """The next milestone of a trial: what it reports is looked up when its time has come."""
+
+    trial: int
+    setup: float
 
 
 @dataclass
@@ -60,7 +72,7 @@ class SimPool:
     realtime: bool = False
     _now: float = 0.0
     _running: dict[int, _Running] = field(default_factory=dict)
-    _agenda: list[tuple[float, int, Signal]] = field(default_factory=list)
+    _agenda: list[tuple[float, int, Signal | _Due]] = field(default_factory=list)
     _count: int = 0
 
     def busy(self) -> int:
@@ -94,8 +106,11 @@ class SimPool:
             self._now += timeout
             return None
         self._now, _, signal = heapq.heappop(self._agenda)
-        if not isinstance(signal, Progress):
-            del self._running[signal.trial]
+        if isinstance(signal, _Due):
+            running = self._running[signal.trial]
+            report = self._report(running, signal.setup)
+            return Progress(signal.trial, report, can_save=True, saved=running.saved)
+        del self._running[signal.trial]
         return signal
 
     def wake(self) -> None:
@@ -120,11 +135,10 @@ class SimPool:
         before = points[running.next - 1].seconds if running.next else 0.0
         point = points[running.next]
         running.next += 1
-        report = self._report(running, point, delay)
-        after = delay + point.seconds - before + self.eval_seconds
-        self._at(after, Progress(trial, report, can_save=True, saved=running.saved))
+        self._at(delay + point.seconds - before + self.eval_seconds, _Due(trial, delay))
 
-    def _report(self, running: _Running, point: Point, setup: float) -> Report:
+    def _report(self, running: _Running, setup: float) -> Report:
+        point = running.curve.points[running.next - 1]
         evaluated = running.next * self.eval_seconds
         clock = Clock(setup=setup or running.launch.base.setup, train=point.seconds, eval=evaluated)
         return Report(point.step, clock.seconds(running.launch.clock), dict(point.metrics), clock)
@@ -134,6 +148,6 @@ class SimPool:
         clock = Clock(train=point.seconds, eval=running.next * self.eval_seconds)
         return Checkpoint(point.step, f"sim:{running.launch.trial}/{point.step}", clock)
 
-    def _at(self, delay: float, signal: Signal) -> None:
+    def _at(self, delay: float, signal: Signal | _Due) -> None:
         self._count += 1
         heapq.heappush(self._agenda, (self._now + delay, self._count, signal))
