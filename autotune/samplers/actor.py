@@ -22,7 +22,7 @@ from autotune.trial import Params
 LEAST_SPREAD, MOST_SPREAD = 0.1, 1.0
 FARTHEST = 2.6  # of a mean from 0
 FLOOR = 0.1  # share of a choice's probability that is even over its options
-_STEP = 0.5  # of the natural gradient: the weight of the newest elite in the running average
+STEP = 0.5  # of the natural gradient: the weight of the newest elite in the running average
 _WIDENED = 2.0  # times the spread of a policy that is carried to another space
 _NEAR, _OFTEN = 0.5, 0.6  # spread and probability around a given point
 
@@ -173,7 +173,7 @@ def clipped(value: float, low: float, high: float) -> float:
 # --- the step of an elite -------------------------------------------------------------------------
 
 
-def towards(policy: Policy, elite: Sequence[Draw]) -> Policy:
+def towards(policy: Policy, elite: Sequence[Draw], step: float = STEP) -> Policy:
     """The policy after one natural-gradient step towards the elite, the best first.
 
     With weights w that fall with the logarithm of the rank: mean += step * sum w (z - mean), and
@@ -189,18 +189,18 @@ def towards(policy: Policy, elite: Sequence[Draw]) -> Policy:
         weight = math.fsum(w for w, _ in having)
         if weight == 0.0:
             continue
-        step, having = _STEP * weight, [(w / weight, drawn) for w, drawn in having]
+        own, having = step * weight, [(w / weight, drawn) for w, drawn in having]
         if name in means:
             mean = means[name]
-            means[name] += step * math.fsum(w * (z - mean) for w, z in having)
+            means[name] += own * math.fsum(w * (z - mean) for w, z in having)
             means[name] = clipped(means[name], -FARTHEST, FARTHEST)
             square = math.fsum(w * (z - mean) ** 2 for w, z in having)
-            variance = (1 - step) * spreads[name] ** 2 + step * square
+            variance = (1 - own) * spreads[name] ** 2 + own * square
             spreads[name] = clipped(math.sqrt(variance), LEAST_SPREAD, MOST_SPREAD)
         else:
-            shares = [(1 - step) * share for share in softmax(logits[name])]
+            shares = [(1 - own) * share for share in softmax(logits[name])]
             for w, index in having:
-                shares[int(index)] += step * w
+                shares[int(index)] += own * w
             logits[name] = _logits(shares)
     return Policy(policy.parameters, means, spreads, logits)
 

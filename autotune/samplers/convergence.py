@@ -1,37 +1,44 @@
 """`convergence`: a Bayesian sampler that knows it is looking for time.
 
-An ensemble of extremely randomised trees (Geurts et al. 2006) is fitted to how trials stand in the
-race (`samplers.standing`), stopped and running ones included. Candidates come from around the best
-trials and, a quarter of them, from the whole space; each proposal takes the candidate that a random
-fifth of the trees likes best, which is Thompson sampling by bootstrap, so that parallel proposals
-differ.
+What a trial is worth is how it stands in the race (`autotune.standing`), at equal seconds: so one
+that was stopped is worth what it showed until then, and neither its bound nor a failure. A
+distribution over the space follows the elite of all trials (`samplers.actor`), slowly; a Gaussian
+process over the standings, which trusts a trial the less the earlier it was stopped, picks one of a
+few candidates by a lower confidence bound whose width is drawn anew for every proposal, so that
+parallel ones differ.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
-from typing import Any
+from threading import Lock
 
 import numpy as np
-from numpy.typing import NDArray
 
-from autotune.parameters import Choice, Float, Int, Parameter, drawn
+from autotune.encoding import effective_rate, encoded, rank_score
+from autotune.samplers.actor import around, even
+from autotune.samplers.gaussian import Array, Hyper, Process, fitted
+from autotune.samplers.policy import Version, common, in_order, learned_elite, sampled
 from autotune.space import SearchSpace
 from autotune.standing import standings
-from autotune.trial import Params, Target, Trial
+from autotune.trial import Params, State, Target, Trial, incumbent
 
-_TREES, _DRAWN_TREES = 60, 12
-_CANDIDATES, _ANYWHERE = 256, 0.25
-_FIRST = 10  # trials drawn around the baseline or anywhere, before there is a model
-_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3  # shares of the baseline, before the first and at the end
-_ELITE, _LEAST_ELITE = 0.2, 4
-_ABSENT = -0.5  # stands for a parameter that a point does not have
+_EVERY = 4  # ended trials from one version of the distribution to the next
+_STEP = 0.2  # of the distribution towards the elite; a search of hundreds of trials wants patience
+_EVEN, _FADED = 0.1, 40  # share of even draws in the end, and trials until it is so low
+_DOUBT = 0.5  # that share at first, where there is a baseline to begin around
+_FIRST = 16  # ended trials before the model judges
+_CANDIDATES, _ANYWHERE = 40, 20
+_BEST, _NEWEST = 60, 60  # trials that the model sees
+_REFIT = 1.5  # times the trials of the last fit of its hyperparameters
+_EARLY = 0.3  # of the noise, for a trial stopped at 1/e of the time that counts, or its square
 
 
 class ConvergenceSampler:
-    """Proposes points by a forest over how the trials so far stand.
+    """Proposes points by how the trials so far stand.
 
     Args:
         space: what is searched; conditions included.
@@ -40,132 +47,100 @@ class ConvergenceSampler:
     """
 
     def __init__(self, space: SearchSpace, target: Target, seed: int) -> None:
-        self._space = space
-        self._target = target
-        self._seed = seed
+        self._space, self._target, self._seed = space, target, seed
         self._parameters = space.parameters()
+        self._effective = effective_rate(space)
+        self._anywhere = even(self._parameters)
+        self._one = Lock()
+        self._told: list[Trial] = []  # what `_versions` and `_hypers` were made from
+        self._versions: list[Version] = []
+        self._hypers: dict[int, Hyper] = {}
+        self._process: Process | None = None
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
         """The point of trial `number`: a function of the trials, the seed and the number."""
+        with self._one:
+            return self._ask(number, trials)
+
+    def _ask(self, number: int, trials: Sequence[Trial]) -> Params:
+        told = in_order(trials)
+        version = self._newest(trials, told)
         random = Random(f"{self._seed}/{number}")
-        inside = [t for t in trials if t.params is not None]
-        places = standings(inside, self._target)
-        told = sorted((t for t in inside if t.number in places), key=lambda t: places[t.number])
         if len(told) < _FIRST or not self._parameters:
-            return self._first(random, number, inside)
-        points: list[Params] = [t.params or {} for t in told]
-        elite = points[: max(_LEAST_ELITE, math.ceil(_ELITE * len(points)))]
-        count = round(_CANDIDATES * _ANYWHERE)
-        candidates = [self._anywhere(random) for _ in range(count)]
-        candidates += [self._near(random, elite) for _ in range(_CANDIDATES - count)]
-        scores = self._liked(points, [places[t.number] for t in told], candidates, random)
-        return candidates[int(np.argmin(scores))]
+            evenly = random.random() < version.even_share
+            return sampled(self._anywhere if evenly else version.policy, self._space, random)[0]
+        actors = [self._anywhere] * _ANYWHERE + [version.policy] * (_CANDIDATES - _ANYWHERE)
+        points = [sampled(actor, self._space, random)[0] for actor in actors]
+        expected, unsure = self._model(told, version).at(self._rows(points))
+        bounds = expected - random.expovariate(1.0) * unsure
+        return points[int(bounds.argmin())]
 
-    # --- candidates ---------------------------------------------------------------------------
+    # --- the distribution -----------------------------------------------------------------------
 
-    def _first(self, random: Random, number: int, trials: Sequence[Trial]) -> Params:
-        """Around the baseline, keeping less and less of it; anywhere without one."""
-        known = next((t.params for t in trials if t.kind == "baseline" and t.params), {})
-        left = min(number / _FIRST, 1.0)
-        share = _KEPT_FIRST + (_KEPT_LAST - _KEPT_FIRST) * left
+    def _newest(self, trials: Sequence[Trial], told: list[Trial]) -> Version:
+        """The last version, folded from those that are known already as far as these hold."""
+        first = self._begun(trials)
+        same = common(self._told, told)
+        if not self._versions or self._versions[0] != first:
+            self._versions, same = [first], 0
+        if same < len(self._told) or len(told) != len(self._told):
+            self._process = None
+        del self._versions[1 + same // _EVERY :]
+        self._hypers = {count: hyper for count, hyper in self._hypers.items() if count <= same}
+        self._told = told
+        while len(self._versions) <= len(told) // _EVERY:
+            count = _EVERY * len(self._versions)
+            after = learned_elite(self._versions[-1], told[:count], self._target, _STEP)
+            share = max(_EVEN, first.even_share * (1 - count / _FADED))
+            self._versions.append(replace(after, even_share=share))
+        return self._versions[-1]
 
-        def draw(name: str, parameter: Parameter) -> Any:
-            if name in known and random.random() < share:
-                return known[name]
-            return drawn(parameter, random)
+    def _begun(self, trials: Sequence[Trial]) -> Version:
+        known = next((t.params for t in trials if t.kind == "baseline" and t.params), None)
+        if known:
+            return Version(around(self._parameters, known), _DOUBT)
+        return Version(self._anywhere, 1.0)
 
-        return self._space.suggest(draw)
+    # --- the model ------------------------------------------------------------------------------
 
-    def _anywhere(self, random: Random) -> Params:
-        return self._space.suggest(lambda _, parameter: drawn(parameter, random))
+    def _model(self, told: list[Trial], version: Version) -> Process:
+        if self._process is None:
+            count = _FIRST
+            while count * _REFIT <= len(told):
+                count = math.ceil(count * _REFIT)
+            if count not in self._hypers:
+                self._hypers[count] = fitted(
+                    *self._seen(told[:count], self._versions[count // _EVERY])
+                )
+            self._process = Process(*self._seen(told, version), self._hypers[count])
+        return self._process
 
-    def _near(self, random: Random, elite: Sequence[Params]) -> Params:
-        """A child of two of the best, most of its numbers moved a little, some drawn anew."""
-        mother, father = random.choice(elite), random.choice(elite)
-        width = 10 ** random.uniform(-2.0, -0.5)
+    def _seen(self, told: Sequence[Trial], version: Version) -> tuple[Array, Array, Array]:
+        """Points, their standings as normal scores, and how uncertain these are."""
+        chosen = self._chosen(told, version)
+        places = standings(chosen, self._target)
+        scores = np.array([rank_score(places[t.number], len(chosen)) for t in chosen])
+        best = incumbent(chosen)
+        horizon = best.seconds if best is not None else self._target.limit
+        weights = np.array([doubt(trial, horizon) for trial in chosen])
+        return self._rows([t.params or {} for t in chosen]), scores, weights
 
-        def draw(name: str, parameter: Parameter) -> Any:
-            parent = father if random.random() < 0.3 else mother
-            if name not in parent or random.random() < 0.08:
-                return drawn(parameter, random)
-            return moved(parameter, parent[name], width, random)
+    def _chosen(self, told: Sequence[Trial], version: Version) -> list[Trial]:
+        """The fastest, the elite and the newest, so that a fit never takes longer and longer."""
+        reached = sorted((t for t in told if t.state is State.REACHED), key=lambda t: t.seconds)
+        kept = {t.number for t in (*reached[:_BEST], *version.archive)}
+        rest = [t.number for t in told if t.number not in kept]
+        kept.update(rest[-_NEWEST:])
+        return [t for t in told if t.number in kept]
 
-        return self._space.suggest(draw)
-
-    # --- the model ----------------------------------------------------------------------------
-
-    def _liked(
-        self,
-        points: Sequence[Params],
-        places: Sequence[float],
-        candidates: Sequence[Params],
-        random: Random,
-    ) -> NDArray[Any]:
-        """What the model expects of each candidate, lower is better."""
-        from scipy.special import ndtri
-        from sklearn.ensemble import ExtraTreesRegressor
-
-        forest = ExtraTreesRegressor(
-            _TREES, min_samples_leaf=2, max_features=0.7, random_state=random.getrandbits(31)
-        )
-        count = len(places)
-        normal = ndtri((np.asarray(places) * (count - 1) + 0.6) / (count + 0.2))
-        forest.fit(self._encoded(points), normal)
-        trees = random.sample(range(_TREES), _DRAWN_TREES)
-        encoded = self._encoded(candidates).astype(np.float32)
-        each = [forest.estimators_[tree].predict(encoded) for tree in trees]
-        liked: NDArray[Any] = np.mean(each, axis=0)
-        return liked
-
-    def _encoded(self, points: Sequence[Params]) -> NDArray[Any]:
-        rows = [
-            [x for name, p in self._parameters.items() for x in features(p, point.get(name, _NONE))]
-            for point in points
-        ]
+    def _rows(self, points: Sequence[Params]) -> Array:
+        rows = [encoded(self._parameters, point, self._effective) for point in points]
         return np.array(rows, dtype=float)
 
 
-_NONE = object()
-
-
-def features(parameter: Parameter, value: Any) -> list[float]:
-    """A value as numbers: its place in the unit interval, or one number an option of a choice."""
-    if isinstance(parameter, Choice):
-        return [float(value is not _NONE and value == option) for option in parameter.options]
-    return [_ABSENT] if value is _NONE else [place(parameter, value)]
-
-
-def place(parameter: Float | Int, value: float) -> float:
-    """Where a number lies in its range, from 0 to 1; on a log scale where it is searched on one.
-
-    >>> place(Float(0.01, 1.0, log=True), 0.1), place(Int(1, 5), 2)
-    (0.5, 0.25)
-    """
-    low, high = parameter.low, parameter.high
-    if high == low:
-        return 0.5
-    if parameter.log or (isinstance(parameter, Int) and parameter.power_of_two):
-        return math.log(value / low) / math.log(high / low)
-    return (value - low) / (high - low)
-
-
-def moved(parameter: Parameter, value: Any, width: float, random: Random) -> Any:
-    """A value near `value`, a normal step of `width` in the unit interval; choices mostly stay."""
-    if isinstance(parameter, Choice):
-        return random.choice(parameter.options) if random.random() < width / 2 else value
-    goal = place(parameter, value) + random.gauss(0.0, width)
-    goal = -goal if goal < 0 else 2.0 - goal if goal > 1 else goal
-    goal = min(max(goal, 0.0), 1.0)
-    low, high = parameter.low, parameter.high
-    by_factors = parameter.log or (isinstance(parameter, Int) and parameter.power_of_two)
-    at = low * (high / low) ** goal if by_factors and high > low else low + goal * (high - low)
-    if isinstance(parameter, Float):
-        return min(max(at, low), high)
-    if parameter.power_of_two:
-        return 2 ** round(math.log2(at))
-    return min(low + parameter.step * round((at - low) / parameter.step), options_end(parameter))
-
-
-def options_end(parameter: Int) -> int:
-    """The greatest value of a whole number that is searched in steps."""
-    return parameter.high - (parameter.high - parameter.low) % parameter.step
+def doubt(trial: Trial, horizon: float) -> float:
+    """How many times the noise of a reached trial one has that was stopped before `horizon`."""
+    if trial.state is not State.CENSORED:
+        return 1.0
+    early = math.log(horizon / max(trial.seconds, 1e-3 * horizon))
+    return 1.0 + _EARLY * max(early, 0.0) ** 2

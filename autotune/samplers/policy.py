@@ -22,6 +22,7 @@ from autotune.encoding import rank_score
 from autotune.errors import UserError, unknown
 from autotune.parameters import Parameter
 from autotune.samplers.actor import (
+    STEP,
     Draw,
     Policy,
     around,
@@ -159,7 +160,7 @@ class PolicySampler:
     def _newest(self, trials: Sequence[Trial], told: list[Trial]) -> Version:
         """The last version, folded from those that are known already as far as these hold."""
         first = self._begun(trials)
-        same = _common(self._told, told) if first == self._first else 0
+        same = common(self._told, told) if first == self._first else 0
         if not same or not self._versions:
             self._versions, self._first = [first], first
         del self._versions[1 + same // _EVERY :]
@@ -239,7 +240,7 @@ def in_order(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
 
 
-def _common(one: Sequence[Trial], other: Sequence[Trial]) -> int:
+def common(one: Sequence[Trial], other: Sequence[Trial]) -> int:
     """How many trials both begin with."""
     for i, (a, b) in enumerate(zip(one, other, strict=False)):
         if a is not b and a != b:
@@ -266,7 +267,9 @@ def drawn_by(
     return sampled(anywhere if evenly else version.policy, space, random)
 
 
-def learned_elite(before: Version, told: Sequence[Trial], target: Target) -> Version:
+def learned_elite(
+    before: Version, told: Sequence[Trial], target: Target, step: float = STEP
+) -> Version:
     """The version after a step towards the elite: the archive's best, when the newest are in it.
 
     The elite is a fifth of all trials told, 6 to 24 of those that did not fail.
@@ -280,7 +283,7 @@ def learned_elite(before: Version, told: Sequence[Trial], target: Target) -> Ver
     count = max(_LEAST_ELITE, min(math.ceil(_ELITE * len(told)), _ARCHIVE))
     parameters = before.policy.parameters
     elite = [draw_of_point(parameters, t.params or {}) for t in fit[:count]]
-    policy = towards(before.policy, elite) if elite else before.policy
+    policy = towards(before.policy, elite, step) if elite else before.policy
     return replace(before, policy=policy, archive=tuple(ranked))
 
 

@@ -6,12 +6,11 @@ import math
 import statistics
 from pathlib import Path
 
-import pytest
 from sims import WIDE, simulate, wide
 from sims import learning as learn
 
 from autotune.parameters import Float, Int
-from autotune.samplers.convergence import ConvergenceSampler, moved, place
+from autotune.samplers.convergence import ConvergenceSampler, doubt
 from autotune.space import Choice, ScheduleSpace, SearchSpace
 from autotune.trial import Report, State, Target, Trial
 
@@ -90,23 +89,9 @@ def test_a_whole_study_on_a_virtual_clock(fast_path: Path) -> None:
     assert result.best.seconds < result.baseline.seconds
 
 
-@pytest.mark.parametrize(
-    "parameter",
-    [
-        Float(0.01, 1, log=True),
-        Float(-1, 1),
-        Int(1, 9, step=3),
-        Int(1, 1000, log=True),
-        Int(16, 256, power_of_two=True),
-        Float(2.0, 2.0),
-        Int(3, 3),
-    ],
-)
-def test_moves_stay_inside_and_small(parameter: Float | Int) -> None:
-    from random import Random
-
-    random = Random(0)
-    start = parameter.low
-    values = [moved(parameter, start, 0.1, random) for _ in range(300)]
-    assert not any(parameter.check(v) for v in values)
-    assert statistics.mean(place(parameter, v) for v in values) < 0.55
+def test_a_trial_stopped_early_is_trusted_less() -> None:
+    late, early = (Trial(1, {}, state=State.CENSORED, seconds=s) for s in (10.0, 1.0))
+    reached = Trial(1, {}, state=State.REACHED, seconds=1.0)
+    assert doubt(reached, 10.0) == doubt(late, 10.0) == 1.0
+    assert doubt(early, 10.0) > 2.0
+    assert doubt(Trial(1, {}, state=State.CENSORED), 10.0) < 20.0  # finite at no time at all
