@@ -37,7 +37,8 @@ _POWERS = np.array([-1.0, -0.5, 0.1, 0.25, 0.5, 1.0, 2.0])  # below 0: no end of
 _JITTER = 0.01  # of a span: no evaluation is more exact
 _INDEPENDENT = 10.0  # neighbouring reports tell the same; they count as no more than so many
 _MOST_DECAY = math.log(1000)  # a learning rate below a thousandth teaches nothing more
-_LITTLE_DECAY = 0.1
+_LITTLE_DECAY = 0.1  # less is none
+_TELLING_DECAY = 1.0  # less does not show what decay brings, which comes late
 _RISE = 0.1  # spans for each e-fold of decay, before any trial has shown it
 _RISE_WEIGHT = 2.0  # trials that this belief counts as
 _LOOKED_BACK = (0.25, 0.5)  # shares of an ended trial's time at which it is forecast
@@ -143,7 +144,7 @@ class Lessons:
 
     def _of(self, trial: Trial, target: Target) -> Lesson:
         held = self._found.get(trial.number)
-        if held is None or held[0] is not trial or held[1] != target:
+        if held is None or held[0] is not trial or held[1] is not target:
             held = trial, target, lesson(trial, target)
             self._found[trial.number] = held
         return held[2]
@@ -166,9 +167,9 @@ def lesson(trial: Trial, target: Target) -> Lesson:
         fits = _fitted(seconds[:count], gaps[:count], seconds[-1], float(gaps[0]))
         gained = float(fits.gaps @ fits.weights - gaps[-1])
         decay = _decay(trial, seconds[count - 1], seconds[-1])
-        if decay > _LITTLE_DECAY:
+        if decay >= _TELLING_DECAY:
             rises.append(max(gained, 0.0) / decay)
-        else:
+        elif decay < _LITTLE_DECAY:
             noises.append(gained / math.log(seconds[-1] / seconds[count - 1]))
     return Lesson(tuple(noises), tuple(rises))
 
