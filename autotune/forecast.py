@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 LEAST = 4  # reports that a fit needs
 _POWERS = np.array([-1.0, -0.5, 0.1, 0.25, 0.5, 1.0, 2.0])  # below 0: no end of it in sight yet
 _JITTER = 0.01  # of a span: no evaluation is more exact
+_FARTHEST = 2.0  # spans: where a trial that started wildly is, as far as its curve is concerned
+_WORST = 1.0  # spans: no single trial teaches more, or one could keep all others from being stopped
 _INDEPENDENT = 10.0  # neighbouring reports tell the same; they count as no more than so many
 _MOST_DECAY = math.log(1000)  # a learning rate below a thousandth teaches nothing more
 _LITTLE_DECAY = 0.1  # less is none
@@ -74,7 +76,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class _Fits:
-    """Each curve's gap at the time asked for, its residual deviation, and its weight (sum 1)."""
+    """Each curve's gap at the time asked for and residual deviation, in spans; weights sum to 1."""
 
     gaps: Floats
     deviations: Floats
@@ -101,10 +103,10 @@ def chance(trial: Trial, cap: float, target: Target, known: Known, least: int = 
     seconds, gaps = _seen(trial, target)
     if len(gaps) < least or not cap > seconds[-1]:
         return 1.0 if len(gaps) < least or gaps[-1] <= 0 else 0.0
-    fits = _fitted(seconds, gaps, cap, known.span)
-    ahead = math.log(cap / seconds[-1]) * known.noise * known.span
+    fits = _fitted(seconds, np.minimum(gaps / known.span, _FARTHEST), cap)
+    ahead = math.log(cap / seconds[-1]) * known.noise
     spread = np.sqrt(fits.deviations**2 + ahead**2)
-    gained = _HALF_NORMAL * known.rise * known.span * _decay(trial, trial.reports[-1].seconds, cap)
+    gained = _HALF_NORMAL * known.rise * _decay(trial, trial.reports[-1].seconds, cap)
     z = (gained[:, None] - fits.gaps) / spread
     return float(np.mean(0.5 * (1 + _erf(z / math.sqrt(2))) @ fits.weights))
 
@@ -113,13 +115,13 @@ def span_of(trials: Sequence[Trial], target: Target) -> float:
     """The median gap to the target at a first report, in the metric's unit; 0 if there is none."""
     firsts = (t.reports[0].metrics.get(target.metric) for t in trials if t.reports)
     gaps = (target.shortfall(first) for first in firsts if first is not None)
-    return median([gap for gap in gaps if 0 < gap < math.inf] or [0.0])
+    return float(median([gap for gap in gaps if 0 < gap < math.inf] or [0.0]))
 
 
 def known_from(lessons: Sequence[Lesson], span: float, floor: float) -> Known:
     """What lessons, in the metric's unit, make of the noise (at least `floor`) and the rise."""
-    noises = [noise / span for lesson in lessons for noise in lesson.noises]
-    rises = [rise / span for lesson in lessons for rise in lesson.rises]
+    noises = [min(noise / span, _WORST) for lesson in lessons for noise in lesson.noises]
+    rises = [min(rise / span, _WORST) for lesson in lessons for rise in lesson.rises]
     squares = _RISE_WEIGHT * _RISE**2 + math.fsum(rise**2 for rise in rises)
     rise = math.sqrt(squares / (_RISE_WEIGHT + len(rises)))
     missed = [noise for noise in noises if noise > 0]
@@ -164,8 +166,8 @@ def lesson(trial: Trial, target: Target) -> Lesson:
         count = int(np.searchsorted(seconds, share * seconds[-1], side="right"))
         if count < LEAST:
             continue
-        fits = _fitted(seconds[:count], gaps[:count], seconds[-1], float(gaps[0]))
-        gained = float(fits.gaps @ fits.weights - gaps[-1])
+        fits = _fitted(seconds[:count], gaps[:count] / gaps[0], seconds[-1])
+        gained = float(fits.gaps @ fits.weights * gaps[0] - gaps[-1])
         decay = _decay(trial, seconds[count - 1], seconds[-1])
         if decay >= _TELLING_DECAY:
             rises.append(max(gained, 0.0) / decay)
@@ -186,8 +188,8 @@ def _seen(trial: Trial, target: Target) -> tuple[Floats, Floats]:
     return seconds[kept], gaps[kept]
 
 
-def _fitted(seconds: Floats, gaps: Floats, cap: float, span: float) -> _Fits:
-    """Curves `a + b t^-c` with b >= 0, by least squares that trust late reports more."""
+def _fitted(seconds: Floats, gaps: Floats, cap: float) -> _Fits:
+    """Curves `a + b t^-c` with b >= 0, by least squares that trust late reports more, in spans."""
     last = seconds[-1]
     times, signs = seconds / last, np.sign(_POWERS)[:, None]
     shapes = signs * times ** -_POWERS[:, None]
@@ -196,7 +198,7 @@ def _fitted(seconds: Floats, gaps: Floats, cap: float, span: float) -> _Fits:
     apart, off = shapes - centre[:, None], gaps - level
     variances = np.maximum((apart**2) @ weights, 1e-18)
     slopes = np.maximum((apart * off) @ weights / variances, 0.0)
-    errors = ((off - slopes[:, None] * apart) ** 2) @ weights + (_JITTER * span) ** 2
+    errors = ((off - slopes[:, None] * apart) ** 2) @ weights + _JITTER**2
     count = min(1.0 / float(weights @ weights), _INDEPENDENT)
     trust = -0.5 * count * np.log(errors)
     trust = np.exp(trust - trust.max())

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.errors import UserError, unknown
-from autotune.forecast import Lessons
-from autotune.forecast import chance as chance_of
 from autotune.standing import Curve
 from autotune.trial import Stop, Target, Trial, incumbent
 
@@ -136,6 +134,9 @@ def forecast(
     Raises:
         ValueError: an argument outside its range.
     """
+    from autotune.forecast import Lessons  # numpy, which only this pruner needs
+    from autotune.forecast import chance as chance_of
+
     _check_share("forecast chance", chance)
     if least_reports < 4:
         raise ValueError(f"forecast least_reports must be at least 4 but got {least_reports!r}")
@@ -152,7 +153,7 @@ def forecast(
             return None
         known = lessons.known([trial, *others], target, floor)
         found = chance_of(trial, cap, target, known, least_reports) if known else 1.0
-        if found >= chance:
+        if not found < chance:
             return None
         gap = f"{target.metric} {target.best(trial):.6g} after {trial.seconds:.2f} s"
         return Stop("forecast", f"{gap}: {found:.1%} chance of {target.value:g} by {cap:.2f} s")

@@ -244,6 +244,21 @@ def test_values_that_are_not_finite_show_nothing() -> None:
     assert forecast()(mixed, [nothing, reached(40)], TARGET) is not None
 
 
+def test_a_loss_that_began_astronomically_high_upsets_nothing() -> None:
+    target = Target("loss", 0.3, mode="min", limit=100)
+    usual = [
+        run(lambda s: 0.5 + 1.8 * math.exp(-s / 9), 99, number=n, metric="loss") for n in (2, 3, 4)
+    ]
+    wild = run(lambda s: 1e200 if s < 10 else 1.5, 70, metric="loss")
+    ended = run(lambda s: 1e9 if s < 31 else 0.5, 60, number=5, metric="loss", state=State.CENSORED)
+    assert forecast()(wild, usual, target) is not None
+    for told in (ended, run(lambda s: 1e300 * (61 - s), 60, metric="loss", state=State.CENSORED)):
+        known = Lessons().known([*usual, told], target, 0.1)
+        assert known is not None
+        assert 0.1 <= known.noise <= 1
+        assert forecast()(run(lambda s: 2.0, 70, metric="loss"), [*usual, told], target) is not None
+
+
 def test_nothing_is_said_before_there_are_reports_enough() -> None:
     for least in (4, 9):
         flat = run(lambda s: 0.1, 99)
