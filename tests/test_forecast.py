@@ -24,7 +24,6 @@ from tests.support.sims import METRIC, memory, simulate, toy_train
 
 TARGET = Target("acc", 0.9, limit=100)
 KNOWN = Known(span=0.8, noise=0.1)
-SECONDS = np.arange(1, 101, dtype=float)
 LCBENCH = Path(__file__).parents[2] / "shared" / "data" / "lcbench_dev.npz"
 Form = Callable[[float], float]
 
@@ -206,6 +205,16 @@ def test_noise_is_learned_from_trials_that_came_further_than_was_forecast() -> N
     assert told[0].noise > 0.3
     assert told[1] is not None
     assert told[1].noise == 0.1
+
+
+def test_a_floor_keeps_those_that_pause_before_they_rise_again() -> None:
+    pausing = run(lambda s: 0.75 - 0.65 * math.exp(-s / 3) + 0.2 / (1 + math.exp(32 - s)), 99)
+    assert stopped_at(pausing, [reached(80)], forecast(floor=0.001)) < 30
+    assert stopped_at(pausing, [reached(80)], forecast(floor=0.1)) == math.inf
+    now = run(lambda s: 0.7 - 0.6 * math.exp(-s / 3), 30)
+    chances = [chance(now, 90, TARGET, Known(0.8, floor)) for floor in (0.01, 0.1, 0.2, 0.5)]
+    assert chances == sorted(chances)
+    assert chances[0] < 0.01 < 0.2 < chances[-1]
 
 
 # --- edges ----------------------------------------------------------------------------------------
