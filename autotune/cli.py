@@ -396,7 +396,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
                         "help": "a study whose policy to begin with (sampler policy)"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best, for now), asha, hyperband, "
-                          "bottom_at_same_time, none, or module:function"}),
+                          "bottom_at_same_time, forecast, none, or module:function"}),
             ("--controller", {"metavar": "NAME", "help": "module:function or file.py:function"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),

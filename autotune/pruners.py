@@ -114,6 +114,53 @@ def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
     return prune
 
 
+def forecast(
+    chance: float = 0.05, least_reports: int = 4, floor: float = 0.1, factor: float = 1.25
+) -> Pruner:
+    """Stop a trial that is unlikely to reach the target in time, by its learning curve drawn on.
+
+    In time is within `factor` times the incumbent's time to target, or within the target's limit
+    while there is no incumbent. A trial is never stopped while its learning rate warms up, and
+    what decay remains is allowed for; see `autotune.forecast`.
+
+    Args:
+        chance: stop below this probability; more than 0, less than 1.
+        least_reports: reports before which nothing is stopped; at least 4.
+        floor: the least error of a forecast when time is to grow by a factor of e, as a share of
+            the gap to the target that the study's trials begin with; more than 0. Too small a
+            floor loses winners; errors that ended trials have shown are learned on top.
+        factor: at least 1.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    from autotune.forecast import Lessons  # numpy, which only this pruner needs
+    from autotune.forecast import chance as chance_of
+
+    _check_share("forecast chance", chance)
+    if least_reports < 4:
+        raise ValueError(f"forecast least_reports must be at least 4 but got {least_reports!r}")
+    if not floor > 0:
+        raise ValueError(f"forecast floor must be more than 0 but got {floor!r}")
+    if not factor >= 1:
+        raise ValueError(f"forecast factor must be >= 1 but got {factor!r}")
+    lessons = Lessons()
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        best = incumbent(others, like=trial.hardware)
+        cap = min(factor * best.seconds, target.limit) if best is not None else target.limit
+        if len(trial.reports) < least_reports or trial.seconds >= cap:
+            return None
+        known = lessons.known([trial, *others], target, floor)
+        found = chance_of(trial, cap, target, known, least_reports) if known else 1.0
+        if not found < chance:
+            return None
+        gap = f"{target.metric} {target.best(trial):.6g} after {trial.seconds:.2f} s"
+        return Stop("forecast", f"{gap}: {found:.1%} chance of {target.value:g} by {cap:.2f} s")
+
+    return prune
+
+
 def first_of(*pruners: Pruner) -> Pruner:
     """Stop as soon as one of several pruners says so, with its reason."""
 
@@ -157,6 +204,7 @@ PRUNERS: dict[str, Callable[[], Pruner]] = {
     "bottom_at_same_time": lambda: first_of(slower_than_best(), bottom_at_same_time()),
     "asha": lambda: first_of(slower_than_best(), asha()),
     "hyperband": lambda: first_of(slower_than_best(), hyperband()),
+    "forecast": lambda: first_of(slower_than_best(1.25), forecast()),
     "none": lambda: never,
 }
 

@@ -55,7 +55,8 @@ def run(
             path of an Optuna sampler with keyword arguments, or an object with
             `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
-            `none`, a function (see `autotune.pruners`), or its name as `module:function`.
+            `forecast`, `none`, a function (see `autotune.pruners`), or its name as
+            `module:function`.
         controller: turns knobs of running trials: (trial, others, target) -> Change | None; a
             function or its name as `module:function`.
         out: the study folder; `studies/NAME` by default.

@@ -23,6 +23,7 @@ LEVELS = {
     "reporting": 2,
     "standing": 2,
     "experiment": 4,
+    "forecast": 3,
     "encoding": 4,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),
