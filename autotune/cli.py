@@ -85,6 +85,7 @@ def run_command(options: argparse.Namespace) -> int:
         "sampler": options.sampler,
         "pruner": options.pruner,
         "controller": options.controller,
+        "start_from": options.from_,
         "seed": options.seed,
         "recipe": recipes.absolute(options.recipe),
     }
@@ -120,6 +121,7 @@ def resume_command(options: argparse.Namespace) -> int:
         "sampler": held["sampler"],
         "pruner": held["pruner"],
         "controller": held.get("controller"),
+        "start_from": held.get("start_from"),
         "seed": held["seed"],
         "recipe": held["recipe"],
     }
@@ -393,7 +395,10 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best, for now), asha, hyperband, "
                           "bottom_at_same_time, none, or module:function"}),
-            ("--controller", {"metavar": "NAME", "help": "module:function or file.py:function"}),
+            ("--controller", {"metavar": "NAME", "help": "policy, regulator, either with keyword "
+                              "arguments, module:function or file.py:function (none)"}),
+            ("--from", {"metavar": "DIR", "type": Path, "dest": "from_",
+                        "help": "a study whose policy is gone on from"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
             *_WHERE,

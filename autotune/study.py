@@ -6,7 +6,7 @@ The only room that knows all protocols. What then happens is told in `autotune.l
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from autotune.pruners import Pruner, make_pruner
 from autotune.result import StudyResult
 from autotune.samplers import Sampler
 from autotune.trackers.journal import Journal
+from autotune.trial import Ended, Event, Trial
 
 _SAMPLED = 20  # points of the space that the trainer is asked about
 
@@ -32,6 +33,7 @@ def run(
     sampler: str | Any = "tpe",
     pruner: str | Pruner = "convergence",
     controller: str | Controller | None = None,
+    start_from: str | Path | None = None,
     out: str | Path | None = None,
     tracking_uri: str | None = None,
     ray_address: str | None = None,
@@ -52,8 +54,10 @@ def run(
             `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `none`, a function (see `autotune.pruners`), or its name as `module:function`.
-        controller: turns knobs of running trials: (trial, others, target) -> Change | None; a
-            function or its name as `module:function`.
+        controller: turns knobs of running trials: `policy`, `regulator`, either with keyword
+            arguments (see `autotune.controllers`), a function (trial, others, target) ->
+            Change | None, or its name as `module:function`.
+        start_from: the folder of a study whose policy is gone on from.
         out: the study folder; `studies/NAME` by default.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
@@ -75,10 +79,12 @@ def run(
     _check(experiment, trials, time_limit, seed)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
-    plan = Plan(experiment, trials, time_limit, seed, *_deciding(pruner, controller), tuple(seeds))
+    turning = _controller(controller, experiment, start_from)
+    plan = Plan(experiment, trials, time_limit, seed, _pruner(pruner), turning, tuple(seeds))
     asker = _make_sampler(sampler, plan)
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
+    told["start_from"] = str(Path(start_from).absolute()) if start_from is not None else None
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     record.check(folder, facts, resume)
@@ -87,7 +93,7 @@ def run(
         record.write(folder, facts)
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
         with _tracking(folder, tracking_uri, room), contextlib.closing(room):
-            loop = Loop(plan, folder, journal, room, asker, watch)
+            loop = Loop(plan, folder, journal, room, asker, _saving(plan, folder, watch))
             reason = loop.run()
     return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason)
 
@@ -133,17 +139,38 @@ def _check_configs(experiment: Experiment) -> None:
         raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
 
 
-def _found(part: Any, what: str) -> Any:
-    """A function given as `module:function`; anything else as it is."""
-    if part == "none" and what == "controller":
+def _pruner(pruner: str | Pruner) -> Pruner:
+    by_path = isinstance(pruner, str) and ":" in pruner
+    return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
+
+
+def _controller(
+    controller: str | Controller | None, experiment: Experiment, start_from: str | Path | None
+) -> Controller | None:
+    if controller is None or controller == "none":
         return None
-    if isinstance(part, str) and (":" in part or what == "controller"):
-        return recipes.find(part, what)
-    return part
+    from autotune.controllers import is_named, make_controller
+
+    if isinstance(controller, str) and not is_named(controller):
+        controller = recipes.find(controller, "controller")
+    return make_controller(controller, experiment.knobs, start_from)
 
 
-def _deciding(pruner: Any, controller: Any) -> tuple[Pruner, Controller | None]:
-    return make_pruner(_found(pruner, "pruner")), _found(controller, "controller")
+def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
+    """A watch that also writes down what a controller has learned, whenever a trial has ended."""
+    document = getattr(plan.controller, "document", None)
+    if document is None:
+        return watch
+    from autotune.controllers import saved
+
+    def saving(event: Event, trials: Mapping[int, Trial]) -> None:
+        if isinstance(event, Ended):
+            told = document(tuple(trials.values()), plan.experiment.target)
+            saved.write(folder, plan.experiment.name, told)
+        if watch is not None:
+            watch(event, trials)
+
+    return saving
 
 
 def _named(**parts: Any) -> dict[str, str | None]:

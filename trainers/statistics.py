@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ class Statistics:
     """Sampled norms since the last `clear`, left on the device until `metrics` reads them."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._weights = [p for p in model.parameters() if p.requires_grad]
+        self._weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.clear()
 
     def clear(self) -> None:
@@ -83,9 +82,10 @@ class Statistics:
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _norm(tensors: Sequence[Tensor]) -> Tensor:
+def _norm(tensors: list[Tensor]) -> Tensor:
     """The Euclidean norm of all tensors together, in single precision at least."""
     if not tensors:
         return torch.zeros(())
     each = torch.stack(torch._foreach_norm(tensors))
-    return torch.linalg.vector_norm(each.float())
+    norm: Tensor = torch.linalg.vector_norm(each.float())
+    return norm
