@@ -35,6 +35,8 @@ MOST = 1.5  # of an action: a learning rate is turned by a factor of e^1.05 = 2.
 _WIDEST = 3.0
 _FARTHEST = 1e3  # all factors of a learning rate together stay between this and its inverse
 _FLATTEST = 0.1  # share of the schedule's peak below which its shape is not made up for
+_FORMULA = {"lr", "grad_norm", "momentum", "weight_norm"}
+_ALIGNED = 4.0
 _BATCHES = 8  # times smaller or larger than at the start
 _MOMENTA = (0.0, 0.995)
 
@@ -66,7 +68,7 @@ class View:
         begin = self._begin.metrics if self._begin is not None else now
         then = reports[before].metrics if before is not None else begin
         left, left_then = self._left(now), self._left(then)
-        size = relative_update(now)
+        size = relative_update(now, self.trial.config.get("optimizer", "sgd"))
         seen = (
             1.0,
             _ratio(now.get("train_loss"), begin.get("train_loss")),
@@ -136,10 +138,21 @@ def _action(knob: str, change: Change, report: Report) -> float:
     return math.log(factor) / _GAINS[knob] if factor > 0 else 0.0
 
 
-def relative_update(metrics: Metrics) -> float | None:
-    """How far steps move the weights, relative to them; None if it is not reported or is 0."""
-    size = metrics.get("update_ratio")
-    return size if size is not None and size > 0 else None
+def relative_update(metrics: Metrics, optimizer: str = "sgd") -> float | None:
+    """How far steps would move the weights, relative to them, if all went the same way; or None.
+
+    lr |g| / ((1 - momentum) |w|) for SGD, where the trainer reports these: it is steadier than the
+    change of the weights (`update_ratio`), and follows the learning rate at once. Optimizers that
+    scale gradients in their own way have only the latter, made comparable by what the two differ
+    by in SGD with a momentum of 0.9.
+    """
+    measured = metrics.get("update_ratio")
+    size = _ALIGNED * measured if measured is not None else 0.0
+    if optimizer == "sgd" and metrics.keys() >= _FORMULA:
+        left, weight = 1 - metrics["momentum"], metrics["weight_norm"]
+        if left > 0 and weight > 0:
+            size = metrics["lr"] * metrics["grad_norm"] / (left * weight)
+    return size if size > 0 else None
 
 
 def _factors(trial: Trial) -> Iterator[float]:

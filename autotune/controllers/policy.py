@@ -191,15 +191,15 @@ def worths(trials: Sequence[Trial], target: Target) -> dict[int, float]:
 
 
 def regulator(
-    setpoint: float = 0.006, *, knobs: Sequence[str] = ("lr",), every: float = 0.05
+    setpoint: float = 0.04, *, knobs: Sequence[str] = ("lr",), every: float = 0.05
 ) -> Linear:
-    """Holds the relative size of the updates, `update_ratio`, at the setpoint; learns nothing.
+    """Holds the relative size of the updates at the setpoint; learns nothing.
 
     A learning rate that is wrong by a factor of ten is put right within some decisions. The shape
     of the recipe's schedule stays: where that has decayed to a tenth, so has the setpoint.
 
     Args:
-        setpoint: change of the weights over the weights, in a step at the schedule's peak; > 0.
+        setpoint: of lr |g| / ((1 - momentum) |w|) at the schedule's peak, between 0 and 1.
         knobs: only the learning rate.
         every: seconds between decisions, as a share of the best time so far, or of the limit.
 
@@ -220,7 +220,7 @@ def policy(
     learner: str = "awr",
     knobs: Sequence[str] | None = None,
     noise: float = 0.3,
-    setpoint: float = 0.006,
+    setpoint: float = 0.04,
     every: float = 0.05,
 ) -> Linear:
     """Learns across a study's trials when to turn the knobs; see docs/controllers.md.
