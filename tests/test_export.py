@@ -150,8 +150,8 @@ def test_an_export_holds_all_that_is_promised(images: tuple[at.StudyResult, Path
     lr, batch_size = (from_json(schedules[k]) for k in ("lr", "batch_size"))
     assert batch_size == best.config["batch_size"]
     places = [best.reports[i].metrics["progress"] for i in (1, 3)]
-    for at, factor in ((0.0, 1.0), (places[0], 0.5), (places[1], 0.25), (1.0, 0.25)):
-        assert lr(at) == best.config["lr"](at) * factor
+    for x, factor in ((0.0, 1.0), (places[0], 0.5), (places[1], 0.25), (1.0, 0.25)):
+        assert lr(x) == best.config["lr"](x) * factor
     assert (out / "schedules.png").read_bytes().startswith(b"\x89PNG")
     for rank in (0, 1):
         state = torch.load(out / "checkpoint" / f"rank-{rank}.pt", weights_only=True)

@@ -45,6 +45,7 @@ _MOMENTA = (0.0, 0.995)
 class Decision:
     """A milestone at which knobs were turned: what was seen, and the action of each knob."""
 
+    step: int
     features: tuple[float, ...]
     actions: Mapping[str, float]
 
@@ -99,7 +100,7 @@ def decisions(trial: Trial, knobs: Sequence[str], target: Target) -> list[Decisi
         if place is None:
             continue
         actions = {knob: _action(knob, change, trial.reports[place]) for knob in knobs}
-        made.append(Decision(view.features(place, before), actions))
+        made.append(Decision(step, view.features(place, before), actions))
         before = place
     return made
 

@@ -20,8 +20,6 @@ _LAMBDA = 0.95  # of generalised advantages: how far ahead an action is held res
 _RIDGE_VALUE, _RIDGE_POLICY = 3.0, 3.0
 _TEMPERATURE = 0.5  # of the regression's weights, in standard deviations of the advantage
 _WIDEST = 3.0
-_WINDOW_AWR, _WINDOW_PPO = 96, 32  # episodes
-_GENERATION = 8  # episodes between two updates of PPO
 _EPOCHS, _CLIP, _RATE = 8, 0.2, 0.03
 _DECAYS = (0.9, 0.999)
 
@@ -33,47 +31,42 @@ class Episode:
     features: Array
     actions: Array
     noise: Array
-    worth: float
+    worth: float = 0.0
 
 
-Learner = Callable[[Array, Sequence[Episode], float], Array]
+@dataclass(frozen=True)
+class Learner:
+    """How weights come from episodes: an update every so many of them, over a window of the last.
+
+    `update` takes weights of knobs (rows) and features (columns), the episodes in the order in
+    which they ended, and the standard deviation of the noise. `goes_on` says that it goes on from
+    the update before, and not each time from the start.
+    """
+
+    update: Callable[[Array, Sequence[Episode], float], Array]
+    every: int
+    window: int
+    goes_on: bool
 
 
 def awr(start: Array, episodes: Sequence[Episode], spread: float) -> Array:
-    """Advantage-weighted regression (Peng et al. 2019, arXiv 1910.00177), from the start weights.
-
-    Args:
-        start: weights of knobs (rows) and features (columns).
-        episodes: in the order in which they ended; the last 96 count.
-        spread: the standard deviation of the noise in the actions.
-    """
+    """Advantage-weighted regression (Peng et al. 2019, arXiv 1910.00177), held at the start."""
     if len(episodes) < 2:
         return start
-    episodes = episodes[-_WINDOW_AWR:]
     seen = np.concatenate([e.features for e in episodes])
     done = np.concatenate([e.actions for e in episodes])
-    advantage = _advantages(episodes)
-    weight = np.exp(np.clip(advantage / _TEMPERATURE, -_WIDEST, _WIDEST))
-    weight = (weight / weight.mean())[:, None]
+    weight = np.exp(np.clip(_advantages(episodes) / _TEMPERATURE, -_WIDEST, _WIDEST))
+    weight = np.sqrt(weight / weight.mean())[:, None]
     missed = done - seen @ start.T
-    moved = _ridge(seen * np.sqrt(weight), missed * np.sqrt(weight), _RIDGE_POLICY)
-    return np.asarray(start + moved.T, dtype=np.float64)
+    return np.asarray(start + _ridge(seen * weight, missed * weight, _RIDGE_POLICY).T)
 
 
-def ppo(start: Array, episodes: Sequence[Episode], spread: float) -> Array:
-    """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347), clipped.
+def ppo(weights: Array, episodes: Sequence[Episode], spread: float) -> Array:
+    """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347): eight clipped passes.
 
-    An update every 8 episodes, over the last 32. What the policy meant when it acted is known
-    from the noise, so that old episodes are weighed by their true ratio. Arguments as for `awr`.
+    What the policy meant when it acted is known from the noise, so that old episodes are weighed by
+    their true ratio.
     """
-    weights = start
-    for end in range(_GENERATION, len(episodes) + 1, _GENERATION):
-        weights = _updated(weights, episodes[max(0, end - _WINDOW_PPO) : end], spread)
-    return weights
-
-
-def _updated(weights: Array, episodes: Sequence[Episode], spread: float) -> Array:
-    """Eight passes of Adam over the clipped surrogate."""
     seen = np.concatenate([e.features for e in episodes])
     done = np.concatenate([e.actions for e in episodes])
     noise = np.concatenate([e.noise for e in episodes])
@@ -121,4 +114,7 @@ def _ridge(x: Array, y: Array, ridge: float) -> Array:
     return np.asarray(found, dtype=np.float64)
 
 
-LEARNERS: dict[str, Learner] = {"awr": awr, "ppo": ppo}
+LEARNERS = {
+    "awr": Learner(awr, every=1, window=96, goes_on=False),
+    "ppo": Learner(ppo, every=8, window=32, goes_on=True),
+}

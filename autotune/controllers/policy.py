@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.controllers.features import FEATURES, Decision, View, change_of, decisions
+from autotune.controllers.features import FEATURES, View, change_of, decisions
 from autotune.controllers.learners import LEARNERS, Array, Episode
 from autotune.errors import UserError, unknown
 from autotune.standing import standings
@@ -33,7 +33,7 @@ from autotune.trial import (
 
 SETTINGS = ("specialist", "robust")
 _GAIN = 1.5  # of the regulator: action per decade that the update size is off
-_WINDOW = 96  # ended trials that count
+_SHOWN = 32  # trials over which the influence of a feature is averaged
 _NAMES = tuple(FEATURES)
 Weights = Mapping[str, Mapping[str, float]]
 
@@ -64,7 +64,7 @@ class Linear:
     def __call__(self, trial: Trial, others: Sequence[Trial], target: Target) -> Change | None:
         if trial.kind == "baseline" or not self._due(trial, others, target):
             return None
-        knobs = self.knobs or KNOBS[:1]
+        knobs = self._knobs
         _check_reports(trial, self.start, knobs)
         before = next((i for i, r in enumerate(trial.reports) if r.step == _last_step(trial)), None)
         seen = np.array(View(trial, target).features(len(trial.reports) - 1, before))
@@ -92,21 +92,19 @@ class Linear:
 
     def document(self, trials: Sequence[Trial], target: Target) -> dict[str, Any]:
         """What it has learned from the trials, as JSON types; see `autotune.controllers.saved`."""
-        knobs = self.knobs or KNOBS[:1]
         like = usual_hardware(trials) or Hardware()
-        weights = self._weights(trials, target, like)
-        seen = [d.features for _, made in self._episodes(trials, target, like) for d in made]
-        spread = np.abs(np.array(seen)).mean(axis=0) if seen else np.zeros(len(FEATURES))
-        rows = dict(zip(knobs, weights, strict=True))
+        ended = _learned_from(trials, like)[-_SHOWN:] if self.learner is not None else []
+        seen = [row for made in self._episodes(ended, target) for row in made.features]
+        sizes = np.abs(np.array(seen)).mean(axis=0) if seen else np.zeros(len(FEATURES))
+        rows = dict(zip(self._knobs, self._weights(trials, target, like), strict=True))
         return {
             **self.told,
             "learner": self.learner,
             "noise": self.noise,
-            "trials": len(self._episodes(trials, target, like)),
-            "decisions": len(seen),
+            "trials": len(_learned_from(trials, like)),
             "features": dict(FEATURES),
-            "weights": {k: _named(row) for k, row in rows.items()},
-            "influence": {k: _named(np.abs(row) * spread) for k, row in rows.items()},
+            "weights": {knob: _named(row) for knob, row in rows.items()},
+            "influence": {knob: _named(np.abs(row) * sizes) for knob, row in rows.items()},
         }
 
     # --- when, and with which weights ---------------------------------------------------------
@@ -124,51 +122,48 @@ class Linear:
 
     def _weights(self, trials: Sequence[Trial], target: Target, like: Hardware) -> Array:
         """The weights after all of `trials` that have ended, one row a knob."""
-        knobs = self.knobs or KNOBS[:1]
-        rows = [[self.start.get(k, {}).get(name, 0.0) for name in _NAMES] for k in knobs]
-        start = np.array(rows)
+        rows = [[self.start.get(k, {}).get(name, 0.0) for name in _NAMES] for k in self._knobs]
+        weights = start = np.array(rows)
         if self.learner is None:
             return start
-        ended = _learned_from(trials, like)
-        key = tuple((t.number, t.ended_at) for t in ended)
-        if self._memo.get("key") != key:
-            self._memo["weights"] = LEARNERS[self.learner](
-                start, self._made(ended, target), self.noise
-            )
-            self._memo["key"] = key
-        found: Array = self._memo["weights"]
-        return found
+        learner, ended = LEARNERS[self.learner], _learned_from(trials, like)
+        count = len(ended) - len(ended) % learner.every
+        first = learner.every if learner.goes_on else count
+        for end in range(first, count + 1, learner.every) if count else ():
+            key = tuple((t.number, t.ended_at) for t in ended[:end])
+            place = ("fit", end if learner.goes_on else 0)
+            if self._memo.get(place, ((),))[0] != key:
+                episodes = self._episodes(ended[max(0, end - learner.window) : end], target)
+                before = weights if learner.goes_on else start
+                self._memo[place] = key, learner.update(before, episodes, self.noise)
+            weights = self._memo[place][1]
+        return weights
 
-    def _episodes(
-        self, trials: Sequence[Trial], target: Target, like: Hardware
-    ) -> list[tuple[Trial, list[Decision]]]:
-        """The trials that are learned from, with their decisions, in the order of their ends."""
+    @property
+    def _knobs(self) -> tuple[str, ...]:
+        return self.knobs or KNOBS[:1]
+
+    def _episodes(self, ended: Sequence[Trial], target: Target) -> list[Episode]:
+        """Trials that have ended as a learner sees them, each worth what it is among these."""
+        worth = worths(ended, target)
         found = []
-        for trial in _learned_from(trials, like):
+        for trial in ended:
             key = (trial.number, trial.ended_at)
             if key not in self._memo:
-                self._memo[key] = decisions(trial, self.knobs or KNOBS[:1], target)
-            found.append((trial, self._memo[key]))
+                self._memo[key] = episode(trial, self._knobs, target)
+            found.append(replace(self._memo[key], worth=worth.get(trial.number, 0.0)))
         return found
 
-    def _made(self, ended: Sequence[Trial], target: Target) -> list[Episode]:
-        knobs = self.knobs or KNOBS[:1]
-        worth = worths(ended[-_WINDOW:], target)
-        like = ended[0].hardware if ended else Hardware()
-        made = []
-        for trial, decided in self._episodes(ended, target, like):
-            places = {r.step for r in trial.reports}
-            steps = [step for step, _ in trial.changes if step in places]
-            noise = [noises(trial, step, knobs) for step in steps]
-            made.append(
-                Episode(
-                    np.array([d.features for d in decided]),
-                    np.array([[d.actions[k] for k in knobs] for d in decided]),
-                    np.array([[n[k] for k in knobs] for n in noise]),
-                    worth.get(trial.number, 0.0),
-                )
-            )
-        return made
+
+def episode(trial: Trial, knobs: Sequence[str], target: Target) -> Episode:
+    """A trial that has ended as a learner sees it, but for what it is worth."""
+    made = decisions(trial, knobs, target)
+    noise = [noises(trial, decision.step, knobs) for decision in made]
+    return Episode(
+        np.array([decision.features for decision in made]),
+        np.array([[decision.actions[k] for k in knobs] for decision in made]),
+        np.array([[found[k] for k in knobs] for found in noise]),
+    )
 
 
 def noises(trial: Trial, step: int, knobs: Sequence[str]) -> dict[str, float]:
