@@ -230,7 +230,8 @@ def compare(
 
     Compared are the milestones that both have, in all metrics but those that measure time. Not
     compared are the knobs at the steps in `turned`: one trial reported them before its controller
-    turned them, the other as its schedules have them from there on.
+    turned them, the other as its schedules have them from there on; nor, with such steps, the
+    progress, as the other's horizon may be longer.
     """
     known = {report.step: _lasting(report.metrics) for report in before.reports}
     same = 0
@@ -239,7 +240,8 @@ def compare(
         if not then:
             continue
         names = dict.fromkeys((*here, *then))
-        for name in [n for n in names if report.step not in turned or n not in KNOBS]:
+        unlike = (*KNOBS, "progress") if report.step in turned else ("progress",) if turned else ()
+        for name in [name for name in names if name not in unlike]:
             if not _equal(then.get(name), here.get(name)):
                 return same, Difference(report.step, name, then.get(name), here.get(name))
         same += 1
