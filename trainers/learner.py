@@ -98,7 +98,6 @@ class Learner:
         else:
             self._scaler.step(self.optimizer)
             self._scaler.update()
-        self.statistics.after()
         self.optimizer.zero_grad()
 
     def _backward(self, part: Batch, samples: int, smoothing: float) -> None:
