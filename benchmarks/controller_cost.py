@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,8 @@ def decision(learner: str, trials: int) -> tuple[float, float]:
     """Milliseconds of a decision, and of one after another trial has ended."""
     others = [ended(i) for i in range(trials)]
     made, now = policy(learner=learner), ended(trials)
-    running = Trial(trials, {}, reports=now.reports[:20], seconds=4.0, changes=now.changes[:5])
+    running = Trial(trials, {}, reports=now.reports[:20], changes=now.changes[:5])
+    running = replace(running, seconds=running.reports[-1].seconds)
     first, later = [], []
     made(running, others[:-8], TARGET)
     for count in range(trials - 7, trials + 1):

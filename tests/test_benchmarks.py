@@ -18,6 +18,8 @@ SCRIPTS = {
     "demo.py": "studies",
     "schedules.py": "runs",
     "schedule_search.py": "studies",
+    "controllers.py": "runs",
+    "controller_cost.py": "runs",
 }
 
 

@@ -33,6 +33,7 @@ from autotune.trial import (
 
 SETTINGS = ("specialist", "robust")
 _GAIN = 1.5  # of the regulator: action per decade that the update size is off
+_SOON = 0.01  # of the time, before the regulator's first decision: what is wrong does harm
 _SHOWN = 32  # trials over which the influence of a feature is averaged
 _NAMES = tuple(FEATURES)
 Weights = Mapping[str, Mapping[str, float]]
@@ -117,8 +118,7 @@ class Linear:
         step = _last_step(trial)
         last = next((r.seconds for r in trial.reports if r.step == step), None)
         wait = self.warmup if last is None else self.every
-        told = sum(bool(r.metrics) for r in trial.reports)
-        return told > 1 and trial.seconds >= (last or 0.0) + wait * whole
+        return trial.seconds >= (last or 0.0) + wait * whole
 
     def _weights(self, trials: Sequence[Trial], target: Target, like: Hardware) -> Array:
         """The weights after all of `trials` that have ended, one row a knob."""
@@ -206,7 +206,8 @@ def regulator(
     if tuple(knobs) != ("lr",):
         raise ValueError(f"regulator knobs must be ('lr',) but got {tuple(knobs)!r}")
     start = {"lr": _regulating(setpoint)}
-    return Linear(start, knobs=("lr",), every=_share(every), told={"controller": "regulator"})
+    told = {"controller": "regulator"}
+    return Linear(start, knobs=("lr",), every=_share(every), warmup=_SOON, told=told)
 
 
 def policy(

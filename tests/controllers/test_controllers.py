@@ -150,6 +150,11 @@ def test_the_regulator_needs_a_metric(fast_path: Path) -> None:
         regulator()(replace(seen, seconds=30.0), [], TARGET)
 
 
+def test_by_its_name_from_python() -> None:
+    assert at.controllers.regulator is regulator
+    assert at.controllers.policy("robust").start == regulator().start
+
+
 # --- learning -------------------------------------------------------------------------------------
 
 

@@ -22,14 +22,14 @@ def test_they_are_what_they_say() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     statistics = Statistics(model)
     assert statistics.metrics() == {}
-    for step in range(1, 2 * EVERY + 4):  # sampled are every 16th step, and the last
+    for step in range(1, 2 * EVERY + 4):  # sampled are every 8th step, and the last
         model.weight.grad = torch.tensor([[0.0, float(step)]])
         optimizer.param_groups[0]["lr"] = 0.5 / step
         statistics.next(last=step == 2 * EVERY + 3)
         statistics.before(None)
         optimizer.step()
-    sampled = torch.tensor([16.0, 32.0, 35.0], dtype=torch.float64)
-    weight = math.hypot(3.0, 4.0 - 0.5 * 35)
+    sampled = torch.tensor([8.0, 16.0, 19.0], dtype=torch.float64)
+    weight = math.hypot(3.0, 4.0 - 0.5 * 19)
     found = statistics.metrics()
     assert found == pytest.approx(
         {
