@@ -18,8 +18,8 @@ from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --pruner --controller --from --out --seed --time-limit --tracking-uri "
-    "--ray-address --json",
+    "run": "--trials --sampler --pruner --controller --from --out --seed --time-limit "
+    "--tracking-uri --ray-address --json",
     "resume": "--trials --time-limit --tracking-uri --ray-address --json",
     "status": "--json",
     "best": "--json",
