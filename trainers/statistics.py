@@ -1,7 +1,7 @@
 """What a training tells of its gradients and its steps, for controllers; measured at few steps.
 
 Nothing waits for the device, and nothing is gathered over ranks: gradients that were averaged are
-the same on all of them. One step in 16, and the last one before a milestone, costs the norm of the
+the same on all of them. One step in 8, and the last one before a milestone, costs the norm of the
 gradient; that last one also a copy of the weights, to see how far it moves them.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-EVERY = 16  # one step in so many is sampled
+EVERY = 8  # one step in so many is sampled
 
 
 class Statistics:

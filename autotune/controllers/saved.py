@@ -69,9 +69,9 @@ def table(document: Mapping[str, Any]) -> str:
 
     >>> told = {"weights": {"lr": {"bias": 0.5, "update": -1.5}}, "influence": {"lr": {}}}
     >>> print(table(told))
-    feature         lr: weight  influence
-    update              -1.500      0.000
-    bias                 0.500      0.000
+    feature               lr: weight  influence
+    update                    -1.500      0.000
+    bias                       0.500      0.000
     """
     weights, influence = document["weights"], document.get("influence", {})
     drives = {k: influence.get(k, {}) for k in weights}
@@ -81,9 +81,9 @@ def table(document: Mapping[str, Any]) -> str:
         most = max(drives[k].get(name, 0.0) for k in weights)
         return -most, -max(abs(row.get(name, 0.0)) for row in weights.values()), name
 
-    head = "".join(f"{f'{knob}: weight':>14}  influence" for knob in weights)
+    head = "".join(f"{f'{knob}: weight':>20}  influence" for knob in weights)
     lines = [f"{'feature':<12}{head}"]
     for name in sorted(names, key=strength):
         cells = ((row.get(name, 0.0), drives[k].get(name, 0.0)) for k, row in weights.items())
-        lines.append(f"{name:<12}" + "".join(f"{w:>14.3f}  {d:>9.3f}" for w, d in cells))
+        lines.append(f"{name:<12}" + "".join(f"{w:>20.3f}  {d:>9.3f}" for w, d in cells))
     return "\n".join(lines)

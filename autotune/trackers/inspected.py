@@ -29,6 +29,6 @@ def draw_weights(document: Mapping[str, Any]) -> Figure:
         lengths = [signs[name] * abs(shown.get(name, 0.0)) for name in names]
         axes.barh(names, lengths, color=["C3" if x < 0 else "C0" for x in lengths])
         axes.axvline(0.0, color="black", linewidth=0.5)
-        axes.set_title(f"{knob}: lower or higher, by feature")
+        axes.set_title(f"{knob}: weight" + (" x usual size of feature" if shown is sizes else ""))
     all_axes[0].invert_yaxis()
     return figure
