@@ -17,6 +17,7 @@ import math
 import statistics
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ def part_robust(options: argparse.Namespace) -> dict[str, list[float]]:
     for name in ("awr", "ppo"):
         for count in options.trials:
             made = study(space, count, 0, policy("robust", learner=name), sampler="random")
-            controller = Linear(weights(made), knobs=("lr",))
+            start = policy("robust")
+            controller = replace(start, start=weights(made), learner=None, noise=0.0)
             found[f"{name}, {count} trials"] = row = wrong(controller, options.fresh)
             show(f"robust {name}, {count} trials", row)
     return found

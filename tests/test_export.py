@@ -377,6 +377,15 @@ def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> 
     assert sum(row["event"] == "suggested" for row in lines(fast_path / "r")) == 3
 
 
+def test_knobs_are_not_compared_where_a_schedule_turns_them_earlier() -> None:
+    before = trial_with((1, {"loss": 0.5, "lr": 1.0, "progress": 0.5}), (2, {"lr": 0.5}))
+    now = trial_with((1, {"loss": 0.5, "lr": 0.5, "progress": 0.25}), (2, {"lr": 0.5}))
+    assert replay.compare(before, now, turned={1}) == (2, None)
+    assert replay.compare(before, now)[1] == replay.Difference(1, "lr", 1.0, 0.5)
+    found = replay.compare(before, now, turned={2})[1]
+    assert found == replay.Difference(1, "lr", 1.0, 0.5)
+
+
 def test_seeds_of_repeats_differ_and_grow() -> None:
     found = replay.seeds(5, 200)
     assert found[0] == 5

@@ -33,6 +33,7 @@ from autotune.trial import (
 
 SETTINGS = ("specialist", "robust")
 _GAIN = 1.5  # of the regulator: action per decade that the update size is off
+_WARMUP = 0.05
 _SOON = 0.01  # of the time, before the regulator's first decision: what is wrong does harm
 _SHOWN = 32  # trials over which the influence of a feature is averaged
 _NAMES = tuple(FEATURES)
@@ -58,7 +59,7 @@ class Linear:
     knobs: tuple[str, ...] | None = None
     noise: float = 0.0
     every: float = 0.05
-    warmup: float = 0.05
+    warmup: float = _WARMUP
     told: Mapping[str, Any] = field(default_factory=dict)
     _memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -244,7 +245,8 @@ def policy(
     start = {"lr": _regulating(setpoint)} if setting == "robust" else {}
     turned = tuple(knobs) if knobs is not None else None
     told = {"controller": "policy", "setting": setting}
-    return Linear(start, learner, turned, noise, _share(every), told=told)
+    warmup = _SOON if start else _WARMUP
+    return Linear(start, learner, turned, noise, _share(every), warmup, told)
 
 
 def _regulating(setpoint: float) -> dict[str, float]:
