@@ -111,8 +111,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "schedules":
-        return import_module("autotune.schedules")
+    if name in ("controllers", "schedules"):
+        return import_module(f"autotune.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

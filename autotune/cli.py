@@ -393,11 +393,13 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
              "convergence, policy (or policy:actor, policy:reinforce, policy:ppo), random, qmc, "
              "gp, cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
             ("--from", {"metavar": "DIR", "type": Path, "dest": "start_from",
-                        "help": "a study whose policy to begin with (sampler policy)"}),
+                        "help": "a study to begin with what its policy learned: sampler or "
+                        "controller policy"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best, for now), asha, hyperband, "
                           "bottom_at_same_time, none, or module:function"}),
-            ("--controller", {"metavar": "NAME", "help": "module:function or file.py:function"}),
+            ("--controller", {"metavar": "NAME", "help": "policy, regulator, either with keyword "
+                              "arguments, module:function or file.py:function (none)"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
             *_WHERE,

@@ -22,6 +22,7 @@ from typing import Any
 
 from autotune import record
 from autotune.errors import UserError
+from autotune.openloop import open_loop
 from autotune.recipes import is_recipe_file
 from autotune.result import StudyResult
 from autotune.trackers.journal import encode
@@ -80,8 +81,10 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
 
 
 def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: Path | None) -> None:
-    schedules = schedules_of(trial.config)
-    (part / "config.json").write_text(document(trial.config))
+    config = trial.config if told["turned"] is None else open_loop(trial)
+    assert config is not None
+    schedules = schedules_of(config)
+    (part / "config.json").write_text(document(config))
     (part / "schedules.json").write_text(document(schedules))
     (part / FACTS).write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
     shutil.copyfile(Path(__file__).with_name("alone.py"), part / "train.py")
@@ -114,10 +117,23 @@ def facts(held: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
             {"step": r.step, "seconds": r.seconds, "metrics": encode(r.metrics)}
             for r in trial.reports
         ],
-        "changes": [{"step": step, "change": encode(made)} for step, made in trial.changes],
+        **_changes(trial),
         "versions": held.get("versions", {}),
         "git_commit": held.get("git_commit"),
     }
+
+
+def _changes(trial: Trial) -> dict[str, Any]:
+    """`changes`, which a replay is to make; `turned`, which are in the schedules already, or None.
+
+    With the latter goes what of the configuration they replaced, which goes on from checkpoints.
+    """
+    made = [{"step": step, "change": encode(change)} for step, change in trial.changes]
+    path = open_loop(trial)
+    if path is None:
+        return {"changes": made, "turned": None}
+    before = {name: value for name, value in trial.config.items() if path[name] != value}
+    return {"changes": [], "turned": made, "turned_from": encode(before)}
 
 
 def saved(folder: Path, trial: Trial) -> Path | None:
@@ -171,13 +187,17 @@ _README = """\
 | `schedules.json` | the schedules alone, by name |
 | `trial.json` | trainer, target, scaling, seed, versions, every report and change of the trial |
 | `train.py` | trains the configuration, without Ray, Optuna or MLflow |
-{more}
+{more}{path}
 Train it, and measure it anew on as many fresh seeds as you like:
 
 ```
 {command}
 autotune replay . --repeats 3
 ```
+"""
+_PATH = """
+A controller turned knobs of this trial at the steps in `turned` of `trial.json`. Its path is in the
+schedules here, so that training needs no controller; `turned_from` is what they were before.
 """
 _PLAIN = """
 A schedule in a loop of your own, where progress runs from 0 to 1 over your training:
@@ -203,8 +223,9 @@ def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: P
     reached = told["state"] == "REACHED"
     more = "| `schedules.png` | their picture |\n" if schedules else ""
     if checkpoint is not None:
+        before = "" if not told["turned"] else ", under the schedules of `turned_from`"
         more += (
-            f"| `checkpoint/rank-N.pt` | rank N's state at step {told['checkpoint_step']}: "
+            f"| `checkpoint/rank-N.pt` | rank N's state at step {told['checkpoint_step']}{before}: "
             "`torch.load(path, weights_only=True)` |\n"
         )
     text = _README.format(
@@ -217,6 +238,7 @@ def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: P
         how=f"in {told['seconds']:.2f} s" if reached else f"not within {told['seconds']:.2f} s",
         seed=told["seed"],
         more=more,
+        path=_PATH if told["turned"] else "",
         command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",
     )
     if not schedules:

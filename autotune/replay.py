@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,6 +25,7 @@ from autotune.result import StudyResult
 from autotune.space import Fixed, SearchSpace
 from autotune.trackers.journal import decode_config, encode
 from autotune.trial import (
+    KNOBS,
     Change,
     FailurePolicy,
     Hardware,
@@ -42,7 +43,10 @@ _VERSIONS = ("autotune", "torch", "numpy", "python")
 
 @dataclass(frozen=True)
 class Exported:
-    """An export read back; `trial` has its reports without their clocks."""
+    """An export read back; `trial` has its reports without their clocks.
+
+    `turned` are the steps at which its schedules turn a knob that a controller turned in the trial.
+    """
 
     folder: Path
     study: str
@@ -53,6 +57,7 @@ class Exported:
     train: str | None
     python_path: tuple[str, ...]
     versions: Mapping[str, Any]
+    turned: frozenset[int] = frozenset()
 
 
 def read(folder: Path) -> Exported:
@@ -83,6 +88,7 @@ def read(folder: Path) -> Exported:
             train=train,
             python_path=python_path,
             versions=dict(told["versions"]),
+            turned=frozenset(made["step"] for made in told.get("turned") or ()),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = str(error).partition("\n")[0]
@@ -217,10 +223,15 @@ class Difference:
     now: float | None
 
 
-def compare(before: Trial, now: Trial) -> tuple[int, Difference | None]:
+def compare(
+    before: Trial, now: Trial, turned: Collection[int] = ()
+) -> tuple[int, Difference | None]:
     """How many milestones of two trials are the same bit for bit, and where they first differ.
 
-    Compared are the milestones that both have, in all metrics but those that measure time.
+    Compared are the milestones that both have, in all metrics but those that measure time. Not
+    compared are the knobs at the steps in `turned`: one trial reported them before its controller
+    turned them, the other as its schedules have them from there on; nor, with such steps, the
+    progress, as the other's horizon may be longer.
     """
     known = {report.step: _lasting(report.metrics) for report in before.reports}
     same = 0
@@ -228,7 +239,9 @@ def compare(before: Trial, now: Trial) -> tuple[int, Difference | None]:
         then, here = known.get(report.step, {}), _lasting(report.metrics)
         if not then:
             continue
-        for name in dict.fromkeys((*here, *then)):
+        names = dict.fromkeys((*here, *then))
+        unlike = (*KNOBS, "progress") if report.step in turned else ("progress",) if turned else ()
+        for name in [name for name in names if name not in unlike]:
             if not _equal(then.get(name), here.get(name)):
                 return same, Difference(report.step, name, then.get(name), here.get(name))
         same += 1
@@ -249,7 +262,7 @@ def document(exported: Exported, result: StudyResult) -> dict[str, Any]:
     """The outcome as one JSON document: the trial, its repeats, and how they compare."""
     trial, repeats = exported.trial, result.trials
     own = next((t for t in repeats if t.seed == trial.seed), None)
-    same, difference = compare(trial, own) if own is not None else (0, None)
+    same, difference = compare(trial, own, exported.turned) if own is not None else (0, None)
     # A repeat that did not reach the target takes longer than any that did.
     median = statistics.median([_time(t) for t in repeats]) if repeats else math.inf
     versions = record.load(result.folder)["versions"]

@@ -59,6 +59,10 @@ class Change:
     momentum: float | None = None
 
 
+KNOBS = ("lr", "batch_size", "momentum")
+"""What a `Change` turns, by the names under which trainers report them."""
+
+
 @dataclass(frozen=True)
 class Clock:
     """Where a trial's seconds went. The parts are disjoint; all are maxima over ranks.

@@ -1,14 +1,15 @@
 """A pool on a virtual clock over recorded learning curves, to test and compare what decides.
 
 Nothing trains and nothing waits: a study of many trials takes milliseconds, and the same seed gives
-the same journal.
+the same journal. Where a controller turns knobs, a generator of points stands for the run, which is
+sent the changes; it may train in earnest, as its seconds are still its own to tell.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
@@ -37,7 +38,9 @@ class Curve:
     setup_seconds: float = 0.0
 
 
-Simulate = Callable[[Config, int], Curve]
+Live = Generator[Point, Change | None, None]
+"""Gives a run's points, and is sent what a controller changes; it cannot be saved."""
+Simulate = Callable[[Config, int], Curve | Live]
 
 
 @dataclass
@@ -45,7 +48,19 @@ class _Running:
     launch: Launch
     curve: Curve
     next: int
+    live: Live | None = None
     saved: Checkpoint | None = None
+
+    def extend(self, change: Change | None) -> None:
+        """Let a live run come to its next point, if it has one."""
+        if self.live is None:
+            return
+        points = self.curve.points
+        try:
+            point = self.live.send(change) if points else next(self.live)
+        except StopIteration:
+            return
+        self.curve = replace(self.curve, points=(*points, point))
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,8 @@ class SimPool:
     """Runs `simulate(config, seed)`, the recorded curve of a configuration, on `workers` groups.
 
     Args:
-        simulate: the curve that stands for a configuration; a function of its arguments only.
+        simulate: the curve, or live run, that stands for a configuration and a seed; a function of
+            its arguments (and of what it is sent) only.
         workers: trials that run at the same time.
         eval_seconds: virtual seconds of each evaluation (counted on the `wall` clock only).
     """
@@ -82,21 +98,25 @@ class SimPool:
         return self.workers - len(self._running)
 
     def start(self, launch: Launch) -> Hardware:
-        curve = self.simulate(launch.config, launch.seed)
+        made = self.simulate(launch.config, launch.seed)
+        live = None if isinstance(made, Curve) else made
+        curve = made if isinstance(made, Curve) else Curve(())
         step = launch.checkpoint.step if launch.checkpoint else -1
         first = next((i for i, p in enumerate(curve.points) if p.step > step), len(curve.points))
-        self._running[launch.trial] = _Running(launch, curve, first)
+        self._running[launch.trial] = _Running(launch, curve, first, live)
         self._go_on(launch.trial, curve.setup_seconds)
         return Hardware(device="sim")
 
     def resume(self, trial: int, change: Change | None, save: Path | None) -> None:
         running = self._running[trial]
         running.saved = self._checkpoint(running) if save else None
-        self._go_on(trial, 0.0)
+        self._go_on(trial, 0.0, change)
 
     def stop(self, trial: int, save: Path | None) -> None:
         running = self._running[trial]
         saved = self._checkpoint(running) if save else None
+        if running.live is not None:
+            running.live.close()
         self._at(0.0, Stopped(trial, saved))
 
     def wait(self, timeout: float | None) -> Signal | None:
@@ -109,7 +129,8 @@ class SimPool:
         if isinstance(signal, _Due):
             running = self._running[signal.trial]
             report = self._report(running, signal.setup)
-            return Progress(signal.trial, report, can_save=True, saved=running.saved)
+            can_save = running.live is None
+            return Progress(signal.trial, report, can_save=can_save, saved=running.saved)
         del self._running[signal.trial]
         return signal
 
@@ -121,10 +142,14 @@ class SimPool:
 
     def close(self) -> None:
         self._agenda.clear()
+        for running in self._running.values():
+            if running.live is not None:
+                running.live.close()
         self._running.clear()
 
-    def _go_on(self, trial: int, delay: float) -> None:
+    def _go_on(self, trial: int, delay: float, change: Change | None = None) -> None:
         running = self._running[trial]
+        running.extend(change)
         points = running.curve.points
         if running.next == len(points):
             end = running.curve.end

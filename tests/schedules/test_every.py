@@ -51,6 +51,7 @@ from autotune.schedules import (
     Schedule,
     Stages,
     Step,
+    Until,
     as_schedule,
     from_json,
     scaled,
@@ -238,6 +239,9 @@ TEXTS = {
         Linear(1, 0), Constant(256), 0.5, 128
     ),
     "mirrored (cosine 1 -> 0) (low 0.85, high 0.95)": Mirrored(Cosine(1, 0), 0.85, 0.95),
+    "until (linear 64 -> 128) (edges 50% 75%, values 32 -> 512)": Until(
+        Linear(64, 128), (0.5, 0.75), (32, 512)
+    ),
     "effective (0-10%: linear 0 -> 1, 10-100%: constant 1) (momentum (constant 0.9))": Effective(
         warmed(Constant(1), 0.1), Constant(0.9)
     ),

@@ -29,6 +29,7 @@ from autotune.schedules import (
     Shape,
     Stages,
     Step,
+    Until,
     extremes,
 )
 
@@ -112,7 +113,19 @@ CASES[Mirrored] = Case(
     composed=True,
 )
 CASES[Effective] = Case(st.builds(Effective, leaves | trees, momenta), composed=True)
-made = st.one_of([CASES[kind].some for kind in (Following, Mirrored, Effective)])
+CASES[Until] = Case(
+    st.builds(
+        lambda base, stairs: Until(base, stairs.edges, stairs.values[1:]),
+        leaves | trees,
+        edges(least=1).flatmap(
+            lambda chosen: st.lists(values, min_size=len(chosen), max_size=len(chosen)).map(
+                lambda items: held(chosen, (0, *items))
+            )
+        ),
+    ),
+    composed=True,
+)
+made = st.one_of([CASES[kind].some for kind in (Following, Mirrored, Effective, Until)])
 CASES[Stages] = Case(
     st.recursive(leaves | made, lambda some: with_edges(Stages, some, 1), max_leaves=6).map(
         lambda some: some if isinstance(some, Stages) else Stages((), (some,))
@@ -133,6 +146,8 @@ def is_product(schedule: Schedule) -> bool:
         return True
     if isinstance(schedule, Stages):
         return any(map(is_product, schedule.parts))
+    if isinstance(schedule, Until):
+        return is_product(schedule.base)
     return isinstance(schedule, Mirrored) and is_product(schedule.of)
 
 
@@ -154,6 +169,8 @@ def _end_of(schedule: Any, end: int) -> float:
             return _end_of(base, end) * math.pow(_end_of(other, end) / reference, power)
         case Effective(base, momentum):
             return _end_of(base, end) * (1.0 - _end_of(momentum, end))
+        case Until(base, _, own):
+            return _end_of(base, end) if end == 0 else own[-1]
         case Mirrored(of, low, high):
             least, most = extremes(of)
             share = (_end_of(of, end) - least) / (most - least) if least < most else 1.0
