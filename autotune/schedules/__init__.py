@@ -31,7 +31,7 @@ the table of its tests.
 from __future__ import annotations
 
 from autotune.schedules.analysis import edges_of, extremes, meaning, outside, same_meaning
-from autotune.schedules.compose import Effective, Following, Mirrored, Schedule, Stages
+from autotune.schedules.compose import Effective, Following, Mirrored, Schedule, Spliced, Stages
 from autotune.schedules.curve import VERSION, Kind
 from autotune.schedules.document import from_json
 from autotune.schedules.families import (
@@ -67,6 +67,7 @@ __all__ = [
     "Polynomial",
     "Schedule",
     "Shape",
+    "Spliced",
     "Stages",
     "Step",
     "VERSION",

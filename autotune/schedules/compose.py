@@ -77,6 +77,46 @@ class Stages(Curve):
 
 
 @dataclass(frozen=True)
+class Spliced(Curve):
+    """Schedules of one and the same progress: f(x) = part i (x) from its edge on.
+
+    Unlike a stage, a part does not begin anew at its edge: it goes on as if it had held all along.
+    This is what a training has seen whose schedule was replaced under way.
+
+    >>> Spliced((0.5,), (Linear(0, 1), Linear(0, 10)))(0.5)
+    5.0
+    """
+
+    edges: tuple[float, ...]
+    parts: tuple[Schedule, ...]
+
+    def _check(self) -> None:
+        check_count(self, "parts", len(self.edges) + 1)
+
+    def _at(self, x: float) -> float:
+        return self.parts[bisect_right(self.edges, x)]._at(x)
+
+    def _corners(self) -> Iterable[float]:
+        yield from self.edges
+        for low, high, part in self._spans():
+            yield from (x for x in part._places if low < x < high)
+
+    def _spans(self) -> Iterable[tuple[float, float, Schedule]]:
+        """From where to where each part holds, and the part."""
+        knots = pairwise((0.0, *self.edges, 1.0))
+        return ((low, high, part) for (low, high), part in zip(knots, self.parts, strict=True))
+
+    def _extremes(self) -> tuple[float, float]:
+        return _sampled(self)
+
+    def _scaled(self, factor: float) -> Self:
+        return replace(self, parts=tuple(part._scaled(factor) for part in self.parts))
+
+    def _text(self) -> str:
+        return ", ".join(f"{span(low, high)} of ({part})" for low, high, part in self._spans())
+
+
+@dataclass(frozen=True)
 class Following(Curve):
     """f(x) = base(x) (other(x) / reference)^power: `base`, whenever `other` is the `reference`.
 
@@ -207,6 +247,7 @@ Schedule = (
     | WSD
     | Piecewise
     | Stages
+    | Spliced
     | Following
     | Mirrored
     | Effective
