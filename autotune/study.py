@@ -52,8 +52,9 @@ def run(
             `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `none`, a function (see `autotune.pruners`), or its name as `module:function`.
-        controller: turns knobs of running trials: (trial, others, target) -> Change | None; a
-            function or its name as `module:function`.
+        controller: turns knobs of running trials, or forks them: `pbt`, `pb2` (see
+            `autotune.controllers`), a function (trial, others, target) -> Change | Fork | None, or
+            its name as `module:function`.
         out: the study folder; `studies/NAME` by default.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
@@ -75,7 +76,8 @@ def run(
     _check(experiment, trials, time_limit, seed)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
-    plan = Plan(experiment, trials, time_limit, seed, *_deciding(pruner, controller), tuple(seeds))
+    deciding = _deciding(pruner, controller, experiment, seed)
+    plan = Plan(experiment, trials, time_limit, seed, *deciding, tuple(seeds))
     asker = _make_sampler(sampler, plan)
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
@@ -142,8 +144,21 @@ def _found(part: Any, what: str) -> Any:
     return part
 
 
-def _deciding(pruner: Any, controller: Any) -> tuple[Pruner, Controller | None]:
-    return make_pruner(_found(pruner, "pruner")), _found(controller, "controller")
+def _deciding(
+    pruner: Any, controller: Any, experiment: Experiment, seed: int
+) -> tuple[Pruner, Controller | None]:
+    decides = make_pruner(_found(pruner, "pruner"))
+    if isinstance(controller, str) and controller in ("pbt", "pb2"):
+        return decides, _population(controller, experiment, seed)
+    return decides, _found(controller, "controller")
+
+
+def _population(name: str, experiment: Experiment, seed: int) -> Controller:
+    from autotune.controllers.pb2 import pb2
+    from autotune.controllers.population import pbt
+
+    make = pb2 if name == "pb2" else pbt
+    return make(experiment.space, experiment.target, seed=seed)
 
 
 def _named(**parts: Any) -> dict[str, str | None]:

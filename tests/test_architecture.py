@@ -23,6 +23,7 @@ LEVELS = {
     "reporting": 2,
     "standing": 2,
     "experiment": 4,
+    "lineage": 2,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),
     "result": 7,

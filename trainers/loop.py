@@ -150,6 +150,7 @@ class Loop(Generic[S]):
         metrics = {
             "val_accuracy": right / count,
             "val_loss": loss / count,
+            "progress": progress,
             "lr": self._knobs.lr(progress),
             "momentum": self._knobs.momentum(progress),
             "batch_size": float(batch_size),

@@ -1,0 +1,1 @@
+"""Controllers: `(trial, others, target)` to a `Change` of knobs, a `Fork`, or None."""
