@@ -393,7 +393,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best, for now), asha, hyperband, "
                           "bottom_at_same_time, none, or module:function"}),
-            ("--controller", {"metavar": "NAME", "help": "pbt, pb2, module:function or file.py:function"}),
+            ("--controller", {"metavar": "NAME",
+                              "help": "pbt, pb2, module:function or file.py:function"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
             *_WHERE,

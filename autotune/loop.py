@@ -7,8 +7,9 @@ told to go on or to stop. What has ended is in `trials`, which the next suggesti
 
 The path of one fork: at a milestone of trial 5 the controller says `Fork(3, params)`. Trial 3's
 last checkpoint is copied for trial 9, the next number. `Suggested(9, origin=...)` is written down,
-which also says that trial 5 ends `exploited`. Trial 5's group is told to stop and, idle again, takes
-the first trial that waits for one: trial 9, which starts from its checkpoint as after a lost worker.
+which also says that trial 5 ends `exploited`. Trial 5's group is told to stop and, idle again,
+takes the first trial that waits for one: trial 9, which starts from its checkpoint as a trial does
+that has lost a worker.
 """
 
 from __future__ import annotations
@@ -359,6 +360,10 @@ class Loop:
         self.pool.stop(number, self.checkpoint_path(trial) if keep and signal.can_save else None)
 
     def go_on(self, trial: Trial, can_save: bool) -> None:
+        if not can_save and math.isfinite(self.forks_every):
+            raise UserError(
+                "the controller forks trials, but the trainer's milestones have no state"
+            )
         decision: Change | Fork | None = None
         if self.plan.controller is not None:
             others = self.others(trial)
@@ -378,9 +383,16 @@ class Loop:
         since = now.seconds("train") - saved.seconds("train")
         if since >= self.plan.experiment.failure.checkpoint_interval:
             return True
-        every: float = getattr(self.plan.controller, "checkpoint_interval", math.inf)
-        clock = self.target.clock
+        if trial.kind != "trial" or len(self.trials) >= self.plan.trials:  # nothing to fork
+            return False
+        every, clock = self.forks_every, self.target.clock
         return now.seconds(clock) // every > saved.seconds(clock) // every
+
+    @property
+    def forks_every(self) -> float:
+        """Seconds between checkpoints that the controller wants to fork from; infinite for none."""
+        every: float = getattr(self.plan.controller, "checkpoint_interval", math.inf)
+        return every
 
     def fork(self, trial: Trial, fork: Fork) -> bool:
         """Let the trial's group go on from another's checkpoint as a new trial, if one is left.

@@ -154,11 +154,15 @@ def _deciding(
 
 
 def _population(name: str, experiment: Experiment, seed: int) -> Controller:
-    from autotune.controllers.pb2 import pb2
+    if experiment.scaling.max_concurrent_trials == 1:
+        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
+    if name == "pb2":
+        from autotune.controllers.pb2 import pb2
+
+        return pb2(experiment.space, experiment.target, seed=seed)
     from autotune.controllers.population import pbt
 
-    make = pb2 if name == "pb2" else pbt
-    return make(experiment.space, experiment.target, seed=seed)
+    return pbt(experiment.space, experiment.target, seed=seed)
 
 
 def _named(**parts: Any) -> dict[str, str | None]:

@@ -36,9 +36,9 @@ from autotune.trial import Params, State, Target, Trial
 Array = NDArray[np.float64]
 
 _LEAST = 3  # gains, before which numbers move by chance
-_MOST = 160  # gains that are modelled, the newest
-_LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)  # of the box's side, times the root of the dimensions
-_FORGETTING = (0.0, 0.05, 0.2, 0.5)  # per look
+_MOST = 128  # gains that are modelled, the newest
+_LENGTHS = (0.1, 0.2, 0.4, 0.8)  # of the box's side, times the root of the dimensions
+_FORGETTING = (0.0, 0.1, 0.4)  # per look
 _NOISES = (0.01, 0.1, 0.5)  # of the gains' variance
 _ANYWHERE, _NEAR = 512, 256  # candidates in the box, and around the best so far
 _WIDTHS = (0.1, 0.03, 0.01)
@@ -186,21 +186,21 @@ class Model:
         """The model once points were tried whose gains are not known yet: only surer of them."""
         mean, _ = self.predict(time, knobs)
         known = self.factor @ (self.factor.T @ self.weights)
-        return _made(
-            np.append(self.time, np.full(len(knobs), time)),
-            np.vstack([self.knobs, knobs]),
-            np.append(known, mean),
-            (self.length, self.forgetting, self.noise),
-        )[0]
+        times = np.append(self.time, np.full(len(knobs), time))
+        all_knobs = np.vstack([self.knobs, knobs])
+        covariance = kernel(*2 * (times, all_knobs), self.length, self.forgetting)
+        settings = self.length, self.forgetting, self.noise
+        return _made(times, all_knobs, np.append(known, mean), settings, covariance)[0]
 
 
 def kernel(
     time: Array, knobs: Array, times: Array, others: Array, length: float, forgetting: float
 ) -> Array:
     """exp(-|x - y|^2 / 2 l^2) (1 - forgetting)^(|t - s| / 2), between all of both."""
-    squares = ((knobs[:, None, :] - others[None, :, :]) ** 2).sum(-1)
+    squares = (knobs**2).sum(1)[:, None] + (others**2).sum(1)[None, :] - 2.0 * knobs @ others.T
     apart = np.abs(time[:, None] - times[None, :])
-    found: Array = np.exp(-0.5 * squares / length**2) * (1.0 - forgetting) ** (apart / 2)
+    fading = 0.5 * math.log1p(-forgetting) * apart
+    found: Array = np.exp(fading - 0.5 * np.maximum(squares, 0.0) / length**2)
     return found
 
 
@@ -209,21 +209,29 @@ def fit(seen: Gains) -> Model:
     spread = float(seen.gain.std())
     standard = (seen.gain - seen.gain.mean()) / (spread if spread > 0 else 1.0)
     root = math.sqrt(seen.knobs.shape[1])
-    grid = product((root * length for length in _LENGTHS), _FORGETTING, _NOISES)
-    made = [_made(seen.time, seen.knobs, standard, settings) for settings in grid]
+    lengths = [root * length for length in _LENGTHS]
+    made = [
+        _made(seen.time, seen.knobs, standard, (length, forgetting, noise), covariance)
+        for length, forgetting in product(lengths, _FORGETTING)
+        for covariance in [kernel(*2 * (seen.time, seen.knobs), length, forgetting)]
+        for noise in _NOISES
+    ]
     return max(made, key=lambda pair: pair[1])[0]
 
 
 def _made(
-    time: Array, knobs: Array, gain: Array, settings: tuple[float, float, float]
+    time: Array,
+    knobs: Array,
+    gain: Array,
+    settings: tuple[float, float, float],
+    covariance: Array,
 ) -> tuple[Model, float]:
     """A model, and the logarithm of its likelihood but for a constant."""
-    length, forgetting, noise = settings
-    covariance = kernel(time, knobs, time, knobs, length, forgetting) + noise * np.eye(len(time))
-    factor = cholesky(covariance, lower=True)
-    weights = cho_solve((factor, True), gain)
+    noisy = covariance + settings[2] * np.eye(len(time))
+    factor = cholesky(noisy, lower=True, check_finite=False)
+    weights = cho_solve((factor, True), gain, check_finite=False)
     likelihood = -0.5 * float(gain @ weights) - float(np.log(np.diag(factor)).sum())
-    return Model(time, knobs, length, forgetting, noise, factor, weights), likelihood
+    return Model(time, knobs, *settings, factor, weights), likelihood
 
 
 def highest(

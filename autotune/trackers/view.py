@@ -114,7 +114,12 @@ def status(trial: Trial) -> str:
 
 def tags(trial: Trial) -> dict[str, str]:
     """The tags of the trial's run."""
+    forked = {}
+    if trial.origin is not None:
+        forked["autotune.parent"] = str(trial.origin.parent)
+        forked["autotune.parent_step"] = str(trial.origin.checkpoint.step)
     return {
+        **forked,
         "autotune.kind": trial.kind,
         "autotune.trial": str(trial.number),
         "autotune.state": str(trial.state),
