@@ -181,6 +181,8 @@ def _export_trial(options: argparse.Namespace) -> int:
         return UNREACHED
     told = export.export(options.folder, trial, options.to)
     _say(f"wrote trial {trial.number} to {options.to}")
+    if told["lineage_fault"]:
+        _say(f"it is a fork, and a replay trains its last part only: {told['lineage_fault']}")
     if told["train"] is None:
         _say('its trainer has no name to be found by: set "train" in its trial.json')
     return DONE

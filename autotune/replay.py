@@ -24,6 +24,7 @@ from autotune.loop import trial_seed
 from autotune.result import StudyResult
 from autotune.space import Fixed, SearchSpace
 from autotune.trackers.journal import decode_config, encode
+from autotune.trackers.view import KNOBS
 from autotune.trial import (
     Change,
     FailurePolicy,
@@ -53,6 +54,7 @@ class Exported:
     train: str | None
     python_path: tuple[str, ...]
     versions: Mapping[str, Any]
+    forks: tuple[int, ...] = ()
 
 
 def read(folder: Path) -> Exported:
@@ -83,6 +85,7 @@ def read(folder: Path) -> Exported:
             train=train,
             python_path=python_path,
             versions=dict(told["versions"]),
+            forks=tuple(int(part["from_step"]) for part in told.get("lineage", ())[1:]),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = str(error).partition("\n")[0]
@@ -217,17 +220,21 @@ class Difference:
     now: float | None
 
 
-def compare(before: Trial, now: Trial) -> tuple[int, Difference | None]:
+def compare(before: Trial, now: Trial, forks: Sequence[int] = ()) -> tuple[int, Difference | None]:
     """How many milestones of two trials are the same bit for bit, and where they first differ.
 
-    Compared are the milestones that both have, in all metrics but those that measure time.
+    Compared are the milestones that both have, in all metrics but those that measure time. Where
+    `before` was forked, its parent's knobs were reported and not its own: they are left out there.
     """
-    known = {report.step: _lasting(report.metrics) for report in before.reports}
+    knobs = {*before.config, *KNOBS}
+    known = {r.step: _lasting(r.metrics) for r in before.reports if r.metrics}
     same = 0
     for report in now.reports:
         then, here = known.get(report.step, {}), _lasting(report.metrics)
         if not then:
             continue
+        if report.step in forks:
+            then, here = ({k: v for k, v in m.items() if k not in knobs} for m in (then, here))
         for name in dict.fromkeys((*here, *then)):
             if not _equal(then.get(name), here.get(name)):
                 return same, Difference(report.step, name, then.get(name), here.get(name))
@@ -249,7 +256,7 @@ def document(exported: Exported, result: StudyResult) -> dict[str, Any]:
     """The outcome as one JSON document: the trial, its repeats, and how they compare."""
     trial, repeats = exported.trial, result.trials
     own = next((t for t in repeats if t.seed == trial.seed), None)
-    same, difference = compare(trial, own) if own is not None else (0, None)
+    same, difference = compare(trial, own, exported.forks) if own is not None else (0, None)
     # A repeat that did not reach the target takes longer than any that did.
     median = statistics.median([_time(t) for t in repeats]) if repeats else math.inf
     versions = record.load(result.folder)["versions"]
