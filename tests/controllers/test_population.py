@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,8 +12,8 @@ import populations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from populations import LIMIT, SPACE, study, trained
-from sims import METRIC, memory
+from populations import FOUR, LIMIT, SPACE, TARGET, curve, running, study, trained
+from sims import memory
 
 import autotune as at
 from autotune import record
@@ -40,32 +40,12 @@ from autotune.trial import (
     fold,
 )
 
-TARGET = Target(METRIC, 1.0, limit=10)
 RULE = pbt(SPACE, TARGET, interval=1.0)
-
-
-def curve(values: Iterable[float], every: float = 0.5) -> tuple[Report, ...]:
-    return tuple(
-        Report(i * 10, i * every, {METRIC: v}, Clock(train=i * every))
-        for i, v in enumerate(values, 1)
-    )
-
-
-def running(number: int, values: Iterable[float], saved: float = 1.0, **more: Any) -> Trial:
-    """A trial with a report every half second, and a checkpoint at `saved` seconds."""
-    reports = curve(values)
-    kept = Checkpoint(round(20 * saved), f"sim:{number}", Clock(train=saved)) if saved else None
-    point = {"lr": 0.01 * (number + 1), "width": 2}
-    made = Trial(number, dict(point), point, reports=reports, checkpoint=kept, attempts=1)
-    return replace(made, seconds=reports[-1].seconds if reports else 0.0, **more)
 
 
 def decided(trials: list[Trial], number: int, rule: Population = RULE) -> Fork | None:
     others = [t for t in trials if t.number != number]
     return rule(trials[number], others, TARGET)
-
-
-FOUR = [running(n, [0.1 * n, 0.1 * n + 0.05]) for n in range(4)]
 
 
 # --- exploit ------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ trial that goes on from its own checkpoint follows its own curve.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sims import METRIC, toy_train
 import autotune as at
 from autotune.pools.sim import Curve, Point, SimPool
 from autotune.space import Float, Int, SearchSpace
+from autotune.trial import Checkpoint, Clock, Report, Target, Trial
 
 SPACE = SearchSpace({"lr": Float(1e-3, 1.0, log=True), "width": Int(1, 4)})
 LIMIT = 40.0
@@ -52,3 +54,27 @@ def study(folder: Path, trials: int, *, workers: int = 6, **options: Any) -> at.
     asked = {"sampler": "random", "controller": "pbt", "tracking_uri": "off", **options}
     made = asked.pop("experiment", None) or experiment()
     return at.run(made, trials=trials, out=folder, pool=pool, **asked)
+
+
+# --- trials by hand -------------------------------------------------------------------------------
+
+TARGET = Target(METRIC, 1.0, limit=10)
+
+
+def curve(values: Iterable[float], every: float = 0.5) -> tuple[Report, ...]:
+    return tuple(
+        Report(i * 10, i * every, {METRIC: v}, Clock(train=i * every))
+        for i, v in enumerate(values, 1)
+    )
+
+
+def running(number: int, values: Iterable[float], saved: float = 1.0, **more: Any) -> Trial:
+    """A trial with a report every half second, and a checkpoint at `saved` seconds."""
+    reports = curve(values)
+    kept = Checkpoint(round(20 * saved), f"sim:{number}", Clock(train=saved)) if saved else None
+    point = {"lr": 0.01 * (number + 1), "width": 2}
+    made = Trial(number, dict(point), point, reports=reports, checkpoint=kept, attempts=1)
+    return replace(made, seconds=reports[-1].seconds if reports else 0.0, **more)
+
+
+FOUR = [running(n, [0.1 * n, 0.1 * n + 0.05]) for n in range(4)]
