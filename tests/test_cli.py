@@ -81,7 +81,7 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--sampler", "tpee"], "did you mean 'tpe'?"),
     (["run", f"{RECIPES}:good", "--sampler", "optuna.samplers.TPESampler(sed=1)"], "'seed'"),
     (["run", f"{RECIPES}:good", "--pruner", "hyperbnd"], "unknown pruner 'hyperbnd'"),
-    (["run", f"{RECIPES}:good", "--controller", "pbt"], "controller 'pbt' must be"),
+    (["run", f"{RECIPES}:good", "--controller", "pbt"], "has nothing to explore"),
     (["run", f"{RECIPES}:good", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["run", f"{RECIPES}:good", "--out", "/proc/nowhere"], "cannot write the study folder"),
     (["status", "."], "is not a study folder"),

@@ -150,11 +150,11 @@ class Loop(Generic[S]):
         metrics = {
             "val_accuracy": right / count,
             "val_loss": loss / count,
-            "progress": progress,
             "lr": self._knobs.lr(progress),
             "momentum": self._knobs.momentum(progress),
             "batch_size": float(batch_size),
             self._task.size_key: float(size),
+            "progress": self._seen / self._horizon,
         }
         if self._trained:
             metrics["train_loss"] = trained / self._trained
