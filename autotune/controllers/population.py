@@ -139,15 +139,14 @@ class Population:
 
     def _ranked(self, peers: Sequence[Trial], target: Target, look: int) -> list[Trial]:
         """The population at the look, the nearest to the target first."""
-        gaps: dict[int, float] = {}
-        for trial in peers:
-            curve = Curve(trial, target)
-            lives = trial.state is State.RUNNING or trial.reason == "exploited"
-            by_itself = born(trial, self.interval) < look <= curve.until / self.interval
-            if lives and by_itself:
-                gaps[trial.number] = curve.at(look * self.interval)
-        there = [t for t in peers if t.number in gaps]
-        return sorted(there, key=lambda t: (gaps[t.number], t.number))
+        there = [
+            t
+            for t in peers
+            if (t.state is State.RUNNING or t.reason == "exploited")
+            and born(t, self.interval) < look <= t.seconds / self.interval
+        ]
+        at = look * self.interval
+        return sorted(there, key=lambda t: (Curve(t, target).at(at), t.number))
 
     def _better(
         self, trial: Trial, ranked: Sequence[Trial], target: Target, look: int
