@@ -41,7 +41,10 @@ _TRIES = 20  # draws until the constraints hold
 
 @dataclass(frozen=True)
 class Situation:
-    """What an exploration knows: whose knobs are to be changed, and when, and all trials."""
+    """What an exploration knows: whose knobs are to be changed, and when.
+
+    `trials` are those of the search on hardware like the parent's, running and ended ones.
+    """
 
     parent: Trial
     trials: Sequence[Trial]
@@ -116,7 +119,7 @@ class Population:
         random = Random(f"{self.seed}/{trial.number}/{look}")
         if not best:
             return None
-        situation = Situation(random.choice(best), trials, target, self.interval, look)
+        situation = Situation(random.choice(best), peers, target, self.interval, look)
         point = self._explored(situation, random)
         return Fork(situation.parent.number, point) if point is not None else None
 

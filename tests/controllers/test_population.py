@@ -16,7 +16,7 @@ from populations import FOUR, LIMIT, SPACE, TARGET, curve, running, study, train
 from sims import memory
 
 import autotune as at
-from autotune import record
+from autotune import cli, record
 from autotune.controllers.pb2 import pb2
 from autotune.controllers.population import KNOBS, Population, born, moved, pbt, whole
 from autotune.lineage import as_one, copied, descent, origin
@@ -294,6 +294,23 @@ def test_forks_count_as_trials_and_end_with_them(fast_path: Path) -> None:
     assert sum(t.origin is not None for t in result.trials) == 2
     assert sum(t.reason == "exploited" for t in result.trials) == 2
     check_lineage(fast_path, result)
+
+
+def test_a_person_sees_where_the_best_comes_from(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = study(fast_path, 40).best
+    assert best is not None
+    assert best.origin is not None
+    came = f"from trial {best.origin.parent} at step {best.origin.checkpoint.step}"
+    assert cli.main(["status", str(fast_path)]) == 0
+    assert f"best: trial {best.number} {came}" in capsys.readouterr().out
+    assert cli.main(["best", str(fast_path)]) == 0
+    assert f"trial {best.number} {came}: {best.seconds:.2f} s" in capsys.readouterr().out
+    assert cli.main(["export", str(fast_path), "--to", str(fast_path / "out")]) == 0
+    said = capsys.readouterr().err
+    assert "a replay trains its last part only: the trainer does not report its progress" in said
+    assert "cannot be written as one" in (fast_path / "out" / "README.md").read_text()
 
 
 def test_one_trial_at_a_time_is_no_population(fast_path: Path) -> None:
