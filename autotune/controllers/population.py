@@ -33,6 +33,7 @@ its knobs can change when it goes on from a checkpoint. Never what shapes the mo
 its optimizer.
 """
 _LOOKS = 10  # in the target's limit
+_NEAR = 2  # intervals after the look, in which what is copied was saved: a fork leaps no further
 _RESAMPLED = 0.25  # the probability with which a knob is drawn anew
 _DOWN, _UP = 0.8, 1.2  # else a number searched by its logarithm is multiplied by one of these
 _STEP = 0.1  # and another moves by this share of its range
@@ -165,7 +166,7 @@ class Population:
             for t in ranked[:count]
             if t.state is State.RUNNING
             and t.point is not None
-            and t.saved_clock.seconds(target.clock) >= at
+            and 0 <= t.saved_clock.seconds(target.clock) - at < _NEAR * self.interval
             and Curve(t, target).at(at) < gap
         ]
 

@@ -74,6 +74,7 @@ def test_of_eight_trials_two_give_way_to_two() -> None:
         [running(1, [])],
         [running(1, [0.5, 0.5], saved=0)],
         [running(1, [0.5, 0.5], saved=0.9)],
+        [running(1, [0.5] * 8, saved=3.0)],
         [running(1, [0.5, 0.5], state=State.REACHED)],
         [running(1, [0.5, 0.5], kind="baseline")],
         [running(1, [0.1, 0.1])],
@@ -82,8 +83,8 @@ def test_of_eight_trials_two_give_way_to_two() -> None:
         [],
     ],
     ids=[
-        *("coming", "beginning", "unsaved", "saved before", "ended", "baseline", "equal"),
-        *("outside the space", "other hardware", "alone"),
+        *("coming", "beginning", "unsaved", "saved before", "saved long after", "ended"),
+        *("baseline", "equal", "outside the space", "other hardware", "alone"),
     ],
 )
 def test_nothing_is_forked_without_a_better_one_to_copy(others: list[Trial]) -> None:
