@@ -10,12 +10,12 @@ import toys
 import autotune as at
 from autotune.controllers.population import pbt
 
-TRIALS = 10
+TRIALS = 12
 
 
 def main(folder: Path, address: str) -> None:
     space = at.SearchSpace({"rate": at.Float(0.4, 1.0), "nap": at.Fixed(0.02)})
-    target = at.Target(toys.METRIC, 99.0, limit=1.2)
+    target = at.Target(toys.METRIC, 99.0, limit=1.5)
     made = at.Experiment(
         "population", toys.toy, space, target, scaling=at.Scaling(max_concurrent_trials=2)
     )
@@ -24,7 +24,7 @@ def main(folder: Path, address: str) -> None:
         trials=TRIALS,
         out=folder,
         sampler="random",
-        controller=pbt(space, target, interval=0.2, knobs=["rate"]),
+        controller=pbt(space, target, interval=0.3, knobs=["rate"]),
         tracking_uri="off",
         ray_address=address,
     )
