@@ -43,7 +43,17 @@ if TYPE_CHECKING:
         SearchSpace,
     )
     from autotune.study import run
-    from autotune.trial import Change, FailurePolicy, Milestone, Report, State, Stop, Target, Trial
+    from autotune.trial import (
+        Change,
+        FailurePolicy,
+        Fork,
+        Milestone,
+        Report,
+        State,
+        Stop,
+        Target,
+        Trial,
+    )
 
 _WHERE = {
     "autotune.errors": ("StudyError", "UserError"),
@@ -60,7 +70,8 @@ _WHERE = {
     ),
     "autotune.study": ("run",),
     "autotune.trial": (
-        "Change", "FailurePolicy", "Milestone", "Report", "State", "Stop", "Target", "Trial",
+        "Change", "FailurePolicy", "Fork", "Milestone", "Report", "State", "Stop", "Target",
+        "Trial",
     ),
 }  # fmt: skip
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
@@ -78,6 +89,7 @@ __all__ = [
     "Fixed",
     "Float",
     "Following",
+    "Fork",
     "Int",
     "InverseSqrt",
     "Linear",

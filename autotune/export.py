@@ -15,6 +15,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -22,9 +23,10 @@ from typing import Any
 
 from autotune import record
 from autotune.errors import UserError
+from autotune.lineage import Stretch, as_one, descent
 from autotune.openloop import open_loop
 from autotune.recipes import is_recipe_file
-from autotune.result import StudyResult
+from autotune.result import StudyResult, read
 from autotune.trackers.journal import encode
 from autotune.trackers.view import document, schedules_of
 from autotune.trial import Trial
@@ -58,12 +60,25 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     Returns:
         What `trial.json` says.
 
+    A fork is written as its whole line of descent: one configuration that trains it from scratch.
+
     Raises:
         UserError: `out` holds something already, or cannot be written.
     """
     out = out.resolve()
     checkpoint = saved(folder, trial)
-    told = facts(record.load(folder), trial)
+    held = record.load(folder)
+    line: tuple[Stretch, ...] = ()
+    fault = ""
+    if trial.origin is not None:
+        line, fault = _descent(folder, trial)
+        trial = trial if fault else replace(trial, config=as_one(line))
+    told = facts(held, trial)
+    told["lineage"] = [
+        {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
+        for s in line
+    ]
+    told["lineage_fault"] = fault
     told["checkpoint_step"] = trial.checkpoint.step if trial.checkpoint and checkpoint else None
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -78,6 +93,16 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from None
     return told
+
+
+def _descent(folder: Path, trial: Trial) -> tuple[tuple[Stretch, ...], str]:
+    """The trial's line of descent, and why it cannot be written as one configuration, if so."""
+    line = descent(trial, read(folder, record.target(folder)).trials)
+    try:
+        as_one(line)
+    except ValueError as error:
+        return line, str(error)
+    return line, ""
 
 
 def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: Path | None) -> None:
@@ -241,9 +266,27 @@ def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: P
         path=_PATH if told["turned"] else "",
         command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",
     )
+    text += _descended(told["lineage"], told["lineage_fault"])
     if not schedules:
         return text
     return text + _plain_use(schedules)
+
+
+def _descended(lineage: list[dict[str, Any]], fault: str) -> str:
+    """What a fork's export is, in words; empty for a trial from scratch."""
+    if not lineage:
+        return ""
+    steps = ", ".join(f"trial {part['trial']} from step {part['from_step']}" for part in lineage)
+    if fault:
+        return (
+            f"\nThe trial is a fork ({steps}). What it descends from cannot be written as one "
+            f"configuration: {fault}. `config.json` is its own, from its fork on; `lineage` in "
+            "`trial.json` has all of them.\n"
+        )
+    return (
+        f"\nThe trial is a fork ({steps}). `config.json` is the whole line of descent, in "
+        "which what changed at a fork is a schedule: trained from scratch, it repeats the line.\n"
+    )
 
 
 def _plain_use(schedules: Mapping[str, Any]) -> str:

@@ -15,9 +15,11 @@ from typing import Any
 
 from autotune.schedules import (
     Constant,
+    Effective,
     Following,
     Piecewise,
     Schedule,
+    Spliced,
     Until,
     as_schedule,
     compressed,
@@ -68,6 +70,8 @@ def _turned(
             name = next((name for name in names if name in made), knob)
             old = as_schedule(made[name])
             made[name] = _until(old, steps)
+            if isinstance(lr, Spliced) and any(_follows_another(part, old) for part in lr.parts):
+                raise ValueError("a part of a line of descent follows a knob of its own")
             lr = substituted(lr, old, made[name])
     factors, product = [], 1.0
     for at, change in path:
@@ -78,6 +82,15 @@ def _turned(
     elif lr != as_schedule(made["lr"]):
         made["lr"] = lr
     return made
+
+
+def _follows_another(schedule: Schedule, old: Schedule) -> bool:
+    """Whether it follows, or makes up for, something else than `old`."""
+    if isinstance(schedule, Following):
+        return schedule.other != old or _follows_another(schedule.base, old)
+    if isinstance(schedule, Effective):
+        return schedule.momentum != old or _follows_another(schedule.base, old)
+    return False
 
 
 def _compressed(value: Any, times: float) -> Any:

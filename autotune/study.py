@@ -58,9 +58,9 @@ def run(
             `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `none`, a function (see `autotune.pruners`), or its name as `module:function`.
-        controller: turns knobs of running trials: `policy`, `regulator`, either with keyword
-            arguments (see `autotune.controllers`), a function (trial, others, target) ->
-            Change | None, or its name as `module:function`.
+        controller: turns knobs of running trials, or forks them: `policy`, `regulator`, either with
+            keyword arguments, `pbt`, `pb2` (see `autotune.controllers`), a function
+            (trial, others, target) -> Change | Fork | None, or its name as `module:function`.
         out: the study folder; `studies/NAME` by default.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
@@ -86,7 +86,7 @@ def run(
     _check(experiment, trials, time_limit, seed)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
-    turning = _controller(controller, experiment)
+    turning = _controller(controller, experiment, seed)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     start = _start(start_from, folder, sampler, turning)
     turning = _begun(turning, experiment, start)
@@ -156,11 +156,15 @@ def _pruner(pruner: str | Pruner) -> Pruner:
     return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
 
 
-def _controller(controller: str | Controller | None, experiment: Experiment) -> Controller | None:
+def _controller(
+    controller: str | Controller | None, experiment: Experiment, seed: int
+) -> Controller | None:
     if controller is None or controller == "none":
         return None
-    from autotune.controllers import is_named, make_controller
+    from autotune.controllers import POPULATIONS, is_named, make_controller
 
+    if isinstance(controller, str) and controller in POPULATIONS:
+        return _population(controller, experiment, seed)
     if isinstance(controller, str) and not is_named(controller):
         controller = recipes.find(controller, "controller")
     return make_controller(controller, experiment.knobs)
@@ -194,6 +198,18 @@ def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
     return saving
 
 
+def _population(name: str, experiment: Experiment, seed: int) -> Controller:
+    if experiment.scaling.max_concurrent_trials == 1:
+        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
+    if name == "pb2":
+        from autotune.controllers.pb2 import pb2
+
+        return pb2(experiment.space, experiment.target, seed=seed)
+    from autotune.controllers.population import pbt
+
+    return pbt(experiment.space, experiment.target, seed=seed)
+
+
 def _named(**parts: Any) -> dict[str, str | None]:
     """What `experiment.json` says of a sampler, pruner or controller."""
     return {
@@ -215,8 +231,8 @@ def _start(
     takes = sampler in policies.NAMES, goes_on(controller)
     if not any(takes):
         raise UserError(
-            f"start_from (--from) {str(start_from)!r} needs sampler 'policy' or controller 'policy' "
-            f"but got sampler {_named(sampler=sampler)['sampler']!r} and no such controller"
+            f"start_from (--from) {str(start_from)!r} needs sampler or controller 'policy' but got "
+            f"sampler {_named(sampler=sampler)['sampler']!r} and no such controller"
         )
     return warm_start.found(Path(start_from), folder, *takes)
 

@@ -24,6 +24,7 @@ LEVELS = {
     "standing": 2,
     "experiment": 4,
     "encoding": 4,
+    "lineage": 2,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),
     "result": 7,

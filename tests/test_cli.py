@@ -84,6 +84,7 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--controller", "polcy"], "did you mean 'policy'?"),
     (["run", f"{RECIPES}:good", "--controller", "mine.py:f"], "'mine.py' does not exist"),
     (["run", f"{RECIPES}:good", "--controller", "policy", "--from", "."], "no controller.json"),
+    (["run", f"{RECIPES}:good", "--controller", "pbt"], "has nothing to explore"),
     (["run", f"{RECIPES}:good", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["run", f"{RECIPES}:good", "--out", "/proc/nowhere"], "cannot write the study folder"),
     (["status", "."], "is not a study folder"),

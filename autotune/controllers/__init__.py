@@ -1,7 +1,8 @@
-"""What turns knobs of running trials: `(trial, others, target) -> Change | None`.
+"""What turns knobs of running trials, or forks them: (trial, others, target) to Change or Fork.
 
 A controller is a function of frozen trials, called at each milestone of a running trial. What it
-decides is written down as the trial's changes before the ranks act on it.
+decides, if anything, is written down before the ranks act on it: as the trial's changes, or as a
+new trial's origin.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 from autotune.controllers.policy import Linear, policy, regulator
 from autotune.controllers.saved import Saved, read
 from autotune.errors import UserError, unknown
-from autotune.trial import Change, Target, Trial
+from autotune.trial import Change, Fork, Target, Trial
 
 __all__ = [
     "CONTROLLERS",
+    "POPULATIONS",
     "Controller",
     "goes_on",
     "is_named",
@@ -28,9 +30,11 @@ __all__ = [
     "regulator",
 ]
 
-Controller = Callable[[Trial, Sequence[Trial], Target], Change | None]
+Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
 CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulator": regulator}
-"""Every controller by name; each takes its settings by keyword."""
+"""Every controller of knobs by name; each takes its settings by keyword."""
+POPULATIONS = ("pb2", "pbt")
+"""Controllers that fork, by name: they are made from an experiment, by `autotune.run`."""
 
 
 def is_named(text: str) -> bool:
@@ -86,6 +90,11 @@ def _named(text: str) -> Controller:
     except SyntaxError:
         raise UserError(_unknown(text)) from None
     name = ast.unparse(call.func if isinstance(call, ast.Call) else call)
+    if name in POPULATIONS:
+        raise UserError(
+            f"controller {text!r}: {name} takes settings from Python only; name the object that "
+            "has them: --controller file.py:object"
+        )
     if name not in CONTROLLERS:
         raise UserError(_unknown(name))
     keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
@@ -109,4 +118,4 @@ def _keywords(call: ast.Call, text: str) -> dict[str, Any]:
 
 
 def _unknown(name: str) -> str:
-    return unknown("controller", name, (*CONTROLLERS, "none", "module:function"))
+    return unknown("controller", name, (*CONTROLLERS, *POPULATIONS, "none", "module:function"))

@@ -8,9 +8,11 @@ sent the changes; it may train in earnest, as its seconds are still its own to t
 from __future__ import annotations
 
 import heapq
+import json
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
 from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Metrics, Report
@@ -41,12 +43,14 @@ class Curve:
 Live = Generator[Point, Change | None, None]
 """Gives a run's points, and is sent what a controller changes; it cannot be saved."""
 Simulate = Callable[[Config, int], Curve | Live]
+GoOn = Callable[[Config, int, Point], Curve]
 
 
 @dataclass
 class _Running:
     launch: Launch
     curve: Curve
+    first: int
     next: int
     live: Live | None = None
     saved: Checkpoint | None = None
@@ -80,12 +84,16 @@ class SimPool:
             its arguments (and of what it is sent) only.
         workers: trials that run at the same time.
         eval_seconds: virtual seconds of each evaluation (counted on the `wall` clock only).
+        go_on: for trials that go on from another's checkpoint: the curve of a configuration from
+            the point at which the checkpoint was made, which is the curve's first. Without it a
+            trial goes on along its own configuration's curve.
     """
 
     simulate: Simulate
     workers: int = 8
     eval_seconds: float = 0.0
     realtime: bool = False
+    go_on: GoOn | None = None
     _now: float = 0.0
     _running: dict[int, _Running] = field(default_factory=dict)
     _agenda: list[tuple[float, int, Signal | _Due]] = field(default_factory=list)
@@ -98,12 +106,16 @@ class SimPool:
         return self.workers - len(self._running)
 
     def start(self, launch: Launch) -> Hardware:
-        made = self.simulate(launch.config, launch.seed)
+        made: Curve | Live
+        if launch.checkpoint is not None and self.go_on is not None:
+            made = self.go_on(launch.config, launch.seed, _point(launch.checkpoint))
+        else:
+            made = self.simulate(launch.config, launch.seed)
         live = None if isinstance(made, Curve) else made
         curve = made if isinstance(made, Curve) else Curve(())
         step = launch.checkpoint.step if launch.checkpoint else -1
         first = next((i for i, p in enumerate(curve.points) if p.step > step), len(curve.points))
-        self._running[launch.trial] = _Running(launch, curve, first, live)
+        self._running[launch.trial] = _Running(launch, curve, first, first, live)
         self._go_on(launch.trial, curve.setup_seconds)
         return Hardware(device="sim")
 
@@ -164,15 +176,27 @@ class SimPool:
 
     def _report(self, running: _Running, setup: float) -> Report:
         point = running.curve.points[running.next - 1]
-        evaluated = running.next * self.eval_seconds
+        evaluated = self._evaluated(running)
         clock = Clock(setup=setup or running.launch.base.setup, train=point.seconds, eval=evaluated)
         return Report(point.step, clock.seconds(running.launch.clock), dict(point.metrics), clock)
 
     def _checkpoint(self, running: _Running) -> Checkpoint:
         point = running.curve.points[running.next - 1]
-        clock = Clock(train=point.seconds, eval=running.next * self.eval_seconds)
-        return Checkpoint(point.step, f"sim:{running.launch.trial}/{point.step}", clock)
+        clock = Clock(train=point.seconds, eval=self._evaluated(running))
+        place = f"sim:{running.launch.trial}/{point.step}"
+        if self.go_on is not None:  # else nobody asks, and metrics may cost something to look up
+            place += f"?{quote(json.dumps(dict(point.metrics)), safe='')}"
+        return Checkpoint(point.step, place, clock)
+
+    def _evaluated(self, running: _Running) -> float:
+        return running.launch.base.eval + (running.next - running.first) * self.eval_seconds
 
     def _at(self, delay: float, signal: Signal | _Due) -> None:
         self._count += 1
         heapq.heappush(self._agenda, (self._now + delay, self._count, signal))
+
+
+def _point(checkpoint: Checkpoint) -> Point:
+    """The point at which a checkpoint was made, which is all that a simulated state is."""
+    metrics = json.loads(unquote(checkpoint.path.partition("?")[2]))
+    return Point(checkpoint.step, checkpoint.clock.train, metrics)

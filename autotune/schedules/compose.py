@@ -114,6 +114,46 @@ class Until(Curve):
 
 
 @dataclass(frozen=True)
+class Spliced(Curve):
+    """Schedules of one and the same progress: f(x) = part i (x) from its edge on.
+
+    Unlike a stage, a part does not begin anew at its edge: it goes on as if it had held all along.
+    This is what a training has seen whose schedule was replaced under way.
+
+    >>> Spliced((0.5,), (Linear(0, 1), Linear(0, 10)))(0.5)
+    5.0
+    """
+
+    edges: tuple[float, ...]
+    parts: tuple[Schedule, ...]
+
+    def _check(self) -> None:
+        check_count(self, "parts", len(self.edges) + 1)
+
+    def _at(self, x: float) -> float:
+        return self.parts[bisect_right(self.edges, x)]._at(x)
+
+    def _corners(self) -> Iterable[float]:
+        yield from self.edges
+        for low, high, part in self._spans():
+            yield from (x for x in part._places if low < x < high)
+
+    def _spans(self) -> Iterable[tuple[float, float, Schedule]]:
+        """From where to where each part holds, and the part."""
+        knots = pairwise((0.0, *self.edges, 1.0))
+        return ((low, high, part) for (low, high), part in zip(knots, self.parts, strict=True))
+
+    def _extremes(self) -> tuple[float, float]:
+        return _sampled(self)
+
+    def _scaled(self, factor: float) -> Self:
+        return replace(self, parts=tuple(part._scaled(factor) for part in self.parts))
+
+    def _text(self) -> str:
+        return ", ".join(f"{span(low, high)} of ({part})" for low, high, part in self._spans())
+
+
+@dataclass(frozen=True)
 class Following(Curve):
     """f(x) = base(x) (other(x) / reference)^power: `base`, whenever `other` is the `reference`.
 
@@ -245,6 +285,7 @@ Schedule = (
     | Piecewise
     | Stages
     | Until
+    | Spliced
     | Following
     | Mirrored
     | Effective
@@ -265,6 +306,8 @@ def substituted(schedule: Schedule, old: Schedule, new: Schedule) -> Schedule:
         base = substituted(schedule.base, old, new)
         momentum = new if schedule.momentum == old else schedule.momentum
         return replace(schedule, base=base, momentum=momentum)
+    if isinstance(schedule, Spliced):
+        return replace(schedule, parts=tuple(substituted(p, old, new) for p in schedule.parts))
     return schedule
 
 
@@ -282,6 +325,9 @@ def compressed(schedule: Schedule, times: float) -> Schedule:
     if isinstance(schedule, Effective):
         momentum = compressed(schedule.momentum, times)
         return replace(schedule, base=compressed(schedule.base, times), momentum=momentum)
+    if isinstance(schedule, Spliced):
+        parts = tuple(compressed(part, times) for part in schedule.parts)
+        return Spliced(tuple(edge / times for edge in schedule.edges), parts)
     return Stages((1 / times,), (schedule, Constant(schedule._at(1.0))))
 
 

@@ -49,6 +49,7 @@ from autotune.schedules import (
     Piecewise,
     Polynomial,
     Schedule,
+    Spliced,
     Stages,
     Step,
     Until,
@@ -234,6 +235,9 @@ TEXTS = {
     "0-10%: linear 0 -> 1, 10-100%: cosine 1 -> 0": warmed(Cosine(1, 0), 0.1),
     "0-10%: linear 0 -> 0, 10-100%: (0-50%: linear 0 -> 1, 50-100%: constant 1)": warmed(
         warmed(Constant(1), 0.5), 0.1
+    ),
+    "0-50% of (linear 0 -> 1), 50-100% of (constant 2)": Spliced(
+        (0.5,), (Linear(0, 1), Constant(2))
     ),
     "following (linear 1 -> 0) (other (constant 256), power 0.5, reference 128)": Following(
         Linear(1, 0), Constant(256), 0.5, 128

@@ -27,6 +27,7 @@ from autotune.schedules import (
     Polynomial,
     Schedule,
     Shape,
+    Spliced,
     Stages,
     Step,
     Until,
@@ -125,7 +126,8 @@ CASES[Until] = Case(
     ),
     composed=True,
 )
-made = st.one_of([CASES[kind].some for kind in (Following, Mirrored, Effective, Until)])
+CASES[Spliced] = Case(with_edges(Spliced, leaves | trees, 1), composed=True)
+made = st.one_of([CASES[kind].some for kind in (Following, Mirrored, Effective, Until, Spliced)])
 CASES[Stages] = Case(
     st.recursive(leaves | made, lambda some: with_edges(Stages, some, 1), max_leaves=6).map(
         lambda some: some if isinstance(some, Stages) else Stages((), (some,))
@@ -141,8 +143,8 @@ def largest_of(schedule: Schedule) -> float:
 
 
 def is_product(schedule: Schedule) -> bool:
-    """Whether a product is in it, whose extremes are only looked for."""
-    if isinstance(schedule, Following | Effective):
+    """Whether something is in it whose extremes are only looked for."""
+    if isinstance(schedule, Following | Effective | Spliced):
         return True
     if isinstance(schedule, Stages):
         return any(map(is_product, schedule.parts))
@@ -163,7 +165,7 @@ def last_of(schedule: Schedule) -> float:
 
 def _end_of(schedule: Any, end: int) -> float:
     match schedule:
-        case Stages(parts=parts):
+        case Stages(parts=parts) | Spliced(parts=parts):
             return _end_of(parts[end], end)
         case Following(base, other, power, reference):
             return _end_of(base, end) * math.pow(_end_of(other, end) / reference, power)
