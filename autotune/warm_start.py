@@ -13,15 +13,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune import record, result
-from autotune.controllers import saved
 from autotune.errors import StudyError, UserError
 from autotune.samplers.actor import document, from_document
 from autotune.samplers.policy import PolicySampler, learned
 from autotune.trackers.journal import RECORD
 from autotune.trial import Trial
+
+if TYPE_CHECKING:
+    from autotune.controllers.saved import Saved
 
 POLICY = "policy.json"
 _SAMPLER, _CONTROLLER = "start", "start_controller"  # what a record calls them
@@ -35,7 +37,7 @@ class Start:
     """
 
     sampler: dict[str, Any] | None = None
-    controller: saved.Saved | None = None
+    controller: Saved | None = None
     takes: tuple[str, ...] = ()  # what a record is to say of, None included
 
 
@@ -47,6 +49,8 @@ def found(source: Path, folder: Path, sampler: bool = True, controller: bool = F
     Raises:
         UserError: no such study, one without an ended trial, or one whose files are damaged.
     """
+    from autotune.controllers import saved  # here, as controllers need numpy
+
     takes = (_SAMPLER,) * sampler + (_CONTROLLER,) * controller
     if (folder / RECORD).is_file():
         held, where = record.load(folder), folder / RECORD
@@ -100,6 +104,8 @@ def facts(source: str | Path | None, start: Start) -> dict[str, Any]:
     """What a study's record says of where it began; nothing, where it began by itself."""
     if source is None:
         return {}
+    from autotune.controllers import saved
+
     weights = saved.document(start.controller) if start.controller is not None else None
     told = {_SAMPLER: start.sampler, _CONTROLLER: weights}
     return {"start_from": str(Path(source).absolute()), **{t: told[t] for t in start.takes}}

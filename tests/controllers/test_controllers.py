@@ -17,6 +17,7 @@ from sims import lines, simulate
 from steered import METRIC, problem, steered
 
 import autotune as at
+from autotune import record
 from autotune.controllers import make_controller, policy, regulator, saved
 from autotune.controllers.features import FEATURES, View, change_of, decisions
 from autotune.controllers.learners import LEARNERS, Episode, awr
@@ -337,3 +338,79 @@ def test_a_damaged_policy_is_told_in_one_line(tmp_path: Path) -> None:
     assert isinstance(made, Linear)
     assert made.start == {"lr": {"bias": 1}}
     assert awr(np.ones((1, 11)), [], 0.3).sum() == 11
+
+
+# --- one flag for two policies --------------------------------------------------------------------
+
+
+def test_a_start_serves_the_sampler_and_the_controller(fast_path: Path) -> None:
+    space = problem(None)
+    study(fast_path / "a", 12, controller="policy", sampler="random", experiment=space, seed=1)
+    (fast_path / "bare").mkdir()
+    shutil.copy(fast_path / "a" / saved.FILE, fast_path / "bare")
+    study(fast_path / "plain", 12, sampler="random", experiment=space, seed=1)
+
+    def held(name: str, source: str, **options: Any) -> dict[str, Any]:
+        told = {"experiment": space, "seed": 2, "start_from": fast_path / source, **options}
+        study(fast_path / name, 2, **told)
+        return record.load(fast_path / name)
+
+    both = {"sampler": "policy", "controller": "policy"}
+    found = held("both", "a", **both)
+    assert found["start"]["version"] == 1
+    assert found["start_controller"]["study"] == "steered"
+    assert held("sampler", "a", sampler="policy").keys() & {"start", "start_controller"} == {
+        "start"
+    }
+    # Whichever finds nothing there begins afresh, and still does when the study is resumed.
+    assert held("controller", "bare", **both)["start"] is None
+    assert held("fresh", "plain", **both)["start_controller"] is None
+    shutil.copy(fast_path / "a" / saved.FILE, fast_path / "plain")
+    assert held("fresh", "plain", **both)["start_controller"] is None
+
+
+def test_a_resumed_study_needs_the_controller_that_it_began_with_no_more(fast_path: Path) -> None:
+    study(fast_path / "a", 12, controller="policy", seed=1)
+    options = {"controller": "policy", "start_from": fast_path / "a", "seed": 2, "workers": 1}
+    whole = study(fast_path / "whole", 8, **options)
+    study(fast_path / "parts", 3, **options)
+    (fast_path / "a" / saved.FILE).unlink()
+    parts = study(fast_path / "parts", 8, **options)
+    assert [t.changes for t in parts.trials] == [t.changes for t in whole.trials]
+    assert json.loads((fast_path / "parts" / saved.FILE).read_text())["from"] == str(
+        fast_path / "a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "needs sampler or controller 'policy' but got sampler '<SamePoint>' and no such"),
+        ({"controller": "regulator"}, "needs sampler or controller 'policy'"),
+        ({"controller": "policy"}, "has no controller.json"),
+        ({"controller": "policy", "sampler": "policy"}, "has neither a study nor a policy.json"),
+    ],
+)
+def test_a_start_that_nothing_can_use_is_told_in_one_line(
+    options: dict[str, Any], says: str, fast_path: Path
+) -> None:
+    (fast_path / "empty").mkdir()
+    with pytest.raises(at.UserError, match=says) as caught:
+        study(fast_path / "n", 2, start_from=fast_path / "empty", **options)
+    assert "\n" not in str(caught.value)
+    assert not (fast_path / "n").exists()
+
+
+def test_a_study_does_not_begin_with_itself(fast_path: Path) -> None:
+    study(fast_path / "a", 4, controller="policy")
+    for place in (fast_path / "a", fast_path / "a" / saved.FILE):
+        with pytest.raises(at.UserError, match="is the study's own folder"):
+            study(fast_path / "a", 6, controller="policy", start_from=place)
+
+
+@pytest.mark.parametrize("name", ["pbt", "pb2"])
+def test_populations_are_named_like_other_controllers(name: str, fast_path: Path) -> None:
+    with pytest.raises(at.UserError, match="takes settings from Python only"):
+        study(fast_path / "a", 2, controller=f"{name}(interval=2)", experiment=problem(None))
+    with pytest.raises(at.UserError, match="did you mean 'pb"):
+        study(fast_path / "a", 2, controller=f"{name}t", experiment=problem(None))
