@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sims import METRIC, toy_train
 
+import autotune as at
+from autotune import export, replay
 from autotune.openloop import open_loop
+from autotune.pools.sim import Curve, Point, SimPool
 from autotune.schedules import (
     Constant,
     Cosine,
@@ -16,12 +22,13 @@ from autotune.schedules import (
     Following,
     Linear,
     Piecewise,
+    Spliced,
     Stages,
     Until,
     warmed,
 )
 from autotune.trackers.journal import decode_config, encode
-from autotune.trial import KNOBS, Change, Report, Trial
+from autotune.trial import KNOBS, Change, Fork, Report, Target, Trial
 from trainers.image import train
 
 BASE = {"data": "digits", "model": "mlp", "width": 16, "batch_size": 48, "milestone": 300}
@@ -136,3 +143,81 @@ def test_what_the_path_looks_like() -> None:
 )
 def test_what_cannot_be_written_as_schedules(trial: Trial) -> None:
     assert open_loop(trial) is None
+
+
+# --- forks whose knobs were turned ----------------------------------------------------------------
+
+
+class Both:
+    """Turns the learning rate of trial 0, lets trial 1 give way to its copy, and turns that too."""
+
+    checkpoint_interval = 1.0
+
+    def __call__(
+        self, trial: Trial, others: Sequence[Trial], target: Target
+    ) -> Change | Fork | None:
+        step = trial.reports[-1].step
+        if (trial.number, step) in {(0, 1), (2, 6)}:
+            return Change(0.5)
+        return Fork(0, {"lr": 0.2}) if (trial.number, step) == (1, 4) else None
+
+
+def going(config: Mapping[str, Any], seed: int, point: Point) -> Curve:
+    """A milestone a second, ten in a horizon; trial 0 is a little ahead of the others."""
+    metrics = [{METRIC: step / 100, "progress": step / 10} for step in range(20)]
+    late = 0.1 if config["lr"] == 0.3 else 0.0
+    return Curve([Point(step, step + late, metrics[step]) for step in range(point.step, 20)])
+
+
+def test_a_fork_whose_knobs_were_turned_is_exported_as_one_line_with_the_path_in_it(
+    fast_path: Path,
+) -> None:
+    space = at.SearchSpace({"lr": at.Float(0.01, 1.0)})
+    made = at.Experiment(
+        "both", toy_train, space, Target(METRIC, 0.09, limit=50), configs=[{"lr": 0.4}, {"lr": 0.3}]
+    )
+    pool = SimPool(lambda c, seed: going(c, seed, Point(0, 0.0, {})), 2, go_on=going)
+    rules = {"sampler": "random", "pruner": "none", "controller": Both(), "tracking_uri": "off"}
+    result = at.run(made, trials=3, out=fast_path / "s", pool=pool, **rules)
+    child = result.trials[2]
+    assert child.origin is not None
+    assert child.changes == ((1, Change(0.5)), (6, Change(0.5)))
+    fork = child.origin.checkpoint.step
+    told = export.export(fast_path / "s", child, fast_path / "out")
+    assert told["changes"] == []
+    assert [row["step"] for row in told["turned"]] == [1, 6]
+    assert [part["from_step"] for part in told["lineage"]] == [0, fork]
+    lr = replay.read(fast_path / "out").trial.config["lr"]
+    assert json.loads((fast_path / "out" / "schedules.json").read_text())
+    for step in range(10):
+        base = 0.4 if step < fork else 0.2
+        assert lr(step / 10) == base * 0.5 ** ((step >= 1) + (step >= 6))
+    exported = replay.read(fast_path / "out")
+    assert (exported.turned, exported.forks) == ({1, 6}, (fork,))
+
+
+@pytest.mark.parametrize("outlived", [False, True])
+def test_a_line_of_descent_is_turned_where_all_its_parts_follow_the_knob_that_is_set(
+    outlived: bool,
+) -> None:
+    batches = Linear(32, 64)
+    parts = tuple(Following(Constant(lr), batches, 1.0, 32) for lr in (0.1, 0.2))
+    config = {"lr": Spliced((0.5,), parts), "batch_size": batches, "horizon": 3}
+    places = (0.25, 1.5 if outlived else 0.75)
+    reports = tuple(Report(i, float(i), {"progress": at}) for i, at in enumerate(places))
+    turned = Trial(0, config, reports=reports, changes=((1, Change(batch_size=128)),))
+    found = open_loop(turned)
+    assert found is not None
+    times = 2 if outlived else 1
+    assert found["horizon"] == 3 * times
+    for x in (0.0, 0.3, 0.6, 0.7):
+        assert found["lr"](x / times) == config["lr"](x)
+    assert found["lr"](places[1] / times) == 0.2 * 128 / 32
+    other = (parts[0], Following(Constant(0.2), Linear(16, 64), 1.0, 32))
+    own = Trial(
+        0,
+        {**config, "lr": Spliced((0.5,), other)},
+        reports=reports,
+        changes=((1, Change(batch_size=128)),),
+    )
+    assert open_loop(own) is None
