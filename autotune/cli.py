@@ -395,8 +395,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
              "convergence, policy (or policy:actor, policy:reinforce, policy:ppo), random, qmc, "
              "gp, cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
             ("--from", {"metavar": "DIR", "type": Path, "dest": "start_from",
-                        "help": "a study to begin with what its policy learned: sampler or "
-                        "controller policy"}),
+                        "help": "a study whose policy to begin with (sampler policy, "
+                        "controller policy, or both)"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best, for now), asha, hyperband, "
                           "bottom_at_same_time, none, or module:function"}),
