@@ -43,7 +43,17 @@ if TYPE_CHECKING:
         SearchSpace,
     )
     from autotune.study import run
-    from autotune.trial import Change, FailurePolicy, Milestone, Report, State, Stop, Target, Trial
+    from autotune.trial import (
+        Change,
+        FailurePolicy,
+        Fork,
+        Milestone,
+        Report,
+        State,
+        Stop,
+        Target,
+        Trial,
+    )
 
 _WHERE = {
     "autotune.errors": ("StudyError", "UserError"),
@@ -60,7 +70,8 @@ _WHERE = {
     ),
     "autotune.study": ("run",),
     "autotune.trial": (
-        "Change", "FailurePolicy", "Milestone", "Report", "State", "Stop", "Target", "Trial",
+        "Change", "FailurePolicy", "Fork", "Milestone", "Report", "State", "Stop", "Target",
+        "Trial",
     ),
 }  # fmt: skip
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
@@ -78,6 +89,7 @@ __all__ = [
     "Fixed",
     "Float",
     "Following",
+    "Fork",
     "Int",
     "InverseSqrt",
     "Linear",
@@ -111,8 +123,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "schedules":
-        return import_module("autotune.schedules")
+    if name in ("controllers", "schedules"):
+        return import_module(f"autotune.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -183,6 +183,8 @@ def _export_trial(options: argparse.Namespace) -> int:
         return UNREACHED
     told = export.export(options.folder, trial, options.to)
     _say(f"wrote trial {trial.number} to {options.to}")
+    if told["lineage_fault"]:
+        _say(f"it is a fork, and a replay trains its last part only: {told['lineage_fault']}")
     if told["train"] is None:
         _say('its trainer has no name to be found by: set "train" in its trial.json')
     return DONE
@@ -393,11 +395,13 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
              "convergence, policy (or policy:actor, policy:reinforce, policy:ppo), random, qmc, "
              "gp, cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
             ("--from", {"metavar": "DIR", "type": Path, "dest": "start_from",
-                        "help": "a study whose policy to begin with (sampler policy)"}),
+                        "help": "a study whose policy to begin with (sampler policy, "
+                        "controller policy, or both)"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best, for now), asha, hyperband, "
                           "bottom_at_same_time, forecast, none, or module:function"}),
-            ("--controller", {"metavar": "NAME", "help": "module:function or file.py:function"}),
+            ("--controller", {"metavar": "NAME", "help": "regulator, policy, either with keyword "
+                              "arguments, pbt, pb2, module:function or file.py:function (none)"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
             *_WHERE,

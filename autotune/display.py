@@ -95,6 +95,8 @@ def _print_event(event: Event, trials: Mapping[int, Trial], target: Target) -> N
     match event:
         case Started():
             again = f" again from step {trial.checkpoint.step}" if trial.checkpoint else ""
+            if trial.origin is not None and trial.attempts == 1:
+                again = f" at step {trial.origin.checkpoint.step}"
             _line(f"{at} started{again}: {configuration(trial)}")
         case Lost():
             _line(f"{at} broke off: {event.reason}")
@@ -136,7 +138,8 @@ def configuration(trial: Trial) -> str:
     >>> configuration(Trial(0, {"lr": Cosine(0.4, 0.0), "data": "digits"}, {"lr.peak": 0.4}))
     'lr=cosine 0.4 -> 0'
     """
-    names = trial.config if trial.params is None else {n.partition(".")[0] for n in trial.params}
+    point = trial.point
+    names = trial.config if point is None else {n.partition(".")[0] for n in point}
     values = {name: trial.config[name] for name in trial.config if name in names}
     return "  ".join(f"{k}={_number(shown(v))}" for k, v in values.items())
 
@@ -239,7 +242,10 @@ def _facts(trial: Trial, target: Target) -> dict[str, Any]:
 
 def print_best(best: Mapping[str, Any], out: TextIO) -> None:
     """The best trial in a few lines."""
-    print(f"trial {best['trial']}: {best['time_to_target_seconds']:.2f} s to target", file=out)
+    forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
+    print(
+        f"trial {best['trial']}{forked}: {best['time_to_target_seconds']:.2f} s to target", file=out
+    )
     from autotune.trackers.journal import decode_config
 
     for name, value in decode_config(best["config"]).items():
@@ -255,14 +261,22 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     print(f"  target: {target['metric']} {target['value']:g}", file=out)
     print(f"  trials: {states} of {summary['trials_planned']}", file=out)
     if best:
-        print(f"  best: trial {best['trial']}, {best['time_to_target_seconds']:.2f} s", file=out)
+        forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
+        seconds = f"{best['time_to_target_seconds']:.2f} s"
+        print(f"  best: trial {best['trial']}{forked}, {seconds}", file=out)
     if summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
     print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)
 
 
 def _name(trial: Trial) -> str:
+    if trial.origin is not None:
+        return f"{trial.number} from trial {trial.origin.parent}"
     return f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}"
+
+
+def _from(parent: int, step: int) -> str:
+    return f" from trial {parent} at step {step}"
 
 
 def _number(value: Any) -> str:

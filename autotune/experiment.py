@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from autotune.space import SearchSpace
-from autotune.trial import FailurePolicy, Target
+from autotune.trial import KNOBS, FailurePolicy, Target
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Experiment:
         baseline: the configuration to beat, run first; None for no baseline.
         configs: further configurations to run before the search begins.
         failure: what to do about workers that die, hang or fail.
+        knobs: what a controller may turn while a trial runs: some of `lr`, `batch_size`,
+            `momentum`.
 
     Raises:
         ValueError, TypeError: naming the argument, its value and what is allowed.
@@ -85,6 +87,7 @@ class Experiment:
     baseline: Mapping[str, Any] | None = None
     configs: Sequence[Mapping[str, Any]] = ()
     failure: FailurePolicy = field(default_factory=FailurePolicy)
+    knobs: Sequence[str] = ("lr",)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(
@@ -105,6 +108,10 @@ class Experiment:
                 raise TypeError(
                     f"Experiment {name} must be a {kind.__name__} but got {getattr(self, name)!r}"
                 )
+        if isinstance(self.knobs, str) or not self.knobs or not {*self.knobs} <= {*KNOBS}:
+            raise ValueError(
+                f"Experiment knobs must be some of {', '.join(KNOBS)} but got {self.knobs!r}"
+            )
         for i, given in enumerate(self.given()):
             label = "baseline" if self.baseline is not None and i == 0 else "configs"
             try:

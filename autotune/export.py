@@ -15,6 +15,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +23,10 @@ from typing import Any
 
 from autotune import record
 from autotune.errors import UserError
+from autotune.lineage import Stretch, as_one, descent
+from autotune.openloop import open_loop
 from autotune.recipes import is_recipe_file
-from autotune.result import StudyResult
+from autotune.result import StudyResult, read
 from autotune.trackers.journal import encode
 from autotune.trackers.view import document, schedules_of
 from autotune.trial import Trial
@@ -57,12 +60,25 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     Returns:
         What `trial.json` says.
 
+    A fork is written as its whole line of descent: one configuration that trains it from scratch.
+
     Raises:
         UserError: `out` holds something already, or cannot be written.
     """
     out = out.resolve()
     checkpoint = saved(folder, trial)
-    told = facts(record.load(folder), trial)
+    held = record.load(folder)
+    line: tuple[Stretch, ...] = ()
+    fault = ""
+    if trial.origin is not None:
+        line, fault = _descent(folder, trial)
+        trial = trial if fault else replace(trial, config=as_one(line))
+    told = facts(held, trial)
+    told["lineage"] = [
+        {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
+        for s in line
+    ]
+    told["lineage_fault"] = fault
     told["checkpoint_step"] = trial.checkpoint.step if trial.checkpoint and checkpoint else None
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -79,9 +95,21 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     return told
 
 
+def _descent(folder: Path, trial: Trial) -> tuple[tuple[Stretch, ...], str]:
+    """The trial's line of descent, and why it cannot be written as one configuration, if so."""
+    line = descent(trial, read(folder, record.target(folder)).trials)
+    try:
+        as_one(line)
+    except ValueError as error:
+        return line, str(error)
+    return line, ""
+
+
 def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: Path | None) -> None:
-    schedules = schedules_of(trial.config)
-    (part / "config.json").write_text(document(trial.config))
+    config = trial.config if told["turned"] is None else open_loop(trial)
+    assert config is not None
+    schedules = schedules_of(config)
+    (part / "config.json").write_text(document(config))
     (part / "schedules.json").write_text(document(schedules))
     (part / FACTS).write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
     shutil.copyfile(Path(__file__).with_name("alone.py"), part / "train.py")
@@ -114,10 +142,23 @@ def facts(held: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
             {"step": r.step, "seconds": r.seconds, "metrics": encode(r.metrics)}
             for r in trial.reports
         ],
-        "changes": [{"step": step, "change": encode(made)} for step, made in trial.changes],
+        **_changes(trial),
         "versions": held.get("versions", {}),
         "git_commit": held.get("git_commit"),
     }
+
+
+def _changes(trial: Trial) -> dict[str, Any]:
+    """`changes`, which a replay is to make; `turned`, which are in the schedules already, or None.
+
+    With the latter goes what of the configuration they replaced, which goes on from checkpoints.
+    """
+    made = [{"step": step, "change": encode(change)} for step, change in trial.changes]
+    path = open_loop(trial)
+    if path is None:
+        return {"changes": made, "turned": None}
+    before = {name: value for name, value in trial.config.items() if path[name] != value}
+    return {"changes": [], "turned": made, "turned_from": encode(before)}
 
 
 def saved(folder: Path, trial: Trial) -> Path | None:
@@ -171,13 +212,17 @@ _README = """\
 | `schedules.json` | the schedules alone, by name |
 | `trial.json` | trainer, target, scaling, seed, versions, every report and change of the trial |
 | `train.py` | trains the configuration, without Ray, Optuna or MLflow |
-{more}
+{more}{path}
 Train it, and measure it anew on as many fresh seeds as you like:
 
 ```
 {command}
 autotune replay . --repeats 3
 ```
+"""
+_PATH = """
+A controller turned knobs of this trial at the steps in `turned` of `trial.json`. Its path is in the
+schedules here, so that training needs no controller; `turned_from` is what they were before.
 """
 _PLAIN = """
 A schedule in a loop of your own, where progress runs from 0 to 1 over your training:
@@ -203,8 +248,9 @@ def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: P
     reached = told["state"] == "REACHED"
     more = "| `schedules.png` | their picture |\n" if schedules else ""
     if checkpoint is not None:
+        before = "" if not told["turned"] else ", under the schedules of `turned_from`"
         more += (
-            f"| `checkpoint/rank-N.pt` | rank N's state at step {told['checkpoint_step']}: "
+            f"| `checkpoint/rank-N.pt` | rank N's state at step {told['checkpoint_step']}{before}: "
             "`torch.load(path, weights_only=True)` |\n"
         )
     text = _README.format(
@@ -217,11 +263,30 @@ def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: P
         how=f"in {told['seconds']:.2f} s" if reached else f"not within {told['seconds']:.2f} s",
         seed=told["seed"],
         more=more,
+        path=_PATH if told["turned"] else "",
         command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",
     )
+    text += _descended(told["lineage"], told["lineage_fault"])
     if not schedules:
         return text
     return text + _plain_use(schedules)
+
+
+def _descended(lineage: list[dict[str, Any]], fault: str) -> str:
+    """What a fork's export is, in words; empty for a trial from scratch."""
+    if not lineage:
+        return ""
+    steps = ", ".join(f"trial {part['trial']} from step {part['from_step']}" for part in lineage)
+    if fault:
+        return (
+            f"\nThe trial is a fork ({steps}). What it descends from cannot be written as one "
+            f"configuration: {fault}. `config.json` is its own, from its fork on; `lineage` in "
+            "`trial.json` has all of them.\n"
+        )
+    return (
+        f"\nThe trial is a fork ({steps}). `config.json` is the whole line of descent, in "
+        "which what changed at a fork is a schedule: trained from scratch, it repeats the line.\n"
+    )
 
 
 def _plain_use(schedules: Mapping[str, Any]) -> str:

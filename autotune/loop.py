@@ -4,6 +4,12 @@ The path of one suggestion: `fill` finds room on the pool; `create` takes the sa
 is computed beside the loop, and writes it down as a trial; `start` gives it to a worker group. At
 every milestone `progress` writes the report down, `judge` looks at the trial, and all ranks are
 told to go on or to stop. What has ended is in `trials`, which the next suggestion is made from.
+
+The path of one fork: at a milestone of trial 5 the controller says `Fork(3, params)`. Trial 3's
+last checkpoint is copied for trial 9, the next number. `Suggested(9, origin=...)` is written down,
+which also says that trial 5 ends `exploited`. Trial 5's group is told to stop and, idle again,
+takes the first trial that waits for one: trial 9, which starts from its checkpoint as a trial does
+that has lost a worker.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ import contextlib
 import difflib
 import hashlib
 import heapq
+import math
 import shutil
 import signal
 import threading
@@ -24,6 +31,7 @@ from typing import TypeVar
 
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
+from autotune.lineage import copied, origin
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
 from autotune.samplers import Sampler
@@ -33,8 +41,10 @@ from autotune.trial import (
     Change,
     Changed,
     Checkpoint,
+    Config,
     Ended,
     Event,
+    Fork,
     Lost,
     Params,
     Reported,
@@ -52,7 +62,7 @@ from autotune.trial import (
     leader,
 )
 
-Controller = Callable[[Trial, Sequence[Trial], Target], Change | None]
+Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
 Rule = TypeVar("Rule")
 Watch = Callable[[Event, Mapping[int, Trial]], None]
 
@@ -111,6 +121,11 @@ class Suggester:
         self._beside = ThreadPoolExecutor(1, "suggest") if pool.realtime else None
         self._pending: Future[Params | None] | None = None
         self.exhausted = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether a suggestion has been asked for and not been taken yet."""
+        return self._pending is not None
 
     def take(self, number: int, trials: Sequence[Trial]) -> Params | None:
         """The suggestion for trial `number`, or None while it is being computed.
@@ -220,6 +235,7 @@ class Loop:
 
     def take_up(self) -> None:
         """Judge and take up again what an earlier driver left running or interrupted."""
+        self.end_exploited()
         for trial in list(self.trials.values()):
             if trial.ended and trial.reason != "interrupted":
                 continue
@@ -344,15 +360,90 @@ class Loop:
         self.pool.stop(number, self.checkpoint_path(trial) if keep and signal.can_save else None)
 
     def go_on(self, trial: Trial, can_save: bool) -> None:
-        since = trial.clock.seconds("train") - trial.saved_clock.seconds("train")
-        due = can_save and since >= self.plan.experiment.failure.checkpoint_interval
-        change = None
+        if not can_save and math.isfinite(self.forks_every):
+            raise UserError(
+                "the controller forks trials, but the trainer's milestones have no state"
+            )
+        decision: Change | Fork | None = None
         if self.plan.controller is not None:
             others = self.others(trial)
-            change = _ruled("controller", self.plan.controller, trial, others, self.target)
-        if change is not None:
-            self.record(Changed(trial.number, trial.reports[-1].step, change, self.at()))
-        self.pool.resume(trial.number, change, self.checkpoint_path(trial) if due else None)
+            decision = _ruled("controller", self.plan.controller, trial, others, self.target)
+        if isinstance(decision, Fork):
+            if self.fork(trial, decision):
+                return
+            decision = None
+        if decision is not None:
+            self.record(Changed(trial.number, trial.reports[-1].step, decision, self.at()))
+        save = self.checkpoint_path(trial) if can_save and self.due(trial) else None
+        self.pool.resume(trial.number, decision, save)
+
+    def due(self, trial: Trial) -> bool:
+        """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
+        now, saved = trial.clock, trial.saved_clock
+        since = now.seconds("train") - saved.seconds("train")
+        if since >= self.plan.experiment.failure.checkpoint_interval:
+            return True
+        if trial.kind != "trial" or len(self.trials) >= self.plan.trials:  # nothing to fork
+            return False
+        every, clock = self.forks_every, self.target.clock
+        return now.seconds(clock) // every > saved.seconds(clock) // every
+
+    @property
+    def forks_every(self) -> float:
+        """Seconds between checkpoints that the controller wants to fork from; infinite for none."""
+        every: float = getattr(self.plan.controller, "checkpoint_interval", math.inf)
+        return every
+
+    def fork(self, trial: Trial, fork: Fork) -> bool:
+        """Let the trial's group go on from another's checkpoint as a new trial, if one is left.
+
+        Given configurations come first, and so does a suggestion that is being computed: it has the
+        next number.
+        """
+        number = len(self.trials)
+        first = len(self.plan.experiment.given())
+        if not first <= number < self.plan.trials or self.plan.seeds or self.suggester.pending:
+            return False
+        parent = self.trials.get(fork.parent)
+        if parent is None or parent.checkpoint is None:
+            raise UserError(f"the controller forks trial {fork.parent}, which has no checkpoint")
+        config, own = self.forked(fork), parent.checkpoint
+        if self.pool.realtime:  # on a virtual clock a checkpoint is no folder
+            folder = self.checkpoint_folder(number)
+            found = copied(parent.checkpoint, folder)
+            if found is None:
+                return False
+            own = found
+        came = origin(parent, own, trial.number, fork.params)
+        self.record(Suggested(number, config, None, "trial", parent.seed, self.at(), came))
+        self.end_exploited()
+        self.pool.stop(trial.number, None)
+        return True
+
+    def forked(self, fork: Fork) -> Config:
+        """The configuration of a fork.
+
+        Raises:
+            UserError: the controller gave a point that is none of the space's.
+        """
+        space = self.plan.experiment.space
+        try:
+            return plain(space.config(space.check(fork.params)))
+        except ValueError as error:
+            raise UserError(f"the controller forks trial {fork.parent}: {error}") from None
+
+    def end_exploited(self) -> None:
+        """End the trials whose place others have taken."""
+        for child in list(self.trials.values()):
+            came = child.origin
+            if came is None:
+                continue
+            replaced = self.trials[came.replaces]
+            if replaced.ended and replaced.reason != "interrupted":
+                continue
+            said = f"went on as trial {child.number} from trial {came.parent}"
+            stop = Stop("exploited", f"{said} at step {came.checkpoint.step}")
+            self.end(came.replaces, State.CENSORED, stop)
 
     def saved(self, trial: Trial, checkpoint: Checkpoint | None) -> None:
         """Write down a new checkpoint, then remove the one that it replaces."""
@@ -404,8 +495,10 @@ class Loop:
         return state is State.REACHED and (best is None or trial.seconds < best.seconds)
 
     def checkpoint_path(self, trial: Trial) -> Path:
-        step = trial.reports[-1].step
-        return self.folder.absolute() / "checkpoints" / f"trial-{trial.number:04d}" / f"step-{step}"
+        return self.checkpoint_folder(trial.number) / f"step-{trial.reports[-1].step}"
+
+    def checkpoint_folder(self, number: int) -> Path:
+        return self.folder.absolute() / "checkpoints" / f"trial-{number:04d}"
 
     def sweep(self) -> None:
         """Remove the checkpoints of ended trials, but the best one's and those to be resumed."""

@@ -42,6 +42,7 @@ def facts(
         "scaling": encode(replace(experiment.scaling, max_concurrent_trials=None)),
         "max_concurrent_trials": experiment.scaling.max_concurrent_trials,
         "failure": encode(experiment.failure),
+        "knobs": list(experiment.knobs),
         "baseline": _given("baseline", experiment.baseline),
         "configs": _given("configs", list(experiment.configs)),
         "seed": seed,

@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,7 +24,9 @@ from autotune.loop import trial_seed
 from autotune.result import StudyResult
 from autotune.space import Fixed, SearchSpace
 from autotune.trackers.journal import decode_config, encode
+from autotune.trackers.view import KNOBS as SHOWN
 from autotune.trial import (
+    KNOBS,
     Change,
     FailurePolicy,
     Hardware,
@@ -42,7 +44,10 @@ _VERSIONS = ("autotune", "torch", "numpy", "python")
 
 @dataclass(frozen=True)
 class Exported:
-    """An export read back; `trial` has its reports without their clocks."""
+    """An export read back; `trial` has its reports without their clocks.
+
+    `turned` are the steps at which its schedules turn a knob that a controller turned in the trial.
+    """
 
     folder: Path
     study: str
@@ -53,6 +58,8 @@ class Exported:
     train: str | None
     python_path: tuple[str, ...]
     versions: Mapping[str, Any]
+    forks: tuple[int, ...] = ()
+    turned: frozenset[int] = frozenset()
 
 
 def read(folder: Path) -> Exported:
@@ -83,6 +90,8 @@ def read(folder: Path) -> Exported:
             train=train,
             python_path=python_path,
             versions=dict(told["versions"]),
+            forks=tuple(int(part["from_step"]) for part in told.get("lineage", ())[1:]),
+            turned=frozenset(made["step"] for made in told.get("turned") or ()),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = str(error).partition("\n")[0]
@@ -217,18 +226,27 @@ class Difference:
     now: float | None
 
 
-def compare(before: Trial, now: Trial) -> tuple[int, Difference | None]:
+def compare(
+    before: Trial, now: Trial, turned: Collection[int] = (), forks: Collection[int] = ()
+) -> tuple[int, Difference | None]:
     """How many milestones of two trials are the same bit for bit, and where they first differ.
 
-    Compared are the milestones that both have, in all metrics but those that measure time.
+    Compared are the milestones that both have, in all metrics but those that measure time. Not
+    compared are the knobs at the steps in `turned` and `forks`: one trial reported them before its
+    controller turned them, or its parent's, the other as its schedules have them from there on;
+    nor, with steps in `turned`, the progress, as the other's horizon may be longer.
     """
-    known = {report.step: _lasting(report.metrics) for report in before.reports}
+    forked = {*before.config, *SHOWN}
+    known = {r.step: _lasting(r.metrics) for r in before.reports if r.metrics}
     same = 0
     for report in now.reports:
         then, here = known.get(report.step, {}), _lasting(report.metrics)
         if not then:
             continue
-        for name in dict.fromkeys((*here, *then)):
+        unlike = {"progress"} if turned else set[str]()
+        unlike |= set(KNOBS) if report.step in turned else set()
+        unlike |= forked if report.step in forks else set()
+        for name in [n for n in dict.fromkeys((*here, *then)) if n not in unlike]:
             if not _equal(then.get(name), here.get(name)):
                 return same, Difference(report.step, name, then.get(name), here.get(name))
         same += 1
@@ -249,7 +267,9 @@ def document(exported: Exported, result: StudyResult) -> dict[str, Any]:
     """The outcome as one JSON document: the trial, its repeats, and how they compare."""
     trial, repeats = exported.trial, result.trials
     own = next((t for t in repeats if t.seed == trial.seed), None)
-    same, difference = compare(trial, own) if own is not None else (0, None)
+    same, difference = 0, None
+    if own is not None:
+        same, difference = compare(trial, own, exported.turned, exported.forks)
     # A repeat that did not reach the target takes longer than any that did.
     median = statistics.median([_time(t) for t in repeats]) if repeats else math.inf
     versions = record.load(result.folder)["versions"]

@@ -86,6 +86,8 @@ def row(trial: Trial, target: Target) -> dict[str, Any]:
     return {
         "trial": trial.number,
         "kind": trial.kind,
+        "parent": trial.origin.parent if trial.origin is not None else None,
+        "parent_step": trial.origin.checkpoint.step if trial.origin is not None else None,
         "state": str(trial.state),
         "reason": trial.reason,
         "time_to_target_seconds": trial.time_to_target,

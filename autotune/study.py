@@ -6,7 +6,7 @@ The only room that knows all protocols. What then happens is told in `autotune.l
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from autotune.samplers import Sampler
 from autotune.samplers import policy as policies
 from autotune.samplers.actor import from_document
 from autotune.trackers.journal import Journal
+from autotune.trial import Ended, Event, Trial
+from autotune.warm_start import Start
 
 _SAMPLED = 20  # points of the space that the trainer is asked about
 
@@ -57,8 +59,9 @@ def run(
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `forecast`, `none`, a function (see `autotune.pruners`), or its name as
             `module:function`.
-        controller: turns knobs of running trials: (trial, others, target) -> Change | None; a
-            function or its name as `module:function`.
+        controller: turns knobs of running trials, or forks them: `policy`, `regulator`, either with
+            keyword arguments, `pbt`, `pb2` (see `autotune.controllers`), a function
+            (trial, others, target) -> Change | Fork | None, or its name as `module:function`.
         out: the study folder; `studies/NAME` by default.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
@@ -67,8 +70,10 @@ def run(
         seeds: of the trials themselves, one for each, when all are repeats of one configuration
             (`kind` "confirm", as in a replay).
         resume: go on with the study that the folder holds; False refuses such a folder.
-        start_from: the folder of an earlier study, whatever its sampler, over a space that
-            overlaps: sampler `policy` begins with what was learned there.
+        start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
+            there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
+            weights in its `controller.json`. Where both could, one that finds nothing of its own
+            begins afresh.
         recipe: where the experiment comes from, kept for `autotune resume`.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run; by default worker groups on Ray.
@@ -82,10 +87,12 @@ def run(
     _check(experiment, trials, time_limit, seed)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
-    plan = Plan(experiment, trials, time_limit, seed, *_deciding(pruner, controller), tuple(seeds))
+    turning = _controller(controller, experiment, seed)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
-    start = _start(start_from, folder, sampler)
-    asker = _make_sampler(sampler, plan, start)
+    start = _start(start_from, folder, sampler, turning)
+    turning = _begun(turning, experiment, start)
+    plan = Plan(experiment, trials, time_limit, seed, _pruner(pruner), turning, tuple(seeds))
+    asker = _asker(sampler, plan, start)
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     told |= warm_start.facts(start_from, start)
@@ -96,7 +103,7 @@ def run(
         record.write(folder, facts)
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
         with _tracking(folder, tracking_uri, room), contextlib.closing(room):
-            loop = Loop(plan, folder, journal, room, asker, watch)
+            loop = Loop(plan, folder, journal, room, asker, _saving(plan, folder, watch))
             try:
                 reason = loop.run()
             finally:
@@ -145,17 +152,63 @@ def _check_configs(experiment: Experiment) -> None:
         raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
 
 
-def _found(part: Any, what: str) -> Any:
-    """A function given as `module:function`; anything else as it is."""
-    if part == "none" and what == "controller":
+def _pruner(pruner: str | Pruner) -> Pruner:
+    by_path = isinstance(pruner, str) and ":" in pruner
+    return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
+
+
+def _controller(
+    controller: str | Controller | None, experiment: Experiment, seed: int
+) -> Controller | None:
+    if controller is None or controller == "none":
         return None
-    if isinstance(part, str) and (":" in part or what == "controller"):
-        return recipes.find(part, what)
-    return part
+    from autotune.controllers import POPULATIONS, is_named, make_controller
+
+    if isinstance(controller, str) and controller in POPULATIONS:
+        return _population(controller, experiment, seed)
+    if isinstance(controller, str) and not is_named(controller):
+        controller = recipes.find(controller, "controller")
+    return make_controller(controller, experiment.knobs)
 
 
-def _deciding(pruner: Any, controller: Any) -> tuple[Pruner, Controller | None]:
-    return make_pruner(_found(pruner, "pruner")), _found(controller, "controller")
+def _begun(
+    controller: Controller | None, experiment: Experiment, start: Start
+) -> Controller | None:
+    """The controller, gone on from what the study starts with."""
+    if controller is None or start.controller is None:
+        return controller
+    from autotune.controllers import make_controller
+
+    return make_controller(controller, experiment.knobs, start.controller)
+
+
+def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
+    """A watch that also writes down what a controller has learned, whenever a trial has ended."""
+    document = getattr(plan.controller, "document", None)
+    if document is None:
+        return watch
+    from autotune.controllers import saved
+
+    def saving(event: Event, trials: Mapping[int, Trial]) -> None:
+        if isinstance(event, Ended):
+            told = document(tuple(trials.values()), plan.experiment.target)
+            saved.write(folder, plan.experiment.name, told)
+        if watch is not None:
+            watch(event, trials)
+
+    return saving
+
+
+def _population(name: str, experiment: Experiment, seed: int) -> Controller:
+    if experiment.scaling.max_concurrent_trials == 1:
+        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
+    if name == "pb2":
+        from autotune.controllers.pb2 import pb2
+
+        return pb2(experiment.space, experiment.target, seed=seed)
+    from autotune.controllers.population import pbt
+
+    return pbt(experiment.space, experiment.target, seed=seed)
 
 
 def _named(**parts: Any) -> dict[str, str | None]:
@@ -168,16 +221,31 @@ def _named(**parts: Any) -> dict[str, str | None]:
     }
 
 
-def _start(start_from: str | Path | None, folder: Path, sampler: Any) -> dict[str, Any] | None:
-    """The policy to begin with; what the study itself wrote down of it, where it goes on."""
+def _start(
+    start_from: str | Path | None, folder: Path, sampler: Any, controller: Controller | None
+) -> Start:
+    """What to begin with; what the study itself wrote down of it, where it goes on."""
     if start_from is None:
-        return None
-    if sampler not in policies.NAMES:
+        return Start()
+    from autotune.controllers import goes_on
+
+    takes = sampler in policies.NAMES, goes_on(controller)
+    if not any(takes):
         raise UserError(
-            f"start_from (--from) {str(start_from)!r} needs sampler 'policy' but got "
-            f"{_named(sampler=sampler)['sampler']!r}"
+            f"start_from (--from) {str(start_from)!r} needs sampler or controller 'policy' but got "
+            f"sampler {_named(sampler=sampler)['sampler']!r} and no such controller"
         )
-    return warm_start.found(Path(start_from), folder)
+    return warm_start.found(Path(start_from), folder, *takes)
+
+
+def _asker(sampler: str | Any, plan: Plan, start: Start) -> Sampler:
+    """The sampler; it begins afresh where only the controller can use what there is."""
+    try:
+        return _make_sampler(sampler, plan, start.sampler)
+    except UserError:
+        if start.sampler is None or start.controller is None:
+            raise
+        return _make_sampler(sampler, plan)
 
 
 def _make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = None) -> Sampler:

@@ -59,6 +59,10 @@ class Change:
     momentum: float | None = None
 
 
+KNOBS = ("lr", "batch_size", "momentum")
+"""What a `Change` turns, by the names under which trainers report them."""
+
+
 @dataclass(frozen=True)
 class Clock:
     """Where a trial's seconds went. The parts are disjoint; all are maxima over ranks.
@@ -124,6 +128,22 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a forked trial comes from: from `checkpoint`, a copy of one of trial `parent`'s.
+
+    It took the place of trial `replaces`. `params` is the point that it goes on with, `reports`
+    and `changes` are what it shares with its parent: the time that they took counts as its own.
+    """
+
+    parent: int
+    replaces: int
+    checkpoint: Checkpoint
+    params: Params | None = None
+    reports: tuple[Report, ...] = field(default=(), repr=False)
+    changes: tuple[tuple[int, Change], ...] = ()
+
+
+@dataclass(frozen=True)
 class Hardware:
     """What a trial ran on. Times are ranked only between equal stamps."""
 
@@ -145,7 +165,8 @@ class Trial:
     `spent_seconds` for how long groups have had it in all, lost attempts included.
 
     `seconds` is the time to target of a REACHED trial and the time at which any other was last
-    seen: for a CENSORED trial the time to target is known only to be greater.
+    seen: for a CENSORED trial the time to target is known only to be greater. A trial with an
+    `origin` is a fork: its reports, its clock and its seconds begin with those of its parent.
     """
 
     number: int
@@ -171,6 +192,12 @@ class Trial:
     detail: str = ""
     error: str = ""
     hardware: Hardware = Hardware()
+    origin: Origin | None = None
+
+    @property
+    def point(self) -> Params | None:
+        """The point of the space that it has now: a fork's is no sampler's, so no `params`."""
+        return self.origin.params if self.origin is not None else self.params
 
     @property
     def ended(self) -> bool:
@@ -198,7 +225,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Suggested:
-    """A trial was created. `params` is the sampler's point, None for a configuration outside."""
+    """A trial was created. `params` is the sampler's point, None for a configuration outside.
+
+    With an `origin` it is a fork; that the trial which it replaces ends is part of this event.
+    """
 
     trial: int
     config: Config
@@ -206,6 +236,7 @@ class Suggested:
     kind: str
     seed: int
     at: float = 0.0
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True)
@@ -290,14 +321,7 @@ def after(trial: Trial | None, event: Event) -> Trial:
     if isinstance(event, Suggested):
         if trial is not None:
             raise ValueError(f"trial {event.trial} is suggested twice")
-        return Trial(
-            event.trial,
-            event.config,
-            event.params,
-            event.kind,
-            event.seed,
-            waiting_since=event.at,
-        )
+        return _created(event)
     if trial is None:
         raise ValueError(f"trial {event.trial}: {type(event).__name__} before it was suggested")
     match event:
@@ -337,6 +361,28 @@ def after(trial: Trial | None, event: Event) -> Trial:
                 error=event.error,
                 ended_at=event.at,
             )
+
+
+def _created(event: Suggested) -> Trial:
+    origin = event.origin
+    made = Trial(
+        event.trial,
+        event.config,
+        event.params,
+        event.kind,
+        event.seed,
+        waiting_since=event.at,
+        origin=origin,
+    )
+    if origin is None:
+        return made
+    return replace(
+        made,
+        reports=origin.reports,
+        changes=origin.changes,
+        checkpoint=origin.checkpoint,
+        seconds=origin.reports[-1].seconds if origin.reports else 0.0,
+    )
 
 
 def _spent(trial: Trial, at: float) -> float:
@@ -390,6 +436,18 @@ class Stop:
     def __post_init__(self) -> None:
         if not self.reason:
             raise ValueError("a stop needs a non-empty reason")
+
+
+@dataclass(frozen=True)
+class Fork:
+    """End the trial, and let its workers go on from the last checkpoint of trial `parent`.
+
+    What goes on is a new trial with the point `params`. Without a trial left to make, the old one
+    goes on instead.
+    """
+
+    parent: int
+    params: Params
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,19 @@
-"""What one study hands to the next: the policy that its trials teach.
+"""What one study hands to the next: the policy that its trials teach its sampler or controller.
 
-The policy is made anew from the earlier study's journal, so any study can be the source, whatever
-its sampler. `policy.json`, which a study with sampler `policy` leaves in its folder, is the same
-for people and for folders without a journal. A study that begins with a policy writes it into its
-own record: resumed, it needs the earlier study no more.
+The controller's is read from `controller.json`. The sampler's is made anew from the earlier study's
+journal, so any study can be the source, whatever its sampler. `policy.json`, which a study with
+sampler `policy` leaves in its folder, is the same for people and for folders without a journal. A
+study that begins with a policy writes it into its own record: resumed, it needs the earlier study
+no more.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune import record, result
 from autotune.errors import StudyError, UserError
@@ -20,23 +22,59 @@ from autotune.samplers.policy import PolicySampler, learned
 from autotune.trackers.journal import RECORD
 from autotune.trial import Trial
 
+if TYPE_CHECKING:
+    from autotune.controllers.saved import Saved
+
 POLICY = "policy.json"
+_SAMPLER, _CONTROLLER = "start", "start_controller"  # what a record calls them
 
 
-def found(source: Path, folder: Path) -> dict[str, Any]:
-    """The policy of the study in `source`, for the study in `folder`, as a document.
+@dataclass(frozen=True)
+class Start:
+    """What a study begins with; None where it takes none, or begins afresh.
 
-    A document, because it is what a resumed study reads: the same to the last bit.
+    Documents, because they are what a resumed study reads: the same to the last bit.
+    """
+
+    sampler: dict[str, Any] | None = None
+    controller: Saved | None = None
+    takes: tuple[str, ...] = ()  # what a record is to say of, None included
+
+
+def found(source: Path, folder: Path, sampler: bool = True, controller: bool = False) -> Start:
+    """What the study in `source` has for that in `folder`, whose parts may take it.
+
+    Where both parts take it, either may find nothing there, and begins afresh.
 
     Raises:
         UserError: no such study, one without an ended trial, or one whose files are damaged.
     """
+    from autotune.controllers import saved  # here, as controllers need numpy
+
+    takes = (_SAMPLER,) * sampler + (_CONTROLLER,) * controller
     if (folder / RECORD).is_file():
-        held = record.load(folder)
-        if held.get("start") and held.get("start_from") == str(source.absolute()):
-            return _checked(held["start"], folder / RECORD)
-    if source.absolute() == folder.absolute():
+        held, where = record.load(folder), folder / RECORD
+        if held.get("start_from") == str(source.absolute()) and all(t in held for t in takes):
+            mine, theirs = (held[t] if t in takes else None for t in (_SAMPLER, _CONTROLLER))
+            return Start(
+                _checked(mine, where) if mine is not None else None,
+                saved.checked(theirs, where) if theirs is not None else None,
+                takes,
+            )
+    if folder.absolute() == (source.parent if source.is_file() else source).absolute():
         raise UserError(f"start_from (--from) {str(source)!r} is the study's own folder")
+    learned_there = controller and (not sampler or saved.is_in(source))
+    weights = saved.read(source) if learned_there else None
+    try:
+        return Start(_of_sampler(source) if sampler else None, weights, takes)
+    except UserError:
+        if weights is None:
+            raise
+        return Start(None, weights, takes)
+
+
+def _of_sampler(source: Path) -> dict[str, Any]:
+    """The policy that the trials of the study in `source` teach, as a document."""
     if (source / RECORD).is_file():
         space, target = record.space_of(source), record.target(source)
         policy = learned(space, target, result.read(source, target).trials)
@@ -62,11 +100,15 @@ def _checked(held: Any, where: Path) -> dict[str, Any]:
     return checked
 
 
-def facts(source: str | Path | None, start: dict[str, Any] | None) -> dict[str, Any]:
+def facts(source: str | Path | None, start: Start) -> dict[str, Any]:
     """What a study's record says of where it began; nothing, where it began by itself."""
-    if source is None or start is None:
+    if source is None:
         return {}
-    return {"start_from": str(Path(source).absolute()), "start": start}
+    from autotune.controllers import saved
+
+    weights = saved.document(start.controller) if start.controller is not None else None
+    told = {_SAMPLER: start.sampler, _CONTROLLER: weights}
+    return {"start_from": str(Path(source).absolute()), **{t: told[t] for t in start.takes}}
 
 
 def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:

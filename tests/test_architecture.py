@@ -25,6 +25,7 @@ LEVELS = {
     "experiment": 4,
     "forecast": 3,
     "encoding": 4,
+    "lineage": 2,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),
     "result": 7,

@@ -19,6 +19,8 @@ SCRIPTS = {
     "schedules.py": "runs",
     "schedule_search.py": "studies",
     "farm.py": "runs",
+    "controllers.py": "runs",
+    "controller_cost.py": "runs",
 }
 
 

@@ -99,7 +99,10 @@ def check_same_losses(printed: str, trial: Trial) -> None:
     told = steps_of(printed)
     assert len(told) > 2
     for (step, metrics), report in zip(told, trial.reports, strict=False):
-        assert (step, lasting(metrics)) == (report.step, lasting(report.metrics))
+        here, then = lasting(metrics), lasting(report.metrics)
+        if step in dict(trial.changes):  # reported before the controller turned it, not after
+            assert here.pop("lr") != then.pop("lr")
+        assert (step, here) == (report.step, then)
 
 
 def study(folder: Path, recipe: str, trials: int, *more: str) -> at.StudyResult:
@@ -142,12 +145,13 @@ def test_an_export_holds_all_that_is_promised(images: tuple[at.StudyResult, Path
         *("train.py", "README.md", "checkpoint"),
     }
     config = json.loads((out / "config.json").read_text())
-    assert journal.decode_config(config) == best.config
+    assert journal.decode_config(config) == {**best.config, "lr": from_json(config["lr"])}
     schedules = json.loads((out / "schedules.json").read_text())
-    assert {k: from_json(v) for k, v in schedules.items()} == {
-        "lr": best.config["lr"],
-        "batch_size": best.config["batch_size"],
-    }
+    lr, batch_size = (from_json(schedules[k]) for k in ("lr", "batch_size"))
+    assert batch_size == best.config["batch_size"]
+    places = [best.reports[i].metrics["progress"] for i in (1, 3)]
+    for x, factor in ((0.0, 1.0), (places[0], 0.5), (places[1], 0.25), (1.0, 0.25)):
+        assert lr(x) == best.config["lr"](x) * factor
     assert (out / "schedules.png").read_bytes().startswith(b"\x89PNG")
     for rank in (0, 1):
         state = torch.load(out / "checkpoint" / f"rank-{rank}.pt", weights_only=True)
@@ -155,7 +159,9 @@ def test_an_export_holds_all_that_is_promised(images: tuple[at.StudyResult, Path
     told = json.loads((out / "trial.json").read_text())
     assert told["train"] == "trainers.image:train"
     assert (told["seed"], told["state"], told["seconds"]) == (best.seed, "REACHED", best.seconds)
-    assert [c["step"] for c in told["changes"]] == [best.reports[i].step for i in (1, 3)]
+    assert told["changes"] == []
+    assert [c["step"] for c in told["turned"]] == [best.reports[i].step for i in (1, 3)]
+    assert journal.decode_config(told["turned_from"]) == {"lr": best.config["lr"]}
     assert len(told["reports"]) == len(best.reports)
     assert told["versions"]["torch"] == torch.__version__
     readme = (out / "README.md").read_text()
@@ -171,7 +177,7 @@ def test_the_readme_of_an_export_runs(images: tuple[at.StudyResult, Path]) -> No
     names = {"optimizer": optimizer, "step": 40, "total_steps": 100}
     script = block[1].replace('"schedules.json"', repr(str(out / "schedules.json")))
     exec(script, names)
-    lr = images[0].trials[replay.read(out).trial.number].config["lr"]
+    lr = replay.read(out).trial.config["lr"]
     assert optimizer.param_groups[0]["lr"] == lr(0.4)
 
 
@@ -313,8 +319,9 @@ def test_a_replay_gives_the_same_losses_and_new_times(
     assert best is not None
     assert [t.kind for t in trials] == ["confirm", "confirm"]
     assert trials[0].seed == best.seed != trials[1].seed
-    assert trials[0].config == trials[1].config == best.config
-    assert [t.changes for t in trials] == [best.changes] * 2
+    assert trials[0].config == trials[1].config == replay.read(out).trial.config != best.config
+    assert [t.changes for t in trials] == [(), ()]  # it needs no controller
+    assert best.changes
     times = [t.seconds for t in trials]
     assert told["median_seconds"] == sum(times) / 2
 
@@ -368,6 +375,15 @@ def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> 
             (t.seed, t.kind, t.seconds, t.changes) for t in whole.trials
         ]
     assert sum(row["event"] == "suggested" for row in lines(fast_path / "r")) == 3
+
+
+def test_knobs_are_not_compared_where_a_schedule_turns_them_earlier() -> None:
+    before = trial_with((1, {"loss": 0.5, "lr": 1.0, "progress": 0.5}), (2, {"lr": 0.5}))
+    now = trial_with((1, {"loss": 0.5, "lr": 0.5, "progress": 0.25}), (2, {"lr": 0.5}))
+    assert replay.compare(before, now, turned={1}) == (2, None)
+    assert replay.compare(before, now)[1] == replay.Difference(1, "lr", 1.0, 0.5)
+    found = replay.compare(before, now, turned={2})[1]
+    assert found == replay.Difference(1, "lr", 1.0, 0.5)
 
 
 def test_seeds_of_repeats_differ_and_grow() -> None:

@@ -33,8 +33,9 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     in holds from then on: `lr_factor` multiplies the learning rate (and earlier factors),
     `batch_size` and `momentum` replace their schedules.
 
-    `evaluate` gives val_accuracy and val_loss at full size; lr, momentum, batch_size and image_size
-    now; and, once trained, train_loss and samples_per_second since the last milestone. `state`
+    `evaluate` gives val_accuracy and val_loss at full size; lr, momentum, batch_size, image_size
+    and progress (above 1 beyond the horizon) now; and, once trained, train_loss, samples_per_second
+    and what `trainers.statistics` measures, all since the last milestone. `state`
     restores bit for bit on as many ranks (on a GPU as far as its kernels are deterministic). What
     comes next depends on the seed and the samples seen only, so no random state is kept.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from autotune.schedules import Constant, Effective, Following
+from autotune import schedules
+from autotune.schedules import Constant, substituted
 from autotune.trial import Change
 from trainers.optimizers import make_optimizer
 from trainers.readers import Schedule, require
@@ -158,16 +158,11 @@ def held(schedule: Schedule) -> Schedule:
 def depending(schedule: Schedule, old: Schedule, new: float) -> Schedule:
     """A learning rate as it is once what it depends on, `old`, has the one value `new`.
 
-    >>> from autotune.schedules import Linear
+    >>> from autotune.schedules import Following, Linear
     >>> batch_size = Linear(100, 200)
     >>> depending(Following(Constant(0.1), batch_size, 1.0, 100), batch_size, 400)(0.5)
     0.4
     """
-    if not isinstance(schedule, Following | Effective):
+    if not isinstance(schedule, schedules.Schedule) or not isinstance(old, schedules.Schedule):
         return schedule
-    base: Any = depending(schedule.base, old, new)
-    if isinstance(schedule, Following):
-        other = Constant(new) if schedule.other == old else schedule.other
-        return replace(schedule, base=base, other=other)
-    momentum = Constant(new) if schedule.momentum == old else schedule.momentum
-    return replace(schedule, base=base, momentum=momentum)
+    return substituted(schedule, old, Constant(new))

@@ -102,9 +102,10 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     Milestones, changes and states are as those of `trainers.image.train`, but count tokens.
 
     `evaluate` gives val_loss (the mean cross-entropy of the next token in nats) and val_accuracy
-    over the same validation tokens each time; lr, momentum, batch_size and sequence_length now;
-    and, once trained, train_loss, samples_per_second (tokens) and flops_per_second of the model
-    (`trainers.gpt.flops_per_token`) since the last milestone.
+    over the same validation tokens each time; lr, momentum, batch_size, sequence_length and
+    progress (above 1 beyond the horizon) now; and, once trained, train_loss, samples_per_second
+    (tokens), flops_per_second of the model (`trainers.gpt.flops_per_token`) and what
+    `trainers.statistics` measures, all since the last milestone.
 
     Raises:
         ValueError: a key or value that is not allowed, in one line.

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainers.distributed import Ranks, averaged_buffers
 from trainers.knobs import build_optimizer
+from trainers.statistics import Statistics
 from trainers.stream import NO_LABEL, Batch
 from trainers.training import Training
 
@@ -67,6 +68,7 @@ class Learner:
         """Whether each shape of input has kernels that are compiled or chosen for it."""
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
+        self.statistics = Statistics(model)
         self._fresh()
 
     def _fresh(self) -> None:
@@ -90,6 +92,7 @@ class Learner:
             with self._unsynchronised():
                 self._backward(part, samples, smoothing)
         self._backward(parts[-1], samples, smoothing)
+        self.statistics.before(self._scaler)
         if self._scaler is None:
             self.optimizer.step()
         else:
@@ -150,10 +153,12 @@ class Learner:
         before = {k: v.clone() for k, v in self.model.state_dict().items()}
         for number, (x, y) in enumerate(batches):
             for _ in range(2 if self.prepares or number == 0 else 1):
+                self.statistics.next(last=True)
                 self.step((x, y), y.numel() * self._ranks.size, 0.0)
         self.evaluate(evaluated)
         self.model.load_state_dict(before)
         self.loss.zero_()
+        self.statistics.clear()
         self._fresh()
 
     def state(self) -> dict[str, Any]:
@@ -177,4 +182,4 @@ class Learner:
     def close(self) -> None:
         """Free DDP's hooks and the memory of model and optimizer, whoever still refers to this."""
         self.optimizer.state.clear()
-        del self._network, self.model, self.optimizer
+        del self._network, self.model, self.optimizer, self.statistics

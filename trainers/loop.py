@@ -111,6 +111,7 @@ class Loop(Generic[S]):
         """Train until `target` samples are seen; waits for the device at the end only."""
         knobs, stream, learner, task = self._knobs, self._stream, self._learner, self._task
         learner.loss.zero_()
+        learner.statistics.clear()
         seen_by_size: Counter[int] = Counter()
         begun, first = time.perf_counter(), self._seen
         knobs.set(learner.optimizer, self._progress(self._seen))
@@ -120,6 +121,7 @@ class Loop(Generic[S]):
             knobs.turn(learner.optimizer, progress)
             samples = batch_size * task.samples(size)
             batch = stream.take(self._seen, batch_size, size)
+            learner.statistics.next(last=self._seen + samples >= target)
             learner.step(batch, samples, knobs.smoothing(progress))
             self._seen += samples
             seen_by_size[size] += samples
@@ -154,8 +156,10 @@ class Loop(Generic[S]):
             "momentum": self._knobs.momentum(progress),
             "batch_size": float(batch_size),
             self._task.size_key: float(size),
+            "progress": self._seen / self._horizon,
         }
         if self._trained:
+            metrics |= self._learner.statistics.metrics()
             metrics["train_loss"] = trained / self._trained
             metrics["samples_per_second"] = self._trained / self._seconds
             if self._task.flops is not None:

@@ -18,7 +18,8 @@ kind of schedule, and any schedule may be a stage:
 True
 
 A schedule may also be made from others: one that follows the batch size (`Following`), that moves
-opposite to another (`Mirrored`), or that makes up for a changing momentum (`Effective`). Any of
+opposite to another (`Mirrored`), that makes up for a changing momentum (`Effective`), or that was
+set anew on the way (`Until`). Any of
 them can be asked for its `extremes`, its edges, and whether it means the same as another:
 
 >>> same_meaning(stages((1, Linear(0, 0.4)), (9, Linear(0.4, 0.4))), warmed(Constant(0.4), 0.1))
@@ -31,7 +32,17 @@ the table of its tests.
 from __future__ import annotations
 
 from autotune.schedules.analysis import edges_of, extremes, meaning, outside, same_meaning
-from autotune.schedules.compose import Effective, Following, Mirrored, Schedule, Stages
+from autotune.schedules.compose import (
+    Effective,
+    Following,
+    Mirrored,
+    Schedule,
+    Spliced,
+    Stages,
+    Until,
+    compressed,
+    substituted,
+)
 from autotune.schedules.curve import VERSION, Kind
 from autotune.schedules.document import from_json
 from autotune.schedules.families import (
@@ -67,11 +78,14 @@ __all__ = [
     "Polynomial",
     "Schedule",
     "Shape",
+    "Spliced",
     "Stages",
     "Step",
+    "Until",
     "VERSION",
     "WSD",
     "as_schedule",
+    "compressed",
     "edges_of",
     "extremes",
     "from_json",
@@ -80,5 +94,6 @@ __all__ = [
     "same_meaning",
     "scaled",
     "stages",
+    "substituted",
     "warmed",
 ]

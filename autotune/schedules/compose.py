@@ -77,6 +77,83 @@ class Stages(Curve):
 
 
 @dataclass(frozen=True)
+class Until(Curve):
+    """`base` up to the first edge, and from each edge on its value.
+
+    What becomes of a schedule once a controller sets its knob while training, as DYNAMIX does with
+    the batch size (arXiv 2510.08522). As many values as edges, of which there is at least one.
+
+    >>> [Until(Linear(64, 128), (0.5, 0.75), (32, 512))(x) for x in (0.25, 0.5, 1.0)]
+    [80.0, 32.0, 512.0]
+    """
+
+    base: Schedule
+    edges: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def _check(self) -> None:
+        if not self.edges:
+            raise ValueError("Until: edges must hold at least 1 number, got 0")
+        check_count(self, "values", len(self.edges))
+
+    def _at(self, x: float) -> float:
+        place = bisect_right(self.edges, x)
+        return self.values[place - 1] if place else self.base._at(x)
+
+    def _corners(self) -> Iterable[float]:
+        yield from (x for x in self.base._places if x < self.edges[0])
+        yield from self.edges
+
+    def _extremes(self) -> tuple[float, float]:
+        least, most = _sampled(self.base, until=self.edges[0])
+        return min(least, *self.values), max(most, *self.values)
+
+    def _scaled(self, factor: float) -> Self:
+        scaled = tuple(value * factor for value in self.values)
+        return replace(self, base=self.base._scaled(factor), values=scaled)
+
+
+@dataclass(frozen=True)
+class Spliced(Curve):
+    """Schedules of one and the same progress: f(x) = part i (x) from its edge on.
+
+    Unlike a stage, a part does not begin anew at its edge: it goes on as if it had held all along.
+    This is what a training has seen whose schedule was replaced under way.
+
+    >>> Spliced((0.5,), (Linear(0, 1), Linear(0, 10)))(0.5)
+    5.0
+    """
+
+    edges: tuple[float, ...]
+    parts: tuple[Schedule, ...]
+
+    def _check(self) -> None:
+        check_count(self, "parts", len(self.edges) + 1)
+
+    def _at(self, x: float) -> float:
+        return self.parts[bisect_right(self.edges, x)]._at(x)
+
+    def _corners(self) -> Iterable[float]:
+        yield from self.edges
+        for low, high, part in self._spans():
+            yield from (x for x in part._places if low < x < high)
+
+    def _spans(self) -> Iterable[tuple[float, float, Schedule]]:
+        """From where to where each part holds, and the part."""
+        knots = pairwise((0.0, *self.edges, 1.0))
+        return ((low, high, part) for (low, high), part in zip(knots, self.parts, strict=True))
+
+    def _extremes(self) -> tuple[float, float]:
+        return _sampled(self)
+
+    def _scaled(self, factor: float) -> Self:
+        return replace(self, parts=tuple(part._scaled(factor) for part in self.parts))
+
+    def _text(self) -> str:
+        return ", ".join(f"{span(low, high)} of ({part})" for low, high, part in self._spans())
+
+
+@dataclass(frozen=True)
 class Following(Curve):
     """f(x) = base(x) (other(x) / reference)^power: `base`, whenever `other` is the `reference`.
 
@@ -207,17 +284,58 @@ Schedule = (
     | WSD
     | Piecewise
     | Stages
+    | Until
+    | Spliced
     | Following
     | Mirrored
     | Effective
 )
 
 
-def _sampled(schedule: Curve) -> tuple[float, float]:
+def substituted(schedule: Schedule, old: Schedule, new: Schedule) -> Schedule:
+    """A schedule with `new` wherever it follows `old`, or makes up for it.
+
+    >>> batch_size = Linear(100, 200)
+    >>> substituted(Following(Constant(0.1), batch_size, 1.0, 100), batch_size, Constant(400))(0.5)
+    0.4
+    """
+    if isinstance(schedule, Following):
+        base = substituted(schedule.base, old, new)
+        return replace(schedule, base=base, other=new if schedule.other == old else schedule.other)
+    if isinstance(schedule, Effective):
+        base = substituted(schedule.base, old, new)
+        momentum = new if schedule.momentum == old else schedule.momentum
+        return replace(schedule, base=base, momentum=momentum)
+    if isinstance(schedule, Spliced):
+        return replace(schedule, parts=tuple(substituted(p, old, new) for p in schedule.parts))
+    return schedule
+
+
+def compressed(schedule: Schedule, times: float) -> Schedule:
+    """The schedule run through in 1 / `times` of the progress, then held; `times` is at least 1.
+
+    >>> compressed(Linear(1.0, 0.0), 2)(0.25), compressed(Linear(1.0, 0.0), 2)(0.75)
+    (0.5, 0.0)
+    """
+    if times == 1 or isinstance(schedule, Constant):
+        return schedule
+    if isinstance(schedule, Following):
+        other = compressed(schedule.other, times)
+        return replace(schedule, base=compressed(schedule.base, times), other=other)
+    if isinstance(schedule, Effective):
+        momentum = compressed(schedule.momentum, times)
+        return replace(schedule, base=compressed(schedule.base, times), momentum=momentum)
+    if isinstance(schedule, Spliced):
+        parts = tuple(compressed(part, times) for part in schedule.parts)
+        return Spliced(tuple(edge / times for edge in schedule.edges), parts)
+    return Stages((1 / times,), (schedule, Constant(schedule._at(1.0))))
+
+
+def _sampled(schedule: Curve, until: float = 1.0) -> tuple[float, float]:
     """Extremes by looking: at every edge from both sides, and at many points between them."""
-    knots = (0.0, *schedule._places, 1.0)
+    knots = (0.0, *(x for x in schedule._places if x < until), until)
     points = max(_LEAST_SAMPLES, _SAMPLES // (len(knots) - 1))
-    found = [schedule._at(1.0)]
+    found = [schedule._at(1.0)] if until == 1.0 else []
     for low, high in pairwise(knots):
         between_them = (low + (high - low) * i / points for i in range(points))
         found += map(schedule._at, between_them)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.schedules.plot import draw
+from autotune.trackers.inspected import POLICY, draw_weights
 from autotune.trackers.journal import JOURNAL, RECORD
 from autotune.trackers.story import Story
 from autotune.trackers.view import (
@@ -209,7 +210,19 @@ class Copier:
             (Path(place) / "best.json").write_text(self._story.best_json())
             if (best := self._story.best()) is not None:
                 self._draw(best, Path(place) / "best_schedules.png")
+            self._show_policy(Path(place))
             store.upload(STUDY, Path(place))
+
+    def _show_policy(self, place: Path) -> None:
+        """What a controller has learned: its file, and a picture of what drives what."""
+        try:
+            told = (self._folder / POLICY).read_text()
+            (place / POLICY).write_text(told)
+            draw_weights(json.loads(told)).savefig(place / "controller.png", dpi=80)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            self.say(f"the controller's weights cannot be shown: {error!r}")
 
     def _draw(self, trial: Trial, file: Path) -> None:
         """A picture of the trial's schedules, if it has any."""

@@ -30,6 +30,7 @@ from autotune.trial import (
     Config,
     Event,
     Hardware,
+    Origin,
     Report,
     State,
     Suggested,
@@ -139,6 +140,17 @@ def _checkpoint(data: dict[str, Any]) -> Checkpoint:
     return Checkpoint(data["step"], data["path"], Clock(**data["clock"]))
 
 
+def _origin(data: dict[str, Any]) -> Origin:
+    return Origin(
+        data["parent"],
+        data["replaces"],
+        _checkpoint(data["checkpoint"]),
+        data["params"],
+        tuple(_report(report) for report in data["reports"]),
+        tuple((step, Change(**made)) for step, made in data["changes"]),
+    )
+
+
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "config": lambda data: {k: decode_config(v) for k, v in data.items()},
     "report": _report,
@@ -146,6 +158,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "hardware": lambda data: Hardware(**data),
     "state": State,
     "change": lambda data: Change(**data),
+    "origin": _origin,
 }
 
 

@@ -25,7 +25,7 @@ from autotune.trackers.view import (
     tags,
     text,
 )
-from autotune.trial import Ended, Reported, State, Trial, after, leader
+from autotune.trial import Ended, Reported, State, Suggested, Trial, after, leader
 
 _STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
 _ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
@@ -70,6 +70,8 @@ class Story:
         number, trial = entry.trial, self.trials[entry.trial]
         if isinstance(entry, Ended):
             return self._ended(trial, now)
+        if isinstance(entry, Suggested) and trial.reports:
+            return {number: self._shared(trial, now)}
         if isinstance(entry, Reported):
             last = before.reports[-1] if before and before.reports else None
             values = reported(trial.config, entry.report, last)
@@ -78,6 +80,15 @@ class Story:
             gone = {k: math.nan for k in _ONCE if k in self._furthest[number]}
             return {number: self._once(number, gone, now)}
         return {number: []}
+
+    def _shared(self, trial: Trial, now: int) -> list[Point]:
+        """What a fork shares with its parent: its curve is the whole one."""
+        pairs = zip((None, *trial.reports), trial.reports, strict=False)
+        return [
+            point
+            for last, report in pairs
+            for point in self._new(trial.number, reported({}, report, last), report.step, now)
+        ]
 
     def _new(
         self, number: int, values: Mapping[str, float], step: int, now: int

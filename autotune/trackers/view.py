@@ -21,7 +21,7 @@ from autotune.trial import Config, Report, State, Target, Trial
 
 STUDY = -1  # stands for the study's own run where a trial's number stands for the trial's
 INTERRUPTED = "interrupted"
-_KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
+KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
 _LONGEST_KEY, _LONGEST_TEXT = 250, 5000  # MLflow takes 250 and 6000
 
 
@@ -77,7 +77,7 @@ def read_facts(folder: Path) -> Facts:
 
 def reported(config: Config, report: Report, last: Report | None) -> dict[str, float]:
     """The values of a report; knobs that the trainer does not report come from constants."""
-    values = {k: v for k in _KNOBS if (v := _constant(config.get(k))) is not None}
+    values = {k: v for k in KNOBS if (v := _constant(config.get(k))) is not None}
     train = _train_seconds(report)
     if last is not None and train > _train_seconds(last):
         seconds = train - _train_seconds(last)
@@ -114,7 +114,12 @@ def status(trial: Trial) -> str:
 
 def tags(trial: Trial) -> dict[str, str]:
     """The tags of the trial's run."""
+    forked = {}
+    if trial.origin is not None:
+        forked["autotune.parent"] = str(trial.origin.parent)
+        forked["autotune.parent_step"] = str(trial.origin.checkpoint.step)
     return {
+        **forked,
         "autotune.kind": trial.kind,
         "autotune.trial": str(trial.number),
         "autotune.state": str(trial.state),

@@ -574,7 +574,7 @@ def test_the_policy_json_alone_is_a_start_and_a_resumed_study_needs_its_source_n
 @pytest.mark.parametrize(
     ("sampler", "source", "says"),
     [
-        ("tpe", "first", "needs sampler 'policy' but got 'tpe'"),
+        ("tpe", "first", "needs sampler or controller 'policy' but got sampler 'tpe'"),
         ("policy", "nowhere", "is no folder"),
         ("policy", ".", "has neither a study nor a policy.json"),
         ("policy", "empty", "no trial of it has ended"),

@@ -20,7 +20,9 @@ from autotune.schedules import (
     OneCycle,
     Piecewise,
     Schedule,
+    Spliced,
     Stages,
+    edges_of,
     extremes,
     stages,
     warmed,
@@ -44,6 +46,21 @@ def test_following_the_batch_size() -> None:
     cosine = Following(Cosine(0.4, 0), batch, 1, 256)
     assert cosine(0.2) == Cosine(0.4, 0)(0.2)
     assert cosine(1.0) == 0.0
+
+
+@quick
+@given(parts=st.tuples(leaves, leaves, leaves), x=progresses)
+def test_what_is_spliced_goes_on_as_if_it_had_held_all_along(
+    parts: tuple[Schedule, ...], x: float
+) -> None:
+    now = parts[0] if x < 0.25 else parts[1] if x < 0.7 else parts[2]
+    assert Spliced((0.25, 0.7), parts)(x) == now(x)
+
+
+def test_what_a_spliced_part_does_elsewhere_does_not_count() -> None:
+    found = Spliced((0.5,), (Linear(0, 100), Piecewise((0.25, 0.75), (-9, 1, 2), kind="constant")))
+    assert extremes(found) == (0.0, pytest.approx(50.0))
+    assert edges_of(found) == (0.5, 0.75)
 
 
 @quick

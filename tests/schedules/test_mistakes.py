@@ -26,6 +26,7 @@ from autotune.schedules import (
     Polynomial,
     Stages,
     Step,
+    Until,
     as_schedule,
     from_json,
     scaled,
@@ -138,6 +139,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "upside down by its scale": (
         lambda: scaled(Mirrored(Constant(1), 0.85, 0.95), -1),
         r"^Mirrored: low must be at most high, got -0\.85 and -0\.95$",
+    ),
+    "until nothing": (
+        lambda: Until(Linear(0, 1), (), ()),
+        "^Until: edges must hold at least 1 number, got 0$",
+    ),
+    "until, count": (
+        lambda: Until(Linear(0, 1), (0.5,), (1, 2)),
+        "^Until: 1 edges need 1 values, got 2$",
     ),
     "momentum": (
         lambda: Effective(Constant(1), Linear(0.5, 1)),

@@ -27,8 +27,10 @@ from autotune.schedules import (
     Polynomial,
     Schedule,
     Shape,
+    Spliced,
     Stages,
     Step,
+    Until,
     extremes,
 )
 
@@ -112,7 +114,20 @@ CASES[Mirrored] = Case(
     composed=True,
 )
 CASES[Effective] = Case(st.builds(Effective, leaves | trees, momenta), composed=True)
-made = st.one_of([CASES[kind].some for kind in (Following, Mirrored, Effective)])
+CASES[Until] = Case(
+    st.builds(
+        lambda base, stairs: Until(base, stairs.edges, stairs.values[1:]),
+        leaves | trees,
+        edges(least=1).flatmap(
+            lambda chosen: st.lists(values, min_size=len(chosen), max_size=len(chosen)).map(
+                lambda items: held(chosen, (0, *items))
+            )
+        ),
+    ),
+    composed=True,
+)
+CASES[Spliced] = Case(with_edges(Spliced, leaves | trees, 1), composed=True)
+made = st.one_of([CASES[kind].some for kind in (Following, Mirrored, Effective, Until, Spliced)])
 CASES[Stages] = Case(
     st.recursive(leaves | made, lambda some: with_edges(Stages, some, 1), max_leaves=6).map(
         lambda some: some if isinstance(some, Stages) else Stages((), (some,))
@@ -128,11 +143,13 @@ def largest_of(schedule: Schedule) -> float:
 
 
 def is_product(schedule: Schedule) -> bool:
-    """Whether a product is in it, whose extremes are only looked for."""
-    if isinstance(schedule, Following | Effective):
+    """Whether something is in it whose extremes are only looked for."""
+    if isinstance(schedule, Following | Effective | Spliced):
         return True
     if isinstance(schedule, Stages):
         return any(map(is_product, schedule.parts))
+    if isinstance(schedule, Until):
+        return is_product(schedule.base)
     return isinstance(schedule, Mirrored) and is_product(schedule.of)
 
 
@@ -148,12 +165,14 @@ def last_of(schedule: Schedule) -> float:
 
 def _end_of(schedule: Any, end: int) -> float:
     match schedule:
-        case Stages(parts=parts):
+        case Stages(parts=parts) | Spliced(parts=parts):
             return _end_of(parts[end], end)
         case Following(base, other, power, reference):
             return _end_of(base, end) * math.pow(_end_of(other, end) / reference, power)
         case Effective(base, momentum):
             return _end_of(base, end) * (1.0 - _end_of(momentum, end))
+        case Until(base, _, own):
+            return _end_of(base, end) if end == 0 else own[-1]
         case Mirrored(of, low, high):
             least, most = extremes(of)
             share = (_end_of(of, end) - least) / (most - least) if least < most else 1.0

@@ -149,8 +149,10 @@ def test_it_ends_after_max_epochs(record: Any) -> None:
 
 def test_metrics_are_finite_from_the_first_milestone_on(record: Any) -> None:
     first, second = record(MLP, 1)["metrics"]
-    assert set(first) == {"val_accuracy", "val_loss", "lr", "momentum", "batch_size", "image_size"}
-    assert set(second) == {*first, "train_loss", "samples_per_second"}
+    knobs = {"lr", "momentum", "batch_size", "image_size"}
+    assert set(first) == {"val_accuracy", "val_loss", "progress", *knobs}
+    sampled = {"grad_norm", "grad_norm_spread", "weight_norm", "update_ratio"}
+    assert set(second) == {*first, "train_loss", "samples_per_second", *sampled}
     assert all(math.isfinite(v) for v in (*first.values(), *second.values()))
     assert second["val_accuracy"] > first["val_accuracy"]
 

@@ -236,8 +236,10 @@ def test_metrics_and_their_units(record: Any) -> None:
     first, second, _ = found["metrics"]
     assert set(first) == {
         *("val_accuracy", "val_loss", "lr", "momentum", "batch_size", "sequence_length"),
+        "progress",
     }
-    assert set(second) == {*first, "train_loss", "samples_per_second", "flops_per_second"}
+    sampled = {"grad_norm", "weight_norm", "update_ratio"}  # four steps have no spread
+    assert set(second) == {*first, "train_loss", "samples_per_second", "flops_per_second", *sampled}
     assert found["steps"] == [0, 1024, 2048]
     assert (second["batch_size"], second["sequence_length"]) == (8, 32)
     names = load_text("synthetic", None, "characters", 0, CPU).vocabulary

@@ -1,0 +1,121 @@
+"""What turns knobs of running trials, or forks them: (trial, others, target) to Change or Fork.
+
+A controller is a function of frozen trials, called at each milestone of a running trial. What it
+decides, if anything, is written down before the ranks act on it: as the trial's changes, or as a
+new trial's origin.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.controllers.policy import Linear, policy, regulator
+from autotune.controllers.saved import Saved, read
+from autotune.errors import UserError, unknown
+from autotune.trial import Change, Fork, Target, Trial
+
+__all__ = [
+    "CONTROLLERS",
+    "POPULATIONS",
+    "Controller",
+    "goes_on",
+    "is_named",
+    "make_controller",
+    "policy",
+    "regulator",
+]
+
+Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
+CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulator": regulator}
+"""Every controller of knobs by name; each takes its settings by keyword."""
+POPULATIONS = ("pb2", "pbt")
+"""Controllers that fork, by name: they are made from an experiment, by `autotune.run`."""
+
+
+def is_named(text: str) -> bool:
+    """Whether the text names a controller of these, with or without arguments.
+
+    >>> is_named("policy"), is_named("policy(setting='robust')"), is_named("mine.py:turn")
+    (True, True, False)
+    """
+    return ":" not in text.partition("(")[0]
+
+
+def make_controller(
+    controller: str | Controller,
+    allowed: Sequence[str],
+    start_from: str | Path | Saved | None = None,
+) -> Controller:
+    """A controller by name, or one that is given, for an experiment.
+
+    Args:
+        controller: `regulator`, `policy`, either with keyword arguments, as in
+            `policy(setting="robust", learner="ppo")`, or a controller.
+        allowed: the knobs that the experiment allows to be turned.
+        start_from: a study folder, or its `controller.json`, whose policy this one goes on from;
+            or that policy.
+
+    Raises:
+        UserError: an unknown name or argument, one that is out of range, a knob that is not
+            allowed, or a folder without a policy.
+    """
+    made = _named(controller) if isinstance(controller, str) else controller
+    if not isinstance(made, Linear):
+        return made
+    made = made.within(allowed)
+    if start_from is not None and goes_on(made):
+        held = start_from if isinstance(start_from, Saved) else read(Path(start_from))
+        told = {**made.told, "from": held.place, "from_study": held.study}
+        made = replace(made, start=held.weights, told=told, _memo={})
+    return made
+
+
+def goes_on(controller: Controller | None) -> bool:
+    """Whether a controller can go on from what another has learned.
+
+    >>> goes_on(policy()), goes_on(regulator())
+    (True, False)
+    """
+    return isinstance(controller, Linear) and controller.learner is not None
+
+
+def _named(text: str) -> Controller:
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise UserError(_unknown(text)) from None
+    name = ast.unparse(call.func if isinstance(call, ast.Call) else call)
+    if name in POPULATIONS:
+        raise UserError(
+            f"controller {text!r}: {name} takes settings from Python only; name the object that "
+            "has them: --controller file.py:object"
+        )
+    if name not in CONTROLLERS:
+        raise UserError(_unknown(name))
+    keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
+    accepted = inspect.signature(CONTROLLERS[name]).parameters
+    for key in keywords:
+        if key not in accepted:
+            raise UserError(unknown(f"argument of {name}", key, accepted))
+    try:
+        return CONTROLLERS[name](**keywords)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"controller {text!r}: {error}") from None
+
+
+def _keywords(call: ast.Call, text: str) -> dict[str, Any]:
+    if call.args:
+        raise UserError(f"controller {text!r}: give its arguments by keyword")
+    try:
+        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (ValueError, TypeError):
+        raise UserError(f"controller {text!r}: arguments must be plain values") from None
+
+
+def _unknown(name: str) -> str:
+    return unknown("controller", name, (*CONTROLLERS, *POPULATIONS, "none", "module:function"))

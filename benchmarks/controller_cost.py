@@ -1,0 +1,126 @@
+"""What controllers cost: the trainer's statistics in a step, and a decision in the loop.
+
+The statistics are timed where they are made, in processor time of the training thread, and shown as
+a share of the training they are part of; no peer, as it is the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from _common import introduce, keep
+
+from autotune.controllers import policy
+from autotune.trial import Change, Report, State, Target, Trial
+from trainers.image import train
+from trainers.statistics import Statistics
+
+CASES = {
+    "mlp, batch 64": {"model": "mlp", "width": 64, "batch_size": 64},
+    "mlp, batch 512": {"model": "mlp", "width": 64, "batch_size": 512},
+    "resnet8, batch 64": {"model": "resnet8", "width": 32, "batch_size": 64},
+    "resnet18, batch 128": {"model": "resnet18", "width": 16, "batch_size": 128},
+}
+TARGET = Target("val_accuracy", 0.97, limit=12.0)
+
+
+def share(config: dict[str, Any], milestones: int) -> float:
+    """The statistics' share of the training's processor time."""
+    spent = 0.0
+    kept = {name: getattr(Statistics, name) for name in ("next", "before")}
+
+    def timed(function: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any, **named: Any) -> None:
+            nonlocal spent
+            begin = time.thread_time()
+            function(*arguments, **named)
+            spent += time.thread_time() - begin
+
+        return call
+
+    running = train({"data": "digits", "lr": 0.05, "milestone": 2560, **config})
+    next(running)
+    next(running)
+    for name, function in kept.items():
+        setattr(Statistics, name, timed(function))
+    try:
+        begin = time.thread_time()
+        for _ in range(milestones):
+            next(running)
+        whole = time.thread_time() - begin
+    finally:
+        for name, function in kept.items():
+            setattr(Statistics, name, function)
+        running.close()
+    return spent / whole
+
+
+def ended(number: int) -> Trial:
+    """A trial of 40 milestones and 20 changes that reached the target."""
+    told = {"train_loss": 0.5, "lr": 0.1, "grad_norm": 1.0, "weight_norm": 9.0, "momentum": 0.9}
+    reports = [
+        Report(i, i * (1 + number / 100) / 4, {**told, "val_accuracy": i / 40}) for i in range(41)
+    ]
+    changes = [(i, Change(1 + 0.01 * (i * number % 7 - 3))) for i in range(2, 41, 2)]
+    seconds = reports[-1].seconds
+    return Trial(
+        number,
+        {"lr": 0.1},
+        seed=number,
+        state=State.REACHED,
+        seconds=seconds,
+        reports=tuple(reports),
+        changes=tuple(changes),
+        attempts=1,
+        ended_at=float(number),
+    )
+
+
+def decision(learner: str, trials: int) -> tuple[float, float]:
+    """Milliseconds of a decision, and of one after another trial has ended."""
+    others = [ended(i) for i in range(trials)]
+    made, now = policy(learner=learner), ended(trials)
+    running = Trial(trials, {}, reports=now.reports[:20], changes=now.changes[:5])
+    running = replace(running, seconds=running.reports[-1].seconds)
+    first, later = [], []
+    made(running, others[:-8], TARGET)
+    for count in range(trials - 7, trials + 1):
+        for times in (first, later):
+            begin = time.perf_counter()
+            made(running, others[:count], TARGET)
+            times.append(1000 * (time.perf_counter() - begin))
+    return statistics.median(later), max(first)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    about, runs = introduce(), {}
+    repeats, cases = (1, list(CASES)[:1]) if options.quick else (options.repeats, list(CASES))
+    for name in cases:
+        found = [100 * share(CASES[name], 3) for _ in range(repeats)]
+        runs[name] = found
+        print(f"{name:<22} {statistics.median(found):.2f} % of training", flush=True)
+    for learner in ("awr", "ppo"):
+        for trials in (16, 128):
+            usual, most = decision(learner, trials)
+            runs[f"{learner}, {trials} trials"] = [usual, most]
+            told = f"a decision {usual:.2f} ms; after a trial's end {most:.1f} ms at most"
+            print(f"{learner}, {trials} trials: {told}", flush=True)
+    keep(options.json, about, runs=runs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

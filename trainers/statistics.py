@@ -1,0 +1,91 @@
+"""What a training tells of its gradients and its steps, for controllers; measured at few steps.
+
+Nothing waits for the device, and nothing is gathered over ranks: gradients that were averaged are
+the same on all of them. One step in 8, and the last one before a milestone, costs the norm of the
+gradient; that last one also a copy of the weights, to see how far it moves them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+EVERY = 8  # one step in so many is sampled
+
+
+class Statistics:
+    """Sampled norms since the last `clear`, left on the device until `metrics` reads them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was measured; the next step is the first."""
+        self._step = 0
+        self._sampled = self._last = False
+        self._norms: list[tuple[list[Tensor], Tensor | None]] = []
+        self._before: list[Tensor] = []
+
+    def next(self, last: bool) -> None:
+        """The step that follows is one more, and perhaps the last one before a milestone."""
+        self._step += 1
+        self._last = last
+        self._sampled = last or self._step % EVERY == 0
+
+    def before(self, scaler: GradScaler | None) -> None:
+        """Before the optimizer's step, when the gradient is complete (and, in fp16, scaled)."""
+        if self._sampled:
+            self._sampled = False
+            self._sample(scaler)
+
+    @torch.no_grad()  # not on `before`: at most steps it would be all that is done
+    def _sample(self, scaler: GradScaler | None) -> None:
+        gradients = [p.grad for p in self._weights if p.grad is not None]
+        if not gradients:
+            return
+        norms = list(torch._foreach_norm(gradients))  # put together when it is read
+        scale = None if scaler is None else scaler.scale(torch.ones_like(norms[0]))
+        self._norms.append((norms, scale))
+        if self._last:
+            self._before = [p.detach().clone() for p in self._weights]
+
+    @torch.no_grad()
+    def metrics(self) -> dict[str, float]:
+        """What was measured; what is not finite or too little is left out.
+
+        To be asked at the milestone, before the weights change again.
+
+        `grad_norm`: mean norm of the gradient; `grad_norm_spread`: its standard deviation over its
+        mean; `weight_norm`: now; `update_ratio`: |change of the weights| / |weights| in the last
+        step.
+        """
+        if not self._before:
+            return {}
+        moved_by = torch._foreach_sub(self._before, self._weights)
+        found_norms = [_total(norms) / (1 if s is None else s) for norms, s in self._norms]
+        read = torch.stack([_norm(self._weights), _norm(list(moved_by)), *found_norms]).tolist()
+        weight, moved = read[:2]
+        norms = [norm for norm in read[2:] if math.isfinite(norm)]
+        found = {"weight_norm": weight}
+        if norms:
+            found["grad_norm"] = mean = statistics.fmean(norms)
+            if len(norms) > 1 and mean > 0:
+                found["grad_norm_spread"] = statistics.stdev(norms) / mean
+        if weight > 0:
+            found["update_ratio"] = moved / weight
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _norm(tensors: list[Tensor]) -> Tensor:
+    """The Euclidean norm of all tensors together, in single precision at least."""
+    return _total(list(torch._foreach_norm(tensors)))
+
+
+def _total(norms: list[Tensor]) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms).float())
+    return norm
