@@ -77,12 +77,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run_command(options: argparse.Namespace) -> int:
     from autotune import recipes
+    from autotune.auto import sampler_for
 
     experiment = recipes.load(options.recipe)
     out = options.out if options.out is not None else Path("studies") / experiment.name
+    sampler = options.sampler
+    if sampler == "auto":
+        sampler, why = sampler_for(experiment, options.trials)
+        options.note = f"sampler: {sampler}, as {why}"
     settings = {
         "trials": options.trials,
-        "sampler": options.sampler,
+        "sampler": sampler,
         "pruner": options.pruner,
         "controller": options.controller,
         "seed": options.seed,
@@ -264,6 +269,18 @@ def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace)
     return DONE if told["reached"] else UNREACHED
 
 
+def _noted(note: str, watch: Any) -> Any:
+    """A watch that says `note` first, once the study has really begun."""
+    left = [note]
+
+    def noting(event: Any, trials: Any) -> None:
+        if left:
+            _say(left.pop())
+        watch(event, trials)
+
+    return noting
+
+
 def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]) -> Any:
     """The result of the study, whose progress is shown while it runs."""
     from autotune import display
@@ -271,7 +288,9 @@ def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict
 
     _check_tracking(options.tracking_uri)
     limit = duration(options.time_limit) if options.time_limit is not None else None
-    with _only_json(options.json), display.progress(experiment, settings["trials"]) as watch:
+    note = getattr(options, "note", "")
+    with _only_json(options.json), display.progress(experiment, settings["trials"]) as shown:
+        watch = _noted(note, shown) if note else shown
         try:
             return run(
                 experiment,
@@ -391,15 +410,17 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
         [
             ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
             ("--trials", {"metavar": "N", "type": _count, "default": 20, "help": "in all (20)"}),
-            ("--sampler", {"metavar": "NAME", "default": "tpe", "help": "tpe, widening, "
-             "convergence, policy (or policy:actor, policy:reinforce, policy:ppo), random, qmc, "
-             "gp, cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments"}),
+            ("--sampler", {"metavar": "NAME", "default": "auto", "help": "auto (by trials and "
+             "baseline), convergence, tpe, widening, policy (or policy:actor, policy:reinforce, "
+             "policy:ppo), random, qmc, gp, cmaes, nsga2, or an Optuna sampler's dotted path with "
+             "keyword arguments"}),
             ("--from", {"metavar": "DIR", "type": Path, "dest": "start_from",
                         "help": "a study whose policy to begin with (sampler policy, "
                         "controller policy, or both)"}),
             ("--pruner", {"metavar": "NAME", "default": "convergence",
-                          "help": "convergence (slower_than_best, for now), asha, hyperband, "
-                          "bottom_at_same_time, forecast, none, or module:function"}),
+                          "help": "convergence (slower_than_best and forecast), "
+                          "slower_than_best, forecast, asha, hyperband, bottom_at_same_time, "
+                          "none, or module:function"}),
             ("--controller", {"metavar": "NAME", "help": "regulator, policy, either with keyword "
                               "arguments, pbt, pb2, module:function or file.py:function (none)"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),

@@ -199,7 +199,7 @@ def never(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
 
 
 PRUNERS: dict[str, Callable[[], Pruner]] = {
-    "convergence": slower_than_best,
+    "convergence": lambda: first_of(slower_than_best(), forecast()),
     "slower_than_best": slower_than_best,
     "bottom_at_same_time": lambda: first_of(slower_than_best(), bottom_at_same_time()),
     "asha": lambda: first_of(slower_than_best(), asha()),

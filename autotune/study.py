@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import recipes, record, warm_start
+from autotune.auto import sampler_for
 from autotune.errors import UserError
 from autotune.experiment import Experiment
 from autotune.loop import Controller, Loop, Plan, Watch
@@ -33,7 +34,7 @@ def run(
     *,
     trials: int,
     time_limit: float | None = None,
-    sampler: str | Any = "tpe",
+    sampler: str | Any = "auto",
     pruner: str | Pruner = "convergence",
     controller: str | Controller | None = None,
     out: str | Path | None = None,
@@ -52,10 +53,10 @@ def run(
     Args:
         trials: how many trials the study has in all, baseline and given configurations included.
         time_limit: seconds after which running trials are censored (`budget`) and the study ends.
-        sampler: `tpe`, `widening`, `convergence`, `policy` (or `policy:actor`,
-            `policy:reinforce`, `policy:ppo`), `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted
-            path of an Optuna sampler with keyword arguments, or an object with
-            `ask(number, trials)`.
+        sampler: `auto` (see `autotune.auto`), `convergence`, `tpe`, `widening`, `policy` (or
+            `policy:actor`, `policy:reinforce`, `policy:ppo`), `random`, `qmc`, `gp`, `cmaes`,
+            `nsga2`, the dotted path of an Optuna sampler with keyword arguments, or an object
+            with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `forecast`, `none`, a function (see `autotune.pruners`), or its name as
             `module:function`.
@@ -87,6 +88,8 @@ def run(
     _check(experiment, trials, time_limit, seed)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
+    if sampler == "auto":
+        sampler, _ = sampler_for(experiment, trials)
     turning = _controller(controller, experiment, seed)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     start = _start(start_from, folder, sampler, turning)

@@ -23,6 +23,7 @@ LEVELS = {
     "reporting": 2,
     "standing": 2,
     "experiment": 4,
+    "auto": 5,
     "forecast": 3,
     "encoding": 4,
     "lineage": 2,

@@ -51,7 +51,7 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
-NAMES = ("convergence", *policy.NAMES, *SAMPLERS)
+NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
 """Every sampler by name, also those that are not Optuna's."""
 
 

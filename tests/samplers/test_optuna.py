@@ -133,7 +133,7 @@ def test_tpe_learns_more_than_chance(fast_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tpee", "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: cmaes, convergence, gp"),
+        ("tpee", "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: auto, cmaes, convergence"),
         ("t p e", "unknown sampler 't p e'"),
         ("", "unknown sampler ''"),
         ("optuna.samplers.TPSampler", "sampler 'optuna.samplers.TPSampler': module"),

@@ -105,7 +105,7 @@ def simulate(
 ) -> at.StudyResult:
     """Run the study on a virtual clock."""
     pool = options.pop("pool", None) or SimPool(curve, workers)
-    options = {"sampler": "random", "tracking_uri": "off", **options}
+    options = {"sampler": "random", "pruner": "slower_than_best", "tracking_uri": "off", **options}
     return at.run(experiment, trials=trials, out=folder, pool=pool, **options)
 
 

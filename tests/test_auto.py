@@ -1,0 +1,45 @@
+"""`auto`: the rules, and that a study takes and names the sampler that they give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from sims import race, racing, simulate
+
+import autotune as at
+from autotune.auto import FEW, sampler_for
+from autotune.space import Fixed, SearchSpace
+
+
+def experiment(searched: bool, baseline: bool) -> at.Experiment:
+    made = racing([1.0])
+    space = made.space if searched else SearchSpace({"rate": Fixed(1.0)})
+    given = ({"rate": 1.0} if searched else {}) if baseline else None
+    return at.Experiment(made.name, made.train, space, made.target, baseline=given)
+
+
+@pytest.mark.parametrize(
+    ("searched", "baseline", "trials", "name"),
+    [
+        (True, True, FEW, "widening"),
+        (True, True, FEW + 1, "convergence"),
+        (True, False, 5, "convergence"),
+        (False, True, 5, "random"),
+    ],
+)
+def test_it_goes_by_trials_and_baseline(
+    searched: bool, baseline: bool, trials: int, name: str
+) -> None:
+    chosen, why = sampler_for(experiment(searched, baseline), trials)
+    assert chosen == name
+    assert why
+    assert "\n" not in why
+
+
+def test_a_study_names_what_was_chosen(fast_path: Path) -> None:
+    simulate(experiment(True, True), fast_path / "study", 4, race, sampler="auto")
+    assert (
+        json.loads((fast_path / "study" / "experiment.json").read_text())["sampler"] == "widening"
+    )
