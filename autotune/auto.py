@@ -7,17 +7,21 @@ from autotune.experiment import Experiment
 FEW = 40  # trials
 
 
-def sampler_for(experiment: Experiment, trials: int) -> tuple[str, str]:
+def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> tuple[str, str]:
     """The name of the sampler for a study of so many trials, and the reason in one line.
 
     With a baseline and few trials there is little time to leave what is known to be good: starting
     around it and widening found the fastest confirmed configurations (`benchmarks/RESULTS.md`,
     schedules on digits, 24 trials). Otherwise the order of trials at equal seconds tells more than
     their scores (the same file, search on recorded curves).
+
+    `earlier`: there is a study to begin with, which only a policy can.
     """
     size = len(experiment.space.parameters())
     if not size:
         return "random", "nothing is searched"
+    if earlier:
+        return "policy", "it can begin with what an earlier study learned"
     if experiment.baseline is not None and trials <= FEW:
         return "widening", f"{trials} trials are few (at most {FEW}), and there is a baseline"
     if experiment.baseline is not None:

@@ -77,13 +77,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run_command(options: argparse.Namespace) -> int:
     from autotune import recipes
-    from autotune.auto import sampler_for
+    from autotune.study import auto_sampler
 
     experiment = recipes.load(options.recipe)
     out = options.out if options.out is not None else Path("studies") / experiment.name
     sampler = options.sampler
     if sampler == "auto":
-        sampler, why = sampler_for(experiment, options.trials)
+        earlier = options.start_from is not None and options.controller in (None, "none")
+        sampler, why = auto_sampler(experiment, options.trials, out, earlier)
         options.note = f"sampler: {sampler}, as {why}"
     settings = {
         "trials": options.trials,

@@ -22,7 +22,7 @@ from autotune.result import StudyResult
 from autotune.samplers import Sampler
 from autotune.samplers import policy as policies
 from autotune.samplers.actor import from_document
-from autotune.trackers.journal import Journal
+from autotune.trackers.journal import RECORD, Journal
 from autotune.trial import Ended, Event, Trial
 from autotune.warm_start import Start
 
@@ -53,10 +53,10 @@ def run(
     Args:
         trials: how many trials the study has in all, baseline and given configurations included.
         time_limit: seconds after which running trials are censored (`budget`) and the study ends.
-        sampler: `auto` (see `autotune.auto`), `convergence`, `tpe`, `widening`, `policy` (or
-            `policy:actor`, `policy:reinforce`, `policy:ppo`), `random`, `qmc`, `gp`, `cmaes`,
-            `nsga2`, the dotted path of an Optuna sampler with keyword arguments, or an object
-            with `ask(number, trials)`.
+        sampler: `auto` (by `autotune.auto`, unless the study has one), `convergence`, `tpe`,
+            `widening`, `policy` (or `policy:actor`, `policy:reinforce`, `policy:ppo`), `random`,
+            `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna sampler with keyword
+            arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `forecast`, `none`, a function (see `autotune.pruners`), or its name as
             `module:function`.
@@ -88,10 +88,12 @@ def run(
     _check(experiment, trials, time_limit, seed)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
-    if sampler == "auto":
-        sampler, _ = sampler_for(experiment, trials)
     turning = _controller(controller, experiment, seed)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
+    if sampler == "auto":
+        sampler, _ = auto_sampler(
+            experiment, trials, folder, start_from is not None and not turning
+        )
     start = _start(start_from, folder, sampler, turning)
     turning = _begun(turning, experiment, start)
     plan = Plan(experiment, trials, time_limit, seed, _pruner(pruner), turning, tuple(seeds))
@@ -112,6 +114,19 @@ def run(
             finally:
                 warm_start.keep(folder, asker, tuple(loop.trials.values()))
     return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason)
+
+
+def auto_sampler(
+    experiment: Experiment, trials: int, folder: Path, earlier: bool = False
+) -> tuple[str, str]:
+    """The sampler that `auto` stands for, and why: the one that the study in `folder` has.
+
+    `earlier`: an earlier study is to be begun with.
+    """
+    held = record.load(folder).get("sampler") if (folder / RECORD).is_file() else None
+    if isinstance(held, str) and held != "auto" and not held.startswith("<"):
+        return held, "the study has it already"
+    return sampler_for(experiment, trials, earlier)
 
 
 def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: int) -> None:

@@ -310,6 +310,7 @@ def peer_study(problem: Problem, sampler: str, pruner: str, seed: int, spend: fl
 # --- what is told ---------------------------------------------------------------------------------
 
 METHODS: dict[str, tuple[str, str, str]] = {
+    "the default": ("ours", "auto", "convergence"),
     "random, none": ("ours", "random", "none"),
     "random, capped": ("ours", "random", "slower_than_best"),
     "random, bottom half": ("ours", "random", "bottom_at_same_time"),

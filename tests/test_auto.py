@@ -43,3 +43,19 @@ def test_a_study_names_what_was_chosen(fast_path: Path) -> None:
     assert (
         json.loads((fast_path / "study" / "experiment.json").read_text())["sampler"] == "widening"
     )
+
+
+def test_a_study_that_goes_on_keeps_its_sampler(fast_path: Path) -> None:
+    folder = fast_path / "study"
+    for trials in (4, FEW + 4):
+        simulate(experiment(True, True), folder, trials, race, sampler="auto")
+        assert json.loads((folder / "experiment.json").read_text())["sampler"] == "widening"
+
+
+def test_a_study_to_begin_with_takes_a_policy(fast_path: Path) -> None:
+    simulate(experiment(True, True), fast_path / "first", 6, race)
+    folder = fast_path / "next"
+    simulate(
+        experiment(True, True), folder, 4, race, sampler="auto", start_from=fast_path / "first"
+    )
+    assert json.loads((folder / "experiment.json").read_text())["sampler"] == "policy"

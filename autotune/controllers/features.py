@@ -185,7 +185,7 @@ def _first(reports: Sequence[Report], metric: str) -> Report | None:
 
 
 def _ratio(a: float | None, b: float | None) -> float:
-    return math.log10(a / b) if a and b and a > 0 and b > 0 else 0.0
+    return math.log10(a) - math.log10(b) if a and b and a > 0 and b > 0 else 0.0
 
 
 def _within(value: float) -> float:

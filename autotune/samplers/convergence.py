@@ -28,7 +28,7 @@ from autotune.trial import Params, State, Target, Trial, incumbent
 
 _EVERY = 4  # ended trials from one version of the distribution to the next
 _STEP = 0.2  # of the distribution towards the elite; a search of hundreds of trials wants patience
-_EVEN, _FADED = 0.1, 40  # share of even draws in the end, and trials until it is so low
+_EVEN, _FADED = 0.1, 40  # least share of even draws, and trials until it would be none
 _DOUBT = 0.5  # that share at first, where there is a baseline to begin around
 _FIRST = 16  # ended trials before the model judges
 _CANDIDATES, _ANYWHERE = 40, 20
@@ -140,7 +140,7 @@ class ConvergenceSampler:
 
 def doubt(trial: Trial, horizon: float) -> float:
     """How many times the noise of a reached trial one has that was stopped before `horizon`."""
-    if trial.state is not State.CENSORED:
+    if trial.state is not State.CENSORED or horizon <= 0:
         return 1.0
     early = math.log(horizon / max(trial.seconds, 1e-3 * horizon))
     return 1.0 + _EARLY * max(early, 0.0) ** 2

@@ -147,6 +147,8 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
     except SyntaxError:
         raise UserError(unknown("sampler", text, NAMES)) from None
     path = ast.unparse(call.func if isinstance(call, ast.Call) else call)
+    if path in NAMES:
+        raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
     kind = _sampler_class(path)
     keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
     accepted = inspect.signature(kind.__init__).parameters

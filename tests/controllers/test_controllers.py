@@ -83,6 +83,15 @@ def test_features_of_a_trainer_that_reports_little_are_zero() -> None:
     }
 
 
+@pytest.mark.parametrize("bad", [math.inf, math.nan, 0.0])
+def test_features_after_a_gradient_that_overflowed_are_finite(bad: float) -> None:
+    told = {METRIC: 0.1, "grad_norm": 1.0, "weight_norm": 10.0, "momentum": 0.9, "lr": 0.1}
+    seen = View(trial({}, told, {**told, "grad_norm": bad}, told, told), TARGET)
+    for at_report in range(4):
+        for before in (None, *range(at_report)):
+            assert all(map(math.isfinite, seen.features(at_report, before)))
+
+
 def test_the_decay_of_a_schedule_is_no_error_to_be_put_right() -> None:
     told = {METRIC: 0.1, "grad_norm": 1.0, "weight_norm": 10.0, "momentum": 0.9}
     rows = [{**told, "lr": lr} for lr in (0.05, 0.1, 0.02)]

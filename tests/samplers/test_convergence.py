@@ -97,4 +97,5 @@ def test_a_trial_stopped_early_is_trusted_less() -> None:
     reached = Trial(1, {}, state=State.REACHED, seconds=1.0)
     assert doubt(reached, 10.0) == doubt(late, 10.0) == 1.0
     assert doubt(early, 10.0) > 2.0
+    assert doubt(early, 0.0) == 1.0  # a target that was met before any training
     assert doubt(Trial(1, {}, state=State.CENSORED), 10.0) < 20.0  # finite at no time at all

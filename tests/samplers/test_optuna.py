@@ -134,6 +134,7 @@ def test_tpe_learns_more_than_chance(fast_path: Path) -> None:
     ("text", "says"),
     [
         ("tpee", "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: auto, cmaes, convergence"),
+        ("convergence()", "sampler 'convergence' takes no arguments"),
         ("t p e", "unknown sampler 't p e'"),
         ("", "unknown sampler ''"),
         ("optuna.samplers.TPSampler", "sampler 'optuna.samplers.TPSampler': module"),
