@@ -96,7 +96,9 @@ def run(
         )
     start = _start(start_from, folder, sampler, turning)
     turning = _begun(turning, experiment, start)
-    plan = Plan(experiment, trials, time_limit, seed, _pruner(pruner), turning, tuple(seeds))
+    plan = Plan(
+        experiment, trials, time_limit, seed, _pruner(pruner, turning), turning, tuple(seeds)
+    )
     asker = _asker(sampler, plan, start)
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
@@ -170,7 +172,9 @@ def _check_configs(experiment: Experiment) -> None:
         raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
 
 
-def _pruner(pruner: str | Pruner) -> Pruner:
+def _pruner(pruner: str | Pruner, controller: Controller | None) -> Pruner:
+    if pruner == "convergence" and controller is not None:
+        pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
     by_path = isinstance(pruner, str) and ":" in pruner
     return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
 
