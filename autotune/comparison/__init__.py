@@ -6,6 +6,8 @@ published runs and MLflow. `docs/comparison.md` has a card for every statistic.
 
 from __future__ import annotations
 
+from autotune.comparison.profiles import Profile, performance_profiles, profiles
+from autotune.comparison.table import compare
 from autotune.comparison.words import (
     CONFIRMED,
     PUBLISHED,
@@ -30,8 +32,12 @@ __all__ = [
     "Candidate",
     "Comparison",
     "Interval",
+    "Profile",
     "Row",
     "Run",
     "Survival",
     "Terms",
+    "compare",
+    "performance_profiles",
+    "profiles",
 ]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+from autotune.errors import UserError, unknown
+
 CONFIRMED, TUNING, PUBLISHED = "confirmed", "tuning", "published"
 TERMS = ("hardware", "workers", "sharing", "clock", "target")
 """What must be alike for times to be compared, by the names that `--allow` takes."""
@@ -163,6 +165,8 @@ class Row:
         samples_per_second: geometric mean over all runs.
         speedup: the baseline's geometric mean of time to target over this one's, both up to
             `speedup_tau_seconds` where runs were censored: above 1 is faster than the baseline.
+        speedup_bound: what it then is of the unrestricted ratio: ">=" if only the baseline has
+            runs that did not arrive, "<=" if only this candidate has, "~" if both; else "".
         pairs: of runs with equal seeds on which `speedup` rests; 0: it is not paired.
         probability_faster: that a run of this candidate arrives before one of the baseline;
             what censoring leaves open counts half, and `undecided` is how much that is.
@@ -192,6 +196,7 @@ class Row:
     gpu_seconds: float | None = None
     speedup: float | None = None
     speedup_interval: Interval | None = None
+    speedup_bound: str = ""
     speedup_tau_seconds: float | None = None
     pairs: int = 0
     probability_faster: float | None = None
@@ -238,8 +243,6 @@ class Comparison:
         Raises:
             UserError: there is none; the nearest right name.
         """
-        from autotune.errors import UserError, unknown
-
         for row in self.rows:
             if row.name == name:
                 return row
