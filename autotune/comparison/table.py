@@ -154,6 +154,9 @@ def _against(row: Row, base: Candidate, seed: int) -> Row:
     a, b = _sample(own), _sample(others)
     why_not = dict(row.why_not)
     faster, undecided = survival.probability_faster(a, b)
+    single = len(own) == len(others) == 1
+    if single:
+        why_not["probability_faster"] = "one run each is no more than which of them was faster"
     p, exact = None, False
     if TUNING in (row.candidate.kind, base.kind):
         why_not["p"] = "a run that was chosen for its time is no fair draw: confirm it"
@@ -163,7 +166,12 @@ def _against(row: Row, base: Candidate, seed: int) -> Row:
         p, exact = survival.log_rank(a, b)
     found = ratios.speedup(own, others, seed, LEVEL)
     row = replace(
-        row, probability_faster=faster, undecided=undecided, p=p, p_exact=exact, why_not=why_not
+        row,
+        probability_faster=None if single else faster,
+        undecided=0.0 if single else undecided,
+        p=p,
+        p_exact=exact,
+        why_not=why_not,
     )
     if found is None:
         why_not["speedup"] = "no run arrived in the time up to which both were seen"
