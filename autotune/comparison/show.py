@@ -135,7 +135,9 @@ def _said(comparison: Comparison) -> list[str]:
 
 
 def _print(rows: Sequence[Sequence[str]], out: TextIO) -> None:
-    """The rows in columns, names cut where a line would be longer than the terminal."""
+    """The rows in columns, without those that say nothing, and names cut where there is no room."""
+    columns = [c for c in zip(*rows, strict=True) if {*c[1:]} - {"", "-"}]
+    rows = list(zip(*columns, strict=True))
     longest, *others = (max(len(cell) for cell in column) for column in zip(*rows, strict=True))
     width = min(longest, max(10, WIDTH - sum(others) - 2 * len(others)))
     for name, *cells in rows:
