@@ -74,12 +74,12 @@ def test_the_median_is_that_of_lifelines_where_no_step_lies_at_one_half(
 def test_the_median_interval_is_that_of_lifelines(runs: list[tuple[float, bool]]) -> None:
     pytest.importorskip("lifelines", reason="lifelines is an oracle (extra: oracles)")
     from lifelines import KaplanMeierFitter
-    from lifelines.utils import qth_survival_times
+    from lifelines.utils import qth_survival_time
 
     fitted = KaplanMeierFitter().fit(*arrays(runs))
     curve = survival.kaplan_meier(made(runs))
     band = fitted.confidence_interval_[fitted.survival_function_["KM_estimate"] > 1e-9]
-    low, high = (float(qth_survival_times(0.5, band.iloc[:, [i]]).iloc[0, 0]) for i in (0, 1))
+    low, high = (float(qth_survival_time(0.5, band.iloc[:, i])) for i in (0, 1))
     found = survival.median_interval(curve)
     assert found.high == (None if math.isinf(high) else pytest.approx(high))
     if not math.isinf(low):
