@@ -142,8 +142,13 @@ def test_kaplan_meier_is_that_of_scipy(runs: list[tuple[float, bool]]) -> None:
     times, flags = arrays(runs)
     theirs = stats.ecdf(stats.CensoredData(uncensored=times[flags], right=times[~flags])).sf
     curve = survival.kaplan_meier(made(runs))
-    for t, share in zip(curve.seconds, curve.share, strict=True):
+    with np.errstate(all="ignore"):
+        band = theirs.confidence_interval(method="log-log")
+    for t, share, low, high in zip(curve.seconds, curve.share, curve.low, curve.high, strict=True):
         assert share == pytest.approx(float(theirs.evaluate(t)), abs=1e-9)
+        if low is not None:
+            assert low == pytest.approx(float(band.low.evaluate(t)), abs=1e-9)
+            assert high == pytest.approx(float(band.high.evaluate(t)), abs=1e-9)
 
 
 @MANY
