@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from autotune.comparison import (
     TERMS,
@@ -81,6 +82,28 @@ def test_throughput_times_efficiency_is_the_speedup(a, b, rate: float) -> None:
     if not row.pairs:  # over pairs, only these count
         samples = compare([own, base], "b").row("b").samples / row.samples
         assert row.efficiency_ratio == pytest.approx(samples)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(TIMES, st.floats(1, 1e4)), min_size=1, max_size=6))
+def test_what_was_spent_is_the_mean_of_what_the_runs_spent(drawn) -> None:
+    runs = tuple(
+        Run(f"r{i}", t, True, samples=t * r, samples_per_second=r, worker_seconds=4 * t)
+        for i, (t, r) in enumerate(drawn)
+    )
+    row = compare([Candidate("a", "a", "confirmed", runs)]).rows[0]
+    assert row.samples == pytest.approx(stats.gmean([r.samples for r in runs]))
+    assert row.worker_seconds == pytest.approx(stats.gmean([r.worker_seconds for r in runs]))
+
+
+def test_what_was_spent_counts_runs_that_did_not_arrive() -> None:
+    """One quick run among three that were given up does not make the candidate cheap."""
+    row = compare([candidate("a", [4, 99, 99, 99], limit=64)]).rows[0]
+    assert row.samples == pytest.approx(100 * (4 * 64**3) ** 0.25)
+    assert row.worker_seconds == pytest.approx(2 * (4 * 64**3) ** 0.25)
+    lost = compare([candidate("a", [99], limit=64)]).rows[0]
+    assert (lost.samples, lost.worker_seconds) == (None, None)
+    assert lost.why_not["samples"] == "no run reached the target"
 
 
 @settings(max_examples=40, deadline=None)
