@@ -25,6 +25,7 @@ FLAGS = {
     "best": "--json",
     "export": "--to --trial --optuna",
     "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
+    "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
 }
@@ -91,6 +92,9 @@ MISTAKES = [
     (["resume", "nowhere"], "is not a study folder"),
     (["best", "nowhere"], "is not a study folder"),
     (["ui", "nowhere"], "is not a study folder"),
+    (["compare", "nowhere"], "nowhere does not exist"),
+    (["compare", "x.tsv", "--target", "top5"], "--target must be like top5=93"),
+    (["compare", "mlflow:x"], "must be named like mlflow:EXPERIMENT/RUN"),
 ]
 
 
