@@ -29,12 +29,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from autotune import racing
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
 from autotune.lineage import copied, origin
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
-from autotune.repeats import CONFIRM, again, merged, next_to_confirm, searched
+from autotune.repeats import CONFIRM, RACE, again, merged, next_to_confirm, searched
 from autotune.samplers import Sampler
 from autotune.trackers.journal import Closed, Journal, Opened, plain
 from autotune.trial import (
@@ -74,7 +75,8 @@ class Plan:
 
     `seeds`, if given, are those of its trials, one for each, and make them confirmations. When
     the `trials` of the search are done, the `top` best configurations and the baseline are run
-    `repeats` times again. Without `search` that is all there is to do.
+    `repeats` times again. Without `search` that is all there is to do. `racing` is the share of
+    the search that goes into races.
     """
 
     experiment: Experiment
@@ -87,6 +89,7 @@ class Plan:
     repeats: int = 0
     top: int = 3
     search: bool = True
+    racing: float = 0.0
 
 
 def judge(
@@ -315,11 +318,18 @@ class Loop:
         if trial is not None and not _alone(trial):
             return trial
         if self.searching:
-            return self.create()
+            return self.race() or self.create()
         if self.pool.busy():
             return None
         finalist = self.finalist()
         return self.repeat(finalist, CONFIRM) if finalist is not None else trial
+
+    def race(self) -> Trial | None:
+        """A race of the leader, if one is due; not while a suggestion waits for the next number."""
+        if not self.plan.racing or self.suggester.pending:
+            return None
+        leading = racing.due(list(self.trials.values()), self.target, self.plan.racing)
+        return self.repeat(leading, RACE) if leading is not None else None
 
     def repeat(self, trial: Trial, kind: str) -> Trial:
         """A new trial that runs the configuration of `trial` again on a fresh seed."""
@@ -558,7 +568,9 @@ class Loop:
         return merged(list(self.trials.values()), self.target)
 
     def others(self, trial: Trial) -> list[Trial]:
-        return [t for t in self.standing() if t.number != trial.number]
+        everyone = list(self.trials.values())
+        shown = racing.proven if self.plan.racing else merged
+        return [t for t in shown(everyone, self.target) if t.number != trial.number]
 
     def is_best(self, trial: Trial, state: State) -> bool:
         if trial.repeats is not None:

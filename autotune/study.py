@@ -46,6 +46,7 @@ def run(
     repeats: int = 0,
     top: int = 3,
     search: bool = True,
+    racing: float = 0.0,
     resume: bool = True,
     start_from: str | Path | None = None,
     recipe: str | None = None,
@@ -79,6 +80,8 @@ def run(
             top of `trials`. See `StudyResult.confirmed`.
         top: how many of the best configurations are.
         search: False to search no more, and only to do what `repeats` asks for.
+        racing: share of the seconds trained, below 1, that goes into running the leader again on
+            fresh seeds while the study searches (see `autotune.racing`); 0 for none.
         resume: go on with the study that the folder holds; False refuses such a folder.
         start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
             there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
@@ -95,7 +98,7 @@ def run(
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     _check(experiment, trials, time_limit, seed)
-    _check_repeats(repeats, top, seeds)
+    _check_repeats(repeats, top, racing, seeds)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
     turning = _controller(controller, experiment, seed)
@@ -107,10 +110,12 @@ def run(
     start = _start(start_from, folder, sampler, turning)
     turning = _begun(turning, experiment, start)
     rules = _pruner(pruner, turning), turning
-    plan = Plan(experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search)
+    plan = Plan(
+        experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search, racing
+    )
     asker = _asker(sampler, plan, start)
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
-    told |= {"repeats": repeats, "top": top} | warm_start.facts(start_from, start)
+    told |= {"repeats": repeats, "top": top, "racing": racing} | warm_start.facts(start_from, start)
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)
@@ -127,7 +132,7 @@ def run(
     again = partial(
         run, experiment, trials=trials, sampler=sampler, pruner=pruner, controller=controller,
         out=folder, tracking_uri=tracking_uri, ray_address=ray_address, seed=seed,
-        start_from=start_from, recipe=recipe, watch=watch, pool=pool, search=False,
+        start_from=start_from, recipe=recipe, watch=watch, pool=pool, racing=racing, search=False,
     )  # fmt: skip
     return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason, again)
 
@@ -157,11 +162,13 @@ def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: 
     _check_configs(experiment)
 
 
-def _check_repeats(repeats: int, top: int, seeds: Sequence[int]) -> None:
+def _check_repeats(repeats: int, top: int, racing: float, seeds: Sequence[int]) -> None:
     for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
-    if seeds and repeats:
+    if isinstance(racing, bool) or not isinstance(racing, int | float) or not 0 <= racing < 1:
+        raise UserError(f"racing must be a share, at least 0 and below 1, but got {racing!r}")
+    if seeds and (repeats or racing):
         raise UserError("repeats confirm a search, but with seeds all trials are repeats already")
 
 
