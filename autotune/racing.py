@@ -9,7 +9,6 @@ has been run again.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,19 +16,17 @@ from dataclasses import replace
 from autotune.repeats import RACE, again, merged
 from autotune.trial import CUT, State, Target, Trial, incumbent, leader
 
-MOST = int(os.environ.get("RACE_MOST", "5"))  # runs of one configuration
-PROVEN = os.environ.get("RACE_PROVEN", "1") == "1"
+MOST = 5  # runs of one configuration
 
 
 def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
-    """The trial to be raced now, or None: the leader, if a share of the seconds has not gone."""
-    if not share:
-        return None
+    """The trial to be raced now, or None: the leader, while races have had less than their share.
+
+    Counted are the seconds of all trials, and what the races that run, and this one, will take.
+    """
     known = merged(trials, target)
     best = leader(known)
-    if best is None or again(best, trials) is None:
-        return None
-    if runs(trials)[best.number] >= MOST:
+    if best is None or runs(trials)[best.number] >= MOST or again(best, trials) is None:
         return None
     stands = {t.number: t.seconds for t in known}
     spent = sum(cost(t) for t in trials)
@@ -62,7 +59,7 @@ def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     known = merged(trials, target)
     raced = {t.repeats for t in trials if t.repeats is not None and t.ended}
     best = incumbent([t for t in known if t.number in raced])
-    if best is None or not PROVEN:
+    if best is None:
         return known
 
     def held(trial: Trial) -> Trial:

@@ -1,6 +1,6 @@
 """What racing is worth: searches of equal spend, with and without repeats of their leader.
 
-    python benchmarks/racing.py [--spread 0.3] [--shares 0 0.1 0.2] [--repeats 20] [--spend 8]
+    python benchmarks/racing.py [--repeats 20] [--shares 0 0.1 0.2] [--spread 0.3] [--spend 4]
 
 On a virtual clock eight workers search for `--spend` limits of tuning time. A configuration has a
 true mean time to target, known exactly, and each run takes that times its luck: log-normal with
