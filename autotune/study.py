@@ -104,9 +104,8 @@ def run(
     turning = _controller(controller, experiment, seed)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     if sampler == "auto":
-        sampler, _ = auto_sampler(
-            experiment, trials, folder, start_from is not None and not turning
-        )
+        earlier = start_from is not None and not turning
+        sampler, _ = auto_sampler(experiment, trials, folder, earlier)
     start = _start(start_from, folder, sampler, turning)
     turning = _begun(turning, experiment, start)
     rules = _pruner(pruner, turning), turning
