@@ -113,8 +113,8 @@ def run(
         experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search, racing
     )
     asker = _asker(sampler, plan, start)
-    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
-    told |= {"repeats": repeats, "top": top, "racing": racing} | warm_start.facts(start_from, start)
+    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address, "repeats": repeats}
+    told |= {"top": top, "racing": racing} | warm_start.facts(start_from, start)
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)
@@ -128,11 +128,10 @@ def run(
                 reason = loop.run()
             finally:
                 warm_start.keep(folder, asker, tuple(loop.trials.values()))
-    again = partial(
-        run, experiment, trials=trials, sampler=sampler, pruner=pruner, controller=controller,
-        out=folder, tracking_uri=tracking_uri, ray_address=ray_address, seed=seed,
-        start_from=start_from, recipe=recipe, watch=watch, pool=pool, racing=racing, search=False,
-    )  # fmt: skip
+    asked: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner}
+    asked |= {"controller": controller, "tracking_uri": tracking_uri, "ray_address": ray_address}
+    asked |= {"start_from": start_from, "recipe": recipe, "watch": watch, "pool": pool}
+    again = partial(run, experiment, out=folder, seed=seed, racing=racing, search=False, **asked)
     return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason, again)
 
 
