@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ def run(
     ray_address: str | None = None,
     seed: int = 0,
     seeds: Sequence[int] = (),
+    repeats: int = 0,
+    top: int = 3,
+    search: bool = True,
+    racing: float = 0.0,
     resume: bool = True,
     start_from: str | Path | None = None,
     recipe: str | None = None,
@@ -70,6 +75,13 @@ def run(
         seed: of the sampler and, with the trial's number, of each trial.
         seeds: of the trials themselves, one for each, when all are repeats of one configuration
             (`kind` "confirm", as in a replay).
+        repeats: how often the best configurations and the baseline are run again on fresh seeds
+            when the search is over, in turns and each alone on the hardware; these trials are on
+            top of `trials`. See `StudyResult.confirmed`.
+        top: how many of the best configurations are.
+        search: False to search no more, and only to do what `repeats` asks for.
+        racing: share of the seconds trained, below 1, that goes into running the leader again on
+            fresh seeds while the study searches (see `autotune.racing`); 0 for none.
         resume: go on with the study that the folder holds; False refuses such a folder.
         start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
             there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
@@ -86,26 +98,27 @@ def run(
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     _check(experiment, trials, time_limit, seed)
+    _check_repeats(repeats, top, racing, seeds)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
     turning = _controller(controller, experiment, seed)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     if sampler == "auto":
-        sampler, _ = auto_sampler(
-            experiment, trials, folder, start_from is not None and not turning
-        )
+        earlier = start_from is not None and not turning
+        sampler, _ = auto_sampler(experiment, trials, folder, earlier)
     start = _start(start_from, folder, sampler, turning)
     turning = _begun(turning, experiment, start)
+    rules = _pruner(pruner, turning), turning
     plan = Plan(
-        experiment, trials, time_limit, seed, _pruner(pruner, turning), turning, tuple(seeds)
+        experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search, racing
     )
     asker = _asker(sampler, plan, start)
-    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
+    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address, "repeats": repeats}
+    told |= {"top": top, "racing": racing} | warm_start.facts(start_from, start)
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
-    told |= warm_start.facts(start_from, start)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)
-    room = pool if pool is not None else _ray_pool(experiment, trials, ray_address)
+    room = pool if pool is not None else _ray_pool(experiment, trials if search else 1, ray_address)
     with contextlib.closing(room), Journal(folder) as journal:
         record.write(folder, facts)
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
@@ -115,7 +128,11 @@ def run(
                 reason = loop.run()
             finally:
                 warm_start.keep(folder, asker, tuple(loop.trials.values()))
-    return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason)
+    asked: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner}
+    asked |= {"controller": controller, "tracking_uri": tracking_uri, "ray_address": ray_address}
+    asked |= {"start_from": start_from, "recipe": recipe, "watch": watch, "pool": pool}
+    again = partial(run, experiment, out=folder, seed=seed, racing=racing, search=False, **asked)
+    return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason, again)
 
 
 def auto_sampler(
@@ -141,6 +158,16 @@ def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: 
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number >= 0 but got {seed!r}")
     _check_configs(experiment)
+
+
+def _check_repeats(repeats: int, top: int, racing: float, seeds: Sequence[int]) -> None:
+    for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
+    if isinstance(racing, bool) or not isinstance(racing, int | float) or not 0 <= racing < 1:
+        raise UserError(f"racing must be a share, at least 0 and below 1, but got {racing!r}")
+    if seeds and (repeats or racing):
+        raise UserError("repeats confirm a search, but with seeds all trials are repeats already")
 
 
 def _check_configs(experiment: Experiment) -> None:

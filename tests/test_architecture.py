@@ -27,6 +27,8 @@ LEVELS = {
     "forecast": 3,
     "encoding": 4,
     "lineage": 2,
+    "repeats": 3,
+    "racing": 4,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),
     "result": 7,

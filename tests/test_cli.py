@@ -18,11 +18,12 @@ from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --time-limit "
-    "--tracking-uri --ray-address --json",
+    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats "
+    "--time-limit --tracking-uri --ray-address --json",
     "resume": "--trials --time-limit --tracking-uri --ray-address --json",
     "status": "--json",
     "best": "--json",
+    "confirm": "--repeats --top --time-limit --tracking-uri --ray-address --json",
     "export": "--to --trial --optuna",
     "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
@@ -91,6 +92,9 @@ MISTAKES = [
     (["status", "."], "is not a study folder"),
     (["resume", "nowhere"], "is not a study folder"),
     (["best", "nowhere"], "is not a study folder"),
+    (["confirm", "nowhere"], "is not a study folder"),
+    (["confirm", "x", "--repeat", "3"], "unknown argument '--repeat'; did you mean '--repeats'?"),
+    (["run", f"{RECIPES}:good", "--repeats", "-1"], "repeats must be a whole number >= 0"),
     (["ui", "nowhere"], "is not a study folder"),
     (["compare", "nowhere"], "nowhere does not exist"),
     (["compare", "x.tsv", "--target", "top5"], "--target must be like top5=93"),

@@ -83,6 +83,7 @@ class OptunaSampler:
         self._study = self._from(0)
         self._told: dict[int, int] = {}
         self._open: set[int] = set()
+        self._ends: dict[int, tuple[State, float]] = {}
 
     def _from(self, number: int) -> optuna.Study:
         made = self._sampler
@@ -93,6 +94,10 @@ class OptunaSampler:
         return optuna.create_study(direction="minimize", sampler=made)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
+        if any(
+            self._ends.get(t.number, (t.state, t.seconds)) != (t.state, t.seconds) for t in trials
+        ):
+            self._told, self._open, self._ends = {}, set(), {}  # runs anew have changed a standing
         if not self._told:
             self._study = self._from(number)
         for trial in trials:
@@ -126,9 +131,14 @@ class OptunaSampler:
             self._study.add_trial(_frozen(trial, params, self._space, TrialState.RUNNING))
         if trial.ended and trial.reason not in CUT and trial.number in self._open:
             self._open.remove(trial.number)
+            self._ends[trial.number] = _end(trial)
             score = self._target.score(trial)
             state = TrialState.FAIL if score is None else TrialState.COMPLETE
             self._study.tell(self._told[trial.number], score, state)
+
+
+def _end(trial: Trial) -> tuple[State, float]:
+    return trial.state, trial.seconds
 
 
 def make_sampler(text: str, seed: int) -> BaseSampler:
