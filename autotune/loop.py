@@ -35,7 +35,15 @@ from autotune.experiment import Experiment
 from autotune.lineage import copied, origin
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
-from autotune.repeats import CONFIRM, RACE, again, merged, next_to_confirm, searched
+from autotune.repeats import (
+    CONFIRM,
+    RACE,
+    again,
+    confirming,
+    merged,
+    next_to_confirm,
+    searched,
+)
 from autotune.samplers import Sampler
 from autotune.trackers.journal import Closed, Journal, Opened, plain
 from autotune.trial import (
@@ -121,8 +129,8 @@ def trial_seed(seed: int, number: int | str) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-def fresh_seed(seed: int, number: int, trials: Iterable[Trial]) -> int:
-    """The seed of a repeat: as `trial_seed`, but one that no trial has had yet."""
+def fresh_seed(seed: int, number: int | str, trials: Iterable[Trial]) -> int:
+    """The seed of a repeat: as `trial_seed`, but one that none of these trials has had."""
     used, made, more = {t.seed for t in trials}, trial_seed(seed, number), 0
     while made in used:
         more += 1
@@ -337,9 +345,20 @@ class Loop:
         number, config = len(everyone), again(trial, everyone)
         assert config is not None, "only what can be run again is chosen"
         seed = fresh_seed(self.plan.seed, number, everyone)
+        if kind == CONFIRM:
+            seed = self.round_seed(trial, everyone)
         event = Suggested(number, config, None, kind, seed, self.at(), repeats=trial.number)
         self.record(event)
         return self.trials[number]
+
+    def round_seed(self, trial: Trial, everyone: Sequence[Trial]) -> int:
+        """The seed of the trial's next confirmation: in each round all candidates have the same.
+
+        What they have in common (the order of the data) then says nothing of which is faster.
+        """
+        own = [t for t in confirming(everyone) if t.repeats == trial.number and t.reason not in CUT]
+        used = [t for t in everyone if t.kind != CONFIRM]
+        return fresh_seed(self.plan.seed, f"round {len(own)}", [*used, *own])
 
     def create(self) -> Trial | None:
         """The next trial: the baseline, a given configuration, or a suggestion once it is ready."""

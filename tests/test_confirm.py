@@ -66,8 +66,10 @@ def test_every_finalist_runs_once_a_round_alone_on_a_fresh_seed(
         assert all({t.repeats for t in one} == final for one in rounds)
         firsts = [one[0].repeats for one in rounds]
         assert len(set(firsts)) == min(count, len(final)), "each round begins with another one"
-        assert len({t.seed for t in found.trials}) == len(found.trials)
-        assert all(t.seed == trial_seed(seed, t.number) for t in again)
+        assert all(len({t.seed for t in one}) == 1 for one in rounds), "one seed a round"
+        fresh = {one[0].seed for one in rounds}
+        assert len(fresh) == count
+        assert not fresh & {t.seed for t in found.searched}
         assert all(t.config == found.trials[t.repeats].config for t in again)
         assert all(t.params is None for t in again), "it is no new point"
         check_alone(folder)
@@ -104,9 +106,10 @@ def test_no_pruner_stops_a_confirmation_but_limit_and_divergence_do(fast_path: P
         return Stop("soon") if trial.number and trial.seconds > 7 else None
 
     def curve(config: Any, seed: int) -> Curve:
-        slow, lost = trial_seed(0, 2), trial_seed(0, 3)
-        whole = race({"rate": 0.1 if seed == slow else config["rate"]}, seed)
-        if seed == lost:
+        first = seed == trial_seed(0, "round 0")
+        slow, lost = first and config["rate"] == 2.0, first and config["rate"] == 1.5
+        whole = race({"rate": 0.1 if slow else config["rate"]}, seed)
+        if lost:
             points = [replace(p, metrics={"train_loss": float("nan")}) for p in whole.points]
             return replace(whole, points=points)
         return whole
