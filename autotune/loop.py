@@ -32,6 +32,7 @@ from typing import TypeVar
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
 from autotune.lineage import copied, origin
+from autotune.memory import fitting, halved, memory_keys
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
 from autotune.samplers import Sampler
@@ -179,6 +180,7 @@ class Loop:
         self.pool = pool
         self.suggester = Suggester(sampler, pool)
         self.watch = watch
+        self.memory_keys = memory_keys(plan.experiment.train)
         self.interruptions = 0
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         self._deadline = pool.now() + plan.time_limit if plan.time_limit is not None else None
@@ -314,10 +316,18 @@ class Loop:
             self.target.clock,
             trial.checkpoint,
             trial.saved_clock,
+            self.fitting(trial),
         )
         hardware = self.pool.start(launch)
         at = self.at()
-        self.record(Started(trial.number, at - trial.waiting_since, hardware, at))
+        waited = at - trial.waiting_since
+        self.record(Started(trial.number, waited, hardware, at, launch.microbatch))
+
+    def fitting(self, trial: Trial) -> int | None:
+        """The microbatch to start with, from what trials like it have met."""
+        if not self.memory_keys:
+            return None
+        return fitting(trial, self.trials.values(), self.memory_keys, self.pool.next_hardware())
 
     # --- what comes back ----------------------------------------------------------------------
 
@@ -334,8 +344,8 @@ class Loop:
                 self.end(
                     trial.number, State.CENSORED, Stop("finished", "the trainer came to its end")
                 )
-            case Raised(error=error, reason=reason, out_of_memory=True):
-                self.end(trial.number, State.INFEASIBLE, Stop("out of memory", reason), error)
+            case Raised(out_of_memory=True):
+                self.out_of_memory(trial, signal)
             case Raised(error=error, reason=reason):
                 self.end(trial.number, State.FAILED, Stop(reason), error)
             case Broke():
@@ -453,6 +463,15 @@ class Loop:
         before = trial.checkpoint
         if before is not None and before.path != checkpoint.path:
             shutil.rmtree(before.path, ignore_errors=True)
+
+    def out_of_memory(self, trial: Trial, signal: Raised) -> None:
+        """Go on with half the microbatch on all ranks, or end where none is left."""
+        number, reason = trial.number, "out of memory"
+        smaller = halved(trial) if self.memory_keys else None
+        if smaller is None:
+            self.end(number, State.INFEASIBLE, Stop(reason, signal.reason), signal.error)
+            return
+        self.record(Lost(number, reason, broke=False, at=self.at(), microbatch=smaller))
 
     def broke(self, trial: Trial, signal: Broke) -> None:
         if trial.retries < self.plan.experiment.failure.max_retries:

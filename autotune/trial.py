@@ -167,6 +167,7 @@ class Trial:
     `seconds` is the time to target of a REACHED trial and the time at which any other was last
     seen: for a CENSORED trial the time to target is known only to be greater. A trial with an
     `origin` is a fork: its reports, its clock and its seconds begin with those of its parent.
+    `microbatch` is what a forward pass was limited to, so that it fits into memory; None: nothing.
     """
 
     number: int
@@ -193,6 +194,7 @@ class Trial:
     error: str = ""
     hardware: Hardware = Hardware()
     origin: Origin | None = None
+    microbatch: int | None = None
 
     @property
     def point(self) -> Params | None:
@@ -247,6 +249,7 @@ class Started:
     queue_seconds: float
     hardware: Hardware
     at: float = 0.0
+    microbatch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -281,7 +284,8 @@ class Saved:
 class Lost:
     """An attempt broke off and the trial goes on from its checkpoint.
 
-    `broke`: a worker died or hung, which counts as a retry; otherwise the driver itself went away.
+    `broke`: a worker died or hung, which counts as a retry; otherwise the driver itself went away,
+    or a rank ran out of memory: then all ranks go on with a smaller `microbatch`.
     """
 
     trial: int
@@ -289,6 +293,7 @@ class Lost:
     error: str = ""
     broke: bool = True
     at: float = 0.0
+    microbatch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -334,6 +339,7 @@ def after(trial: Trial | None, event: Event) -> Trial:
                 attempts=trial.attempts + 1,
                 queue_seconds=trial.queue_seconds + event.queue_seconds,
                 hardware=event.hardware,
+                microbatch=event.microbatch,
             )
         case Reported(report=report):
             return replace(
@@ -412,6 +418,7 @@ def _back_at_checkpoint(trial: Trial, event: Lost) -> Trial:
         spent_seconds=_spent(trial, event.at),
         retries=trial.retries + event.broke,
         waiting_since=event.at,
+        microbatch=event.microbatch or trial.microbatch,
     )
 
 

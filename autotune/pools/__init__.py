@@ -16,7 +16,10 @@ from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Report
 
 @dataclass(frozen=True)
 class Launch:
-    """A trial on its way to a worker group; `checkpoint` is where it goes on from."""
+    """A trial on its way to a worker group; `checkpoint` is where it goes on from.
+
+    `microbatch`, if given, is told to the trainer as `config["microbatch"]`.
+    """
 
     trial: int
     config: Config
@@ -24,6 +27,7 @@ class Launch:
     clock: str = "train"
     checkpoint: Checkpoint | None = None
     base: Clock = field(default_factory=Clock)
+    microbatch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,10 @@ class Pool(Protocol):
 
     def capacity(self) -> int:
         """How many trials can be started at once now, without waiting."""
+        ...
+
+    def next_hardware(self) -> Hardware:
+        """What the next trial that is started will run on; asked only where there is room."""
         ...
 
     def start(self, launch: Launch) -> Hardware:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import pickle
 import signal
@@ -31,6 +32,12 @@ from autotune.pools import Launch, warm
 from autotune.pools.cores import claim_cores
 from autotune.trial import Change, Clock, Milestone
 
+_NO_MEMORY = (
+    "can't allocate memory",  # torch's allocator on the host
+    "out of memory",  # CUDA, NCCL
+    "_ALLOC_FAILED",  # cuBLAS, cuDNN
+    "bad_alloc",  # C++
+)
 _OWN_FILES = (Path(__file__), Path(reporting.__file__))
 
 
@@ -158,6 +165,8 @@ class Rank:
         try:
             warm.seed_all(launch.seed)
             config = {**launch.config, "seed": launch.seed}
+            if launch.microbatch is not None:
+                config["microbatch"] = launch.microbatch
             if launch.checkpoint is not None:
                 config["state"] = self._load(Path(launch.checkpoint.path))
                 clock = Clock(restore=time.perf_counter() - begin)
@@ -261,10 +270,37 @@ class Rank:
         text = "".join(_from_trainer(traceback.TracebackException.from_exception(error)).format())
         line = str(error).strip().partition("\n")[0][:300]
         reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
-        memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        memory = memory or (isinstance(error, RuntimeError) and "can't allocate memory" in line)
+        memory = out_of_memory(error)
+        if memory:
+            self._let_go(error)
         worn = "the trainer raised"
         return Stretch("raised", error=text.strip(), reason=reason, out_of_memory=memory, worn=worn)
+
+    def _let_go(self, error: BaseException) -> None:
+        """Free what the trial holds at once: the GPU may be another process's as well."""
+        self._steps = self._milestone = None
+        traceback.clear_frames(error.__traceback__)
+        if warm.gpu_in_use():
+            gc.collect()
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says, or was caused by one that says, that memory was not to be had.
+
+    torch has one class for its caching allocators only: the host's allocator, CUDA itself and its
+    libraries (cuBLAS, cuDNN, NCCL) say it in words.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(says in str(error) for says in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _check_readable(file: Path) -> None:

@@ -32,6 +32,7 @@ from autotune.recipes import is_recipe_file
 from autotune.trial import Change, Checkpoint, Clock, Hardware, Report, slowest
 
 _GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
+_MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a collective
 _CLOSE_SECONDS = 2.0  # for ranks that wait at a milestone to close their trainer
 _START_SECONDS = 600.0  # for a group's processes to start and meet
 _MOST_STARTS = 3  # groups in a row that may fail to start before the study gives up
@@ -118,8 +119,14 @@ class RayPool:
     def capacity(self) -> int:
         return sum(g.state == "idle" for g in self._groups.values())
 
+    def next_hardware(self) -> Hardware:
+        return self._idle().hardware
+
+    def _idle(self) -> _Group:
+        return next(g for g in self._groups.values() if g.state == "idle")
+
     def start(self, launch: Launch) -> Hardware:
-        group = next(g for g in self._groups.values() if g.state == "idle")
+        group = self._idle()
         group.state, group.launch = "running", launch
         group.clock, group.save = launch.base, None
         self._ask(group, "start", launch)
@@ -209,7 +216,9 @@ class RayPool:
         if len(group.answers) == self._scaling.num_workers:
             return True
         if _troubled(group):
-            group.deadline = min(group.deadline, time.monotonic() + _GRACE_SECONDS)
+            full = isinstance(arrived.answer, Stretch) and arrived.answer.out_of_memory
+            grace = _MEMORY_GRACE_SECONDS if full else _GRACE_SECONDS
+            group.deadline = min(group.deadline, time.monotonic() + grace)
         return False
 
     def _overdue(self, group: _Group) -> Signal | None:

@@ -114,12 +114,14 @@ def status(trial: Trial) -> str:
 
 def tags(trial: Trial) -> dict[str, str]:
     """The tags of the trial's run."""
-    forked = {}
+    special = {}
     if trial.origin is not None:
-        forked["autotune.parent"] = str(trial.origin.parent)
-        forked["autotune.parent_step"] = str(trial.origin.checkpoint.step)
+        special["autotune.parent"] = str(trial.origin.parent)
+        special["autotune.parent_step"] = str(trial.origin.checkpoint.step)
+    if trial.microbatch is not None:
+        special["autotune.microbatch"] = str(trial.microbatch)
     return {
-        **forked,
+        **special,
         "autotune.kind": trial.kind,
         "autotune.trial": str(trial.number),
         "autotune.state": str(trial.state),
