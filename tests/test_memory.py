@@ -36,7 +36,7 @@ def trial(number: int = 0, *, microbatch: int | None = None, **config: Any) -> T
         (trial(batch_size=1), None),
         (trial(batch_size=at.Linear(64, 256)), 64),
         (replace(trial(), changes=((0, Change(batch_size=128)),)), 32),
-        (trial(**{"microbatch": 20}), 10),
+        (replace(trial(), config={"batch_size": 64, "microbatch": 20}), 10),
         (Trial(0, {"microbatch": 20}, hardware=GPU), None),  # nobody knows of how many
         (Trial(0, {"batch_size": "large"}, hardware=GPU), None),
     ],

@@ -8,7 +8,6 @@ targets, samplers or pruners, and decides nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Report
@@ -32,12 +31,18 @@ class Launch:
 
 @dataclass(frozen=True)
 class Progress:
-    """All ranks wait at a milestone. `saved` is the checkpoint asked for with the last answer."""
+    """All ranks wait at a milestone.
+
+    `saved` is a checkpoint that has been asked for and that all ranks have written since;
+    `saving`: one is still being written; `unsaved` says why one could not be.
+    """
 
     trial: int
     report: Report
     can_save: bool = False
     saved: Checkpoint | None = None
+    saving: bool = False
+    unsaved: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,16 @@ class Finished:
 
 @dataclass(frozen=True)
 class Raised:
-    """The trainer raised; `error` has every rank's traceback, grouped by equal text."""
+    """The trainer raised; `error` has every rank's traceback, grouped by equal text.
+
+    `damaged`: it never began, as its checkpoint could not be read.
+    """
 
     trial: int
     error: str
     reason: str
     out_of_memory: bool = False
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,11 +110,11 @@ class Pool(Protocol):
         """Start a trial on an idle group and return at once with what it runs on."""
         ...
 
-    def resume(self, trial: int, change: Change | None, save: Path | None) -> None:
-        """Let a waiting trial go on to its next milestone, saving its state first if asked."""
+    def resume(self, trial: int, change: Change | None, save: str | None) -> None:
+        """Let a waiting trial go on to its next milestone; save its state as it is now if asked."""
         ...
 
-    def stop(self, trial: int, save: Path | None) -> None:
+    def stop(self, trial: int, save: str | None) -> None:
         """Close a waiting trial on all ranks; `Stopped` follows."""
         ...
 

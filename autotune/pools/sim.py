@@ -11,7 +11,6 @@ import heapq
 import json
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from urllib.parse import quote, unquote
 
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
@@ -124,12 +123,12 @@ class SimPool:
     def next_hardware(self) -> Hardware:
         return Hardware(device="sim")
 
-    def resume(self, trial: int, change: Change | None, save: Path | None) -> None:
+    def resume(self, trial: int, change: Change | None, save: str | None) -> None:
         running = self._running[trial]
         running.saved = self._checkpoint(running) if save else None
         self._go_on(trial, 0.0, change)
 
-    def stop(self, trial: int, save: Path | None) -> None:
+    def stop(self, trial: int, save: str | None) -> None:
         running = self._running[trial]
         saved = self._checkpoint(running) if save else None
         if running.live is not None:
