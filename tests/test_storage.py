@@ -6,6 +6,8 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,14 @@ def write(folder: str, data: bytes, name: str = "rank-0.pt") -> str:
         file.write(data[:3])
         file.write(data[3:])
     return file.checksum
+
+
+@contextmanager
+def half(folder: Path) -> Iterator[None]:
+    """A file of which half is written when the block begins."""
+    with storage.writing(str(folder), "rank-0.pt") as file:
+        file.write(b"half")
+        yield
 
 
 @pytest.fixture(params=["path", "file", "dir"])
@@ -75,16 +85,14 @@ def test_on_a_disk_copies_are_links(tmp_path: Path) -> None:
 
 
 def test_what_breaks_off_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), storage.writing(str(tmp_path), "rank-0.pt") as file:
-        file.write(b"half")
+    with pytest.raises(RuntimeError, match="broken off"), half(tmp_path):
         raise RuntimeError("broken off")
     assert os.listdir(tmp_path) == []
 
 
 def test_what_is_replaced_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     write(str(tmp_path), b"before")
-    with pytest.raises(RuntimeError), storage.writing(str(tmp_path), "rank-0.pt") as file:
-        file.write(b"half")
+    with pytest.raises(RuntimeError, match="broken off"), half(tmp_path):
         raise RuntimeError("broken off")
     assert (tmp_path / "rank-0.pt").read_bytes() == b"before"
 

@@ -6,7 +6,7 @@ distribution over the space follows the elite of all trials (`samplers.actor`), 
 process over the standings, which trusts a trial the less the earlier it was stopped, picks one of a
 few candidates by a lower confidence bound whose width is drawn anew for every proposal, so that
 parallel ones differ. Once a trial has been infeasible, what is proposed is likely to be feasible
-(`autotune.samplers.feasible`), and the model of the standings is of the feasible ones.
+(`autotune.samplers.feasible`).
 """
 
 from __future__ import annotations
@@ -70,12 +70,11 @@ class ConvergenceSampler:
         told = in_order(trials)
         version = self._newest(trials, told)
         random = Random(f"{self._seed}/{number}")
-        known = [t for t in told if t.state is not State.INFEASIBLE]
-        if len(known) < _FIRST or not self._parameters:
+        if len(told) < _FIRST or not self._parameters:
             return self._drawn(told, version, random)
         actors = [self._anywhere] * _ANYWHERE + [version.policy] * (_CANDIDATES - _ANYWHERE)
         points = [sampled(actor, self._space, random)[0] for actor in actors]
-        expected, unsure = self._model(known, version).at(self._rows(points))
+        expected, unsure = self._model(told, version).at(self._rows(points))
         bounds = expected - random.expovariate(1.0) * unsure
         chances = self._feasible.chances(told, points)
         return points[min(likely(chances), key=lambda i: bounds[i])]
@@ -103,8 +102,7 @@ class ConvergenceSampler:
         if same < len(self._told) or len(told) != len(self._told):
             self._process = None
         del self._versions[1 + same // _EVERY :]
-        fit = sum(t.state is not State.INFEASIBLE for t in told[:same])
-        self._hypers = {count: hyper for count, hyper in self._hypers.items() if count <= fit}
+        self._hypers = {count: hyper for count, hyper in self._hypers.items() if count <= same}
         self._told = told
         while len(self._versions) <= len(told) // _EVERY:
             count = _EVERY * len(self._versions)
