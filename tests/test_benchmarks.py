@@ -21,6 +21,7 @@ SCRIPTS = {
     "farm.py": "runs",
     "controllers.py": "runs",
     "controller_cost.py": "runs",
+    "infeasible.py": "runs",
 }
 
 

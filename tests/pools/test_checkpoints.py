@@ -49,18 +49,18 @@ def starts(folder: Path) -> list[str]:
     return [row[4] for row in rows if row[1] == "0" and row[3] == "start"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     tmp_path: Path, damage: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    result = study(tmp_path, {"dies": 500, "damage": [damage, 1]})
+    result = study(tmp_path, {"dies": 500, "damage": [damage, 2]})
     trial = result.trials[0]
     assert (trial.state, trial.retries) == (State.REACHED, 1), trial.error
     begun = [int(step) for step in starts(tmp_path)]
     lost = [e for e in journal.read(result.folder) if isinstance(e, Lost)]
     assert [e.damaged for e in lost] == [False, True]
     assert begun[0] == 0
-    assert 0 < begun[-1] < 400, "from the one before"
+    assert begun[-1] == 200, "300 was the last that was written down"
     steps = [r.step for r in trial.reports if r.metrics]
     assert steps == sorted(set(steps)), "no report is there twice"
     assert [r.metrics["w"] for r in trial.reports if r.metrics] == steps

@@ -43,7 +43,7 @@ def saver(config: dict[str, Any]) -> Iterator[at.Milestone]:
 
 
 def harm(config: dict[str, Any]) -> None:
-    """Damage the newest `damage` checkpoints before dying, so that they are found damaged."""
+    """Damage the newest checkpoints before dying: one is not yet written down, the next is."""
     how, count = config.get("damage") or ("", 0)
     folder = Path(config["checkpoints"])
     steps = sorted(folder.glob("**/step-*/rank-1.pt"), key=lambda f: int(f.parent.name[5:]))
