@@ -19,8 +19,8 @@ import difflib
 import hashlib
 import heapq
 import math
-import shutil
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,10 +29,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from autotune import racing
+from autotune import keeping, racing, storage
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
 from autotune.lineage import copied, origin
+from autotune.memory import fitting, halved, memory_keys
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
 from autotune.repeats import (
@@ -68,8 +69,6 @@ from autotune.trial import (
     after,
     diverged,
     fold,
-    incumbent,
-    leader,
 )
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
@@ -84,7 +83,8 @@ class Plan:
     `seeds`, if given, are those of its trials, one for each, and make them confirmations. When
     the `trials` of the search are done, the `top` best configurations and the baseline are run
     `repeats` times again. Without `search` that is all there is to do. `racing` is the share of
-    the search that goes into races.
+    the search that goes into races. `checkpoints` is the folder or URL of checkpoints, if they are
+    not in the study folder.
     """
 
     experiment: Experiment
@@ -98,6 +98,7 @@ class Plan:
     top: int = 3
     search: bool = True
     racing: float = 0.0
+    checkpoints: str = ""
 
 
 def judge(
@@ -205,6 +206,8 @@ class Loop:
         self.pool = pool
         self.suggester = Suggester(sampler, pool)
         self.watch = watch
+        self.memory_keys = memory_keys(plan.experiment.train)
+        self.checkpoints = plan.checkpoints or str(folder.absolute() / "checkpoints")
         self.interruptions = 0
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         self._deadline = pool.now() + plan.time_limit if plan.time_limit is not None else None
@@ -401,10 +404,18 @@ class Loop:
             self.target.clock,
             trial.checkpoint,
             trial.saved_clock,
+            self.fitting(trial),
         )
         hardware = self.pool.start(launch)
         at = self.at()
-        self.record(Started(trial.number, at - trial.waiting_since, hardware, at))
+        waited = at - trial.waiting_since
+        self.record(Started(trial.number, waited, hardware, at, launch.microbatch))
+
+    def fitting(self, trial: Trial) -> int | None:
+        """The microbatch to start with, from what trials like it have met."""
+        if not self.memory_keys:
+            return None
+        return fitting(trial, self.trials.values(), self.memory_keys, self.pool.next_hardware())
 
     # --- what comes back ----------------------------------------------------------------------
 
@@ -421,8 +432,10 @@ class Loop:
                 self.end(
                     trial.number, State.CENSORED, Stop("finished", "the trainer came to its end")
                 )
-            case Raised(error=error, reason=reason, out_of_memory=True):
-                self.end(trial.number, State.INFEASIBLE, Stop("out of memory", reason), error)
+            case Raised(damaged=True):
+                self.damaged(trial, signal)
+            case Raised(out_of_memory=True):
+                self.out_of_memory(trial, signal)
             case Raised(error=error, reason=reason):
                 self.end(trial.number, State.FAILED, Stop(reason), error)
             case Broke():
@@ -432,6 +445,8 @@ class Loop:
         """Write the report down, judge the trial, and answer its ranks."""
         number, report = signal.trial, signal.report
         self.saved(self.trials[number], signal.saved)
+        if signal.unsaved:
+            _warn(f"trial {number}: a checkpoint could not be written: {signal.unsaved}")
         self.record(Reported(number, report, self.at()))
         trial = self.trials[number]
         _check_metric(trial, self.target, ended=False)
@@ -439,15 +454,16 @@ class Loop:
         if verdict is None and self.leaving():
             verdict = State.CENSORED, Stop(self.leaving())
         if verdict is None:
-            self.go_on(trial, signal.can_save)
+            self.go_on(trial, signal)
             return
         state, stop = verdict
         keep = stop.reason == "interrupted" or self.is_best(trial, state)
+        save = keep and signal.can_save and not keeping.is_saved(trial)
         self.end(number, state, stop)
-        self.pool.stop(number, self.checkpoint_path(trial) if keep and signal.can_save else None)
+        self.pool.stop(number, keeping.path(self.checkpoints, trial) if save else None)
 
-    def go_on(self, trial: Trial, can_save: bool) -> None:
-        if not can_save and math.isfinite(self.forks_every):
+    def go_on(self, trial: Trial, signal: Progress) -> None:
+        if not signal.can_save and math.isfinite(self.forks_every):
             raise UserError(
                 "the controller forks trials, but the trainer's milestones have no state"
             )
@@ -461,8 +477,9 @@ class Loop:
             decision = None
         if decision is not None:
             self.record(Changed(trial.number, trial.reports[-1].step, decision, self.at()))
-        save = self.checkpoint_path(trial) if can_save and self.due(trial) else None
-        self.pool.resume(trial.number, decision, save)
+        save = signal.can_save and not signal.saving and self.due(trial)
+        path = keeping.path(self.checkpoints, trial) if save else None
+        self.pool.resume(trial.number, decision, path)
 
     def as_its_own(self, trial: Trial) -> Trial:
         """The trial as its controller sees it: what repeats a baseline is treated as one."""
@@ -472,14 +489,9 @@ class Loop:
 
     def due(self, trial: Trial) -> bool:
         """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
-        now, saved = trial.clock, trial.saved_clock
-        since = now.seconds("train") - saved.seconds("train")
-        if since >= self.plan.experiment.failure.checkpoint_interval:
-            return True
-        if trial.kind != "trial" or self.count >= self.plan.trials:  # nothing to fork
-            return False
-        every, clock = self.forks_every, self.target.clock
-        return now.seconds(clock) // every > saved.seconds(clock) // every
+        nothing_to_fork = trial.kind != "trial" or self.count >= self.plan.trials
+        every = math.inf if nothing_to_fork else self.forks_every
+        return keeping.is_due(trial, self.plan.experiment.failure, every, self.target.clock)
 
     @property
     def forks_every(self) -> float:
@@ -503,8 +515,7 @@ class Loop:
             raise UserError(f"the controller forks trial {fork.parent}, which has no checkpoint")
         config, own = self.forked(fork), parent.checkpoint
         if self.pool.realtime:  # on a virtual clock a checkpoint is no folder
-            folder = self.checkpoint_folder(number)
-            found = copied(parent.checkpoint, folder)
+            found = copied(parent.checkpoint, keeping.place(self.checkpoints, number))
             if found is None:
                 return False
             own = found
@@ -540,13 +551,35 @@ class Loop:
             self.end(came.replaces, State.CENSORED, stop)
 
     def saved(self, trial: Trial, checkpoint: Checkpoint | None) -> None:
-        """Write down a new checkpoint, then remove the one that it replaces."""
+        """Write down a new checkpoint, then remove the last but one: the last may be damaged."""
         if checkpoint is None:
             return
         self.record(Saved(trial.number, checkpoint, self.at()))
-        before = trial.checkpoint
-        if before is not None and before.path != checkpoint.path:
-            shutil.rmtree(before.path, ignore_errors=True)
+        old, now = trial.earlier, self.trials[trial.number]
+        if old is not None and old.path not in {c.path for c in (now.earlier, now.checkpoint) if c}:
+            storage.remove(old.path)
+
+    def damaged(self, trial: Trial, signal: Raised) -> None:
+        """Go on from the checkpoint before; a fork that has none is nothing without its parent."""
+        checkpoint = trial.checkpoint
+        if checkpoint is None or (trial.earlier is None and trial.origin is not None):
+            self.end(trial.number, State.FAILED, Stop(signal.reason), signal.error)
+            return
+        step = trial.earlier.step if trial.earlier is not None else 0
+        said = f"the checkpoint at step {checkpoint.step} cannot be used ({signal.reason})"
+        _warn(f"trial {trial.number}: {said}: it goes on from step {step}")
+        number, at = trial.number, self.at()
+        self.record(Lost(number, "checkpoint damaged", signal.reason, False, at, damaged=True))
+        storage.remove(checkpoint.path)
+
+    def out_of_memory(self, trial: Trial, signal: Raised) -> None:
+        """Go on with half the microbatch on all ranks, or end where none is left."""
+        number, reason = trial.number, "out of memory"
+        smaller = halved(trial) if self.memory_keys else None
+        if smaller is None:
+            self.end(number, State.INFEASIBLE, Stop(reason, signal.reason), signal.error)
+            return
+        self.record(Lost(number, reason, broke=False, at=self.at(), microbatch=smaller))
 
     def broke(self, trial: Trial, signal: Broke) -> None:
         if trial.retries < self.plan.experiment.failure.max_retries:
@@ -594,23 +627,17 @@ class Loop:
     def is_best(self, trial: Trial, state: State) -> bool:
         if trial.repeats is not None:
             return False
-        best = incumbent(self.others(trial), like=trial.hardware)
-        return state is State.REACHED and (best is None or trial.seconds < best.seconds)
-
-    def checkpoint_path(self, trial: Trial) -> Path:
-        return self.checkpoint_folder(trial.number) / f"step-{trial.reports[-1].step}"
-
-    def checkpoint_folder(self, number: int) -> Path:
-        return self.folder.absolute() / "checkpoints" / f"trial-{number:04d}"
+        count = self.plan.experiment.failure.keep_checkpoints
+        return keeping.is_among_best(trial, self.others(trial), state, count)
 
     def sweep(self) -> None:
-        """Remove the checkpoints of ended trials, but the best one's and those to be resumed."""
-        best = leader(self.standing())
-        for trial in self.trials.values():
-            first = best is not None and trial.number == best.number
-            keep = not trial.ended or trial.reason == "interrupted" or first
-            if trial.checkpoint is not None and not keep:
-                shutil.rmtree(Path(trial.checkpoint.path).parent, ignore_errors=True)
+        """Remove the checkpoints of ended trials, but the best ones' and those to be resumed."""
+        if not self.pool.realtime:
+            return
+        again = [t for t in self.trials.values() if t.repeats is not None]
+        running = [t for t in again if not t.ended or t.reason == "interrupted"]
+        count = self.plan.experiment.failure.keep_checkpoints
+        keeping.sweep(self.checkpoints, [*self.standing(), *running], count)
 
     def patience(self) -> float | None:
         """Seconds until the time limit, or None: the pool itself watches for hanging workers."""
@@ -657,6 +684,10 @@ def _interrupts(loop: Loop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def _ruled(

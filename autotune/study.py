@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune import recipes, record, warm_start
+from autotune import recipes, record, storage, warm_start
 from autotune.auto import sampler_for
 from autotune.errors import UserError
 from autotune.experiment import Experiment
@@ -118,6 +118,7 @@ def run(
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)
+    plan = replace(plan, checkpoints=_checkpoints(experiment, facts["study_id"]))
     room = pool if pool is not None else _ray_pool(experiment, trials if search else 1, ray_address)
     with contextlib.closing(room), Journal(folder) as journal:
         record.write(folder, facts)
@@ -133,6 +134,20 @@ def run(
     asked |= {"start_from": start_from, "recipe": recipe, "watch": watch, "pool": pool}
     again = partial(run, experiment, out=folder, seed=seed, racing=racing, search=False, **asked)
     return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason, again)
+
+
+def _checkpoints(experiment: Experiment, study_id: str) -> str:
+    """The folder or URL of this study's checkpoints; empty for the study folder."""
+    given = experiment.failure.checkpoint_folder
+    if given is None:
+        return ""
+    if not storage.is_url(given):
+        given = str(Path(given).absolute())
+    try:
+        storage.reach(given)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"checkpoint_folder {given!r} cannot be used: {error}") from None
+    return storage.join(given, f"{experiment.name}-{study_id[:8]}")
 
 
 def auto_sampler(

@@ -22,6 +22,7 @@ SCRIPTS = {
     "controllers.py": "runs",
     "controller_cost.py": "runs",
     "racing.py": "runs",
+    "infeasible.py": "runs",
 }
 
 
