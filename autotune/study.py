@@ -98,9 +98,7 @@ def run(
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     _check(experiment, trials, time_limit, seed)
-    _check_repeats(repeats, top, racing, seeds)
-    if seeds and len(seeds) < trials:
-        raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
+    _check_repeats(repeats, top, racing, seeds, trials)
     turning = _controller(controller, experiment, seed)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     if sampler == "auto":
@@ -175,7 +173,9 @@ def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: 
     _check_configs(experiment)
 
 
-def _check_repeats(repeats: int, top: int, racing: float, seeds: Sequence[int]) -> None:
+def _check_repeats(
+    repeats: int, top: int, racing: float, seeds: Sequence[int], trials: int
+) -> None:
     for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
@@ -183,6 +183,8 @@ def _check_repeats(repeats: int, top: int, racing: float, seeds: Sequence[int]) 
         raise UserError(f"racing must be a share, at least 0 and below 1, but got {racing!r}")
     if seeds and (repeats or racing):
         raise UserError("repeats confirm a search, but with seeds all trials are repeats already")
+    if seeds and len(seeds) < trials:
+        raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
 
 
 def _check_configs(experiment: Experiment) -> None:
