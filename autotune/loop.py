@@ -17,13 +17,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import hashlib
-import heapq
 import math
 import shutil
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import TypeVar
 
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
+from autotune.ledger import Ledger
 from autotune.lineage import copied, origin
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
@@ -59,7 +59,6 @@ from autotune.trial import (
     diverged,
     fold,
     incumbent,
-    leader,
 )
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
@@ -127,7 +126,7 @@ class Suggester:
         """Whether a suggestion has been asked for and not been taken yet."""
         return self._pending is not None
 
-    def take(self, number: int, trials: Sequence[Trial]) -> Params | None:
+    def take(self, number: int, trials: Collection[Trial]) -> Params | None:
         """The suggestion for trial `number`, or None while it is being computed.
 
         None as well once the sampler is `exhausted`, that is, has nothing left to propose.
@@ -184,6 +183,9 @@ class Loop:
         self._deadline = pool.now() + plan.time_limit if plan.time_limit is not None else None
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
+        self.ledger = Ledger(self.trials)
+        self._saved = {n for n, t in self.trials.items() if t.checkpoint is not None}
+        journal.entries.clear()  # all that they say is in `trials`
 
     def run(self) -> str:
         """Work until nothing is left to do; returns why it ended. Everything is written down."""
@@ -235,7 +237,7 @@ class Loop:
 
     def take_up(self) -> None:
         """Judge and take up again what an earlier driver left running or interrupted."""
-        self.end_exploited()
+        self.end_exploited(list(self.trials.values()))
         for trial in list(self.trials.values()):
             if trial.ended and trial.reason != "interrupted":
                 continue
@@ -261,8 +263,7 @@ class Loop:
 
     def waiting(self) -> Trial | None:
         """The first trial that has no worker group, because its last one broke off."""
-        trials = self.trials.values()
-        return next((t for t in trials if not t.ended and not t.placed), None)
+        return self.ledger.waiting()
 
     def fill(self) -> None:
         """Start trials while the pool has room: broken-off ones first, then new ones."""
@@ -283,7 +284,7 @@ class Loop:
         if number < len(given):
             config, params = experiment.space.complete(given[number])
         else:
-            params = self.suggester.take(number, tuple(self.trials.values()))
+            params = self.suggester.take(number, self.trials.values())
             if params is None:
                 return None
             try:
@@ -416,7 +417,7 @@ class Loop:
             own = found
         came = origin(parent, own, trial.number, fork.params)
         self.record(Suggested(number, config, None, "trial", parent.seed, self.at(), came))
-        self.end_exploited()
+        self.end_exploited([self.trials[number]])
         self.pool.stop(trial.number, None)
         return True
 
@@ -432,9 +433,9 @@ class Loop:
         except ValueError as error:
             raise UserError(f"the controller forks trial {fork.parent}: {error}") from None
 
-    def end_exploited(self) -> None:
-        """End the trials whose place others have taken."""
-        for child in list(self.trials.values()):
+    def end_exploited(self, children: Iterable[Trial]) -> None:
+        """End the trials whose place these have taken."""
+        for child in children:
             came = child.origin
             if came is None:
                 continue
@@ -469,8 +470,7 @@ class Loop:
             _check_metric(trial, self.target, ended=True)
         self.sweep()
         limit = self.plan.experiment.failure.max_consecutive_failed_trials
-        ended = [t for t in self.trials.values() if t.ended]
-        last = heapq.nlargest(limit, ended, key=lambda t: (t.ended_at or 0.0, t.number))
+        last = self.ledger.last_ended(limit)
         if len(last) == limit and all(t.state is State.FAILED for t in last):
             raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
 
@@ -479,7 +479,11 @@ class Loop:
     def record(self, event: Event) -> None:
         """Write the event to disk, then act on it: the order that makes resume a replay."""
         self.journal.write(event)
-        self.trials[event.trial] = after(self.trials.get(event.trial), event)
+        before = self.trials.get(event.trial)
+        now = self.trials[event.trial] = after(before, event)
+        self.ledger.note(before, now)
+        if now.checkpoint is not None:
+            self._saved.add(now.number)
         if self.watch is not None:
             with contextlib.suppress(OSError):  # nobody looks any more: no reason to stop
                 self.watch(event, self.trials)
@@ -487,8 +491,8 @@ class Loop:
     def at(self) -> float:
         return round(self.pool.now() - self._begin, 6)
 
-    def others(self, trial: Trial) -> list[Trial]:
-        return [t for t in self.trials.values() if t.number != trial.number]
+    def others(self, trial: Trial) -> Sequence[Trial]:
+        return self.ledger.others(trial)
 
     def is_best(self, trial: Trial, state: State) -> bool:
         best = incumbent(self.others(trial), like=trial.hardware)
@@ -502,11 +506,12 @@ class Loop:
 
     def sweep(self) -> None:
         """Remove the checkpoints of ended trials, but the best one's and those to be resumed."""
-        best = leader(list(self.trials.values()))
-        for trial in self.trials.values():
+        best = self.ledger.leader()
+        for trial in [self.trials[number] for number in sorted(self._saved)]:
             keep = not trial.ended or trial.reason == "interrupted" or trial is best
             if trial.checkpoint is not None and not keep:
                 shutil.rmtree(Path(trial.checkpoint.path).parent, ignore_errors=True)
+                self._saved.discard(trial.number)
 
     def patience(self) -> float | None:
         """Seconds until the time limit, or None: the pool itself watches for hanging workers."""
@@ -565,9 +570,10 @@ def _ruled(
 
 def _check_metric(trial: Trial, target: Target, ended: bool) -> None:
     """Tell a metric that is never reported: at once if it is a near miss, else at a trial's end."""
-    names = {name for report in trial.reports for name in report.metrics}
-    if target.metric in names or len(trial.reports) < 2:
+    told = any(target.metric in report.metrics for report in reversed(trial.reports))
+    if told or len(trial.reports) < 2:
         return
+    names = {name for report in trial.reports for name in report.metrics}
     if ended or difflib.get_close_matches(target.metric, names, n=1, cutoff=0.87):
         if not names:
             raise UserError(f"the trainer never reported any metric, so not {target.metric!r}")

@@ -26,6 +26,7 @@ LEVELS = {
     "auto": 5,
     "forecast": 3,
     "encoding": 4,
+    "ledger": 2,
     "lineage": 2,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),
