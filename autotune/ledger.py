@@ -14,6 +14,10 @@ from typing import overload
 
 from autotune.trial import Hardware, State, Trial
 
+SEEN = 1000
+"""Ranks are taken among so many of the trials that ended last, and all that run: enough to tell a
+share by, and a decision takes no longer in a study of 20,000 trials.
+"""
 Key = tuple[float, int]
 
 

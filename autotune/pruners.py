@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.errors import UserError, unknown
-from autotune.ledger import Others, recent
+from autotune.ledger import SEEN, Others, recent
 from autotune.standing import Curve, Curves
 from autotune.trial import Stop, Target, Trial, incumbent
 
 Pruner = Callable[[Trial, Sequence[Trial], Target], Stop | None]
-
-SEEN = 1000
-"""Ranks are taken among so many of the trials that ended last, and all that run: enough to tell a
-share by, and a decision takes no longer in a study of 20,000 trials.
-"""
 
 
 def slower_than_best(factor: float = 1.0) -> Pruner:

@@ -51,6 +51,10 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
+SEEN: Mapping[str, int] = {"tpe": 500, WIDENING: 500, "gp": 250}
+"""How many ended trials a sampler looks at whose suggestions take longer the more it knows: half of
+them the best, half the ones that ended last. It is told anew once it knows a quarter more.
+"""
 NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
 """Every sampler by name, also those that are not Optuna's."""
 
@@ -59,7 +63,8 @@ class OptunaSampler:
     """An Optuna sampler over a search space, told every trial as it stands.
 
     Reached and censored trials are told with `Target.score`; running ones are known as running;
-    failed and infeasible ones as failed; configurations outside the space are not told.
+    failed and infeasible ones as failed; configurations outside the space are not told. Samplers of
+    `SEEN` are not told of all trials of a long study.
 
     Args:
         sampler: a name of `SAMPLERS`, the dotted path of an Optuna sampler with or without keyword
@@ -80,9 +85,11 @@ class OptunaSampler:
         self._sampler, self._seed = sampler, seed
         self._space = space
         self._target = target
+        self._most = SEEN.get(sampler, math.inf) if isinstance(sampler, str) else math.inf
         self._study = self._from(0)
         self._told: dict[int, int] = {}
         self._open: set[int] = set()
+        self._closed: set[int] = set()  # ended: told, or never to be
 
     def _from(self, number: int) -> optuna.Study:
         made = self._sampler
@@ -93,10 +100,10 @@ class OptunaSampler:
         return optuna.create_study(direction="minimize", sampler=made)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        if not self._told:
-            self._study = self._from(number)
+        if not self._told or len(self._told) - len(self._open) > 1.25 * self._most:
+            self._begin(number, trials)
         for trial in trials:
-            if trial.params is not None:
+            if trial.number not in self._closed and trial.params is not None:
                 self._tell(trial, trial.params)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -107,6 +114,17 @@ class OptunaSampler:
         self._told[number] = live.number
         self._open.add(number)
         return point
+
+    def _begin(self, number: int, trials: Sequence[Trial]) -> None:
+        """Know nothing, and be told of no more ended trials than the sampler is to look at."""
+        self._study = self._from(number)
+        self._told.clear()
+        self._open.clear()
+        ended = [t for t in trials if t.ended and t.params is not None and t.reason not in CUT]
+        self._closed = set()
+        if len(ended) > self._most:
+            kept = _best_and_newest(ended, self._target, int(self._most))
+            self._closed = {t.number for t in ended} - kept
 
     def _kept(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
         """What the trial takes over from the baseline: less and less of it, the rest is drawn."""
@@ -126,9 +144,20 @@ class OptunaSampler:
             self._study.add_trial(_frozen(trial, params, self._space, TrialState.RUNNING))
         if trial.ended and trial.reason not in CUT and trial.number in self._open:
             self._open.remove(trial.number)
+            self._closed.add(trial.number)
             score = self._target.score(trial)
             state = TrialState.FAIL if score is None else TrialState.COMPLETE
             self._study.tell(self._told[trial.number], score, state)
+
+
+def _best_and_newest(ended: Sequence[Trial], target: Target, count: int) -> set[int]:
+    """The numbers of `count` trials: those with the best scores, and those that ended last."""
+    scores = {t.number: target.score(t) for t in ended}
+    by_score = sorted(ended, key=lambda t: (scores[t.number] is None, scores[t.number] or 0.0))
+    kept = {t.number for t in by_score[: count // 2]}
+    by_end = sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
+    rest = [t.number for t in by_end if t.number not in kept]
+    return kept | {*rest[-(count - len(kept)) :]}
 
 
 def make_sampler(text: str, seed: int) -> BaseSampler:
