@@ -18,7 +18,6 @@ import contextlib
 import difflib
 import hashlib
 import math
-import shutil
 import signal
 import threading
 import traceback
@@ -30,6 +29,7 @@ from typing import TypeVar
 
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
+from autotune.folders import remove
 from autotune.ledger import Ledger
 from autotune.lineage import copied, origin
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
@@ -217,7 +217,7 @@ class Loop:
             self.fill()
             if not self.pool.busy() and not self.wanting():
                 return
-            signal = self.pool.wait(self.patience())
+            signal = self.written.wait(self.patience())
             if self.interruptions > 1:
                 raise KeyboardInterrupt
             if signal is not None:
@@ -316,7 +316,7 @@ class Loop:
             trial.checkpoint,
             trial.saved_clock,
         )
-        hardware = self.pool.start(launch)
+        hardware = self.written.start(launch)
         at = self.at()
         self.record(Started(trial.number, at - trial.waiting_since, hardware, at))
 
@@ -358,7 +358,8 @@ class Loop:
         state, stop = verdict
         keep = stop.reason == "interrupted" or self.is_best(trial, state)
         self.end(number, state, stop)
-        self.pool.stop(number, self.checkpoint_path(trial) if keep and signal.can_save else None)
+        save = self.checkpoint_path(trial) if keep and signal.can_save else None
+        self.written.stop(number, save)
 
     def go_on(self, trial: Trial, can_save: bool) -> None:
         if not can_save and math.isfinite(self.forks_every):
@@ -376,7 +377,7 @@ class Loop:
         if decision is not None:
             self.record(Changed(trial.number, trial.reports[-1].step, decision, self.at()))
         save = self.checkpoint_path(trial) if can_save and self.due(trial) else None
-        self.pool.resume(trial.number, decision, save)
+        self.written.resume(trial.number, decision, save)
 
     def due(self, trial: Trial) -> bool:
         """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
@@ -418,7 +419,7 @@ class Loop:
         came = origin(parent, own, trial.number, fork.params)
         self.record(Suggested(number, config, None, "trial", parent.seed, self.at(), came))
         self.end_exploited([self.trials[number]])
-        self.pool.stop(trial.number, None)
+        self.written.stop(trial.number, None)
         return True
 
     def forked(self, fork: Fork) -> Config:
@@ -453,7 +454,8 @@ class Loop:
         self.record(Saved(trial.number, checkpoint, self.at()))
         before = trial.checkpoint
         if before is not None and before.path != checkpoint.path:
-            shutil.rmtree(before.path, ignore_errors=True)
+            self.journal.sync()
+            remove(before.path, within=self.checkpoints)
 
     def broke(self, trial: Trial, signal: Broke) -> None:
         if trial.retries < self.plan.experiment.failure.max_retries:
@@ -477,8 +479,8 @@ class Loop:
     # --- small things -------------------------------------------------------------------------
 
     def record(self, event: Event) -> None:
-        """Write the event to disk, then act on it: the order that makes resume a replay."""
-        self.journal.write(event)
+        """Write the event down; `written` before acting on it makes resume a replay."""
+        self.journal.append(event)
         before = self.trials.get(event.trial)
         now = self.trials[event.trial] = after(before, event)
         self.ledger.note(before, now)
@@ -487,6 +489,12 @@ class Loop:
         if self.watch is not None:
             with contextlib.suppress(OSError):  # nobody looks any more: no reason to stop
                 self.watch(event, self.trials)
+
+    @property
+    def written(self) -> Pool:
+        """The pool, to be told something because of events that are on disk by then."""
+        self.journal.sync()
+        return self.pool
 
     def at(self) -> float:
         return round(self.pool.now() - self._begin, 6)
@@ -502,7 +510,12 @@ class Loop:
         return self.checkpoint_folder(trial.number) / f"step-{trial.reports[-1].step}"
 
     def checkpoint_folder(self, number: int) -> Path:
-        return self.folder.absolute() / "checkpoints" / f"trial-{number:04d}"
+        return self.checkpoints / f"trial-{number:04d}"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of all checkpoints; nothing outside of it is ever removed."""
+        return self.folder.absolute() / "checkpoints"
 
     def sweep(self) -> None:
         """Remove the checkpoints of ended trials, but the best one's and those to be resumed."""
@@ -510,7 +523,8 @@ class Loop:
         for trial in [self.trials[number] for number in sorted(self._saved)]:
             keep = not trial.ended or trial.reason == "interrupted" or trial is best
             if trial.checkpoint is not None and not keep:
-                shutil.rmtree(Path(trial.checkpoint.path).parent, ignore_errors=True)
+                self.journal.sync()
+                remove(Path(trial.checkpoint.path).parent, within=self.checkpoints)
                 self._saved.discard(trial.number)
 
     def patience(self) -> float | None:
