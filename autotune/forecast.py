@@ -128,8 +128,7 @@ def _first_gap(trial: Trial, target: Target) -> float:
 def known_from(lessons: Sequence[Lesson], span: float, floor: float) -> Known:
     """What lessons, in the metric's unit, make of the noise (at least `floor`) and the rise."""
     learned = _Learned()
-    for lesson in lessons:
-        learned.add(lesson)
+    learned.add(lessons)
     return learned.known(span, floor)
 
 
@@ -139,9 +138,9 @@ class _Learned:
     def __init__(self) -> None:
         self._noises, self._rises = np.empty(0), np.empty(0)
 
-    def add(self, lesson: Lesson) -> None:
-        self._noises = _sorted_in(self._noises, [n for n in lesson.noises if n > 0])
-        self._rises = _sorted_in(self._rises, lesson.rises)
+    def add(self, lessons: Sequence[Lesson]) -> None:
+        self._noises = _sorted_in(self._noises, [n for le in lessons for n in le.noises if n > 0])
+        self._rises = _sorted_in(self._rises, [rise for le in lessons for rise in le.rises])
 
     def known(self, span: float, floor: float) -> Known:
         gained = np.minimum(self._rises / span, _WORST)
@@ -191,8 +190,7 @@ class Lessons:
         for trial in begun[self._begun :]:
             if gap := _first_gap(trial, target):
                 insort(self._gaps, gap)
-        for trial in over[self._over :]:
-            self._learned.add(lesson(trial, target))
+        self._learned.add([lesson(trial, target) for trial in over[self._over :]])
         self._begun, self._over = len(begun), len(over)
         count = len(self._gaps)
         if not count:
@@ -209,6 +207,7 @@ class Lessons:
 
 
 def _sorted_in(values: Floats, new: Sequence[float]) -> Floats:
+    new = sorted(new)
     return np.insert(values, np.searchsorted(values, new), new) if new else values
 
 

@@ -76,7 +76,9 @@ class Ledger:
             self._ran[old] -= 1
             if self._first[old] == now.number:
                 own = (n for n, t in self.trials.items() if t.attempts and t.hardware == old)
-                self._first[old] = next(own, now.number)
+                self._first[old] = next(own, -1)
+            if not self._ran[old]:
+                del self._ran[old], self._first[old]
         self._ran[now.hardware] = self._ran.get(now.hardware, 0) + 1
         self._first[now.hardware] = min(self._first.get(now.hardware, now.number), now.number)
 

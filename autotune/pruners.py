@@ -110,7 +110,9 @@ def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
     """
     if brackets < 1:
         raise ValueError(f"hyperband brackets must be at least 1 but got {brackets!r}")
-    rules = [asha(reduction, reduction**-power, brackets=brackets) for power in range(brackets, 0, -1)]
+    rules = [
+        asha(reduction, reduction**-power, brackets=brackets) for power in range(brackets, 0, -1)
+    ]
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         stop = rules[trial.number % brackets](trial, others, target)

@@ -27,6 +27,7 @@ LEVELS = {
     "forecast": 3,
     "encoding": 4,
     "ledger": 2,
+    "metrics": 2,
     "folders": 1,
     "lineage": 2,
     "recipes": 5,

@@ -100,10 +100,13 @@ class OptunaSampler:
         return optuna.create_study(direction="minimize", sampler=made)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        if not self._told or len(self._told) - len(self._open) > 1.25 * self._most:
+        fresh = [t for t in trials if t.number not in self._closed]
+        known = len(self._told) - len(self._open) + sum(_tells(t) for t in fresh)
+        if not self._told or known > 1.25 * self._most:
             self._begin(number, trials)
-        for trial in trials:
-            if trial.number not in self._closed and trial.params is not None:
+            fresh = [t for t in trials if t.number not in self._closed]
+        for trial in fresh:
+            if trial.params is not None:
                 self._tell(trial, trial.params)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -120,7 +123,7 @@ class OptunaSampler:
         self._study = self._from(number)
         self._told.clear()
         self._open.clear()
-        ended = [t for t in trials if t.ended and t.params is not None and t.reason not in CUT]
+        ended = [t for t in trials if _tells(t)]
         self._closed = set()
         if len(ended) > self._most:
             kept = _best_and_newest(ended, self._target, int(self._most))
@@ -142,12 +145,17 @@ class OptunaSampler:
             self._told[trial.number] = len(self._study.get_trials(deepcopy=False))
             self._open.add(trial.number)
             self._study.add_trial(_frozen(trial, params, self._space, TrialState.RUNNING))
-        if trial.ended and trial.reason not in CUT and trial.number in self._open:
+        if _tells(trial) and trial.number in self._open:
             self._open.remove(trial.number)
             self._closed.add(trial.number)
             score = self._target.score(trial)
             state = TrialState.FAIL if score is None else TrialState.COMPLETE
             self._study.tell(self._told[trial.number], score, state)
+
+
+def _tells(trial: Trial) -> bool:
+    """Whether the trial has ended and says something of its point."""
+    return trial.ended and trial.params is not None and trial.reason not in CUT
 
 
 def _best_and_newest(ended: Sequence[Trial], target: Target, count: int) -> set[int]:
