@@ -55,6 +55,32 @@ class Story:
         if not isinstance(entry, Opened | Closed):
             self.trials[number] = after(before, entry)
         self.lines += 1
+        changed = self._told(entry, number, before, now)
+        if number in self.trials:
+            self.trials[number] = self._light(entry, self.trials[number])
+        return changed
+
+    def _light(self, entry: Entry, trial: Trial) -> Trial:
+        """The trial without what nobody asks for any more, so that a long study takes no memory.
+
+        Of a report that has been shown only the target's metric counts on, and of a trial that has
+        ended for good only the best report and the last.
+        """
+        metric = self.facts.target.metric
+        if isinstance(entry, Reported) and len(entry.report.metrics) > 1:
+            kept = {k: v for k, v in entry.report.metrics.items() if k == metric}
+            last = replace(entry.report, metrics=kept)
+            return replace(trial, reports=(*trial.reports[:-1], last))
+        if isinstance(entry, Ended) and entry.reason != INTERRUPTED and len(trial.reports) > 2:
+            measured = [r for r in trial.reports if metric in r.metrics] or trial.reports[-1:]
+            worth = self.facts.target.shortfall
+            best = min(measured, key=lambda r: worth(r.metrics.get(metric, math.nan)))
+            return replace(trial, reports=(best, trial.reports[-1]))
+        return trial
+
+    def _told(
+        self, entry: Entry, number: int, before: Trial | None, now: int
+    ) -> dict[int, list[Point]]:
         self._end_ms = now = now or self._end_ms
         self._begin_ms = self._begin_ms or now
         if before is None or not (before.ended and self.trials[number].ended):
