@@ -12,7 +12,7 @@
               the driver takes for it, until when MLflow has all, and the mirror's greatest memory
     peers     real no-op trials on Ray against Ray Tune, as in `trial_cost.py`
 
-Figures are CPU seconds of the driver's process where the clock is virtual, so that other work on the
+Where the clock is virtual, figures are CPU seconds of the driver, so that other work on the
 machine changes them little.
 """
 
@@ -112,7 +112,9 @@ def _ended(number: int, random: Random) -> Trial:
     seconds = 5 + 50 * random.random()
     met = random.random() < 0.3
     reports = tuple(
-        Report(i, seconds * i / 5, {"score": 0.75 * i / 5 if met else 0.7 * i / 5 * random.random()})
+        Report(
+            i, seconds * i / 5, {"score": 0.75 * i / 5 if met else 0.7 * i / 5 * random.random()}
+        )
         for i in range(1, 6)
     )
     state, reason = (State.REACHED, "target") if met else (State.CENSORED, "capped")
