@@ -61,7 +61,7 @@ class Curve:
 
 
 class Curves:
-    """Curves of trials, worked out once for each trial as it is: a memory that changes no answer."""
+    """Curves, worked out once for each trial as it is: a memory that changes no answer."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Trial, Target, Curve]] = {}

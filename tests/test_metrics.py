@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def test_the_figures_of_a_study_are_those_of_its_trials(fast_path: Path) -> None
     """At every event, of a study with failures, retries and trials that are stopped."""
 
     def curve(config: Any, seed: int) -> Curve:
-        end = Random(seed).choice(["died", "finished", "boom"])
+        end = ["died", "finished", "boom"][int(1000 * config["rate"]) % 3]
         points = [
             Point(10 * t, float(t), {"val_accuracy": config["rate"] * t / 10}) for t in range(9)
         ]
@@ -55,7 +54,15 @@ def test_the_figures_of_a_study_are_those_of_its_trials(fast_path: Path) -> None
         assert figures["autotune_restarts"] == sum(t.retries for t in trials.values())
 
     meter = Meter("racing", 9, 0, told.append, every=0.0)
-    simulate(racing([2.0, 4.0, 0.1]), fast_path, 9, curve, workers=3, watch=check)
+    simulate(
+        racing([2.0, 4.0, 0.1, 0.101, 0.102]),
+        fast_path,
+        9,
+        curve,
+        workers=3,
+        pruner="none",
+        watch=check,
+    )
     assert moments == len(told) > 30
     assert max(by_name(t)["autotune_restarts"] for t in told) > 0
     assert by_name(told[-1])["autotune_trials_planned"] == 9
