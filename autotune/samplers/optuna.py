@@ -142,7 +142,7 @@ class OptunaSampler:
 
     def _tell(self, trial: Trial, params: Params) -> None:
         if trial.number not in self._told:
-            self._told[trial.number] = len(self._study.get_trials(deepcopy=False))
+            self._told[trial.number] = len(self._told)  # Optuna counts from 0, too
             self._open.add(trial.number)
             self._study.add_trial(_frozen(trial, params, self._space, TrialState.RUNNING))
         if _tells(trial) and trial.number in self._open:
