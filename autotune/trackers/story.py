@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -153,10 +154,8 @@ class Story:
     def _progress(self, now: int) -> list[Point]:
         """How the study stands; the step is the line of the journal."""
         trials = self.trials.values()
-        values = {
-            f"trials_{state.lower()}": float(sum(t.state is state for t in trials))
-            for state in State
-        }
+        states = Counter(t.state for t in trials)
+        values = {f"trials_{state.lower()}": float(states[state]) for state in State}
         values["spent_seconds"] = math.fsum(t.spent_seconds for t in trials)
         best = self.best()
         if best is not None:
