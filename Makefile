@@ -4,7 +4,7 @@ BIN := .venv/bin
 RECIPE ?= search_spaces.digits:lars
 TRIALS ?= 36
 
-.PHONY: demo test lint wheel clean
+.PHONY: demo test lint audit wheel clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -23,6 +23,9 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit:
+	.ci/audit $(PYTHON)
 
 wheel: .venv/installed
 	$(BIN)/python -m build --wheel --no-isolation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
@@ -24,6 +25,7 @@ from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, us
 if TYPE_CHECKING:
     from autotune.loop import Watch
 
+_ROWS = 30  # running trials that are shown
 _COLOURS = {
     State.REACHED: "green",
     State.CENSORED: "yellow",
@@ -44,7 +46,7 @@ def progress(experiment: Experiment, trials: int) -> Iterator[Watch]:
     with Live(get_renderable=view.render, console=console, refresh_per_second=4) as live:
 
         def watch(event: Event, all_trials: Mapping[int, Trial]) -> None:
-            view.trials = tuple(all_trials.values())
+            view.source = all_trials
             if isinstance(event, Ended) and event.error:
                 live.console.print(_failure(event), markup=False, highlight=False)
 
@@ -55,15 +57,21 @@ def progress(experiment: Experiment, trials: int) -> Iterator[Watch]:
 class _Progress:
     target: Target
     total: int
-    trials: tuple[Trial, ...] = ()
+    source: Mapping[int, Trial] = field(default_factory=dict)
     begin: float = field(default_factory=time.monotonic)
 
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials as they are now; made for each picture and not for each event."""
+        return tuple(dict(self.source).values())  # a copy first: another thread adds to it
+
     def render(self) -> Group:
-        running = [t for t in self.trials if t.placed]
+        trials = self.trials
+        running = [t for t in trials if t.placed]
         table = Table(box=None, padding=(0, 2, 0, 0))
         for name in ("running", "seconds", self.target.metric, "best", "configuration"):
             table.add_column(name, justify="left", no_wrap=True)
-        for trial in running:
+        for trial in running[:_ROWS]:
             last = trial.reports[-1].metrics.get(self.target.metric) if trial.reports else None
             table.add_row(
                 _name(trial),
@@ -72,12 +80,13 @@ class _Progress:
                 _number(self.target.best(trial)),
                 configuration(trial),
             )
-        return Group(Text(self.headline()), table)
+        more = [Text(f"and {len(running) - _ROWS} more")] if len(running) > _ROWS else []
+        return Group(Text(self.headline(trials)), table, *more)
 
-    def headline(self) -> str:
-        best = winner(self.trials, self.target)
-        own = searched(self.trials)
-        ended, confirmed = [t for t in own if t.ended], confirming(self.trials)
+    def headline(self, trials: tuple[Trial, ...]) -> str:
+        best = winner(trials, self.target)
+        own = searched(trials)
+        ended, confirmed = [t for t in own if t.ended], confirming(trials)
         elapsed = time.monotonic() - self.begin
         left = elapsed / len(ended) * max(self.total - len(ended), 0) if ended else None
         parts = [
@@ -87,7 +96,7 @@ class _Progress:
             f"best {best.seconds:.2f} s (trial {best.number})"
             if best
             else "target not reached yet",
-            f"spent {sum(t.spent_seconds for t in self.trials):.0f} s",
+            f"spent {sum(t.spent_seconds for t in trials):.0f} s",
             "starting workers" if left is None else f"about {left:.0f} s to go" if left else "",
         ]
         return " · ".join(p for p in parts if p)
@@ -133,7 +142,8 @@ def outcome(trial: Trial, target: Target) -> str:
 
 def counts(trials: Sequence[Trial]) -> dict[State, int]:
     """How many trials are in each state."""
-    return {state: sum(t.state is state for t in trials) for state in State}
+    found = Counter(t.state for t in trials)
+    return {state: found[state] for state in State}
 
 
 def configuration(trial: Trial) -> str:

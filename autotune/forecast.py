@@ -18,6 +18,7 @@ Ensembles of parametric curves: Domhan et al. 2015 (IJCAI); power laws: Kadra et
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.ledger import Ledger, Others
 from autotune.schedules import Schedule, edges_of
 from autotune.standing import Curve
 from autotune.trial import Target, Trial
@@ -113,36 +115,88 @@ def chance(trial: Trial, cap: float, target: Target, known: Known, least: int = 
 
 def span_of(trials: Sequence[Trial], target: Target) -> float:
     """The median gap to the target at a first report, in the metric's unit; 0 if there is none."""
-    firsts = (t.reports[0].metrics.get(target.metric) for t in trials if t.reports)
-    gaps = (target.shortfall(first) for first in firsts if first is not None)
-    return float(median([gap for gap in gaps if 0 < gap < math.inf] or [0.0]))
+    return median([gap for t in trials if (gap := _first_gap(t, target))] or [0.0])
+
+
+def _first_gap(trial: Trial, target: Target) -> float:
+    """The gap to the target at a trial's first report; 0 if there is none."""
+    first = trial.reports[0].metrics.get(target.metric) if trial.reports else None
+    gap = target.shortfall(first) if first is not None else 0.0
+    return float(gap) if 0 < gap < math.inf else 0.0
 
 
 def known_from(lessons: Sequence[Lesson], span: float, floor: float) -> Known:
     """What lessons, in the metric's unit, make of the noise (at least `floor`) and the rise."""
-    noises = [min(noise / span, _WORST) for lesson in lessons for noise in lesson.noises]
-    rises = [min(rise / span, _WORST) for lesson in lessons for rise in lesson.rises]
-    squares = _RISE_WEIGHT * _RISE**2 + math.fsum(rise**2 for rise in rises)
-    rise = math.sqrt(squares / (_RISE_WEIGHT + len(rises)))
-    missed = [noise for noise in noises if noise > 0]
-    if not missed:
-        return Known(span, floor, rise)
-    # Half of a fair forecast's errors are positive; their mean square is that of all of them.
-    return Known(span, max(floor, math.sqrt(math.fsum(n**2 for n in missed) / len(missed))), rise)
+    learned = _Learned()
+    learned.add(lessons)
+    return learned.known(span, floor)
+
+
+class _Learned:
+    """All lessons together, in order of size: nothing depends on which trial ended first."""
+
+    def __init__(self) -> None:
+        self._noises, self._rises = np.empty(0), np.empty(0)
+
+    def add(self, lessons: Sequence[Lesson]) -> None:
+        self._noises = _sorted_in(self._noises, [n for le in lessons for n in le.noises if n > 0])
+        self._rises = _sorted_in(self._rises, [rise for le in lessons for rise in le.rises])
+
+    def known(self, span: float, floor: float) -> Known:
+        gained = np.minimum(self._rises / span, _WORST)
+        squares = _RISE_WEIGHT * _RISE**2 + float((gained**2).sum())
+        rise = math.sqrt(squares / (_RISE_WEIGHT + len(gained)))
+        missed = np.minimum(self._noises / span, _WORST)
+        if not len(missed):
+            return Known(span, floor, rise)
+        # Half of a fair forecast's errors are positive; their mean square is that of all of them.
+        return Known(span, max(floor, math.sqrt(float((missed**2).mean()))), rise)
 
 
 class Lessons:
-    """What ended trials teach, worked out once for each: a memory that changes no answer."""
+    """What ended trials teach, worked out once for each: a memory that changes no answer.
+
+    Of a study's own trials (a ledger's) it looks only at those that are new since the last time.
+    """
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Trial, Target, Lesson]] = {}
+        self._read: tuple[list[Trial], list[Trial], Target | None] = [], [], None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._begun = self._over = 0  # how far the ledger's lists have been read
+        self._gaps: list[float] = []
+        self._learned = _Learned()
 
     def known(self, trials: Sequence[Trial], target: Target, floor: float) -> Known | None:
-        """What `trials` say about a forecast; None before any has shown a gap."""
+        """What `trials` say about a forecast; None before any has shown a gap.
+
+        Of a study's `Others` that is what all of its trials say.
+        """
+        if isinstance(trials, Others):
+            return self._of_study(trials.ledger, target, floor)
         span = span_of(trials, target)
         if not span > 0:
             return None
         return known_from([self._of(t, target) for t in trials if t.ended], span, floor)
+
+    def _of_study(self, ledger: Ledger, target: Target, floor: float) -> Known | None:
+        begun, over = ledger.begun, ledger.over
+        read = self._read
+        if read[0] is not begun or read[1] is not over or read[2] is not target:
+            self._begin()
+        self._read = begun, over, target
+        for trial in begun[self._begun :]:
+            if gap := _first_gap(trial, target):
+                insort(self._gaps, gap)
+        self._learned.add([lesson(trial, target) for trial in over[self._over :]])
+        self._begun, self._over = len(begun), len(over)
+        count = len(self._gaps)
+        if not count:
+            return None
+        span = (self._gaps[(count - 1) // 2] + self._gaps[count // 2]) / 2
+        return self._learned.known(span, floor)
 
     def _of(self, trial: Trial, target: Target) -> Lesson:
         held = self._found.get(trial.number)
@@ -150,6 +204,11 @@ class Lessons:
             held = trial, target, lesson(trial, target)
             self._found[trial.number] = held
         return held[2]
+
+
+def _sorted_in(values: Floats, new: Sequence[float]) -> Floats:
+    new = sorted(new)
+    return np.insert(values, np.searchsorted(values, new), new) if new else values
 
 
 def lesson(trial: Trial, target: Target) -> Lesson:

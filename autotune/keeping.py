@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
-from autotune import storage
+from autotune import folders, storage
 from autotune.trial import FailurePolicy, State, Trial, leader
 
 _FOLDER = "trial-"
@@ -68,3 +69,11 @@ def sweep(root: str, trials: Collection[Trial], count: int) -> None:
     for name in storage.names(root):
         if name.startswith(_FOLDER) and name not in wanted:
             storage.remove(storage.join(root, name))
+
+
+def discard(path: str, root: str) -> None:
+    """Remove a checkpoint that a journal names, if it lies inside `root`."""
+    if not storage.is_url(path):
+        folders.remove(path, within=Path(root))
+    elif path.startswith(f"{root.rstrip('/')}/") and ".." not in path.split("/"):
+        storage.remove(path)

@@ -17,21 +17,21 @@ from __future__ import annotations
 import contextlib
 import difflib
 import hashlib
-import heapq
 import math
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from autotune import keeping, racing, storage
+from autotune import keeping, racing
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
+from autotune.ledger import Ledger
 from autotune.lineage import copied, origin
 from autotune.memory import fitting, halved, memory_keys
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
@@ -154,7 +154,7 @@ class Suggester:
         """Whether a suggestion has been asked for and not been taken yet."""
         return self._pending is not None
 
-    def take(self, number: int, trials: Sequence[Trial]) -> Params | None:
+    def take(self, number: int, trials: Collection[Trial]) -> Params | None:
         """The suggestion for trial `number`, or None while it is being computed.
 
         None as well once the sampler is `exhausted`, that is, has nothing left to propose.
@@ -214,6 +214,9 @@ class Loop:
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))  # repeats are on top of it
+        self.ledger = Ledger(self.trials)
+        self._saved = any(t.checkpoint is not None for t in self.trials.values())
+        journal.entries.clear()  # all that they say is in `trials`
 
     def run(self) -> str:
         """Work until nothing is left to do; returns why it ended. Everything is written down."""
@@ -245,7 +248,7 @@ class Loop:
             self.fill()
             if not self.pool.busy() and not self.wanting():
                 return
-            signal = self.pool.wait(self.patience())
+            signal = self.written.wait(self.patience())
             if self.interruptions > 1:
                 raise KeyboardInterrupt
             if signal is not None:
@@ -265,7 +268,7 @@ class Loop:
 
     def take_up(self) -> None:
         """Judge and take up again what an earlier driver left running or interrupted."""
-        self.end_exploited()
+        self.end_exploited(list(self.trials.values()))
         for trial in list(self.trials.values()):
             if trial.ended and trial.reason != "interrupted":
                 continue
@@ -304,12 +307,14 @@ class Loop:
 
         Confirmations come last: they run alone.
         """
-        waiting = (t for t in self.trials.values() if not t.ended and not t.placed)
+        if not self.repeated:
+            return self.ledger.waiting()
+        waiting = (t for t in self.ledger.running() if not t.placed)
         return min(waiting, key=lambda t: (_alone(t), t.number), default=None)
 
     def finalist(self) -> Trial | None:
         """The trial to be confirmed next, once all others have ended."""
-        if self.searching or any(not t.ended for t in self.trials.values()):
+        if not self.plan.repeats or self.searching or self.ledger.running():
             return None
         everyone = list(self.trials.values())
         return next_to_confirm(everyone, self.target, self.plan.repeats, self.plan.top)
@@ -406,7 +411,7 @@ class Loop:
             trial.saved_clock,
             self.fitting(trial),
         )
-        hardware = self.pool.start(launch)
+        hardware = self.written.start(launch)
         at = self.at()
         waited = at - trial.waiting_since
         self.record(Started(trial.number, waited, hardware, at, launch.microbatch))
@@ -460,7 +465,7 @@ class Loop:
         keep = stop.reason == "interrupted" or self.is_best(trial, state)
         save = keep and signal.can_save and not keeping.is_saved(trial)
         self.end(number, state, stop)
-        self.pool.stop(number, keeping.path(self.checkpoints, trial) if save else None)
+        self.written.stop(number, keeping.path(self.checkpoints, trial) if save else None)
 
     def go_on(self, trial: Trial, signal: Progress) -> None:
         if not signal.can_save and math.isfinite(self.forks_every):
@@ -479,7 +484,7 @@ class Loop:
             self.record(Changed(trial.number, trial.reports[-1].step, decision, self.at()))
         save = signal.can_save and not signal.saving and self.due(trial)
         path = keeping.path(self.checkpoints, trial) if save else None
-        self.pool.resume(trial.number, decision, path)
+        self.written.resume(trial.number, decision, path)
 
     def as_its_own(self, trial: Trial) -> Trial:
         """The trial as its controller sees it: what repeats a baseline is treated as one."""
@@ -521,8 +526,8 @@ class Loop:
             own = found
         came = origin(parent, own, trial.number, fork.params)
         self.record(Suggested(number, config, None, "trial", parent.seed, self.at(), came))
-        self.end_exploited()
-        self.pool.stop(trial.number, None)
+        self.end_exploited([self.trials[number]])
+        self.written.stop(trial.number, None)
         return True
 
     def forked(self, fork: Fork) -> Config:
@@ -537,9 +542,9 @@ class Loop:
         except ValueError as error:
             raise UserError(f"the controller forks trial {fork.parent}: {error}") from None
 
-    def end_exploited(self) -> None:
-        """End the trials whose place others have taken."""
-        for child in list(self.trials.values()):
+    def end_exploited(self, children: Iterable[Trial]) -> None:
+        """End the trials whose place these have taken."""
+        for child in children:
             came = child.origin
             if came is None:
                 continue
@@ -557,7 +562,12 @@ class Loop:
         self.record(Saved(trial.number, checkpoint, self.at()))
         old, now = trial.earlier, self.trials[trial.number]
         if old is not None and old.path not in {c.path for c in (now.earlier, now.checkpoint) if c}:
-            storage.remove(old.path)
+            self.discard(old.path)
+
+    def discard(self, path: str) -> None:
+        """Remove a checkpoint, once it is on disk that it is not needed any more."""
+        self.journal.sync()
+        keeping.discard(path, self.checkpoints)
 
     def damaged(self, trial: Trial, signal: Raised) -> None:
         """Go on from the checkpoint before; a fork that has none is nothing without its parent."""
@@ -570,7 +580,7 @@ class Loop:
         _warn(f"trial {trial.number}: {said}: it goes on from step {step}")
         number, at = trial.number, self.at()
         self.record(Lost(number, "checkpoint damaged", signal.reason, False, at, damaged=True))
-        storage.remove(checkpoint.path)
+        self.discard(checkpoint.path)
 
     def out_of_memory(self, trial: Trial, signal: Raised) -> None:
         """Go on with half the microbatch on all ranks, or end where none is left."""
@@ -596,47 +606,63 @@ class Loop:
             _check_metric(trial, self.target, ended=True)
         self.sweep()
         limit = self.plan.experiment.failure.max_consecutive_failed_trials
-        ended = [t for t in self.trials.values() if t.ended]
-        last = heapq.nlargest(limit, ended, key=lambda t: (t.ended_at or 0.0, t.number))
+        last = self.ledger.last_ended(limit)
         if len(last) == limit and all(t.state is State.FAILED for t in last):
             raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
 
     # --- small things -------------------------------------------------------------------------
 
     def record(self, event: Event) -> None:
-        """Write the event to disk, then act on it: the order that makes resume a replay."""
-        self.journal.write(event)
-        self.trials[event.trial] = after(self.trials.get(event.trial), event)
+        """Write the event down; `written` before acting on it makes resume a replay."""
+        self.journal.append(event)
+        before = self.trials.get(event.trial)
+        now = self.trials[event.trial] = after(before, event)
+        self.ledger.note(before, now)
         self.count += isinstance(event, Suggested) and event.repeats is None
+        self._saved = self._saved or now.checkpoint is not None
         if self.watch is not None:
             with contextlib.suppress(OSError):  # nobody looks any more: no reason to stop
                 self.watch(event, self.trials)
 
+    @property
+    def written(self) -> Pool:
+        """The pool, to be told something because of events that are on disk by then."""
+        self.journal.sync()
+        return self.pool
+
     def at(self) -> float:
         return round(self.pool.now() - self._begin, 6)
 
-    def standing(self) -> tuple[Trial, ...]:
-        """The trials as all that decides sees them: repeats are part of what they repeat."""
-        return merged(list(self.trials.values()), self.target)
+    @property
+    def repeated(self) -> bool:
+        """Whether there are repeats, which are part of what they repeat."""
+        return self.count < len(self.trials)
 
-    def others(self, trial: Trial) -> list[Trial]:
-        everyone = list(self.trials.values())
+    def standing(self) -> Collection[Trial]:
+        """The trials as all that decides sees them: repeats are part of what they repeat."""
+        everyone = self.trials.values()
+        return merged(list(everyone), self.target) if self.repeated else everyone
+
+    def others(self, trial: Trial) -> Sequence[Trial]:
+        if not self.repeated:
+            return self.ledger.others(trial)
         shown = racing.proven if self.plan.racing else merged
-        return [t for t in shown(everyone, self.target) if t.number != trial.number]
+        everyone = shown(list(self.trials.values()), self.target)
+        return [t for t in everyone if t.number != trial.number]
 
     def is_best(self, trial: Trial, state: State) -> bool:
-        if trial.repeats is not None:
+        if trial.repeats is not None or state is not State.REACHED:
             return False
         count = self.plan.experiment.failure.keep_checkpoints
         return keeping.is_among_best(trial, self.others(trial), state, count)
 
     def sweep(self) -> None:
         """Remove the checkpoints of ended trials, but the best ones' and those to be resumed."""
-        if not self.pool.realtime:
+        if not self.pool.realtime or not self._saved:
             return
-        again = [t for t in self.trials.values() if t.repeats is not None]
-        running = [t for t in again if not t.ended or t.reason == "interrupted"]
+        running = [t for t in self.trials.values() if t.repeats is not None and _goes_on(t)]
         count = self.plan.experiment.failure.keep_checkpoints
+        self.journal.sync()
         keeping.sweep(self.checkpoints, [*self.standing(), *running], count)
 
     def patience(self) -> float | None:
@@ -690,6 +716,10 @@ def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
+def _goes_on(trial: Trial) -> bool:
+    return not trial.ended or trial.reason == "interrupted"
+
+
 def _ruled(
     what: str,
     rule: Callable[[Trial, Sequence[Trial], Target], Rule],
@@ -708,9 +738,10 @@ def _ruled(
 
 def _check_metric(trial: Trial, target: Target, ended: bool) -> None:
     """Tell a metric that is never reported: at once if it is a near miss, else at a trial's end."""
-    names = {name for report in trial.reports for name in report.metrics}
-    if target.metric in names or len(trial.reports) < 2:
+    told = any(target.metric in report.metrics for report in reversed(trial.reports))
+    if told or len(trial.reports) < 2:
         return
+    names = {name for report in trial.reports for name in report.metrics}
     if ended or difflib.get_close_matches(target.metric, names, n=1, cutoff=0.87):
         if not names:
             raise UserError(f"the trainer never reported any metric, so not {target.metric!r}")

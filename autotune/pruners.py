@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.errors import UserError, unknown
-from autotune.standing import Curve
+from autotune.ledger import SEEN, Others, recent
+from autotune.standing import Curve, Curves
 from autotune.trial import Stop, Target, Trial, incumbent
 
 Pruner = Callable[[Trial, Sequence[Trial], Target], Stop | None]
@@ -55,9 +56,10 @@ def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:
         ValueError: an argument outside its range.
     """
     _check_share("bottom_at_same_time share", share)
+    curves = Curves()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
-        found = _rank(trial, others, target, trial.seconds)
+        found = _rank(trial, recent(others, SEEN), target, trial.seconds, curves)
         if found is None or found[1] < least or found[0] < (1 - share) * found[1]:
             return None
         return Stop("bottom", _said(*found, trial.seconds))
@@ -65,11 +67,14 @@ def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:
     return prune
 
 
-def asha(reduction: float = 3.0, first: float = 1 / 27, least: int = 2) -> Pruner:
+def asha(
+    reduction: float = 3.0, first: float = 1 / 27, least: int = 2, brackets: int = 1
+) -> Pruner:
     """Asynchronous successive halving (Li et al. 2018, arXiv 1810.05934), over seconds.
 
     At each rung, `first * limit`, then `reduction` times later and so on, only the best
-    1 / `reduction` of the trials that were seen there go on.
+    1 / `reduction` of the trials that were seen there go on. With `brackets` a trial is compared
+    with those only whose number has the same remainder.
 
     Raises:
         ValueError: a reduction of 1 or less, or a first rung outside (0, 1).
@@ -77,6 +82,7 @@ def asha(reduction: float = 3.0, first: float = 1 / 27, least: int = 2) -> Prune
     if not reduction > 1:
         raise ValueError(f"asha reduction must be more than 1 but got {reduction!r}")
     _check_share("asha first", first)
+    curves = Curves()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         before = trial.reports[-2].seconds if len(trial.reports) > 1 else 0.0
@@ -85,7 +91,8 @@ def asha(reduction: float = 3.0, first: float = 1 / 27, least: int = 2) -> Prune
             rung *= reduction
         if not before < rung <= trial.seconds:
             return None
-        found = _rank(trial, others, target, rung)
+        peers = [t for t in recent(others, SEEN) if t.number % brackets == trial.number % brackets]
+        found = _rank(trial, peers, target, rung, curves)
         if found is None or found[1] < least or found[0] < (found[1] + 1) / reduction:
             return None
         return Stop("asha", _said(*found, rung))
@@ -103,12 +110,12 @@ def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
     """
     if brackets < 1:
         raise ValueError(f"hyperband brackets must be at least 1 but got {brackets!r}")
-    rules = [asha(reduction, reduction**-power) for power in range(brackets, 0, -1)]
+    rules = [
+        asha(reduction, reduction**-power, brackets=brackets) for power in range(brackets, 0, -1)
+    ]
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
-        bracket = trial.number % brackets
-        peers = [t for t in others if t.number % brackets == bracket]
-        stop = rules[bracket](trial, peers, target)
+        stop = rules[trial.number % brackets](trial, others, target)
         return Stop("hyperband", stop.detail) if stop is not None else None
 
     return prune
@@ -151,7 +158,8 @@ def forecast(
         cap = min(factor * best.seconds, target.limit) if best is not None else target.limit
         if len(trial.reports) < least_reports or trial.seconds >= cap:
             return None
-        known = lessons.known([trial, *others], target, floor)
+        everyone = others if isinstance(others, Others) else [trial, *others]
+        known = lessons.known(everyone, target, floor)
         found = chance_of(trial, cap, target, known, least_reports) if known else 1.0
         if not found < chance:
             return None
@@ -171,16 +179,16 @@ def first_of(*pruners: Pruner) -> Pruner:
 
 
 def _rank(
-    trial: Trial, others: Sequence[Trial], target: Target, seconds: float
+    trial: Trial, others: Sequence[Trial], target: Target, seconds: float, curves: Curves
 ) -> tuple[int, int] | None:
     """How many of how many others on equal hardware were nearer to the target by then."""
     own = Curve(trial, target)
     if not own.seconds:
         return None
     gap = own.at(seconds)
-    like = (t for t in others if t.hardware == trial.hardware and t.reports)
-    curves = (Curve(t, target) for t in like)
-    gaps = [curve.at(seconds) for curve in curves if curve.until >= seconds]
+    curves.keep(others)
+    seen = [curves.of(t, target) for t in others if t.hardware == trial.hardware and t.reports]
+    gaps = [curve.at(seconds) for curve in seen if curve.until >= seconds]
     return sum(other < gap for other in gaps), len(gaps)
 
 

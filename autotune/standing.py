@@ -60,6 +60,25 @@ class Curve:
         return self.gaps[place - 1] if place else float("inf")
 
 
+class Curves:
+    """Curves, worked out once for each trial as it is: a memory that changes no answer."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Trial, Target, Curve]] = {}
+
+    def of(self, trial: Trial, target: Target) -> Curve:
+        held = self._held.get(trial.number)
+        if held is None or held[0] is not trial or held[1] is not target:
+            held = self._held[trial.number] = trial, target, Curve(trial, target)
+        return held[2]
+
+    def keep(self, trials: Sequence[Trial]) -> None:
+        """Forget the others, once they are the most of them."""
+        if len(self._held) > 2 * len(trials) + 100:
+            kept = {t.number for t in trials}
+            self._held = {n: held for n, held in self._held.items() if n in kept}
+
+
 def _shows(trial: Trial, horizon: float) -> bool:
     if trial.state in (State.REACHED, State.FAILED, State.INFEASIBLE):
         return True

@@ -6,6 +6,7 @@ The only room that knows all protocols. What then happens is told in `autotune.l
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,8 @@ from autotune.auto import sampler_for
 from autotune.errors import UserError
 from autotune.experiment import Experiment
 from autotune.loop import Controller, Loop, Plan, Watch
-from autotune.pools import Pool
+from autotune.metrics import Meter
+from autotune.pools import Observed, Pool
 from autotune.pruners import Pruner, make_pruner
 from autotune.result import StudyResult
 from autotune.samplers import Sampler
@@ -122,7 +124,8 @@ def run(
         record.write(folder, facts)
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
         with _tracking(folder, tracking_uri, room), contextlib.closing(room):
-            loop = Loop(plan, folder, journal, room, asker, _saving(plan, folder, watch))
+            seen = _metered(_saving(plan, folder, watch), plan, folder, room)
+            loop = Loop(plan, folder, journal, room, asker, seen)
             try:
                 reason = loop.run()
             finally:
@@ -263,6 +266,27 @@ def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
             watch(event, trials)
 
     return saving
+
+
+def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch | None:
+    """A watch that also shows how the study stands where the pool can show it.
+
+    Where that is, is written for Prometheus beside the journal.
+    """
+    if not pool.realtime or not isinstance(pool, Observed):
+        return watch
+    scaling = plan.experiment.scaling
+    meter = Meter(plan.experiment.name, plan.trials, scaling.gpus_per_worker, pool.observe)
+    found = [{"labels": {"job": "ray"}, "targets": pool.endpoints()}]
+    with contextlib.suppress(OSError):
+        (folder / "prometheus.json").write_text(json.dumps(found) + "\n")
+
+    def metered(event: Event, trials: Mapping[int, Trial]) -> None:
+        meter(event, trials)
+        if watch is not None:
+            watch(event, trials)
+
+    return metered
 
 
 def _population(name: str, experiment: Experiment, seed: int) -> Controller:

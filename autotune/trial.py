@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 Config = Mapping[str, Any]
@@ -515,10 +516,9 @@ class Target:
 
     def met(self, reports: Sequence[Report]) -> bool:
         """Whether the last `confirm` evaluations all meet the value."""
-        evaluated = [r for r in reports if self.metric in r.metrics][-self.confirm :]
-        return len(evaluated) == self.confirm and all(
-            self.shortfall(r.metrics[self.metric]) <= 0 for r in evaluated
-        )
+        evaluated = (r.metrics[self.metric] for r in reversed(reports) if self.metric in r.metrics)
+        last = list(islice(evaluated, self.confirm))
+        return len(last) == self.confirm and all(self.shortfall(value) <= 0 for value in last)
 
     def shortfall(self, value: float) -> float:
         """How far `value` is from the target; 0 or less when it is met, inf when not finite."""
@@ -558,7 +558,13 @@ def _finite(name: str, value: object) -> None:
 
 
 def incumbent(trials: Sequence[Trial], like: Hardware | None = None) -> Trial | None:
-    """The fastest trial that reached the target, among those that ran on hardware `like` this."""
+    """The fastest trial that reached the target, among those that ran on hardware `like` this.
+
+    Trials that know it are asked (`ledger.Others`); any others are gone through.
+    """
+    known: Callable[[Hardware | None], Trial | None] | None = getattr(trials, "fastest", None)
+    if known is not None:
+        return known(like)
     reached = [t for t in trials if t.state is State.REACHED and like in (None, t.hardware)]
     return min(reached, key=lambda t: (t.seconds, t.number), default=None)
 

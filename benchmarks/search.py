@@ -421,7 +421,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="studies of each (3)")
     parser.add_argument("--spend", type=float, default=6.0, help="tuning time, in limits (6)")
     parser.add_argument("--methods", help="some of the methods, separated by ';'")
+    parser.add_argument("--seen", type=int, help="ended trials that tpe and gp look at (500, 250)")
     options = parser.parse_args()
+    if options.seen:
+        from autotune.samplers import optuna as samplers
+
+        samplers.SEEN = dict.fromkeys(samplers.SEEN, options.seen)
     if options.problem == "lcbench" and not options.data:
         parser.error("--problem lcbench needs --data")
     chosen = options.methods.split(";") if options.methods else list(METHODS)

@@ -23,6 +23,7 @@ SCRIPTS = {
     "controller_cost.py": "runs",
     "racing.py": "runs",
     "infeasible.py": "runs",
+    "driver.py": "virtual",
 }
 
 

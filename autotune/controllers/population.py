@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from autotune.errors import UserError, unknown
+from autotune.ledger import SEEN, recent
 from autotune.parameters import Choice, Float, Int, Parameter, drawn
 from autotune.space import SearchSpace
 from autotune.standing import Curve
@@ -111,7 +112,7 @@ class Population:
     def __call__(self, trial: Trial, others: Sequence[Trial], target: Target) -> Fork | None:
         if trial.kind != "trial":
             return None
-        trials = sorted((trial, *others), key=lambda t: t.number)
+        trials = sorted((trial, *recent(others, SEEN)), key=lambda t: t.number)
         peers = [t for t in trials if t.kind == "trial" and t.hardware == trial.hardware]
         look = self._look(trial, peers)
         if look is None:

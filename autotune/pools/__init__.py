@@ -7,9 +7,11 @@ targets, samplers or pruners, and decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from autotune.metrics import Figure
 from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Report
 
 
@@ -132,4 +134,17 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """End everything that runs, at once; closing again does nothing."""
+        ...
+
+
+@runtime_checkable
+class Observed(Protocol):
+    """A pool that can show figures to a monitoring system."""
+
+    def observe(self, figures: Sequence[Figure]) -> None:
+        """Show these figures from now on."""
+        ...
+
+    def endpoints(self) -> list[str]:
+        """Where they can be read, as host:port."""
         ...

@@ -11,6 +11,7 @@ import faulthandler
 import gc
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -121,10 +122,22 @@ class Rank:
         return Place(node, host, os.getpid(), self._cores.numbers, device, self._stacks.name)
 
     def serve(self, host: str) -> int:
-        """On rank 0: open the store at which the group meets; returns its port."""
-        store = TCPStore(host, 0, self._world_size, is_master=True, wait_for_workers=False)
-        self._store = store
-        return int(store.port)
+        """On rank 0: open the store at which the group meets; returns its port.
+
+        It listens at `host` only: left to itself it would on every interface.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, 0), family=family)
+        port = int(listening.getsockname()[1])
+        self._store = TCPStore(
+            host,
+            port,
+            self._world_size,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
+        return port
 
     def join(self, host: str, port: int, meeting: Meeting) -> None:
         """Join the process group at `host:port`, and remember the clean state."""

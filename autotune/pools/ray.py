@@ -15,17 +15,20 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray._private import ray_constants
+from ray.util.metrics import Gauge
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from autotune import storage
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Scaling
+from autotune.metrics import NAMES, Figure
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
 from autotune.pools.rank import Meeting, Place, Rank, Stretch, stack_of
 from autotune.recipes import is_recipe_file
@@ -114,6 +117,7 @@ class RayPool:
         self._train = _pickled(train)
         self._inbox: queue.SimpleQueue[_Arrived | None] = queue.SimpleQueue()
         self._groups: dict[int, _Group] = {}
+        self._gauges: dict[str, Gauge] = {}
         for number in range(min(most, scaling.max_concurrent_trials or most)):
             bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
             bundle = {k: v for k, v in bundle.items() if v}
@@ -192,6 +196,21 @@ class RayPool:
             remove_placement_group(group.placement)
         self._groups.clear()
         self._leave_ray()
+
+    # --- monitoring -----------------------------------------------------------------------------
+
+    def observe(self, figures: Sequence[Figure]) -> None:
+        """Show figures on Ray's metrics endpoint, under their names with `ray_` before them."""
+        for figure in figures:
+            if figure.name not in self._gauges:
+                about, labels = NAMES[figure.name], tuple(figure.labels)
+                self._gauges[figure.name] = Gauge(figure.name, about, labels)
+            self._gauges[figure.name].set(figure.value, dict(figure.labels))
+
+    def endpoints(self) -> list[str]:
+        """Where the cluster's nodes serve their metrics, as host:port."""
+        nodes = [node for node in ray.nodes() if node["Alive"] and node["MetricsExportPort"]]
+        return [f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}" for node in nodes]
 
     # --- turns: every rank is asked, every rank answers -----------------------------------------
 
@@ -503,7 +522,8 @@ def _connect(address: str | None) -> bool:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
         local = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
-        ray.init(address="local", **options, **local)
+        with _on_loopback():
+            ray.init(address="local", **options, **local)
         return True
     try:
         _reach(address)
@@ -512,6 +532,26 @@ def _connect(address: str | None) -> bool:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"cannot connect to Ray at {address!r}: {reason}") from None
     return True
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Ray that is started in here serves this machine alone; by itself it listens everywhere.
+
+    The switch is Ray's own, off by default only where a firewall would ask the user. Whoever wants
+    a cluster that others reach starts one, or sets the variable to 1.
+    """
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    if name in os.environ:
+        yield
+        return
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[name]
 
 
 def _reach(address: str) -> None:

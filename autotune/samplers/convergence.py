@@ -23,7 +23,14 @@ from autotune.encoding import effective_rate, encoded, rank_score
 from autotune.samplers.actor import around, even
 from autotune.samplers.feasible import SURE, Feasible, likely
 from autotune.samplers.gaussian import Array, Hyper, Process, fitted
-from autotune.samplers.policy import Version, common, in_order, learned_elite, sampled
+from autotune.samplers.policy import (
+    Version,
+    common,
+    in_order,
+    learned_elite,
+    remembered,
+    sampled,
+)
 from autotune.space import SearchSpace
 from autotune.standing import standings
 from autotune.trial import Params, State, Target, Trial, incumbent
@@ -34,7 +41,7 @@ _EVEN, _FADED = 0.1, 40  # least share of even draws, and trials until it would 
 _DOUBT = 0.5  # that share at first, where there is a baseline to begin around
 _FIRST = 16  # ended trials before the model judges
 _CANDIDATES, _ANYWHERE = 40, 20
-_BEST, _NEWEST = 60, 60  # trials that the model sees
+_KNOWN = 60  # of the fastest and of the newest trials: more than the model sees
 _DRAWS = 20  # at most, of which one is to be feasible
 _REFIT = 1.5  # times the trials of the last fit of its hyperparameters
 _EARLY = 0.3  # of the noise, for a trial stopped at 1/e of the time that counts, or its square
@@ -133,21 +140,13 @@ class ConvergenceSampler:
 
     def _seen(self, told: Sequence[Trial], version: Version) -> tuple[Array, Array, Array]:
         """Points, their standings as normal scores, and how uncertain these are."""
-        chosen = self._chosen(told, version)
+        chosen = remembered(told, version, _KNOWN)
         places = standings(chosen, self._target)
         scores = np.array([rank_score(places[t.number], len(chosen)) for t in chosen])
         best = incumbent(chosen)
         horizon = best.seconds if best is not None else self._target.limit
         weights = np.array([doubt(trial, horizon) for trial in chosen])
         return self._rows([t.params or {} for t in chosen]), scores, weights
-
-    def _chosen(self, told: Sequence[Trial], version: Version) -> list[Trial]:
-        """The fastest, the elite and the newest, so that a fit never takes longer and longer."""
-        reached = sorted((t for t in told if t.state is State.REACHED), key=lambda t: t.seconds)
-        kept = {t.number for t in (*reached[:_BEST], *version.archive)}
-        rest = [t.number for t in told if t.number not in kept]
-        kept.update(rest[-_NEWEST:])
-        return [t for t in told if t.number in kept]
 
     def _rows(self, points: Sequence[Params]) -> Array:
         rows = [encoded(self._parameters, point, self._effective) for point in points]

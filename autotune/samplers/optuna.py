@@ -51,6 +51,10 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
+SEEN: Mapping[str, int] = {"tpe": 500, WIDENING: 500, "gp": 250}
+"""How many ended trials a sampler looks at whose suggestions take longer the more it knows: half of
+them the best, half the ones that ended last. It is told anew once it knows a quarter more.
+"""
 NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
 """Every sampler by name, also those that are not Optuna's."""
 
@@ -61,7 +65,8 @@ class OptunaSampler:
     Reached and censored trials are told with `Target.score`; running ones are known as running;
     failed ones as failed; infeasible ones with a violated constraint, from which samplers that
     model constraints learn where the boundary lies, and the worst score, for those that do not.
-    Configurations outside the space are not told.
+    Configurations outside the space are not told. Samplers of `SEEN` are not told of all trials of
+    a long study.
 
     Args:
         sampler: a name of `SAMPLERS`, the dotted path of an Optuna sampler with or without keyword
@@ -82,9 +87,11 @@ class OptunaSampler:
         self._sampler, self._seed = sampler, seed
         self._space = space
         self._target = target
+        self._most = SEEN.get(sampler, math.inf) if isinstance(sampler, str) else math.inf
         self._study = self._from(0)
         self._told: dict[int, optuna.Trial] = {}
         self._open: set[int] = set()
+        self._closed: set[int] = set()  # ended: told, or never to be
         self._ends: dict[int, tuple[State, float]] = {}
         self._constrained = False
 
@@ -97,16 +104,20 @@ class OptunaSampler:
         return optuna.create_study(direction="minimize", sampler=made)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        known = [t for t in trials if t.params is not None]
-        constrained = any(t.state is State.INFEASIBLE for t in known)  # all are told so, or none
-        if not self._told or constrained != self._constrained or self._stands_anew(known):
-            self._study, self._constrained = self._from(number), constrained
-            self._told, self._open, self._ends = {}, set(), {}
+        constrained = any(t.state is State.INFEASIBLE and t.params is not None for t in trials)
+        fresh = [t for t in trials if t.number not in self._closed]
+        known = len(self._told) - len(self._open) + sum(_tells(t) for t in fresh)
+        anew = constrained != self._constrained or self._stands_anew(trials)
+        if not self._told or known > 1.25 * self._most or anew:
+            self._constrained = constrained  # all are told with constraints, or none
+            self._begin(number, trials)
+            fresh = [t for t in trials if t.number not in self._closed]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             warnings.filterwarnings("ignore", "Constraints have been set, but")
-            for trial in known:
-                self._tell(trial, trial.params or {})
+            for trial in fresh:
+                if trial.params is not None:
+                    self._tell(trial, trial.params)
             if self._sampler == WIDENING and number <= _WIDENED:
                 self._study.enqueue_trial(self._kept(number, trials))
             live = self._study.ask()
@@ -118,6 +129,16 @@ class OptunaSampler:
     def _stands_anew(self, trials: Sequence[Trial]) -> bool:
         """Whether repeats have changed how a trial stands that was told already."""
         return any(self._ends.get(t.number, _end(t)) != _end(t) for t in trials)
+
+    def _begin(self, number: int, trials: Sequence[Trial]) -> None:
+        """Know nothing, and be told of no more ended trials than the sampler is to look at."""
+        self._study = self._from(number)
+        self._told, self._open, self._ends = {}, set(), {}
+        ended = [t for t in trials if _tells(t)]
+        self._closed = set()
+        if len(ended) > self._most:
+            kept = _best_and_newest(ended, self._target, int(self._most))
+            self._closed = {t.number for t in ended} - kept
 
     def _kept(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
         """What the trial takes over from the baseline: less and less of it, the rest is drawn."""
@@ -136,8 +157,9 @@ class OptunaSampler:
             made = self._study.get_trials(deepcopy=False)[-1]
             self._told[trial.number] = optuna.Trial(self._study, made._trial_id)
             self._open.add(trial.number)
-        if trial.ended and trial.reason not in CUT and trial.number in self._open:
+        if _tells(trial) and trial.number in self._open:
             self._open.remove(trial.number)
+            self._closed.add(trial.number)
             self._ends[trial.number] = _end(trial)
             told, score = self._told[trial.number], self._target.score(trial)
             infeasible = trial.state is State.INFEASIBLE
@@ -151,6 +173,21 @@ class OptunaSampler:
 
 def _end(trial: Trial) -> tuple[State, float]:
     return trial.state, trial.seconds
+
+
+def _tells(trial: Trial) -> bool:
+    """Whether the trial has ended and says something of its point."""
+    return trial.ended and trial.params is not None and trial.reason not in CUT
+
+
+def _best_and_newest(ended: Sequence[Trial], target: Target, count: int) -> set[int]:
+    """The numbers of `count` trials: those with the best scores, and those that ended last."""
+    scores = {t.number: target.score(t) for t in ended}
+    by_score = sorted(ended, key=lambda t: (scores[t.number] is None, scores[t.number] or 0.0))
+    kept = {t.number for t in by_score[: count // 2]}
+    by_end = sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
+    rest = [t.number for t in by_end if t.number not in kept]
+    return kept | {*rest[-(count - len(kept)) :]}
 
 
 def make_sampler(text: str, seed: int) -> BaseSampler:

@@ -44,6 +44,7 @@ _NEWEST, _WINDOW = 8, 32  # REINFORCE's batch; PPO's, and among whom ranks are t
 _EVEN, _DOUBT, _FADING = 0.1, 0.5, 0.8  # shares of even draws; a given start is doubted at first
 _FIRST = 16  # ended trials before the critic judges
 _CANDIDATES, _ANYWHERE = 256, 0.25
+_KNOWN = 250  # of the fastest and of the newest trials: more than the critic sees at once
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ class PolicySampler:
         actors += [version.policy] * (_CANDIDATES - elsewhere)
         points = [sampled(actor, self._space, random)[0] for actor in actors]
         kept = [points[i] for i in self._likely(told, points)]
-        chosen: int = self._judge(told).choice(kept, random)
+        seen = remembered(told, version, _KNOWN)
+        chosen: int = self._judge(seen).choice(kept, random)
         return kept[chosen]
 
     def _likely(self, told: list[Trial], points: Sequence[Params]) -> Sequence[int]:
@@ -245,6 +247,18 @@ class PolicySampler:
                 if value_of(parameter, draw[name]) != point[name]:
                     return None
         return draw
+
+
+def remembered(told: Sequence[Trial], version: Version, count: int) -> list[Trial]:
+    """Of the trials told the fastest, the elite and the newest, `count` each, in their order.
+
+    So whoever learns from them never takes longer and longer.
+    """
+    reached = sorted((t for t in told if t.state is State.REACHED), key=lambda t: t.seconds)
+    kept = {t.number for t in (*reached[:count], *version.archive)}
+    rest = [t.number for t in told if t.number not in kept]
+    kept.update(rest[-count:])
+    return [t for t in told if t.number in kept]
 
 
 def in_order(trials: Sequence[Trial]) -> list[Trial]:

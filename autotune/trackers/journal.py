@@ -186,21 +186,48 @@ class Journal:
             self._file.close()
             raise UserError(f"another process is running the study in {folder}") from None
         self.entries = _repair(self._file, self.path)
+        self._on_disk = self._length()
+        self._fault = ""
 
     def write(self, entry: Entry) -> None:
         """Append `entry` and flush it to disk."""
+        self.append(entry)
+        self.sync()
+
+    def append(self, entry: Entry) -> None:
+        """Append `entry`; nothing may be done because of it before `sync`."""
+        if self._fault:
+            raise StudyError(self._fault)
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = f'{to_line(entry)[:-1]},"time":"{time}"}}\n'
-        end = os.fstat(self._file.fileno()).st_size
+        end = self._length()
         try:
             left = memoryview(line.encode())
             while left:
                 left = left[self._file.write(left) :]
+        except OSError as error:
+            raise self._undone(end, error) from None
+
+    def sync(self) -> None:
+        """Flush to disk what has been appended."""
+        end = self._length()
+        if end == self._on_disk:
+            return
+        try:
             os.fdatasync(self._file.fileno())
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(end)  # a later line must not follow half of this one
-            raise StudyError(f"cannot write {self.path}: {error.strerror}") from None
+            # What others have acted on since is gone with it: this driver can write no more.
+            self._fault = f"cannot write {self.path}: {error.strerror}"
+            raise self._undone(self._on_disk, error) from None
+        self._on_disk = end
+
+    def _undone(self, end: int, error: OSError) -> StudyError:
+        with contextlib.suppress(OSError):
+            self._file.truncate(end)  # a later line must not follow half of this one
+        return StudyError(f"cannot write {self.path}: {error.strerror}")
+
+    def _length(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
 
     def __enter__(self) -> Self:
         return self
@@ -263,6 +290,8 @@ def _whole(data: bytes) -> int:
 def _check_order(entry: Entry, suggested: set[int]) -> None:
     if isinstance(entry, Opened | Closed):
         return
+    if type(entry.trial) is not int or entry.trial < 0:  # it names a folder, and a run
+        raise ValueError(f"a trial's number must be a whole number but got {entry.trial!r:.40}")
     if isinstance(entry, Suggested) == (entry.trial in suggested):
         raise ValueError(f"trial {entry.trial}: {type(entry).__name__} cannot follow")
     suggested.add(entry.trial)

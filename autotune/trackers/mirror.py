@@ -120,7 +120,7 @@ class Mirror:
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "autotune.trackers.mlflow", str(self.folder)]
         with open(self.folder / "mlflow.log", "ab") as log:
-            return subprocess.Popen(
+            return subprocess.Popen(  # noqa: S603 (a list of words and no shell)
                 [*command, str(self._patience)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

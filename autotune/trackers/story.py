@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -56,6 +57,32 @@ class Story:
         if not isinstance(entry, Opened | Closed):
             self.trials[number] = after(before, entry)
         self.lines += 1
+        changed = self._told(entry, number, before, now)
+        if number in self.trials:
+            self.trials[number] = self._light(entry, self.trials[number])
+        return changed
+
+    def _light(self, entry: Entry, trial: Trial) -> Trial:
+        """The trial without what nobody asks for any more, so that a long study takes no memory.
+
+        Of a report that has been shown only the target's metric counts on, and of a trial that has
+        ended for good only the best report and the last.
+        """
+        metric = self.facts.target.metric
+        if isinstance(entry, Reported) and len(entry.report.metrics) > 1:
+            kept = {k: v for k, v in entry.report.metrics.items() if k == metric}
+            last = replace(entry.report, metrics=kept)
+            return replace(trial, reports=(*trial.reports[:-1], last))
+        if isinstance(entry, Ended) and entry.reason != INTERRUPTED and len(trial.reports) > 2:
+            measured = [r for r in trial.reports if metric in r.metrics] or trial.reports[-1:]
+            worth = self.facts.target.shortfall
+            best = min(measured, key=lambda r: worth(r.metrics.get(metric, math.nan)))
+            return replace(trial, reports=(best, trial.reports[-1]))
+        return trial
+
+    def _told(
+        self, entry: Entry, number: int, before: Trial | None, now: int
+    ) -> dict[int, list[Point]]:
         self._end_ms = now = now or self._end_ms
         self._begin_ms = self._begin_ms or now
         if before is None or not (before.ended and self.trials[number].ended):
@@ -128,10 +155,8 @@ class Story:
     def _progress(self, now: int) -> list[Point]:
         """How the study stands; the step is the line of the journal."""
         trials = self.trials.values()
-        own = searched(list(trials))
-        values = {
-            f"trials_{state.lower()}": float(sum(t.state is state for t in own)) for state in State
-        }
+        states = Counter(t.state for t in searched(list(trials)))
+        values = {f"trials_{state.lower()}": float(states[state]) for state in State}
         values["spent_seconds"] = math.fsum(t.spent_seconds for t in trials)
         best = self.best()
         if best is not None:

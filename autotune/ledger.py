@@ -1,0 +1,182 @@
+"""What is asked of all trials at every event, kept up to date event by event.
+
+A study of 20,000 trials has a quarter of a million events. Whatever goes through all trials at each
+of them takes longer and longer; a `Ledger` knows the fastest trial, the last ones that ended and
+those that wait without going through any. It says what the plain functions of `autotune.trial` say
+of the same trials, and nothing else: a resumed driver makes it again from the journal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from typing import overload
+
+from autotune.trial import Hardware, State, Trial
+
+SEEN = 1000
+"""Ranks are taken among so many of the trials that ended last, and all that run: enough to tell a
+share by, and a decision takes no longer in a study of 20,000 trials.
+"""
+Key = tuple[float, int]
+
+
+class Ledger:
+    """Of the trials in `trials`, which the study's loop keeps; told of every change.
+
+    `begun` has each trial as it was when it first had a report, `over` as it was when it ended, in
+    that order. A trial that goes back behind either makes them new lists; else they only grow, so
+    that who has read them needs to read only what is new.
+    """
+
+    def __init__(self, trials: Mapping[int, Trial]) -> None:
+        self.trials = trials
+        self.begun: list[Trial] = []
+        self.over: list[Trial] = []
+        self._running: set[int] = set()
+        self._waiting: set[int] = set()
+        self._ended: list[Key] = []
+        self._reached: dict[Hardware, list[Key]] = {}
+        self._ran: dict[Hardware, int] = {}
+        self._first: dict[Hardware, int] = {}
+        for trial in trials.values():
+            self.note(None, trial)
+
+    def note(self, before: Trial | None, now: Trial) -> None:
+        """Trial `before` has become `now`, which is in `trials` already."""
+        number = now.number
+        (self._running.discard if now.ended else self._running.add)(number)
+        (self._waiting.discard if now.ended or now.placed else self._waiting.add)(number)
+        if _fate(before) != _fate(now):
+            self._sort_in(before, now)
+        had = before is not None and bool(before.reports)
+        if now.reports and not had:
+            self.begun.append(now)
+        elif had and not now.reports:
+            self.begun = [t for t in self.begun if t.number != number]
+        if _ran_on(before) != _ran_on(now):
+            self._count(before, now)
+
+    def _sort_in(self, before: Trial | None, now: Trial) -> None:
+        if before is not None and before.ended:
+            _remove(self._ended, (before.ended_at or 0.0, now.number))
+            if before.state is State.REACHED:
+                _remove(self._reached[before.hardware], (before.seconds, now.number))
+            self.over = [t for t in self.over if t.number != now.number]
+        if now.ended:
+            insort(self._ended, (now.ended_at or 0.0, now.number))
+            if now.state is State.REACHED:
+                insort(self._reached.setdefault(now.hardware, []), (now.seconds, now.number))
+            self.over.append(now)
+
+    def _count(self, before: Trial | None, now: Trial) -> None:
+        """Count the trial among those that ran on its hardware."""
+        old = _ran_on(before)
+        if old is not None:
+            self._ran[old] -= 1
+            if self._first[old] == now.number:
+                own = (n for n, t in self.trials.items() if t.attempts and t.hardware == old)
+                self._first[old] = next(own, -1)
+            if not self._ran[old]:
+                del self._ran[old], self._first[old]
+        self._ran[now.hardware] = self._ran.get(now.hardware, 0) + 1
+        self._first[now.hardware] = min(self._first.get(now.hardware, now.number), now.number)
+
+    # --- what it knows ------------------------------------------------------------------------
+
+    def waiting(self) -> Trial | None:
+        """The first trial that runs on no worker group and has not ended."""
+        return self.trials[min(self._waiting)] if self._waiting else None
+
+    def running(self) -> list[Trial]:
+        """The trials that have not ended, by number."""
+        return [self.trials[number] for number in sorted(self._running)]
+
+    def last_ended(self, count: int) -> list[Trial]:
+        """The `count` trials that ended last, the first of them first."""
+        return [self.trials[number] for _, number in self._ended[-count:]]
+
+    def fastest(self, like: Hardware | None = None, but: int = -1) -> Trial | None:
+        """`trial.incumbent` of all trials but one."""
+        kinds = self._reached.values() if like is None else [self._reached.get(like, [])]
+        firsts = (next((key for key in kind if key[1] != but), None) for kind in kinds)
+        best = min((key for key in firsts if key is not None), default=None)
+        return self.trials[best[1]] if best is not None else None
+
+    def leader(self) -> Trial | None:
+        """`trial.leader` of all trials."""
+        usual = max(self._ran, key=lambda h: (self._ran[h], -self._first[h]), default=None)
+        return self.fastest(usual)
+
+    def others(self, trial: Trial) -> Others:
+        """All trials but one, for a pruner or a controller."""
+        return Others(self, trial.number)
+
+
+class Others(Sequence[Trial]):
+    """The trials of a ledger but one, by number; what a ledger knows costs no walk through them.
+
+    It is a window on the ledger and not a copy: to be looked at now, and not kept.
+    """
+
+    def __init__(self, ledger: Ledger, but: int) -> None:
+        self.ledger = ledger
+        self._but = but
+        self._made: tuple[Trial, ...] | None = None
+
+    def fastest(self, like: Hardware | None = None) -> Trial | None:
+        """What `trial.incumbent` says of these."""
+        return self.ledger.fastest(like, self._but)
+
+    def recent(self, count: int) -> list[Trial]:
+        """What `recent` says of these."""
+        last = self.ledger.last_ended(count + 1)
+        ended = [t for t in last if t.number != self._but][-count:]
+        return [*ended, *(t for t in self.ledger.running() if t.number != self._but)]
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self.ledger.trials) - (self._but in self.ledger.trials)
+
+    @overload
+    def __getitem__(self, place: int) -> Trial: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Trial]: ...
+    def __getitem__(self, place: int | slice) -> Trial | Sequence[Trial]:
+        return self._all()[place]
+
+    def _all(self) -> tuple[Trial, ...]:
+        if self._made is None:
+            self._made = tuple(t for n, t in self.ledger.trials.items() if n != self._but)
+        return self._made
+
+
+def recent(trials: Sequence[Trial], count: int) -> list[Trial]:
+    """The `count` trials that ended last, and all that have not ended.
+
+    What is compared with these does not take longer the more trials a study has.
+    """
+    if isinstance(trials, Others):
+        return trials.recent(count)
+    ended = sorted((t for t in trials if t.ended), key=lambda t: (t.ended_at or 0.0, t.number))
+    running = sorted((t for t in trials if not t.ended), key=lambda t: t.number)
+    return [*ended[-count:], *running]
+
+
+def _fate(trial: Trial | None) -> tuple[object, ...] | None:
+    """Where and how a trial has ended; None for one that has not."""
+    if trial is None or not trial.ended:
+        return None
+    return trial.ended_at, trial.state, trial.seconds, trial.hardware
+
+
+def _ran_on(trial: Trial | None) -> Hardware | None:
+    return trial.hardware if trial is not None and trial.attempts else None
+
+
+def _remove(keys: list[Key], key: Key) -> None:
+    place = bisect_left(keys, key)
+    assert keys[place] == key
+    del keys[place]
