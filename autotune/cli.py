@@ -232,6 +232,30 @@ def ui_command(options: argparse.Namespace) -> int:
     return DONE
 
 
+def submit_command(options: argparse.Namespace) -> int:
+    from autotune import jobs
+
+    return jobs.submit(options, COMMANDS["run"][2])
+
+
+def jobs_command(options: argparse.Namespace) -> int:
+    from autotune import jobs
+
+    return jobs.show(options)
+
+
+def logs_command(options: argparse.Namespace) -> int:
+    from autotune import jobs
+
+    return jobs.logs(options)
+
+
+def cancel_command(options: argparse.Namespace) -> int:
+    from autotune import jobs
+
+    return jobs.cancel(options)
+
+
 def doctor_command(options: argparse.Namespace) -> int:
     from autotune import doctor
 
@@ -426,6 +450,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
                               "arguments, pbt, pb2, module:function or file.py:function (none)"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
+            ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
+                          "and go on with the study that MLflow has"}),
             *_WHERE,
         ],
     ),
@@ -460,6 +486,36 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
     "ui": (ui_command, "open MLflow's UI on a study, on loopback", [_FOLDER]),
     "doctor": (doctor_command, "check this machine: torch, Ray, MLflow, cores, GPUs", [_JSON]),
 }  # fmt: skip
+_ADDRESS = ("--address", {"metavar": "URL", "help": "the dashboard of a Ray cluster, like "
+                          "http://HEAD:8265 (RAY_API_SERVER_ADDRESS, RAY_ADDRESS)"})  # fmt: skip
+_JOB = ("job", {"metavar": "ID", "help": "a job's id, as `autotune jobs` shows it"})
+_FOLLOW = ("--follow", {"action": "store_true", "help": "show what it writes until it ends"})
+_DRIVER: list[tuple[str, dict[str, Any]]] = [
+    ("--driver-cpus", {"metavar": "N", "type": float, "default": 0.0,
+                       "help": "CPUs reserved for the driver (0: on the head node)"}),
+    ("--driver-resources", {"metavar": "NAME=N,...", "help": "custom resources for the driver"}),
+    ("--pip", {"metavar": "FILE", "type": Path, "help": "requirements that the cluster installs"}),
+    ("--env", {"metavar": "NAME=VALUE", "action": "append", "default": [],
+               "help": "a variable of driver and workers (no secrets); may be repeated"}),
+]  # fmt: skip
+_ELSEWHERE = ("--ray-address", "--json")  # what of `run` a job has no use for
+COMMANDS |= {
+    "submit": (
+        submit_command,
+        "run a study as a job of a Ray cluster",
+        [
+            *(flag for flag in COMMANDS["run"][2] if flag[0] not in _ELSEWHERE),
+            *(_ADDRESS, _FOLLOW, *_DRIVER, _JSON),
+        ],
+    ),
+    "jobs": (jobs_command, "the studies submitted to a Ray cluster", [_ADDRESS, _JSON]),
+    "logs": (logs_command, "what a job has written", [_JOB, _FOLLOW, _ADDRESS]),
+    "cancel": (
+        cancel_command,
+        "end a job: its driver checkpoints what runs, and the study can be resumed",
+        [_JOB, _ADDRESS],
+    ),
+}
 
 
 if __name__ == "__main__":

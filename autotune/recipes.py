@@ -20,7 +20,7 @@ import autotune
 from autotune.errors import UserError, unknown
 from autotune.experiment import Experiment
 
-_FILE_PREFIX = "autotune_recipe_"
+FILE_PREFIX = "autotune_recipe_"
 
 
 def find(path: str, what: str = "recipe") -> Callable[..., Any]:
@@ -65,7 +65,7 @@ def absolute(recipe: str) -> str:
 
 def is_recipe_file(module: ModuleType) -> bool:
     """Whether the module was loaded from a recipe's path, so that no import by name finds it."""
-    return module.__name__.startswith(_FILE_PREFIX)
+    return module.__name__.startswith(FILE_PREFIX)
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -73,7 +73,7 @@ def _from_file(path: Path) -> ModuleType:
         raise UserError(f"recipe file {str(path)!r} does not exist")
     path = path.resolve()
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"{_FILE_PREFIX}{path.stem}_{digest}"
+    name = f"{FILE_PREFIX}{path.stem}_{digest}"
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)

@@ -195,6 +195,17 @@ def environment(tracking_uri: str | None = None) -> dict[str, str]:
     return {**_PATIENCE, **os.environ, **_QUIET, **told, **path}
 
 
+def has_credentials(uri: str) -> bool:
+    """Whether a password, or what may be a token, stands in `uri`.
+
+    >>> has_credentials("http://me:secret@host"), has_credentials("postgresql://me@host/db")
+    (True, False)
+    """
+    parts = urlsplit(uri)
+    named = bool(parts.username) and parts.scheme in ("http", "https")
+    return named or parts.password is not None or "pass" in parts.query.lower()
+
+
 def label(uri: str) -> str:
     """`uri` without user, password and query: a name for the store that may be written down."""
     scheme, colon, rest = uri.partition(":")
