@@ -81,6 +81,9 @@ def run_command(options: argparse.Namespace) -> int:
 
     experiment = recipes.load(options.recipe)
     out = options.out if options.out is not None else Path("studies") / experiment.name
+    options.tracking_uri = _checked(options.tracking_uri)
+    if options.mirror:
+        _go_on(experiment.name, out, options.tracking_uri)
     sampler = options.sampler
     if sampler == "auto":
         earlier = options.start_from is not None and options.controller in (None, "none")
@@ -94,6 +97,7 @@ def run_command(options: argparse.Namespace) -> int:
         "seed": options.seed,
         "start_from": options.start_from,
         "recipe": recipes.absolute(options.recipe),
+        "mirror": options.mirror,
     }
     return _study(experiment, out, options, settings)
 
@@ -102,6 +106,8 @@ def resume_command(options: argparse.Namespace) -> int:
     from autotune import recipes, record, replay
     from autotune.trackers.mirror import catch_up
 
+    if options.from_mlflow is not None:
+        _fetch(options)
     held = record.load(options.folder)
     if not held.get("recipe"):
         raise UserError(
@@ -111,8 +117,9 @@ def resume_command(options: argparse.Namespace) -> int:
     if options.trials is not None and options.trials < held["trials"]:
         raise UserError(f"--trials is a total and must be at least {held['trials']}")
     options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
-    options.ray_address = options.ray_address or held.get("ray_address")
-    _check_tracking(options.tracking_uri)
+    if options.from_mlflow is None:  # another machine has another cluster
+        options.ray_address = options.ray_address or held.get("ray_address")
+    options.tracking_uri = _checked(options.tracking_uri)
     exported = replay.source(held)
     if exported is not None:
         return _replay(
@@ -129,9 +136,32 @@ def resume_command(options: argparse.Namespace) -> int:
         "controller": held.get("controller"),
         "seed": held["seed"],
         "start_from": held.get("start_from"),
-        "recipe": held["recipe"],
+        "recipe": recipes.moved(held["recipe"]),
+        "mirror": held.get("mirrored", False),
     }
-    return _study(recipes.load(held["recipe"]), options.folder, options, settings)
+    return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    """Make the study folder of the copy that MLflow keeps of the study DIR."""
+    from autotune.trackers import mirror
+
+    study, options.tracking_uri = str(options.folder), _checked(options.from_mlflow)
+    mirror.check_keeps(options.tracking_uri)
+    options.folder = options.out or Path("studies") / study
+    if options.folder.exists():
+        raise UserError(f"{options.folder} exists: name a new folder with --out")
+    if not mirror.fetch(options.tracking_uri, study, options.folder):
+        raise UserError(f"MLflow keeps no study {study!r} to go on with")
+
+
+def _go_on(study: str, out: Path, uri: str | None) -> None:
+    """Take up the study that MLflow keeps, where the folder has none yet."""
+    from autotune.trackers import mirror
+
+    mirror.check_keeps(uri)
+    if uri is not None and not (out / "journal.jsonl").exists():
+        mirror.fetch(uri, study, out)
 
 
 def status_command(options: argparse.Namespace) -> int:
@@ -311,7 +341,7 @@ def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict
     from autotune import display
     from autotune.study import run
 
-    _check_tracking(options.tracking_uri)
+    options.tracking_uri = _checked(options.tracking_uri)
     limit = duration(options.time_limit) if options.time_limit is not None else None
     note = getattr(options, "note", "")
     with _only_json(options.json), display.progress(experiment, settings["trials"]) as shown:
@@ -332,11 +362,21 @@ def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict
             raise
 
 
-def _check_tracking(uri: str | None) -> None:
-    from autotune.trackers.mirror import check_uri
+def _checked(uri: str | None) -> str | None:
+    """The tracking URI, without a password: that goes into this process's environment."""
+    from autotune.trackers import mirror
 
-    if uri is not None and uri != "off":
-        check_uri(uri)
+    if uri is None or uri == "off":
+        return uri
+    mirror.check_uri(uri)
+    plain, credentials = mirror.taken_out(uri)
+    if credentials:
+        os.environ.update(credentials)
+        _say(
+            "the tracking URI's user and password are left out of it: what stands on a command "
+            f"line can be read by everyone here; set {' and '.join(credentials)} instead"
+        )
+    return plain
 
 
 def _finish(result: Any, options: argparse.Namespace) -> int:
@@ -458,7 +498,16 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
     "resume": (
         resume_command,
         "go on with a study, or bring its MLflow runs up to date",
-        [_FOLDER, ("--trials", {"metavar": "N", "type": _count, "help": "a new total"}), *_WHERE],
+        [
+            ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder; with "
+                        "--from-mlflow the study's name"}),
+            ("--trials", {"metavar": "N", "type": _count, "help": "a new total"}),
+            ("--from-mlflow", {"metavar": "URI", "help": "the MLflow server that keeps the study "
+                               "(run --mirror); it is fetched from there first"}),
+            ("--out", {"metavar": "DIR", "type": Path,
+                       "help": "the folder to fetch it into (studies/NAME)"}),
+            *_WHERE,
+        ],
     ),
     "status": (status_command, "how a study stands", [_FOLDER, _JSON]),
     "best": (best_command, "the fastest trial's configuration", [_FOLDER, _JSON]),

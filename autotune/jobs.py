@@ -17,10 +17,11 @@ from autotune import recipes
 from autotune.errors import UserError
 from autotune.submit import Cluster, Job, Request, secret
 from autotune.trackers import journal
-from autotune.trackers.mirror import check_uri, has_credentials, label
+from autotune.trackers.mirror import check_keeps, check_uri, has_credentials, label
 
-_DONE, _USER, _BROKEN, _INTERRUPTED = 0, 2, 4, 130
+_DONE, _BROKEN, _INTERRUPTED = 0, 4, 130
 _CANCEL_SECONDS = 600.0
+_SERVERS = ("http", "https", "databricks")
 
 
 def submit(options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]) -> int:
@@ -135,10 +136,12 @@ def _check_places(options: argparse.Namespace) -> None:
                 "--tracking-uri holds a password, which everyone on the cluster could read: give "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to the cluster's nodes"
             )
-    if out is None and (uri in (None, "off") or uri.startswith("sqlite")):
+    if options.mirror:
+        check_keeps(uri)
+    elif out is None and (uri is None or uri.partition(":")[0] not in _SERVERS):
         raise UserError(
             "submit needs --out DIR on storage that all nodes share, or the --tracking-uri of an "
-            "MLflow server, which then keeps what resume needs"
+            "MLflow server (http://HOST:5000), which then keeps what resume needs"
         )
     for flag, path in (("--out", out), ("--from", options.start_from)):
         if path is not None and not path.is_absolute():

@@ -63,6 +63,21 @@ def absolute(recipe: str) -> str:
     return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else recipe
 
 
+def moved(recipe: str) -> str:
+    """`recipe`, or the same file below this folder where it is not where a study says it was.
+
+    A study that ran elsewhere names a file there: the longest end of its path that is one here is
+    taken for it.
+    """
+    place, _, name = recipe.rpartition(":")
+    if not place.endswith(".py") or Path(place).is_file():
+        return recipe
+    parts = Path(place).parts
+    ends = (Path(*parts[i:]) for i in range(1, len(parts)))
+    here = next((end.resolve() for end in ends if end.is_file()), None)
+    return f"{here}:{name}" if here is not None else recipe
+
+
 def is_recipe_file(module: ModuleType) -> bool:
     """Whether the module was loaded from a recipe's path, so that no import by name finds it."""
     return module.__name__.startswith(FILE_PREFIX)

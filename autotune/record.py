@@ -176,9 +176,11 @@ def without_credentials(uri: str | None) -> str | None:
 
 def _anywhere(value: Any) -> Any:
     """A trainer's name without where its recipe's file lies: a study may be moved."""
-    return re.sub(rf"^{FILE_PREFIX}(\w+)_[0-9a-f]{{12}}\.", r"\1.", value) if (
-        isinstance(value, str)
-    ) else value
+    return (
+        re.sub(rf"^{FILE_PREFIX}(\w+)_[0-9a-f]{{12}}\.", r"\1.", value)
+        if (isinstance(value, str))
+        else value
+    )
 
 
 def _first_difference(path: str, held: Any, new: Any) -> str:

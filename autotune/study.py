@@ -45,6 +45,7 @@ def run(
     resume: bool = True,
     start_from: str | Path | None = None,
     recipe: str | None = None,
+    mirror: bool = False,
     watch: Watch | None = None,
     pool: Pool | None = None,
 ) -> StudyResult:
@@ -76,6 +77,8 @@ def run(
             weights in its `controller.json`. Where both could, one that finds nothing of its own
             begins afresh.
         recipe: where the experiment comes from, kept for `autotune resume`.
+        mirror: have MLflow keep a copy of what `autotune resume --from-mlflow` needs: the journal,
+            the record and checkpoints. `tracking_uri` is then that of an MLflow server.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run; by default worker groups on Ray.
 
@@ -100,7 +103,7 @@ def run(
         experiment, trials, time_limit, seed, _pruner(pruner, turning), turning, tuple(seeds)
     )
     asker = _asker(sampler, plan, start)
-    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
+    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address, "mirrored": mirror}
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     told |= warm_start.facts(start_from, start)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)

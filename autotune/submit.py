@@ -38,10 +38,10 @@ _TRIES = 5
 class Request:
     """A study to be submitted.
 
-    `arguments` are those of `autotune run`, but `--out`: that is `out`, or a folder of the job's own
-    where MLflow keeps the study. `home` says where it is kept: no two drivers may work on it. `cpus`
-    and `resources` are reserved for the driver: with none it runs on the head node. `pip` is a
-    requirements file, `env` variables for driver and workers.
+    `arguments` are those of `autotune run`, but `--out`: that is `out`, or a folder of the job's
+    own where MLflow keeps the study. `home` says where it is kept: no two drivers may work on it.
+    `cpus` and `resources` are reserved for the driver: with none it runs on the head node. `pip` is
+    a requirements file, `env` variables for driver and workers.
     """
 
     study: str
@@ -127,7 +127,8 @@ class Cluster:
             if job.home == request.home and not job.over:
                 raise UserError(
                     f"job {job.id} is running the study {job.study!r} in {job.home}: follow it "
-                    f"with `autotune logs {job.id} --follow`, end it with `autotune cancel {job.id}`"
+                    f"with `autotune logs {job.id} --follow`, end it with `autotune cancel "
+                    f"{job.id}`"
                 )
 
     def logs(self, name: str) -> str:
@@ -262,7 +263,7 @@ def _connect(address: str) -> Any:
 
 
 def _client(address: str, token: str | None) -> Any:
-    """A client of Ray's Jobs API. Raises a PermissionError where the cluster wants another token."""
+    """A client of Ray's Jobs API; a PermissionError where the cluster wants another token."""
     with _errors(address, PermissionError), _without(*_ADDRESSES):
         from ray.job_submission import JobSubmissionClient
 

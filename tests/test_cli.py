@@ -18,15 +18,20 @@ from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --time-limit "
+    "run": "--trials --sampler --from --pruner --controller --out --seed --mirror --time-limit "
     "--tracking-uri --ray-address --json",
-    "resume": "--trials --time-limit --tracking-uri --ray-address --json",
+    "resume": "--trials --from-mlflow --out --time-limit --tracking-uri --ray-address --json",
     "status": "--json",
     "best": "--json",
     "export": "--to --trial --optuna",
     "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
     "ui": "",
     "doctor": "--json",
+    "submit": "--trials --sampler --from --pruner --controller --out --seed --mirror --time-limit "
+    "--tracking-uri --address --follow --driver-cpus --driver-resources --pip --env --json",
+    "jobs": "--address --json",
+    "logs": "--follow --address",
+    "cancel": "--address",
 }
 
 

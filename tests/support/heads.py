@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 150.0
+START_SECONDS = 300.0
 _PORTS = (
     "--port",
     "--dashboard-port",
@@ -90,6 +90,7 @@ def _environment(token: Path) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": str(int(START_SECONDS)),  # on a machine that is busy
     }
 
 
