@@ -16,6 +16,7 @@ from typing import Any
 
 import heads
 import pytest
+import services
 
 from autotune import cli, jobs, submit
 from autotune.errors import UserError
@@ -35,6 +36,15 @@ def head() -> Iterator[heads.Head]:
         yield started
 
 
+@pytest.fixture
+def tracking(tmp_path: Path) -> Iterator[services.Tracking]:
+    """An MLflow server without a password; the cluster reaches it as this process does."""
+    folder = tmp_path / "mlflow"
+    server = services.Tracking(folder, f"sqlite:///{folder}/mlflow.db")
+    yield server
+    server.stop()
+
+
 class Desk:
     """A person's machine: a working directory, and a command line with an environment."""
 
@@ -48,13 +58,14 @@ class Desk:
         self.log = folder / "log"
         self.token: dict[str, str] = {"RAY_AUTH_TOKEN_PATH": str(head.token_file)}
 
-    def start(self, *arguments: str, address: str | None = None) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        where = [] if arguments[0] == "resume" else ["--address", self.head.address]
         kept = {k: v for k, v in os.environ.items() if k not in RAY}
         path = os.pathsep.join([str(heads.ROOT), os.environ.get("PYTHONPATH", "")]).strip(":")
         own = {"HOME": str(self.home), "PYTHONPATH": path, "JOB_RECIPE_LOG": str(self.log)}
         command = [sys.executable, "-m", "autotune.cli", *arguments]
         return subprocess.Popen(
-            [*command, "--address", address or self.head.address],
+            [*command, *where],
             cwd=self.project,
             env={**kept, **own, **self.token},
             stdout=subprocess.PIPE,
@@ -62,8 +73,8 @@ class Desk:
             text=True,
         )
 
-    def type(self, *arguments: str, address: str | None = None) -> tuple[int, str, str]:
-        process = self.start(*arguments, address=address)
+    def type(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
         out, err = process.communicate(timeout=JOB_SECONDS)
         return process.returncode, out, err
 
@@ -165,6 +176,70 @@ def test_a_study_is_submitted_refused_cancelled_and_gone_on_with(
     assert mine[0]["status"] == "STOPPED"
     assert {job["home"] for job in mine} == {str(folder)}
     assert desk.head.token not in "".join([*shown, out, err, *commands()])
+
+
+@pytest.mark.slow
+def test_a_cancelled_study_goes_on_elsewhere_from_mlflow(
+    desk: Desk, tracking: services.Tracking
+) -> None:
+    """No shared storage: the job's folder is its own, and MLflow keeps what resume needs."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking.uri)
+
+    def runs() -> dict[str, Any]:
+        experiment = client.get_experiment_by_name("submitted")
+        found = client.search_runs([experiment.experiment_id]) if experiment else []
+        return {run.info.run_name: run for run in found}
+
+    desk.log.with_name("slow").touch()
+    flags = ("--trials", "2", "--sampler", "random", "--pruner", "none")
+    uri = ("--tracking-uri", tracking.uri)
+    code, out, err = desk.type("submit", RECIPE, *flags, *uri, "--env", "JOB_RECIPE_LOG", "--json")
+    assert code == 0, err
+    job = json.loads(out)["job"]
+    until(lambda: "autotune.mirrored" in (r := runs()).get("submitted", Nothing).data.tags and r)
+    until(lambda: runs()["trial-0000"].data.metrics.get("val_accuracy", 0) >= 0.9)
+    code, _, err = desk.type("cancel", job)
+    assert code == 0, err
+    before = runs()
+    assert before["submitted"].info.status == "KILLED"
+    assert desk.starts()[0][1] == 0
+
+    desk.log.with_name("slow").unlink()
+    folder = desk.project / "here"
+    code, out, err = desk.type(
+        "resume", "submitted", "--from-mlflow", tracking.uri, "--out", str(folder)
+    )
+    assert code == 0, err
+    assert "fetched the study 'submitted' from MLflow" in err
+    done = trials(folder)
+    assert [t.state for t in done.values()] == [State.REACHED, State.REACHED]
+    began = [step for seed, step in desk.starts() if seed == done[0].seed]
+    assert len(began) == 2
+    assert began[1] >= 9, "it went on from its checkpoint"
+    steps = sorted({r.step for r in done[0].reports})
+    assert steps == list(range(steps[-1] + 1))
+    after = runs()
+    assert {n: r.info.run_id for n, r in before.items()}.items() <= {
+        n: r.info.run_id for n, r in after.items()
+    }.items()
+    assert sorted(after) == ["submitted", "trial-0000", "trial-0001"]
+    assert {run.info.status for run in after.values()} == {"FINISHED"}
+    points = client.get_metric_history(after["trial-0000"].info.run_id, "val_accuracy")
+    assert sorted(p.step for p in points) == steps
+    code, out, err = desk.type(
+        "resume", "submitted", "--from-mlflow", tracking.uri, "--out", "here"
+    )
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "here exists: name a new folder with --out" in err
+
+
+class Nothing:
+    """A run that is not there yet."""
+
+    class data:
+        tags: tuple[str, ...] = ()
 
 
 def commands() -> list[str]:

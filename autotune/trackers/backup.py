@@ -74,7 +74,7 @@ class Backup:
         """Send what is new since the last time, when the time has come, or the study is `over`."""
         now = time.monotonic()
         if not over and now - self._signed > _SIGN_SECONDS:
-            store.tag(self._run, {MIRRORED: f"{time.time():.0f}"})
+            store.tag(self._run, {MIRRORED: str(int(time.time()))})
             self._signed = now
         length = (self._folder / JOURNAL).stat().st_size
         if not over and (length == self._length or now < self._due):
@@ -88,7 +88,7 @@ class Backup:
         self._length = length
         took = time.monotonic() - now
         self._due = time.monotonic() + max(_SHORTEST_PAUSE, _SHARE * took)
-        store.tag(self._run, {MIRRORED: f"{time.time():.0f}"})
+        store.tag(self._run, {MIRRORED: str(int(time.time()))})
 
     def _send(self, store: Keeper, place: Path) -> None:
         copy = place / COPY
