@@ -151,8 +151,8 @@ def _fetch(options: argparse.Namespace) -> None:
     options.folder = options.out or Path("studies") / study
     if options.folder.exists():
         raise UserError(f"{options.folder} exists: name a new folder with --out")
-    if not mirror.fetch(options.tracking_uri, study, options.folder):
-        raise UserError(f"MLflow keeps no study {study!r} to go on with")
+    if fault := mirror.fetch(options.tracking_uri, study, options.folder):
+        raise UserError(fault)
 
 
 def _go_on(study: str, out: Path, uri: str | None) -> None:

@@ -92,6 +92,10 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--controller", "pbt"], "has nothing to explore"),
     (["run", f"{RECIPES}:good", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["run", f"{RECIPES}:good", "--out", "/proc/nowhere"], "cannot write the study folder"),
+    (["run", f"{RECIPES}:good", "--mirror"], "--mirror needs the --tracking-uri of an MLflow"),
+    (["run", f"{RECIPES}:good", "--mirror", "--tracking-uri", "sqlite:///x.db"], "that keeps"),
+    (["run", f"{RECIPES}:good", "--mirror", "--tracking-uri", "http://127.0.0.1:1"], "Errno 111"),
+    (["resume", "toy", "--from-mlflow", "sqlite:///x.db"], "of an MLflow server"),
     (["status", "."], "is not a study folder"),
     (["resume", "nowhere"], "is not a study folder"),
     (["best", "nowhere"], "is not a study folder"),
@@ -128,6 +132,24 @@ def test_a_request_that_can_never_fit_says_what_there_is(
         capsys.readouterr().err
     )
     assert not (tmp_path / "study").exists()
+
+
+def test_a_password_does_not_stay_in_a_tracking_uri(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")
+    assert cli._checked("https://me:p%40ss@host:5000/x") == "https://host:5000/x"
+    assert os.environ["MLFLOW_TRACKING_USERNAME"] == "me"
+    assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "p@ss"
+    err = capsys.readouterr().err
+    assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead" in err
+    assert err.count("\n") == 1
+    assert "p@ss" not in err
+    assert "p%40ss" not in err
+    for uri in ("postgresql://me:pw@host/db", "http://host", "off", None):
+        assert cli._checked(uri) == uri
+    assert capsys.readouterr().err == ""
 
 
 # --- studies --------------------------------------------------------------------------------------

@@ -151,8 +151,8 @@ def is_mirrored(folder: Path) -> bool:
         return False
 
 
-def fetch(uri: str, study: str, folder: Path) -> bool:
-    """Make the study folder `folder` of the copy that MLflow keeps; False if it keeps none.
+def fetch(uri: str, study: str, folder: Path) -> str:
+    """Make the study folder `folder` of the copy that MLflow keeps; why not, if it keeps none.
 
     Raises:
         UserError: the store cannot be reached, the copy is damaged, or a driver is working on it.
@@ -162,9 +162,11 @@ def fetch(uri: str, study: str, folder: Path) -> bool:
         command, env=environment(uri), capture_output=True, text=True, check=False
     )
     *notes, last = done.stderr.strip().splitlines() or [""]
-    if done.returncode in (0, NO_COPY):
+    if done.returncode == NO_COPY:
+        return last
+    if done.returncode == 0:
         print("\n".join([*notes, last]), file=sys.stderr)
-        return done.returncode == 0
+        return ""
     raise UserError(redact(last, uri) or f"{label(uri)}: code {done.returncode}")
 
 

@@ -70,7 +70,7 @@ class Postgres:
     @property
     def uri(self) -> str:
         """Without the password: that is in PGPASSWORD, where no process list shows it."""
-        return f"postgresql://{USER}@127.0.0.1:{self.port}/{USER}"
+        return f"postgresql+psycopg2://{USER}@127.0.0.1:{self.port}/{USER}"
 
     def start(self) -> None:
         settings = {
