@@ -81,6 +81,9 @@ def run_command(options: argparse.Namespace) -> int:
 
     experiment = recipes.load(options.recipe)
     out = options.out if options.out is not None else Path("studies") / experiment.name
+    options.tracking_uri = _checked(options.tracking_uri)
+    if options.mirror:
+        _go_on(experiment.name, out, options.tracking_uri)
     sampler = options.sampler
     if sampler == "auto":
         earlier = options.start_from is not None and options.controller in (None, "none")
@@ -95,6 +98,7 @@ def run_command(options: argparse.Namespace) -> int:
         "start_from": options.start_from,
         "recipe": recipes.absolute(options.recipe),
         "repeats": options.repeats,
+        "mirror": options.mirror,
     }
     return _study(experiment, out, options, settings)
 
@@ -102,6 +106,8 @@ def run_command(options: argparse.Namespace) -> int:
 def resume_command(options: argparse.Namespace) -> int:
     from autotune import recipes, record, replay
 
+    if options.from_mlflow is not None:
+        _fetch(options)
     held = record.load(options.folder)
     _check_recipe(options.folder, held)
     if options.trials is not None and options.trials < held["trials"]:
@@ -115,7 +121,29 @@ def resume_command(options: argparse.Namespace) -> int:
     settings = {**_settings(held), "trials": options.trials or held["trials"]}
     if _ended(options.folder, settings):
         return _shown(options)
-    return _study(recipes.load(held["recipe"]), options.folder, options, settings)
+    return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    """Make the study folder of the copy that MLflow keeps of the study DIR."""
+    from autotune.trackers import mirror
+
+    study, options.tracking_uri = str(options.folder), _checked(options.from_mlflow)
+    mirror.check_keeps(options.tracking_uri)
+    options.folder = options.out or Path("studies") / study
+    if options.folder.exists():
+        raise UserError(f"{options.folder} exists: name a new folder with --out")
+    if fault := mirror.fetch(options.tracking_uri, study, options.folder):
+        raise UserError(fault)
+
+
+def _go_on(study: str, out: Path, uri: str | None) -> None:
+    """Take up the study that MLflow keeps, where the folder has none yet."""
+    from autotune.trackers import mirror
+
+    mirror.check_keeps(uri)
+    if uri is not None and not (out / "journal.jsonl").exists():
+        mirror.fetch(uri, study, out)
 
 
 def confirm_command(options: argparse.Namespace) -> int:
@@ -136,7 +164,7 @@ def confirm_command(options: argparse.Namespace) -> int:
     settings = {**_settings(held), **asked}
     if _ended(options.folder, settings):
         return _shown(options)
-    return _study(recipes.load(held["recipe"]), options.folder, options, settings)
+    return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
 
 
 def status_command(options: argparse.Namespace) -> int:
@@ -245,6 +273,30 @@ def ui_command(options: argparse.Namespace) -> int:
     return DONE
 
 
+def submit_command(options: argparse.Namespace) -> int:
+    from autotune import jobs
+
+    return jobs.submit(options, COMMANDS["run"][2])
+
+
+def jobs_command(options: argparse.Namespace) -> int:
+    from autotune import jobs
+
+    return jobs.show(options)
+
+
+def logs_command(options: argparse.Namespace) -> int:
+    from autotune import jobs
+
+    return jobs.logs(options)
+
+
+def cancel_command(options: argparse.Namespace) -> int:
+    from autotune import jobs
+
+    return jobs.cancel(options)
+
+
 def doctor_command(options: argparse.Namespace) -> int:
     from autotune import doctor
 
@@ -270,15 +322,20 @@ def _check_recipe(folder: Path, held: dict[str, Any]) -> None:
 def _as_held(options: argparse.Namespace, held: dict[str, Any]) -> None:
     """Take over what the study was begun with, where the command does not say."""
     options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
-    options.ray_address = options.ray_address or held.get("ray_address")
-    _check_tracking(options.tracking_uri)
+    if getattr(options, "from_mlflow", None) is None:  # another machine has another cluster
+        options.ray_address = options.ray_address or held.get("ray_address")
+    options.tracking_uri = _checked(options.tracking_uri)
 
 
 def _settings(held: dict[str, Any]) -> dict[str, Any]:
     """What `autotune.run` was told of the study; older records lack some of it."""
+    from autotune import recipes
+
     later = {"repeats": 0, "top": 3, "racing": 0.0, "controller": None, "start_from": None}
-    names = ("trials", "sampler", "pruner", "seed", "recipe")
-    return {n: held[n] for n in names} | {n: held.get(n, other) for n, other in later.items()}
+    names = ("trials", "sampler", "pruner", "seed")
+    told = {n: held[n] for n in names} | {n: held.get(n, other) for n, other in later.items()}
+    place = {"recipe": recipes.moved(held["recipe"]), "mirror": held.get("mirrored", False)}
+    return told | place
 
 
 def _shown(options: argparse.Namespace) -> int:
@@ -330,7 +387,7 @@ def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict
     from autotune import display
     from autotune.study import run
 
-    _check_tracking(options.tracking_uri)
+    options.tracking_uri = _checked(options.tracking_uri)
     limit = duration(options.time_limit) if options.time_limit is not None else None
     note = getattr(options, "note", "")
     with _only_json(options.json), display.progress(experiment, settings["trials"]) as shown:
@@ -351,11 +408,21 @@ def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict
             raise
 
 
-def _check_tracking(uri: str | None) -> None:
-    from autotune.trackers.mirror import check_uri
+def _checked(uri: str | None) -> str | None:
+    """The tracking URI, without a password: that goes into this process's environment."""
+    from autotune.trackers import mirror
 
-    if uri is not None and uri != "off":
-        check_uri(uri)
+    if uri is None or uri == "off":
+        return uri
+    mirror.check_uri(uri)
+    plain, credentials = mirror.taken_out(uri)
+    if credentials:
+        os.environ.update(credentials)
+        _say(
+            "the tracking URI's user and password are left out of it: what stands on a command "
+            f"line can be read by everyone here; set {' and '.join(credentials)} instead"
+        )
+    return plain
 
 
 def _finish(result: Any, options: argparse.Namespace) -> int:
@@ -478,13 +545,24 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
             ("--repeats", {"metavar": "N", "type": _count, "default": 0,
                            "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
+            ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
+                          "and go on with the study that MLflow has"}),
             *_WHERE,
         ],
     ),
     "resume": (
         resume_command,
         "go on with a study, or bring its MLflow runs up to date",
-        [_FOLDER, ("--trials", {"metavar": "N", "type": _count, "help": "a new total"}), *_WHERE],
+        [
+            ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder; with "
+                        "--from-mlflow the study's name"}),
+            ("--trials", {"metavar": "N", "type": _count, "help": "a new total"}),
+            ("--from-mlflow", {"metavar": "URI", "help": "the MLflow server that keeps the study "
+                               "(run --mirror); it is fetched from there first"}),
+            ("--out", {"metavar": "DIR", "type": Path,
+                       "help": "the folder to fetch it into (studies/NAME)"}),
+            *_WHERE,
+        ],
     ),
     "status": (status_command, "how a study stands", [_FOLDER, _JSON]),
     "best": (best_command, "the fastest trial's configuration", [_FOLDER, _JSON]),
@@ -542,6 +620,36 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
     "ui": (ui_command, "open MLflow's UI on a study, on loopback", [_FOLDER]),
     "doctor": (doctor_command, "check this machine: torch, Ray, MLflow, cores, GPUs", [_JSON]),
 }  # fmt: skip
+_ADDRESS = ("--address", {"metavar": "URL", "help": "the dashboard of a Ray cluster, like "
+                          "http://HEAD:8265 (RAY_API_SERVER_ADDRESS, RAY_ADDRESS)"})  # fmt: skip
+_JOB = ("job", {"metavar": "ID", "help": "a job's id, as `autotune jobs` shows it"})
+_FOLLOW = ("--follow", {"action": "store_true", "help": "show what it writes until it ends"})
+_DRIVER: list[tuple[str, dict[str, Any]]] = [
+    ("--driver-cpus", {"metavar": "N", "type": float, "default": 0.0,
+                       "help": "CPUs reserved for the driver (0: on the head node)"}),
+    ("--driver-resources", {"metavar": "NAME=N,...", "help": "custom resources for the driver"}),
+    ("--pip", {"metavar": "FILE", "type": Path, "help": "requirements that the cluster installs"}),
+    ("--env", {"metavar": "NAME=VALUE", "action": "append", "default": [],
+               "help": "a variable of driver and workers (no secrets); may be repeated"}),
+]  # fmt: skip
+_ELSEWHERE = ("--ray-address", "--json")  # what of `run` a job has no use for
+COMMANDS |= {
+    "submit": (
+        submit_command,
+        "run a study as a job of a Ray cluster",
+        [
+            *(flag for flag in COMMANDS["run"][2] if flag[0] not in _ELSEWHERE),
+            *(_ADDRESS, _FOLLOW, *_DRIVER, _JSON),
+        ],
+    ),
+    "jobs": (jobs_command, "the studies submitted to a Ray cluster", [_ADDRESS, _JSON]),
+    "logs": (logs_command, "what a job has written", [_JOB, _FOLLOW, _ADDRESS]),
+    "cancel": (
+        cancel_command,
+        "end a job: its driver checkpoints what runs, and the study can be resumed",
+        [_JOB, _ADDRESS],
+    ),
+}
 
 
 if __name__ == "__main__":

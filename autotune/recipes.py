@@ -20,7 +20,7 @@ import autotune
 from autotune.errors import UserError, unknown
 from autotune.experiment import Experiment
 
-_FILE_PREFIX = "autotune_recipe_"
+FILE_PREFIX = "autotune_recipe_"
 
 
 def find(path: str, what: str = "recipe") -> Callable[..., Any]:
@@ -63,9 +63,24 @@ def absolute(recipe: str) -> str:
     return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else recipe
 
 
+def moved(recipe: str) -> str:
+    """`recipe`, or the same file below this folder where it is not where a study says it was.
+
+    A study that ran elsewhere names a file there: the longest end of its path that is one here is
+    taken for it.
+    """
+    place, _, name = recipe.rpartition(":")
+    if not place.endswith(".py") or Path(place).is_file():
+        return recipe
+    parts = Path(place).parts
+    ends = (Path(*parts[i:]) for i in range(1, len(parts)))
+    here = next((end.resolve() for end in ends if end.is_file()), None)
+    return f"{here}:{name}" if here is not None else recipe
+
+
 def is_recipe_file(module: ModuleType) -> bool:
     """Whether the module was loaded from a recipe's path, so that no import by name finds it."""
-    return module.__name__.startswith(_FILE_PREFIX)
+    return module.__name__.startswith(FILE_PREFIX)
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -73,7 +88,7 @@ def _from_file(path: Path) -> ModuleType:
         raise UserError(f"recipe file {str(path)!r} does not exist")
     path = path.resolve()
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"{_FILE_PREFIX}{path.stem}_{digest}"
+    name = f"{FILE_PREFIX}{path.stem}_{digest}"
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import uuid
@@ -17,6 +18,7 @@ from typing import Any
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
 from autotune.parameters import Choice, Fixed, Float, Int
+from autotune.recipes import FILE_PREFIX
 from autotune.schedule_space import ScheduleSpace
 from autotune.space import SearchSpace
 from autotune.trackers import journal
@@ -120,7 +122,7 @@ def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
     if not resume:
         raise UserError(f"{folder} holds the study {held['name']!r}: choose another folder")
     for key in _SAME:
-        if held.get(key) == facts[key]:
+        if _anywhere(held.get(key)) == _anywhere(facts[key]):
             continue
         if _without_result(folder, held["target"]["metric"]):
             _discard(folder)
@@ -170,6 +172,15 @@ def without_credentials(uri: str | None) -> str | None:
     scheme, _, rest = uri.partition("://")
     host, slash, path = rest.partition("?")[0].partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _anywhere(value: Any) -> Any:
+    """A trainer's name without where its recipe's file lies: a study may be moved."""
+    return (
+        re.sub(rf"^{FILE_PREFIX}(\w+)_[0-9a-f]{{12}}\.", r"\1.", value)
+        if (isinstance(value, str))
+        else value
+    )
 
 
 def _first_difference(path: str, held: Any, new: Any) -> str:

@@ -52,6 +52,7 @@ def run(
     resume: bool = True,
     start_from: str | Path | None = None,
     recipe: str | None = None,
+    mirror: bool = False,
     watch: Watch | None = None,
     pool: Pool | None = None,
 ) -> StudyResult:
@@ -90,6 +91,8 @@ def run(
             weights in its `controller.json`. Where both could, one that finds nothing of its own
             begins afresh.
         recipe: where the experiment comes from, kept for `autotune resume`.
+        mirror: have MLflow keep a copy of what `autotune resume --from-mlflow` needs: the journal,
+            the record and checkpoints. `tracking_uri` is then that of an MLflow server.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run; by default worker groups on Ray.
 
@@ -113,8 +116,14 @@ def run(
         experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search, racing
     )
     asker = _asker(sampler, plan, start)
-    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address, "repeats": repeats}
-    told |= {"top": top, "racing": racing} | warm_start.facts(start_from, start)
+    told: dict[str, Any] = {
+        "recipe": recipe,
+        "trials": trials,
+        "ray_address": ray_address,
+        "repeats": repeats,
+    }
+    told |= {"top": top, "racing": racing, "mirrored": mirror}
+    told |= warm_start.facts(start_from, start)
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)

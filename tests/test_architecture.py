@@ -48,7 +48,7 @@ TOP = 10  # the command line and what serves it: may know everything, known by n
 LIBRARIES = {
     "ray": {"autotune/pools/ray.py", "autotune/submit.py"},
     "optuna": {"autotune/samplers/optuna.py", "autotune/integrations/optuna.py"},
-    "mlflow": {"autotune/trackers/mlflow.py"},
+    "mlflow": {"autotune/trackers/mlflow.py", "autotune/trackers/fetch.py"},
 }
 FILES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 IDS = [str(p.relative_to(ROOT)) for p in FILES]

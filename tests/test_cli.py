@@ -18,9 +18,9 @@ from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats "
+    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
     "--time-limit --tracking-uri --ray-address --json",
-    "resume": "--trials --time-limit --tracking-uri --ray-address --json",
+    "resume": "--trials --from-mlflow --out --time-limit --tracking-uri --ray-address --json",
     "status": "--json",
     "best": "--json",
     "confirm": "--repeats --top --time-limit --tracking-uri --ray-address --json",
@@ -29,6 +29,11 @@ FLAGS = {
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
+    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
+    "--time-limit --tracking-uri --address --follow --driver-cpus --driver-resources --pip --env --json",
+    "jobs": "--address --json",
+    "logs": "--follow --address",
+    "cancel": "--address",
 }
 
 
@@ -89,6 +94,10 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--controller", "pbt"], "has nothing to explore"),
     (["run", f"{RECIPES}:good", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["run", f"{RECIPES}:good", "--out", "/proc/nowhere"], "cannot write the study folder"),
+    (["run", f"{RECIPES}:good", "--mirror"], "--mirror needs the --tracking-uri of an MLflow"),
+    (["run", f"{RECIPES}:good", "--mirror", "--tracking-uri", "sqlite:///x.db"], "that keeps"),
+    (["run", f"{RECIPES}:good", "--mirror", "--tracking-uri", "http://127.0.0.1:1"], "Errno 111"),
+    (["resume", "toy", "--from-mlflow", "sqlite:///x.db"], "of an MLflow server"),
     (["status", "."], "is not a study folder"),
     (["resume", "nowhere"], "is not a study folder"),
     (["best", "nowhere"], "is not a study folder"),
@@ -131,6 +140,24 @@ def test_a_request_that_can_never_fit_says_what_there_is(
         capsys.readouterr().err
     )
     assert not (tmp_path / "study").exists()
+
+
+def test_a_password_does_not_stay_in_a_tracking_uri(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")
+    assert cli._checked("https://me:p%40ss@host:5000/x") == "https://host:5000/x"
+    assert os.environ["MLFLOW_TRACKING_USERNAME"] == "me"
+    assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "p@ss"
+    err = capsys.readouterr().err
+    assert "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead" in err
+    assert err.count("\n") == 1
+    assert "p@ss" not in err
+    assert "p%40ss" not in err
+    for uri in ("postgresql://me:pw@host/db", "http://host", "off", None):
+        assert cli._checked(uri) == uri
+    assert capsys.readouterr().err == ""
 
 
 # --- studies --------------------------------------------------------------------------------------

@@ -107,3 +107,18 @@ def test_two_files_of_one_name_are_two_modules(folder: Path) -> None:
     (folder / "sub" / "mine.py").write_text(GOOD.replace('"fast"', '"second"'))
     assert recipes.load("mine.py:fast").name == "fast"
     assert recipes.load("sub/mine.py:fast").name == "second"
+
+
+def test_a_recipe_that_a_study_names_elsewhere_is_found_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.py").write_text("")
+    (tmp_path / "own.py").write_text("")
+    there = "/somewhere/else/mine/own.py:study"
+    assert recipes.moved(there) == f"{tmp_path / 'mine' / 'own.py'}:study"
+    assert recipes.moved("/somewhere/other.py:study") == "/somewhere/other.py:study"
+    assert recipes.moved("search_spaces.digits:lars") == "search_spaces.digits:lars"
+    stands = f"{tmp_path / 'own.py'}:study"
+    assert recipes.moved(stands) == stands

@@ -13,6 +13,7 @@ from sims import RATES, WIDE, learning, racing, simulate, toy_train, wide
 
 import autotune as at
 from autotune import record
+from autotune.recipes import FILE_PREFIX
 from autotune.schedules import Cosine
 
 
@@ -125,3 +126,12 @@ def test_a_journal_without_its_record_is_refused(fast_path: Path) -> None:
     (fast_path / record.RECORD).unlink()
     with pytest.raises(at.UserError, match=r"has a journal.jsonl but no experiment.json"):
         simulate(racing([1.0]), fast_path, 1)
+
+
+def test_a_study_goes_on_where_its_recipe_s_file_has_moved() -> None:
+    """The trainer's module is named after the file's place; the trainer is the same."""
+    one = f"{FILE_PREFIX}own_0123456789ab.train"
+    assert record._anywhere(one) == record._anywhere(f"{FILE_PREFIX}own_ba9876543210.train")
+    assert record._anywhere(one) != record._anywhere(f"{FILE_PREFIX}own_0123456789ab.other")
+    assert record._anywhere(one) != record._anywhere(f"{FILE_PREFIX}his_0123456789ab.train")
+    assert record._anywhere({"a": one}) == {"a": one}

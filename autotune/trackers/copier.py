@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.schedules.plot import draw
+from autotune.trackers.backup import Backup
 from autotune.trackers.inspected import POLICY, draw_weights
 from autotune.trackers.journal import JOURNAL, RECORD
 from autotune.trackers.story import Story
@@ -52,6 +53,12 @@ class Store(Protocol):
 
     def upload(self, number: int, folder: Path) -> None:
         """Add the files in `folder` as artifacts."""
+
+    def remove(self, number: int, names: Iterable[str]) -> None:
+        """Remove artifacts, where the store can."""
+
+    def tag(self, number: int, tags: Mapping[str, str]) -> None:
+        """Set tags of the run."""
 
     def set_status(self, number: int, shown: Shown) -> None:
         """Set the run's status and, unless it is running, its end."""
@@ -100,6 +107,7 @@ class Copier:
         self, folder: Path, connect: Callable[[Facts], Store], cursor: Cursor, say: Say
     ) -> None:
         self.cursor = cursor
+        self._backup: Backup | None = None
         self._folder = folder
         self._connect = connect
         self.say = say
@@ -111,6 +119,8 @@ class Copier:
         self._sent: dict[int, Shown] = {}
         self._uploaded: dict[int, float | None] = {}
         self._best = ""
+        if self._backup is not None:
+            self._backup.reset()
 
     def catch_up(self, over: bool) -> None:
         """Write all that the journal says now; `over` when no driver runs the study any more."""
@@ -118,6 +128,7 @@ class Copier:
             return
         fresh = self._store is None
         store = self._store or self._open()
+        kept = self._keep(store, over)  # before the runs say that no driver is there any more
         while True:
             changed, more = self._read()
             last = not more
@@ -131,10 +142,21 @@ class Copier:
                 self._save(store)
             if last:
                 break
+        if not kept:
+            self._keep(store, over)
         self._store = store
+
+    def _keep(self, store: Store, over: bool) -> bool:
+        """Bring the folder's copy up to date, once there is a run to keep it."""
+        if self._backup is None or STUDY not in store.runs:
+            return False
+        self._backup.keep(store, over)
+        return True
 
     def _open(self) -> Store:
         facts = read_facts(self._folder)
+        if facts.mirrored and self._backup is None:
+            self._backup = Backup(self._folder, STUDY)
         store = self._connect(facts)
         store.find_runs(self.cursor.runs)
         lost = [n for n, run in self.cursor.runs.items() if store.runs.get(n) != run]
@@ -241,7 +263,7 @@ class Copier:
 def follow(
     copier: Copier,
     gone: Callable[[float], bool],
-    patience_seconds: float,
+    patience_seconds: Callable[[], float],
     explain: Callable[[Exception], str],
 ) -> bool:
     """Copy until the driver is gone and all is written; False if patience ended before that.
@@ -252,7 +274,7 @@ def follow(
     while True:
         over = gone(pause)
         if over and deadline == float("inf"):
-            deadline = time.monotonic() + patience_seconds
+            deadline = time.monotonic() + patience_seconds()
         try:
             copier.catch_up(over)
         except Exception as error:  # whatever it is, the study goes on and the journal is whole

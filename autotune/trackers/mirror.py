@@ -21,13 +21,16 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from autotune.errors import UserError
+from autotune.trackers.journal import RECORD
 
 CURSOR = "mlflow.json"
 STORE = "mlflow.db"
+NO_COPY = 69  # the code of `autotune.trackers.fetch` where there is nothing (EX_UNAVAILABLE)
 GAVE_UP = 75  # the process's exit code when the store stayed out of reach (EX_TEMPFAIL)
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _RESTARTS = 3
 _WAIT_SECONDS = 30.0
+_COPY_SECONDS = 570.0  # where the folder itself may be gone with the job
 _QUIET = {
     "CUDA_VISIBLE_DEVICES": "",
     "DO_NOT_TRACK": "true",
@@ -48,6 +51,8 @@ class Mirror:
 
     Args:
         folder: the study folder; its `experiment.json` is there before the journal's first line.
+            Where that says `mirrored`, MLflow keeps a copy of what resume needs, and `close` waits
+            for it.
         tracking_uri: MLflow's tracking store, perhaps with credentials (they are handed over in
             the environment and written nowhere); by default `mlflow.db` in the folder.
         patience_seconds: how long the process goes on trying after the study has ended.
@@ -74,11 +79,13 @@ class Mirror:
         """The process's id, once it has been started."""
         return self._process.pid if self._process is not None else None
 
-    def close(self, wait_seconds: float = _WAIT_SECONDS) -> bool:
+    def close(self, wait_seconds: float | None = None) -> bool:
         """Tell the process that the study has ended; whether MLflow shows all of it in time.
 
         Otherwise the process stays behind and goes on trying.
         """
+        if wait_seconds is None:
+            wait_seconds = _COPY_SECONDS if is_mirrored(self.folder) else _WAIT_SECONDS
         with self._lock:
             self._ending = True
             _hang_up(self._process)
@@ -111,7 +118,8 @@ class Mirror:
                 code = self._process.wait()
             except OSError:
                 continue
-            if code in (0, GAVE_UP, -signal.SIGTERM):  # the last: another mirror took over
+            taken_over = code == -signal.SIGTERM and self._ending
+            if code in (0, GAVE_UP) or taken_over:
                 self._caught_up = code == 0
                 return
         if not self._ending:
@@ -133,6 +141,46 @@ class Mirror:
 def catch_up(folder: Path, tracking_uri: str | None, wait_seconds: float) -> bool:
     """Show a study that has ended; whether MLflow shows all of it within `wait_seconds`."""
     return Mirror(folder, tracking_uri).close(wait_seconds)
+
+
+def is_mirrored(folder: Path) -> bool:
+    """Whether MLflow keeps a copy of this study folder."""
+    try:
+        return json.loads((folder / RECORD).read_bytes()).get("mirrored") is True
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def fetch(uri: str, study: str, folder: Path) -> str:
+    """Make the study folder `folder` of the copy that MLflow keeps; why not, if it keeps none.
+
+    Raises:
+        UserError: the store cannot be reached, the copy is damaged, or a driver is working on it.
+    """
+    command = [sys.executable, "-m", "autotune.trackers.fetch", study, str(folder.absolute())]
+    done = subprocess.run(  # noqa: S603
+        command, env=environment(uri), capture_output=True, text=True, check=False
+    )
+    *notes, last = done.stderr.strip().splitlines() or [""]
+    if done.returncode == NO_COPY:
+        return last
+    if done.returncode == 0:
+        print("\n".join([*notes, last]), file=sys.stderr)
+        return ""
+    raise UserError(redact(last, uri) or f"{label(uri)}: code {done.returncode}")
+
+
+def check_keeps(uri: str | None) -> None:
+    """Refuse a store that keeps artifacts on one machine only.
+
+    Raises:
+        UserError: it is no MLflow server.
+    """
+    if uri is None or uri.partition(":")[0].lower() not in ("http", "https", "databricks"):
+        raise UserError(
+            "--mirror needs the --tracking-uri of an MLflow server, like http://HOST:5000, that "
+            "keeps artifacts"
+        )
 
 
 def check_uri(uri: str) -> None:
@@ -193,6 +241,31 @@ def environment(tracking_uri: str | None = None) -> dict[str, str]:
     told = {"MLFLOW_TRACKING_URI": tracking_uri} if tracking_uri else {}
     path = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
     return {**_PATIENCE, **os.environ, **_QUIET, **told, **path}
+
+
+def has_credentials(uri: str) -> bool:
+    """Whether a password, or what may be a token, stands in `uri`.
+
+    >>> has_credentials("http://me:secret@host"), has_credentials("postgresql://me@host/db")
+    (True, False)
+    """
+    parts = urlsplit(uri)
+    named = bool(parts.username) and parts.scheme in ("http", "https")
+    return named or parts.password is not None or "pass" in parts.query.lower()
+
+
+def taken_out(uri: str) -> tuple[str, dict[str, str]]:
+    """A server's `uri` without user and password, and these as the variables that MLflow reads.
+
+    >>> taken_out("http://me:p%40ss@host:5000")
+    ('http://host:5000', {'MLFLOW_TRACKING_USERNAME': 'me', 'MLFLOW_TRACKING_PASSWORD': 'p@ss'})
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
+        return uri, {}
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    told = {"USERNAME": parts.username or "", "PASSWORD": parts.password or ""}
+    return plain, {f"MLFLOW_TRACKING_{k}": unquote(v) for k, v in told.items()}
 
 
 def label(uri: str) -> str:

@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, TextIO, cast
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from autotune.errors import UserError, unknown
 from autotune.trackers.copier import Copier, Cursor, Say, follow
@@ -38,6 +39,7 @@ from autotune.trackers.view import STUDY, Facts, Point, Shown
 
 _BATCH = {"metrics": 800, "params": 100, "tags": 100}  # MLflow takes 1000 things, 100 texts each
 _REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+_HURRIED_SECONDS = 120.0  # for what is missing when a job was cancelled
 _MODULE = "autotune.trackers.mlflow"
 
 
@@ -122,6 +124,16 @@ class MlflowStore:
     def upload(self, number: int, folder: Path) -> None:
         self._client.log_artifacts(self.runs[number], str(folder))
 
+    def remove(self, number: int, names: Iterable[str]) -> None:
+        place = self._client.get_run(self.runs[number]).info.artifact_uri
+        kept = get_artifact_repository(place, tracking_uri=self._client.tracking_uri)
+        for name in names:
+            with suppress(Exception):  # a store that cannot remove keeps more than it must
+                kept.delete_artifacts(name)
+
+    def tag(self, number: int, tags: Mapping[str, str]) -> None:
+        self._client.log_batch(self.runs[number], tags=[RunTag(k, v) for k, v in tags.items()])
+
     def set_status(self, number: int, shown: Shown) -> None:
         if shown.status == "RUNNING":
             self._client.update_run(self.runs[number], shown.status)
@@ -191,6 +203,7 @@ class Driver:
     def __init__(self) -> None:
         self._parent = os.getppid()
         self._gone = False
+        self.hurried = False
 
     def gone(self, seconds: float) -> bool:
         """Wait so long, or until the driver is gone; whether it is."""
@@ -201,6 +214,17 @@ class Driver:
             hung_up = bool(ready) and not os.read(0, 1)
             self._gone = hung_up or os.getppid() != self._parent
         return self._gone
+
+    def outlive(self, number: int, frame: object) -> None:
+        """A SIGTERM's handler: as long as the driver lives, the driver says when to end.
+
+        A job that is cancelled sends the signal to the driver and to all of its children; the
+        driver then has more to write. One whose driver is gone ends.
+        """
+        if self.gone(0.0):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.hurried = True
 
 
 class OwnFile:
@@ -243,6 +267,7 @@ def main(arguments: Sequence[str]) -> int:
     os.nice(max(0, 19 - os.nice(0)))
     own = OwnFile(folder / STORE) if uri == default_uri(folder) else None
     driver = Driver()
+    signal.signal(signal.SIGTERM, driver.outlive)
 
     def connect(facts: Facts) -> MlflowStore:
         store = MlflowStore(uri, facts, (folder / "artifacts") if own else None, _say)
@@ -264,7 +289,11 @@ def main(arguments: Sequence[str]) -> int:
     with _alone(folder):
         cursor = Cursor(folder / CURSOR, "default" if own else label(uri))
         copier = Copier(folder, connect, cursor, _say)
-        return 0 if follow(copier, gone, float(arguments[1]), explain) else GAVE_UP
+
+        def patience() -> float:
+            return _HURRIED_SECONDS if driver.hurried else float(arguments[1])
+
+        return 0 if follow(copier, gone, patience, explain) else GAVE_UP
 
 
 def _root(error: BaseException) -> BaseException:

@@ -37,12 +37,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Facts:
-    """What `experiment.json` says of the study; `others` are its further scalars, as text."""
+    """What `experiment.json` says of the study; `others` are its further scalars, as text.
+
+    `mirrored`: the store keeps a copy of the study folder, too.
+    """
 
     name: str
     study_id: str
     target: Target
     others: Mapping[str, str]
+    mirrored: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,15 @@ def read_facts(folder: Path) -> Facts:
     Raises:
         UserError: `experiment.json` is missing or does not say name, study_id and target.
     """
-    own = ("name", "study_id", "target")
+    own = ("name", "study_id", "target", "mirrored")
     try:
         data = json.loads((folder / RECORD).read_bytes())
         target = Target(**data["target"])
         others = {
             k: text(v) for k, v in data.items() if k not in own and isinstance(v, str | int | float)
         }
-        return Facts(str(data["name"]), str(data["study_id"]), target, others)
+        name, study_id, mirrored = data["name"], data["study_id"], data.get("mirrored") is True
+        return Facts(str(name), str(study_id), target, others, mirrored)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder / RECORD} cannot be read: {error!r:.200}") from None
 

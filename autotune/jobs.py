@@ -1,0 +1,237 @@
+"""`autotune submit`, `jobs`, `logs` and `cancel`: what people type, made requests of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from autotune import recipes
+from autotune.errors import UserError
+from autotune.submit import Cluster, Job, Request, secret
+from autotune.trackers import journal
+from autotune.trackers.mirror import check_keeps, check_uri, has_credentials, label
+
+_DONE, _BROKEN, _INTERRUPTED = 0, 4, 130
+_CANCEL_SECONDS = 600.0
+_SERVERS = ("http", "https", "databricks")
+
+
+def submit(options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]) -> int:
+    """Submit the study that `run` with the same flags would run here."""
+    request = _request(options, run_flags)
+    cluster = Cluster(options.address)
+    name = cluster.submit(request, Path.cwd())
+    if options.json:
+        told = {"job": name, "study": request.study, "home": request.home}
+        print(json.dumps({**told, "address": cluster.address}), flush=True)
+    _say(f"submitted the study {request.study!r} as job {name}")
+    if options.follow:
+        return _follow(cluster, name, sys.stderr if options.json else sys.stdout)
+    where = f" --address {options.address}" if options.address else ""
+    _say(f"follow it with: autotune logs {name} --follow{where}")
+    return _DONE
+
+
+def show(options: argparse.Namespace) -> int:
+    """List the jobs that autotune submitted to the cluster."""
+    found = Cluster(options.address).jobs()
+    if options.json:
+        print(json.dumps([asdict(job) for job in found]))
+        return _DONE
+    rows = [("JOB", "STATUS", "STUDY", "STARTED", "MINUTES", "KEPT IN"), *map(_row, found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).strip())
+    return _DONE
+
+
+def logs(options: argparse.Namespace) -> int:
+    """Print what a job's driver has written; all that it writes, until it ends, with `--follow`."""
+    cluster = Cluster(options.address)
+    if options.follow:
+        return _follow(cluster, options.job, sys.stdout)
+    print(cluster.logs(options.job), end="")
+    return _DONE
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """End a job and wait until its driver has checkpointed what runs and has left."""
+    cluster = Cluster(options.address)
+    name = options.job
+    if not cluster.cancel(name):
+        _say(f"job {name} has ended already ({cluster.job(name).status})")
+        return _DONE
+    _say(f"told job {name} to leave; its driver waits for the next milestone and checkpoints")
+    try:
+        job = cluster.wait(name, _CANCEL_SECONDS)
+    except KeyboardInterrupt:
+        _say(f"job {name} is still leaving: see `autotune jobs`")
+        return _INTERRUPTED
+    if not job.over:
+        _say(f"job {name} has not left within {_CANCEL_SECONDS:g} s; Ray ends it")
+        return _BROKEN
+    _say(f"job {name} has left; submit the study again to go on with it")
+    return _DONE
+
+
+def _request(
+    options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]
+) -> Request:
+    """What to submit. Everything that can be checked here is, before anything is sent."""
+    study = _study(options.recipe)
+    _check_places(options)
+    uri = options.tracking_uri
+    options.mirror = options.mirror or options.out is None
+    if options.out is not None:
+        home = os.path.normpath(options.out)
+        if journal.held(options.out):
+            raise UserError(f"another process is running the study in {options.out}")
+    else:
+        home = f"{label(uri)} as {study}"
+    return Request(
+        study,
+        [*_passed_on(options, run_flags), "--ray-address", "auto"],
+        home,
+        options.out,
+        _driver_cpus(options.driver_cpus),
+        _resources(options.driver_resources),
+        _requirements(options.pip),
+        _environment(options.env),
+    )
+
+
+def _study(recipe: str) -> str:
+    """The study's name; the recipe's own where its data is only on the cluster.
+
+    Raises:
+        UserError: the recipe cannot be found or loaded here, or would not be shipped.
+    """
+    place, _, function = recipe.rpartition(":")
+    inside = Path(place).resolve().is_relative_to(Path.cwd().resolve())
+    if place.endswith(".py") and (Path(place).is_absolute() or not inside):
+        raise UserError(f"recipe {recipe!r} must be a path below the working directory to be sent")
+    try:
+        return recipes.load(recipe).name
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        _say(f"the recipe is not checked here: {error}")
+        return function
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    uri, out = options.tracking_uri, options.out
+    if uri is not None and uri != "off":
+        check_uri(uri)
+        if has_credentials(uri):
+            raise UserError(
+                "--tracking-uri holds a password, which everyone on the cluster could read: give "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to the cluster's nodes"
+            )
+    if options.mirror:
+        check_keeps(uri)
+    elif out is None and (uri is None or uri.partition(":")[0] not in _SERVERS):
+        raise UserError(
+            "submit needs --out DIR on storage that all nodes share, or the --tracking-uri of an "
+            "MLflow server (http://HOST:5000), which then keeps what resume needs"
+        )
+    for flag, path in (("--out", out), ("--from", options.start_from)):
+        if path is not None and not path.is_absolute():
+            raise UserError(
+                f"{flag} must be an absolute path on storage that all nodes share but got "
+                f"{str(path)!r}"
+            )
+
+
+def _passed_on(
+    options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]
+) -> list[str]:
+    """The command line of the job's own `autotune run`, without `--out`."""
+    words = ["run", options.recipe]
+    for name, how in run_flags:
+        if not name.startswith("--") or name == "--out":
+            continue
+        value = getattr(options, how.get("dest", name[2:].replace("-", "_")), None)
+        if value in (None, False) or value == how.get("default"):
+            continue
+        words += [name] if value is True else [f"{name}={value}"]
+    return words
+
+
+def _driver_cpus(cpus: float) -> float:
+    if not 0 <= cpus < float("inf"):
+        raise UserError(f"--driver-cpus must be a number >= 0 but got {cpus:g}")
+    return cpus
+
+
+def _resources(given: str | None) -> dict[str, float]:
+    found = re.findall(r"([^=,\s]+)=(\d+(?:\.\d+)?)(?:,|$)", given or "")
+    if given is not None and ",".join("=".join(pair) for pair in found) != given:
+        raise UserError(f"--driver-resources must be like head=1,disk=0.5 but got {given!r}")
+    return {name: float(amount) for name, amount in found}
+
+
+def _requirements(path: Path | None) -> Path | None:
+    if path is not None and not path.is_file():
+        raise UserError(f"--pip: requirements file {str(path)!r} does not exist")
+    return path
+
+
+def _environment(given: Sequence[str]) -> dict[str, str]:
+    """Variables as NAME=VALUE, or NAME for its value here.
+
+    Raises:
+        UserError: a name that is none, is not set here, or says that its value is a secret.
+    """
+    made = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise UserError(f"--env must be like NAME=VALUE but got {name!r}")
+        if secret(name):
+            raise UserError(
+                f"--env {name}: a job's variables can be read by everyone on the cluster; set it "
+                "where the cluster's nodes are started"
+            )
+        if not equals and name not in os.environ:
+            raise UserError(f"--env {name}: it is not set here; give its value as {name}=VALUE")
+        made[name] = value if equals else os.environ[name]
+    return made
+
+
+def _follow(cluster: Cluster, name: str, stream: Any) -> int:
+    """Write what the job writes; the exit code of its driver."""
+
+    def write(chunk: str) -> None:
+        stream.write(chunk)
+        stream.flush()
+
+    try:
+        job = cluster.follow(name, write)
+    except KeyboardInterrupt:
+        _say(f"job {name} goes on; `autotune cancel {name}` ends it")
+        return _INTERRUPTED
+    if job.status == "STOPPED":
+        _say(f"job {name} was cancelled; submit the study again to go on with it")
+        return _INTERRUPTED
+    if job.code is None and job.status == "FAILED":
+        _say(f"job {name} failed: {' '.join(job.message.split()):.500}")
+    return _BROKEN if job.code is None and job.status != "SUCCEEDED" else job.code or _DONE
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.started)) if job.started else "-"
+    lasted = (job.ended or time.time()) - job.started if job.started else 0.0
+    return (job.id, job.status, job.study, begun, f"{lasted / 60:.1f}", job.home)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

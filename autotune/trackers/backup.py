@@ -1,0 +1,285 @@
+"""A copy of a study folder beside its MLflow run: what a driver on another machine goes on from.
+
+Under `study/` of the study's run stand the journal as far as it was read, `experiment.json`, what
+sampler and controller have learned, and the checkpoints that a resume needs. `manifest.json` names
+them with size and digest. It is written after them, and what it no longer names is removed after
+it, so that whatever breaks off, the copy that it names is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.errors import UserError
+from autotune.repeats import searched
+from autotune.trackers.journal import JOURNAL, RECORD, Closed, Opened, from_line
+from autotune.trial import Trial, fold, leader
+
+COPY, MANIFEST = "study", "manifest.json"
+CHECKPOINTS = "checkpoints"
+MIRRORED = "autotune.mirrored"  # the tag that says when the copy was last looked after
+ALIVE_SECONDS = 180.0  # a copy looked after so lately has a driver
+_SIGN_SECONDS = 60.0
+_SHORTEST_PAUSE, _SHARE = 5.0, 10.0  # between two copies: that long, and that many times one's time
+_TRIES = 5
+_OWN = ("mlflow.json",)  # JSON files of the folder that are a view's
+
+
+class Keeper(Protocol):
+    """Where the copy is kept. Its methods raise whatever the store raises."""
+
+    def upload(self, number: int, folder: Path) -> None:
+        """Add the files in `folder` to the run."""
+
+    def remove(self, number: int, names: Iterable[str]) -> None:
+        """Remove files or folders from the run, where the store can."""
+
+    def tag(self, number: int, tags: Mapping[str, str]) -> None:
+        """Set tags of the run."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the copy: its size in bytes and its SHA-256."""
+
+    size: int
+    digest: str
+
+
+class Backup:
+    """Keeps the copy of one study up to date. `run` is the number of the study's own run."""
+
+    def __init__(self, folder: Path, run: int) -> None:
+        self._folder = folder
+        self._run = run
+        for left in folder.glob(".mirror-*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what the store has: all of it is sent again."""
+        self._sent: dict[str, File] = {}
+        self._length = -1
+        self._due = self._signed = 0.0
+
+    def keep(self, store: Keeper, over: bool) -> None:
+        """Send what is new since the last time, when the time has come, or the study is `over`."""
+        now = time.monotonic()
+        if not over and now - self._signed > _SIGN_SECONDS:
+            store.tag(self._run, {MIRRORED: str(int(time.time()))})
+            self._signed = now
+        length = (self._folder / JOURNAL).stat().st_size
+        if not over and (length == self._length or now < self._due):
+            return
+        place = Path(tempfile.mkdtemp(prefix=".mirror-", dir=self._folder))
+        try:
+            _copy(self._folder, place / COPY)
+            self._send(store, place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        self._length = length
+        took = time.monotonic() - now
+        self._due = time.monotonic() + max(_SHORTEST_PAUSE, _SHARE * took)
+        store.tag(self._run, {MIRRORED: str(int(time.time()))})
+
+    def _send(self, store: Keeper, place: Path) -> None:
+        copy = place / COPY
+        files = {p.relative_to(copy).as_posix(): p for p in sorted(copy.rglob("*")) if p.is_file()}
+        known = {name: self._sent[name] for name in files if name in self._sent and _is_final(name)}
+        made = {name: known.get(name) or digest(path) for name, path in files.items()}
+        for name in [n for n in files if made[n] == self._sent.get(n)]:
+            files[name].unlink()
+        store.upload(self._run, place)
+        told = {name: {"size": file.size, "sha256": file.digest} for name, file in made.items()}
+        with tempfile.TemporaryDirectory() as other:
+            (Path(other) / COPY).mkdir()
+            (Path(other) / COPY / MANIFEST).write_text(json.dumps({"files": told}, indent=1))
+            store.upload(self._run, Path(other))
+        gone = {str(Path(name).parent) for name in self._sent if name not in made}
+        still = {str(Path(name).parent) for name in made}
+        store.remove(self._run, [f"{COPY}/{name}" for name in sorted(gone - still)])
+        self._sent = made
+
+
+def needed(trials: Mapping[int, Trial]) -> list[Trial]:
+    """The trials whose checkpoint a resume needs: those that run or were interrupted, the best."""
+    best = leader(searched(list(trials.values())))
+    return [
+        t
+        for t in trials.values()
+        if t.checkpoint is not None and (not t.ended or t.reason == "interrupted" or t is best)
+    ]
+
+
+def digest(path: Path) -> File:
+    """Size and digest of a file."""
+    made = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            made.update(block)
+        return File(file.tell(), made.hexdigest())
+
+
+def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
+    """Make the study folder `folder` of a copy that was fetched, once all of it is verified.
+
+    A trial whose checkpoint is damaged begins anew.
+
+    Raises:
+        UserError: the copy is none, or its journal or record is damaged.
+    """
+    files = _manifest(copy)
+    lost = set()
+    for name, file in files.items():
+        path = copy / name
+        if name == JOURNAL and path.is_file():
+            _cut(path, file.size)  # a later copy may have got as far as the journal
+        if path.is_file() and digest(path) == file:
+            continue
+        if not name.startswith(f"{CHECKPOINTS}/"):
+            raise UserError(
+                f"the study's copy in MLflow is damaged: {name} is not what was written"
+            )
+        lost.add(Path(name).parent.as_posix())
+    for name in sorted(lost):
+        say(f"{name} is damaged in MLflow: its trial begins anew")
+        shutil.rmtree(copy / name, ignore_errors=True)
+    for path in [p for p in copy.rglob("*") if p.is_file()]:
+        if path.relative_to(copy).as_posix() not in files:
+            path.unlink()
+    _relocate(copy, folder.absolute())
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    copy.rename(folder)
+
+
+def _manifest(copy: Path) -> dict[str, File]:
+    try:
+        told = json.loads((copy / MANIFEST).read_bytes())["files"]
+        files = {name: File(f["size"], f["sha256"]) for name, f in told.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"the study's copy in MLflow has no {MANIFEST}: {error!r:.100}") from None
+    missing = {JOURNAL, RECORD} - set(files)
+    outside = [n for n in files if Path(n).is_absolute() or ".." in Path(n).parts]
+    if missing or outside:
+        raise UserError(f"the study's copy in MLflow is none: {[*missing, *outside]}")
+    return files
+
+
+def _relocate(copy: Path, folder: Path) -> None:
+    """Let the journal's checkpoints be those of `folder`.
+
+    A trial that is to go on, but whose checkpoint is not in the copy, never had one.
+    """
+    lines = (copy / JOURNAL).read_bytes().splitlines(keepends=True)
+    lost = {t.number for t in needed(_trials(lines)) if not _is_there(t, copy)}
+    made = []
+    for line in lines:
+        entry = json.loads(line)
+        if entry["event"] == "saved" and entry["trial"] in lost:
+            continue
+        checkpoint = entry.get("checkpoint") or (entry.get("origin") or {}).get("checkpoint")
+        name = _below(checkpoint["path"]) if checkpoint is not None else None
+        if checkpoint is not None and name is not None:
+            checkpoint["path"] = str(folder / name)
+            line = f"{json.dumps(entry, separators=(',', ':'))}\n".encode()
+        made.append(line)
+    (copy / JOURNAL).write_bytes(b"".join(made))
+
+
+def _is_there(trial: Trial, copy: Path) -> bool:
+    if trial.checkpoint is None or (trial.ended and trial.reason != "interrupted"):
+        return True
+    name = _below(trial.checkpoint.path)
+    return name is None or (copy / name).is_dir()
+
+
+def _trials(lines: Sequence[bytes]) -> dict[int, Trial]:
+    entries = [from_line(line) for line in lines]
+    return fold([e for e in entries if not isinstance(e, Opened | Closed)])
+
+
+def _below(path: str) -> str | None:
+    """A checkpoint's place below its study folder, `checkpoints/trial-0007/step-100`."""
+    parts = Path(path).parts
+    if "://" in path or len(parts) < 3 or parts[-3] != CHECKPOINTS:
+        return None
+    return "/".join(parts[-3:])
+
+
+def _cut(path: Path, size: int) -> None:
+    if path.stat().st_size > size:
+        os.truncate(path, size)
+
+
+def _is_final(name: str) -> bool:
+    """Whether a file never changes once it is there."""
+    return name.startswith(f"{CHECKPOINTS}/")
+
+
+def _copy(folder: Path, copy: Path) -> None:
+    """Make a copy of the study folder as of now.
+
+    Checkpoints are links: they cost nothing, and outlive those that the driver removes meanwhile.
+    Where one is gone, another has taken its place: the journal says which. One that was never on
+    this machine (it was written on another node) is left out in the end: its trial begins anew.
+    """
+    for _ in range(_TRIES):
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        data = (folder / JOURNAL).read_bytes()
+        data = data[: data.rfind(b"\n") + 1]
+        (copy / JOURNAL).write_bytes(data)
+        kept = [t.checkpoint for t in needed(_trials(data.splitlines())) if t.checkpoint]
+        found = [_link(Path(checkpoint.path), copy) for checkpoint in kept]
+        if all(found):
+            break
+    for path in folder.glob("*.json"):
+        if path.name not in _OWN:
+            shutil.copyfile(path, copy / path.name)
+
+
+def _link(checkpoint: Path, copy: Path) -> bool:
+    """Link the checkpoint's files into the copy; whether they are there."""
+    name = _below(str(checkpoint))
+    if name is None:  # it is kept elsewhere
+        return True
+    try:
+        for file in [f for f in checkpoint.iterdir() if f.is_file()]:
+            to = copy / name / file.name
+            to.parent.mkdir(parents=True, exist_ok=True)
+            _hard(file, to)
+    except FileNotFoundError:
+        shutil.rmtree(copy / name, ignore_errors=True)
+        return False
+    return True
+
+
+def _hard(file: Path, to: Path) -> None:
+    try:
+        os.link(file, to)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(file, to)
+
+
+def signed(tags: Mapping[str, str]) -> float:
+    """Seconds since the copy was last looked after, by the clocks of two machines."""
+    try:
+        return time.time() - float(tags[MIRRORED])
+    except (KeyError, ValueError):
+        return float("inf")
+
+
+def alive(status: str, tags: Mapping[str, Any]) -> bool:
+    """Whether a driver is working on the study whose run has this status and these tags."""
+    return status == "RUNNING" and signed(tags) < ALIVE_SECONDS

@@ -1,0 +1,87 @@
+"""Fetches a study's copy out of MLflow: `python -m autotune.trackers.fetch STUDY FOLDER`.
+
+A process of its own, as the mirror is one: MLflow is slow to import and wants its own environment.
+Where the store is, is in MLFLOW_TRACKING_URI. What went wrong is the last line of stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from autotune.errors import UserError, unknown
+from autotune.trackers import backup
+from autotune.trackers.mirror import NO_COPY, label, redact
+
+_KIND = "tags.`autotune.kind` = 'study'"
+
+
+def fetch(client: MlflowClient, study: str, folder: Path) -> str:
+    """Make the study folder of the newest copy of the study; one line about it.
+
+    Raises:
+        LookupError: the store has no such study, or no copy of it.
+        UserError: a driver is working on the study, or the copy is damaged.
+    """
+    run = _newest(client, study)
+    if backup.alive(run.info.status, run.data.tags):
+        ago = backup.signed(run.data.tags)
+        raise UserError(
+            f"a driver is running the study {study!r} (it gave a sign {ago:.0f} s ago): cancel it, "
+            f"or wait {backup.ALIVE_SECONDS:.0f} s if it was killed"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as place:
+        client.download_artifacts(run.info.run_id, backup.COPY, place)
+        backup.restore(Path(place) / backup.COPY, folder, _say)
+    return f"fetched the study {study!r} from MLflow into {folder}"
+
+
+def _newest(client: MlflowClient, study: str) -> Run:
+    experiment = client.get_experiment_by_name(study)
+    if experiment is None:
+        names = [e.name for e in client.search_experiments()]
+        raise LookupError(unknown("study in MLflow", study, names))
+    runs = client.search_runs([experiment.experiment_id], _KIND)
+    kept = [run for run in runs if backup.MIRRORED in run.data.tags]
+    if not kept:
+        raise LookupError(
+            f"MLflow has no copy of the study {study!r} to go on with: it was run without --mirror"
+        )
+    return min(kept, key=lambda run: backup.signed(run.data.tags))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fetch the study `arguments[0]` into the folder `arguments[1]`."""
+    uri = os.environ["MLFLOW_TRACKING_URI"]
+    try:
+        _say(fetch(MlflowClient(tracking_uri=uri), arguments[0], Path(arguments[1])))
+    except LookupError as error:
+        _say(str(error))
+        return NO_COPY
+    except UserError as error:
+        _say(str(error))
+        return 2
+    except Exception as error:  # whatever MLflow, the network or the disk raise
+        root = error
+        while (below := root.__cause__ or root.__context__) is not None:
+            root = below  # type: ignore[assignment]
+        shown = root if isinstance(root, OSError) else error
+        line = " ".join(f"{label(uri)}: {type(shown).__name__}: {shown}".split())
+        _say(redact(line, uri)[:400])
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

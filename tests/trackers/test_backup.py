@@ -1,0 +1,248 @@
+"""The copy of a study folder in MLflow: whole at every moment, verified when it is fetched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import UserError
+from autotune.trackers import backup, journal
+from autotune.trackers.mirror import NO_COPY, default_uri, environment
+from autotune.trial import Checkpoint, Clock, Ended, Lost, Saved, Started, State
+
+from .conftest import HARDWARE
+
+
+class Shelf:
+    """A store that is a folder; it breaks off before the upload with the number `breaks`."""
+
+    def __init__(self, folder: Path, breaks: int | None = None) -> None:
+        self.folder = folder
+        self.tags: dict[str, str] = {}
+        self.breaks = breaks
+        self.uploads: list[list[str]] = []
+
+    def upload(self, number: int, folder: Path) -> None:
+        if self.breaks == len(self.uploads):
+            raise ConnectionError("broke off")
+        names = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
+        self.uploads.append(sorted(names))
+        shutil.copytree(folder, self.folder, dirs_exist_ok=True)
+
+    def remove(self, number: int, names: Iterable[str]) -> None:
+        for name in names:
+            shutil.rmtree(self.folder / name)
+
+    def tag(self, number: int, tags: Mapping[str, str]) -> None:
+        self.tags.update(tags)
+
+    @property
+    def files(self) -> set[str]:
+        return {p.relative_to(self.folder).as_posix() for p in self.folder.rglob("*.pt")}
+
+
+def save(study, number: int, step: int, content: str = "") -> None:
+    """A checkpoint of two ranks, as the driver has them written; the one before is removed."""
+    folder = study.path.absolute() / "checkpoints" / f"trial-{number:04d}"
+    before = list(folder.glob("step-*"))
+    place = folder / f"step-{step}"
+    place.mkdir(parents=True)
+    for rank in (0, 1):
+        (place / f"rank-{rank}.pt").write_text(content or f"{number} {step} {rank}")
+    study.write(Saved(number, Checkpoint(step, str(place), Clock(train=step / 100))))
+    for path in before:
+        shutil.rmtree(path)
+
+
+def copy_of(shelf: Shelf, place: Path) -> Path:
+    return Path(shutil.copytree(shelf.folder / "study", place / "copy"))
+
+
+def test_what_is_kept_and_what_is_given_back(study, tmp_path: Path) -> None:
+    study.trial(0, 2.0)  # ended, no checkpoint
+    study.begin(1)
+    study.report(1, [0, 100])
+    save(study, 1, 100)
+    shelf, kept = Shelf(tmp_path / "shelf"), backup.Backup(study.path, -1)
+    kept.keep(shelf, over=False)
+    assert shelf.uploads[0] == [
+        "study/checkpoints/trial-0001/step-100/rank-0.pt",
+        "study/checkpoints/trial-0001/step-100/rank-1.pt",
+        "study/experiment.json",
+        "study/journal.jsonl",
+    ]
+    assert shelf.uploads[1] == ["study/manifest.json"]
+    study.report(1, [200])
+    save(study, 1, 200)
+    kept.keep(shelf, over=False)
+    assert len(shelf.uploads) == 2, "not so soon again"
+    kept.keep(shelf, over=True)
+    assert "study/experiment.json" not in shelf.uploads[2], "what did not change is not sent"
+    assert shelf.files == {f"study/checkpoints/trial-0001/step-200/rank-{r}.pt" for r in (0, 1)}
+    assert 0 <= backup.signed(shelf.tags) < 10
+    assert not list(study.path.glob(".mirror-*"))
+
+    said: list[str] = []
+    backup.restore(copy_of(shelf, tmp_path), tmp_path / "else" / "where", said.append)
+    assert said == []
+    theirs, ours = journal.read(study.path), journal.read(tmp_path / "else" / "where")
+    assert len(theirs) == len(ours)
+    saved = [e for e in ours if isinstance(e, Saved)]
+    assert [e.checkpoint.step for e in saved] == [100, 200]
+    place = Path(saved[-1].checkpoint.path)
+    assert place == tmp_path / "else" / "where" / "checkpoints" / "trial-0001" / "step-200"
+    assert (place / "rank-1.pt").read_text() == "1 200 1"
+    assert [e for e in ours if not isinstance(e, Saved)] == [
+        e for e in theirs if not isinstance(e, Saved)
+    ]
+
+
+@pytest.mark.parametrize("breaks", [1, 2, 3])
+def test_a_copy_that_broke_off_leaves_the_one_before(study, tmp_path: Path, breaks: int) -> None:
+    """Whatever was uploaded of the next one, the manifest names a whole copy."""
+    study.begin(0)
+    study.report(0, [0, 100])
+    save(study, 0, 100)
+    shelf, kept = Shelf(tmp_path / "shelf", breaks), backup.Backup(study.path, -1)
+    if breaks > 1:
+        kept.keep(shelf, over=True)
+        study.report(0, [200])
+        save(study, 0, 200)
+    with pytest.raises(ConnectionError):
+        kept.keep(shelf, over=True)
+    if breaks == 1:  # nothing was ever named
+        with pytest.raises(UserError, match=r"has no manifest\.json"):
+            backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+        return
+    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    last = [e for e in journal.read(tmp_path / "to") if isinstance(e, Saved)][-1]
+    assert last.checkpoint.step == 100
+    assert (Path(last.checkpoint.path) / "rank-0.pt").read_text() == "0 100 0"
+
+
+def test_a_damaged_checkpoint_costs_its_trial_only(study, tmp_path: Path) -> None:
+    for number in (0, 1):
+        study.begin(number)
+        study.report(number, [0, 100])
+        save(study, number, 100)
+    shelf = Shelf(tmp_path / "shelf")
+    backup.Backup(study.path, -1).keep(shelf, over=True)
+    copy = copy_of(shelf, tmp_path)
+    (copy / "checkpoints" / "trial-0001" / "step-100" / "rank-1.pt").write_text("1 100 X")
+    said: list[str] = []
+    backup.restore(copy, tmp_path / "to", said.append)
+    assert said == ["checkpoints/trial-0001/step-100 is damaged in MLflow: its trial begins anew"]
+    assert [e.trial for e in journal.read(tmp_path / "to") if isinstance(e, Saved)] == [0]
+
+
+def test_a_damaged_journal_is_refused(study, tmp_path: Path) -> None:
+    study.trial(0, 2.0)
+    shelf = Shelf(tmp_path / "shelf")
+    backup.Backup(study.path, -1).keep(shelf, over=True)
+    text = (shelf.folder / "study" / "journal.jsonl").read_text()
+    (shelf.folder / "study" / "journal.jsonl").write_text(text.replace("REACHED", "FAILED1"))
+    with pytest.raises(UserError, match=r"damaged: journal\.jsonl is not what was written"):
+        backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "checkpoints/../../outside"])
+def test_a_manifest_cannot_name_files_outside(study, tmp_path: Path, name: str) -> None:
+    study.trial(0, 2.0)
+    shelf = Shelf(tmp_path / "shelf")
+    backup.Backup(study.path, -1).keep(shelf, over=True)
+    manifest = shelf.folder / "study" / "manifest.json"
+    told = json.loads(manifest.read_text())
+    told["files"][name] = {"size": 1, "sha256": "0"}
+    manifest.write_text(json.dumps(told))
+    with pytest.raises(UserError, match="is none"):
+        backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+
+
+def test_checkpoints_of_another_node_are_left_out(study, tmp_path: Path) -> None:
+    """The driver's machine does not have them: their trial begins anew."""
+    study.begin(0)
+    study.report(0, [0, 100])
+    save(study, 0, 100)
+    study.begin(1)
+    study.report(1, [0, 100])
+    save(study, 1, 100)
+    shutil.rmtree(study.path / "checkpoints" / "trial-0000")
+    shelf = Shelf(tmp_path / "shelf")
+    backup.Backup(study.path, -1).keep(shelf, over=True)
+    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    assert [e.trial for e in journal.read(tmp_path / "to") if isinstance(e, Saved)] == [1]
+
+
+def mirrored(study) -> None:
+    record = study.path / "experiment.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "mirrored": True}))
+
+
+def fetch(study, name: str, to: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "autotune.trackers.fetch", name, str(to)]
+    uri = default_uri(study.path)
+    return subprocess.run(command, env=environment(uri), capture_output=True, text=True)
+
+
+def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
+    """The same MLflow runs go on from another folder; a study that is worked on is refused."""
+    none = fetch(study, "digits", tmp_path / "to")
+    assert (none.returncode, none.stderr.count("\n")) == (NO_COPY, 1)
+    assert "unknown study in MLflow 'digits'" in none.stderr
+    mirrored(study)
+    study.begin(0)
+    study.report(0, [0, 100])
+    save(study, 0, 100)
+    copier = study.copier()
+    copier.catch_up(over=False)
+    running = fetch(study, "digits", tmp_path / "to")
+    assert running.returncode == 2
+    assert "a driver is running the study 'digits'" in running.stderr
+    study.write(Ended(0, State.CENSORED, "interrupted", 1.0))
+    study.close("interrupted")
+    copier.catch_up(over=True)
+    before = study.runs()
+    done = fetch(study, "digits", tmp_path / "to")
+    assert done.returncode == 0, done.stderr
+    assert "fetched the study 'digits' from MLflow" in done.stderr
+    assert (tmp_path / "to" / "checkpoints/trial-0000/step-100/rank-0.pt").is_file()
+
+    with journal.Journal(tmp_path / "to") as taken_up:
+        taken_up.write(Lost(0, "driver restarted", broke=False))
+        taken_up.write(Started(0, 0.0, HARDWARE))
+        taken_up.write(Ended(0, State.REACHED, "target", 1.0))
+    there = copier_of(study, tmp_path / "to")
+    there.catch_up(over=True)
+    after = study.runs()
+    assert study.ids(after) == study.ids(before)
+    assert after["trial-0000"].info.status == "FINISHED"
+    assert study.history(after["trial-0000"], "acc") == [(0, 0.0), (100, 0.1)]
+
+
+def copier_of(study, folder: Path):
+    """Copies another folder into the study's own store."""
+    from autotune.trackers.copier import Copier, Cursor
+    from autotune.trackers.mlflow import MlflowStore
+
+    uri, artifacts = default_uri(study.path), study.path / "artifacts"
+    cursor = Cursor(folder / "mlflow.json", "default")
+    return Copier(folder, lambda f: MlflowStore(uri, f, artifacts, print), cursor, print)
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    """One line, without the password."""
+    command = [sys.executable, "-m", "autotune.trackers.fetch", "digits", str(tmp_path / "to")]
+    env = environment("http://127.0.0.1:1") | {"MLFLOW_TRACKING_PASSWORD": "Pa55"}
+    done = subprocess.run(command, env={**env}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "http://127.0.0.1:1: " in done.stderr.splitlines()[-1]
+    assert "Pa55" not in done.stderr
+    assert os.listdir(tmp_path) == []
