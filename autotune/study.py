@@ -116,19 +116,33 @@ def run(
         experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search, racing
     )
     asker = _asker(sampler, plan, start)
-    told: dict[str, Any] = {
-        "recipe": recipe,
-        "trials": trials,
-        "ray_address": ray_address,
-        "repeats": repeats,
-    }
-    told |= {"top": top, "racing": racing, "mirrored": mirror}
+    told: dict[str, Any] = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
+    told |= {"repeats": repeats, "top": top, "racing": racing, "mirrored": mirror}
     told |= warm_start.facts(start_from, start)
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)
     plan = replace(plan, checkpoints=_checkpoints(experiment, facts["study_id"]))
     room = pool if pool is not None else _ray_pool(experiment, trials if search else 1, ray_address)
+    done, reason = _work(plan, folder, facts, tracking_uri, room, asker, watch)
+    asked: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner}
+    asked |= {"controller": controller, "tracking_uri": tracking_uri, "ray_address": ray_address}
+    asked |= {"start_from": start_from, "recipe": recipe, "watch": watch, "pool": pool}
+    asked |= {"out": folder, "seed": seed, "racing": racing, "mirror": mirror}
+    again = partial(run, experiment, search=False, **asked)
+    return StudyResult(folder, experiment.target, done, reason, again)
+
+
+def _work(
+    plan: Plan,
+    folder: Path,
+    facts: dict[str, Any],
+    tracking_uri: str | None,
+    room: Pool,
+    asker: Sampler,
+    watch: Watch | None,
+) -> tuple[tuple[Trial, ...], str]:
+    """Open the folder and drive the study; all its trials, and why the driver left."""
     with contextlib.closing(room), Journal(folder) as journal:
         record.write(folder, facts)
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
@@ -139,11 +153,7 @@ def run(
                 reason = loop.run()
             finally:
                 warm_start.keep(folder, asker, tuple(loop.trials.values()))
-    asked: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner}
-    asked |= {"controller": controller, "tracking_uri": tracking_uri, "ray_address": ray_address}
-    asked |= {"start_from": start_from, "recipe": recipe, "watch": watch, "pool": pool}
-    again = partial(run, experiment, out=folder, seed=seed, racing=racing, search=False, **asked)
-    return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason, again)
+    return tuple(loop.trials.values()), reason
 
 
 def _checkpoints(experiment: Experiment, study_id: str) -> str:
