@@ -1,0 +1,311 @@
+"""What a report shows, as plain tables: pure functions from a study's trials to rows.
+
+A table is a list of rows, and a row is a dictionary from column to number or text; None is unknown.
+Seconds are on the target's clock unless a column says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from autotune.result import StudyResult, shown
+from autotune.trial import Clock, Report, State, Target, Trial, leader, usual_hardware
+
+Row = dict[str, Any]
+KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
+CONFIRM, BASELINE = "confirm", "baseline"
+PARTS = tuple(f.name for f in fields(Clock))
+
+
+def searched(result: StudyResult) -> list[Trial]:
+    """The trials of the search, best first; all of them where a study has only repeats."""
+    ranked = result.ranked()
+    return [t for t in ranked if t.kind != CONFIRM] or ranked
+
+
+def repeats(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
+    """The confirmations of each trial that was repeated, by its number, in the order made."""
+    found: dict[int, list[Trial]] = {}
+    for trial in trials:
+        of = getattr(trial, "repeats", None)
+        if trial.kind == CONFIRM and of is not None:
+            found.setdefault(of, []).append(trial)
+    return found
+
+
+def best_of(result: StudyResult) -> Trial | None:
+    """The fastest trial of the search on the usual hardware."""
+    return leader(searched(result))
+
+
+def group(trial: Trial, best: Trial | None) -> str:
+    """What a trial is called in a legend."""
+    if best is not None and trial.number == best.number:
+        return "best"
+    if trial.kind in (BASELINE, CONFIRM):
+        return trial.kind
+    return {
+        State.REACHED: "reached",
+        State.CENSORED: "stopped",
+        State.RUNNING: "running",
+    }.get(trial.state, "failed")
+
+
+def leaderboard(result: StudyResult) -> list[Row]:
+    """One row a trial of the search, best first, with its confirmations beside it.
+
+    `confirmed_seconds` is the median of the repeats that reached the target, and unknown where half
+    of them or more did not; `confirmed_low` and `confirmed_high` are the fastest and the slowest
+    repeat. `speedup` is the baseline's time over the trial's: of confirmed times where both have
+    them, else of the tuning times.
+    """
+    trials, again = searched(result), repeats(result.trials)
+    usual = usual_hardware(result.trials)
+    baseline = next((t for t in trials if t.kind == BASELINE), None)
+    rows: list[Row] = []
+    for place, trial in enumerate(trials, 1):
+        ranked = trial.state is State.REACHED and trial.hardware == usual
+        last = trial.reports[-1] if trial.reports else None
+        rows.append(
+            {
+                "rank": place if ranked else None,
+                "trial": trial.number,
+                "kind": trial.kind,
+                "state": str(trial.state),
+                "reason": trial.reason,
+                "tuning_seconds": trial.time_to_target,
+                "stopped_at_seconds": _stopped_at(trial),
+                **_confirmed(again.get(trial.number, [])),
+                "speedup": _speedup(trial, baseline, again),
+                "best_metric": result.target.best(trial),
+                "samples_to_target": last.step if ranked and last else None,
+                "samples_per_second": _throughput(trial),
+                "spent_seconds": trial.spent_seconds,
+                "configuration": configuration(trial),
+            }
+        )
+    return rows
+
+
+def _stopped_at(trial: Trial) -> float | None:
+    stopped = trial.state in (State.CENSORED, State.RUNNING) and trial.reports
+    return trial.seconds if stopped else None
+
+
+def _confirmed(again: Sequence[Trial]) -> Row:
+    ended = [t for t in again if t.state in (State.REACHED, State.CENSORED)]
+    reached = [t.seconds for t in ended if t.state is State.REACHED]
+    return {
+        "confirmed_seconds": median_time(ended),
+        "confirmed_low": min(reached, default=None),
+        "confirmed_high": max(reached) if reached and len(reached) == len(ended) else None,
+        "repeats": len(ended),
+    }
+
+
+def median_time(trials: Sequence[Trial]) -> float | None:
+    """The median time to target, each that did not reach it counted as slower than any that did."""
+    times = [t.seconds if t.state is State.REACHED else math.inf for t in trials]
+    middle = median(times) if times else math.inf
+    return middle if math.isfinite(middle) else None
+
+
+def _speedup(
+    trial: Trial, baseline: Trial | None, again: Mapping[int, Sequence[Trial]]
+) -> float | None:
+    if baseline is None or trial.hardware != baseline.hardware:
+        return None
+    confirmed = [median_time(again.get(t.number, [])) for t in (baseline, trial)]
+    tuned = [baseline.time_to_target, trial.time_to_target]
+    slow, fast = confirmed if None not in confirmed else tuned
+    return slow / fast if slow and fast else None
+
+
+def configuration(trial: Trial) -> str:
+    """What is searched, as the trial has it, on one line; all of it if it was given."""
+    point = trial.point
+    names = trial.config if point is None else {n.partition(".")[0] for n in point}
+    chosen = {k: v for k, v in trial.config.items() if k in names}
+    return "  ".join(f"{k}={brief(shown(v))}" for k, v in chosen.items())
+
+
+def brief(value: Any) -> str:
+    """A value as short text: four digits, a dash for what is unknown."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int | float):
+        whole = float(value).is_integer() and abs(value) < 1e7
+        return f"{value:,.0f}" if whole else f"{value:.4g}"
+    return str(value)
+
+
+def _train_seconds(report: Report) -> float:
+    return report.clock.seconds("train") if report.clock.total else report.seconds
+
+
+def _throughput(trial: Trial) -> float | None:
+    """Samples a second of training, over all that the trial reported."""
+    if len(trial.reports) < 2:
+        return None
+    first, last = trial.reports[0], trial.reports[-1]
+    seconds = _train_seconds(last) - _train_seconds(first)
+    return (last.step - first.step) / seconds if seconds > 0 else None
+
+
+def thinned(count: int, most: int) -> list[int]:
+    """At most `most` of `count` places, evenly spaced, the first and the last among them.
+
+    >>> thinned(3, 5), thinned(10, 4)
+    ([0, 1, 2], [0, 3, 6, 9])
+    """
+    if count <= most:
+        return list(range(count))
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+def curves(trials: Sequence[Trial], target: Target, points: int) -> list[Row]:
+    """The metric over seconds and samples: one row a report, at most `points` a trial."""
+    rows: list[Row] = []
+    for trial in trials:
+        reports = [r for r in trial.reports if target.metric in r.metrics]
+        for place in thinned(len(reports), points):
+            report = reports[place]
+            rows.append(
+                {
+                    "trial": trial.number,
+                    "seconds": report.seconds,
+                    "samples": report.step,
+                    "value": report.metrics[target.metric],
+                    "last": place == len(reports) - 1,
+                }
+            )
+    return rows
+
+
+def survival(trials: Sequence[Trial]) -> list[Row]:
+    """The product-limit estimate of the time to target, one row a time at which a trial ended.
+
+    Trials stopped at `c` count as at risk up to and at `c` (Kaplan and Meier 1958). `reached` is
+    the share of trials that have reached the target by `seconds`.
+    """
+    known = [t for t in trials if t.state in (State.REACHED, State.CENSORED)]
+    reached = Counter(t.seconds for t in known if t.state is State.REACHED)
+    stopped = Counter(t.seconds for t in known if t.state is State.CENSORED)
+    alive, risk, rows = 1.0, len(known), []
+    for seconds in sorted({*reached, *stopped}):
+        events, gone = reached[seconds], stopped[seconds]
+        alive *= 1.0 - events / risk
+        now = {"at_risk": risk, "reached_now": events, "stopped_now": gone}
+        rows.append({"seconds": seconds, "reached": 1.0 - alive, **now})
+        risk -= events + gone
+    return rows
+
+
+def progress(result: StudyResult) -> list[Row]:
+    """Best time so far over what all trials have cost, in the order in which they ended.
+
+    `spent_seconds` counts worker-group seconds of wall time, repeats included.
+    """
+    usual = usual_hardware(result.trials)
+    has_search = any(t.kind != CONFIRM for t in result.trials)
+    ended = sorted((t for t in result.trials if t.ended), key=lambda t: (t.ended_at or 0, t.number))
+    spent, best, rows = 0.0, None, []
+    for trial in ended:
+        spent += trial.spent_seconds
+        counts = trial.kind != CONFIRM or not has_search
+        reached = trial.state is State.REACHED and trial.hardware == usual
+        if counts and reached and (best is None or trial.seconds < best):
+            best = trial.seconds
+        rows.append(
+            {
+                "trial": trial.number,
+                "kind": trial.kind,
+                "spent_seconds": spent,
+                "cost_seconds": trial.spent_seconds,
+                "best_seconds": best,
+            }
+        )
+    return rows
+
+
+def schedules(trials: Sequence[Trial], points: int) -> list[Row]:
+    """The knobs of trials over seconds and samples, as reported, or as configured where not."""
+    rows: list[Row] = []
+    for trial in trials:
+        for place in thinned(len(trial.reports), points):
+            report = trial.reports[place]
+            values = {k: v for k in KNOBS if (v := _knob(trial, report, k)) is not None}
+            at = {"trial": trial.number, "seconds": report.seconds, "samples": report.step}
+            rows.append({**at, **values})
+    return rows
+
+
+def _knob(trial: Trial, report: Report, name: str) -> float | None:
+    """A knob's value at a report; one that is a schedule needs the progress that is reported."""
+    if name in report.metrics:
+        return float(report.metrics[name])
+    value, at = trial.config.get(name), report.metrics.get("progress")
+    if callable(value) and at is not None:
+        return float(value(min(max(at, 0.0), 1.0)))
+    return float(value) if isinstance(value, int | float) else None
+
+
+def clock_parts(trials: Sequence[Trial]) -> list[Row]:
+    """Where each trial's seconds went, by the parts of its clock."""
+    return [
+        {"trial": t.number, "kind": t.kind, **{p: getattr(t.clock, p) for p in PARTS}}
+        for t in trials
+        if t.attempts
+    ]
+
+
+def timeline(trials: Sequence[Trial]) -> list[Row]:
+    """Which worker lane had which trial when, in seconds since the study began.
+
+    A lane is the first that is free: the journal does not say which group of workers it was. A
+    trial that was broken off and started again is drawn as one piece that ends when it ended.
+    """
+    spans = []
+    for trial in trials:
+        if trial.attempts and trial.spent_seconds > 0:
+            end = trial.ended_at if trial.ended_at is not None else trial.placed_since
+            spans.append((end - trial.spent_seconds, end, trial))
+    free: list[float] = []
+    rows: list[Row] = []
+    for start, end, trial in sorted(spans, key=lambda span: (span[0], span[2].number)):
+        lane = next((i for i, until in enumerate(free) if until <= start + 1e-6), len(free))
+        free[lane : lane + 1] = [end]
+        at = {"start": start, "end": end, "lane": lane + 1}
+        rows.append({"trial": trial.number, "kind": trial.kind, "state": str(trial.state), **at})
+    return rows
+
+
+def throughput(trials: Sequence[Trial]) -> list[Row]:
+    """Samples a second at each batch size that a trial trained with (the median over reports)."""
+    rows: list[Row] = []
+    for trial in trials:
+        found: dict[float, list[float]] = {}
+        for size, rate in _rates(trial):
+            found.setdefault(size, []).append(rate)
+        for size, rates in sorted(found.items()):
+            rate = float(np.median(rates))
+            rows.append({"trial": trial.number, "batch_size": size, "samples_per_second": rate})
+    return rows
+
+
+def _rates(trial: Trial) -> Iterator[tuple[float, float]]:
+    for before, report in pairwise(trial.reports):
+        seconds = _train_seconds(report) - _train_seconds(before)
+        size = _knob(trial, report, "batch_size")
+        if seconds > 0 and size:
+            yield size, (report.step - before.step) / seconds
