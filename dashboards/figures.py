@@ -9,33 +9,33 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from autotune.trial import Target
-from dashboards.tables import PARTS, Row, brief
+from dashboards.tables import Row, brief
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PINK, SKY, GREY, FAINT = "#CC79A7", "#56B4E9", "#6B7280", "#A3A9B3"
-_LOOKS: Mapping[str, tuple[str, str, str, float]] = {  # colour, dash, symbol, line's width
+LOOKS: Mapping[str, tuple[str, str, str, float]] = {  # colour, dash, symbol, line's width
     "stopped": (FAINT, "dot", "triangle-right-open", 1.0),
     "failed": (FAINT, "dashdot", "x", 1.0),
     "running": (SKY, "dash", "circle-open", 1.5),
     "reached": (BLUE, "solid", "circle", 1.2),
-    "confirm": (PINK, "solid", "square", 1.5),
+    "repeat": (PINK, "solid", "square", 1.5),
     "baseline": (RED, "dash", "diamond", 3.0),
     "best": (GREEN, "solid", "star", 3.5),
 }
 _SERIES = ((GREEN, "solid"), (RED, "dash"), (BLUE, "dot"), (ORANGE, "dashdot"), (PINK, "longdash"),
            (SKY, "longdashdot"))  # fmt: skip
-_PART_LOOKS = ((FAINT, ""), (PINK, "x"), (ORANGE, "/"), (BLUE, ""), (GREEN, "\\"), (SKY, "."),
-               (GREY, "+"), (RED, "|"))  # fmt: skip
 
 
-def figure(traces: Sequence[Trace], x: Mapping[str, Any], y: Mapping[str, Any], **more: Any) -> Any:
+def figure(
+    traces: Sequence[Trace], x: Mapping[str, Any], y: Mapping[str, Any], **more: Any
+) -> Figure:
     """A figure with one pair of axes."""
     layout = {"xaxis": _axis(**x), "yaxis": _axis(**y), **frame(), **more}
     return {"data": list(traces), "layout": layout}
@@ -51,12 +51,19 @@ def frame(height: int = 420) -> Figure:
         "plot_bgcolor": clear,
         "font": {"size": 13},
         "hovermode": "closest",
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "legend": {
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "x": 0,
+            "traceorder": "normal",
+        },
     }
 
 
 def _axis(title: str, **more: Any) -> Figure:
-    return {"title": {"text": escape(title), "standoff": 8}, "automargin": True, **more}
+    return {"title": {"text": escape(title), "standoff": 8}, "automargin": True,
+            "exponentformat": "SI", **more}  # fmt: skip
 
 
 def escape(text: object) -> str:
@@ -72,7 +79,7 @@ def accuracy(
     `groups` gives each trial's place in the legend, `notes` what is shown when it is pointed at.
     """
     traces: list[Trace] = []
-    for name, (colour, dash, symbol, width) in _LOOKS.items():
+    for name, (colour, dash, symbol, width) in LOOKS.items():
         own = [r for r in rows if groups.get(r["trial"]) == name]
         if not own:
             continue
@@ -85,8 +92,8 @@ def accuracy(
         traces.append({**common, "mode": "lines", "x": seconds, "y": values, "line": line,
                        "hoverinfo": "skip"})  # fmt: skip
         marker = {"symbol": symbol, "color": colour, "size": 9}
-        traces.append({**common, "mode": "markers", "x": _column(ends, "seconds"),
-                       "y": _column(ends, "value"), "text": text, "marker": marker,
+        traces.append({**common, "mode": "markers", "x": column(ends, "seconds"),
+                       "y": column(ends, "value"), "text": text, "marker": marker,
                        "hovertemplate": "%{text}<extra></extra>", "showlegend": False})  # fmt: skip
     traces.append(_target_line(rows, target))
     within = _interesting(rows, target)
@@ -97,10 +104,10 @@ def accuracy(
 
 def _target_line(rows: Sequence[Row], target: Target) -> Trace:
     last = max((r["seconds"] for r in rows), default=1.0)
-    text = ["", f"target {brief(target.value)}"]
+    text = [f"target {brief(target.value)}", ""]
     return {
         "type": "scatter", "mode": "lines+text", "x": [0, last], "y": [target.value] * 2,
-        "name": "target", "text": text, "textposition": "top left", "hoverinfo": "skip",
+        "name": "target", "text": text, "textposition": "top right", "hoverinfo": "skip",
         "line": {"color": GREY, "dash": "longdash", "width": 1.5},
     }  # fmt: skip
 
@@ -145,18 +152,18 @@ def number(value: Any) -> Any:
     return value
 
 
-def _column(rows: Iterable[Row], name: str) -> list[Any]:
+def column(rows: Iterable[Row], name: str) -> list[Any]:
     return [number(r.get(name)) for r in rows]
 
 
 def leaderboard(rows: Sequence[Row]) -> Figure:
     """The tuning time of each trial beside its confirmed time with the range of its repeats."""
     shown = list(reversed(rows))
-    labels = [_label(r) for r in shown]
+    labels = [label(r) for r in shown]
     text = [escape(r["configuration"][:160]) for r in shown]
     tuned = {
         "type": "scatter", "mode": "markers", "name": "while tuning (one run)", "y": labels,
-        "x": _column(shown, "tuning_seconds"), "text": text,
+        "x": column(shown, "tuning_seconds"), "text": text,
         "marker": {"symbol": "circle-open", "color": BLUE, "size": 11, "line": {"width": 2}},
         "hovertemplate": "%{y}: %{x:.4g} s<br>%{text}<extra></extra>",
     }  # fmt: skip
@@ -171,7 +178,7 @@ def leaderboard(rows: Sequence[Row]) -> Figure:
                 "thickness": 3, "width": 6}  # fmt: skip
         traces.append({
             "type": "scatter", "mode": "markers", "name": "confirmed (median and range)",
-            "x": middle, "y": [_label(r) for r in again], "error_x": bars,
+            "x": middle, "y": [label(r) for r in again], "error_x": bars,
             "marker": {"symbol": "diamond", "color": RED, "size": 12},
             "text": [f"{r['repeats']} repeats" for r in again],
             "hovertemplate": "%{y}: median %{x:.4g} s of %{text}<extra></extra>",
@@ -182,7 +189,7 @@ def leaderboard(rows: Sequence[Row]) -> Figure:
     return figure(traces, seconds, kinds, height=height)
 
 
-def _label(row: Row) -> str:
+def label(row: Row) -> str:
     named = "" if row["kind"] == "trial" else f" {row['kind']}"
     return f"trial {row['trial']}{named}"
 
@@ -192,7 +199,7 @@ def survival(named: Mapping[str, Sequence[Row]]) -> Figure:
     traces: list[Trace] = []
     for (name, rows), (colour, dash) in zip(named.items(), _looks(), strict=False):
         line = {"color": colour, "dash": dash, "width": 2.5, "shape": "hv"}
-        steps = {"x": [0.0, *_column(rows, "seconds")], "y": [0.0, *_column(rows, "reached")]}
+        steps = {"x": [0.0, *column(rows, "seconds")], "y": [0.0, *column(rows, "reached")]}
         label = {"name": escape(name), "legendgroup": name}
         traces.append({"type": "scatter", "mode": "lines", "line": line, **steps, **label})
         cut = [r for r in rows if r["stopped_now"]]
@@ -200,7 +207,7 @@ def survival(named: Mapping[str, Sequence[Row]]) -> Figure:
         if cut:
             traces.append({
                 "type": "scatter", "mode": "markers", "marker": marker, **label,
-                "x": _column(cut, "seconds"), "y": _column(cut, "reached"), "showlegend": False,
+                "x": column(cut, "seconds"), "y": column(cut, "reached"), "showlegend": False,
                 "text": [f"{r['stopped_now']} stopped, {r['at_risk']} at risk" for r in cut],
                 "hovertemplate": "%{x:.4g} s: %{text}<extra></extra>",
             })  # fmt: skip
@@ -221,17 +228,21 @@ def progress(rows: Sequence[Row], baseline: float | None) -> Figure:
     traces: list[Trace] = [{
         "type": "scatter", "mode": "lines+markers", "name": "best so far", "line": line,
         "marker": {"size": 5}, "text": text, "connectgaps": True,
-        "x": _column(rows, "spent_seconds"), "y": _column(rows, "best_seconds"),
+        "x": column(rows, "spent_seconds"), "y": column(rows, "best_seconds"),
         "hovertemplate": "%{text} ended after %{x:.4g} s spent; best %{y:.4g} s<extra></extra>",
     }]  # fmt: skip
-    again = [r for r in rows if r["kind"] == "confirm" and r["best_seconds"] is not None]
+    again = [r for r in rows if r["repeats"] is not None and r["best_seconds"] is not None]
     x: list[Any] = []
     for row in again:
-        x += [number(row["spent_seconds"] - row["cost_seconds"]), number(row["spent_seconds"]), None]
+        x += [
+            number(row["spent_seconds"] - row["cost_seconds"]),
+            number(row["spent_seconds"]),
+            None,
+        ]
     if again:
         y = [v for r in again for v in (*[number(r["best_seconds"])] * 2, None)]
         line = {"color": PINK, "width": 9}
-        traces.append({"type": "scatter", "mode": "lines", "name": "spent on confirmation",
+        traces.append({"type": "scatter", "mode": "lines", "name": "spent on repeats",
                        "x": x, "y": y, "line": line, "hoverinfo": "skip"})  # fmt: skip
     if baseline is not None and rows:
         line = {"color": RED, "dash": "dash", "width": 2}
@@ -259,7 +270,7 @@ def schedules(rows: Sequence[Row], names: Mapping[int, str], knobs: Sequence[str
             traces.append({
                 "type": "scatter", "mode": "lines", "name": escape(names[trial]),
                 "legendgroup": str(trial), "showlegend": place == 0,
-                "x": _column(own, over), "y": _column(own, knob), "connectgaps": True,
+                "x": column(own, over), "y": column(own, knob), "connectgaps": True,
                 "xaxis": f"x{axis}", "yaxis": f"y{axis}",
                 "line": {"color": colour, "dash": dash, "width": 2, "shape": shape},
             })  # fmt: skip
@@ -267,69 +278,3 @@ def schedules(rows: Sequence[Row], names: Mapping[int, str], knobs: Sequence[str
         layout[f"xaxis{axis}"] = _axis(over if last else "")
         layout[f"yaxis{axis}"] = _axis(knob if place % 2 == 0 else "")
     return {"data": traces, "layout": layout}
-
-
-def clock_parts(rows: Sequence[Row]) -> Figure:
-    """A bar a trial, of the parts of its clock."""
-    shown = list(reversed(rows))
-    labels = [_label(r) for r in shown]
-    traces = [
-        {
-            "type": "bar", "orientation": "h", "name": part, "y": labels, "x": _column(shown, part),
-            "marker": {"color": colour, "pattern": {"shape": pattern, "size": 6, "solidity": 0.25}},
-            "hovertemplate": f"%{{y}}: %{{x:.4g}} s {part}<extra></extra>",
-        }
-        for part, (colour, pattern) in zip(PARTS, _PART_LOOKS, strict=True)
-    ]  # fmt: skip
-    kinds = {"title": "", "type": "category", "categoryorder": "array", "categoryarray": labels}
-    height = max(260, 130 + 24 * len(shown))
-    return figure(traces, {"title": "seconds"}, kinds, barmode="stack", height=height)
-
-
-def timeline(rows: Sequence[Row]) -> Figure:
-    """Bars of wall time, one lane a worker group."""
-    traces: list[Trace] = []
-    patterns = {"REACHED": "", "CENSORED": "/", "FAILED": "x", "INFEASIBLE": "x", "RUNNING": "."}
-    colours = {"REACHED": GREEN, "CENSORED": FAINT, "FAILED": RED, "INFEASIBLE": RED}
-    parts: dict[str, Callable[[Row], bool]] = {
-        state: lambda r, s=state: r["state"] == s and r["kind"] != "confirm"  # type: ignore[misc]
-        for state in patterns
-    }
-    parts["repeats"] = lambda r: bool(r["kind"] == "confirm")
-    for name, chosen in parts.items():
-        own = [r for r in rows if chosen(r)]
-        if own:
-            pattern = {"shape": patterns.get(name, "+"), "size": 6, "solidity": 0.25}
-            marker = {"color": colours.get(name, PINK if name == "repeats" else SKY),
-                      "pattern": pattern, "line": {"width": 1, "color": GREY}}  # fmt: skip
-            spans = [number(r["end"] - r["start"]) for r in own]
-            traces.append({
-                "type": "bar", "orientation": "h", "name": name.lower(), "marker": marker,
-                "base": _column(own, "start"), "x": spans, "y": _column(own, "lane"),
-                "text": [str(r["trial"]) for r in own], "textposition": "inside",
-                "insidetextanchor": "middle",
-                "hovertemplate": "trial %{text}: %{x:.4g} s from %{base:.4g} s<extra></extra>",
-            })  # fmt: skip
-    lanes = max((r["lane"] for r in rows), default=1)
-    axis = {"title": "worker group", "dtick": max(1, lanes // 8), "autorange": "reversed"}
-    wall = {"title": "wall seconds since the study began"}
-    return figure(traces, wall, axis, barmode="overlay", height=min(700, 180 + 44 * lanes))
-
-
-def throughput(rows: Sequence[Row], groups: Mapping[int, str]) -> Figure:
-    """Samples a second against batch size, a mark a trial and size."""
-    traces: list[Trace] = []
-    for name, (colour, _, symbol, _) in _LOOKS.items():
-        own = [r for r in rows if groups.get(r["trial"]) == name]
-        if own:
-            traces.append({
-                "type": "scatter", "mode": "markers", "name": name,
-                "x": _column(own, "batch_size"), "y": _column(own, "samples_per_second"),
-                "marker": {"color": colour, "symbol": symbol, "size": 10},
-                "text": [f"trial {r['trial']}" for r in own],
-                "hovertemplate": "%{text}: %{y:.4g} samples/s at %{x}<extra></extra>",
-            })  # fmt: skip
-    sizes = sorted({r["batch_size"] for r in rows})
-    ticks = {"tickvals": sizes} if len(sizes) <= 10 else {}
-    axis = {"title": "batch size", "type": "log", **ticks}
-    return figure(traces, axis, {"title": "samples a second", "rangemode": "tozero"})

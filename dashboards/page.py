@@ -115,7 +115,7 @@ def render(page: Page) -> str:
 <dl class="cards">
 {cards}
 </dl>
-<noscript><p class="note">Without scripts there are no plots; open the tables below them.</p></noscript>
+<noscript><p class="note">Without scripts there are only the tables.</p></noscript>
 {body}
 </main>
 <footer>{_text(page.foot)}</footer>
@@ -173,8 +173,10 @@ def _row(row: Row, columns: Mapping[str, str]) -> str:
     cells = []
     for name in columns:
         value = row.get(name)
-        kind = ' class="number"' if isinstance(value, int | float) or value is None else ""
-        cells.append(f"<td{kind}>{_text(brief(value))}</td>")
+        said = brief(value)
+        kind = "" if isinstance(value, str) else ' class="number"'
+        kind = ' class="long"' if len(said) > 40 else kind
+        cells.append(f"<td{kind}>{_text(said)}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 

@@ -39,14 +39,27 @@ class Scale:
         self.categories = sorted({str(v) for v in values}) if len(numbers) < len(values) else []
         low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
         self.log = not self.categories and low > 0 and high / low > 30
-        self._low, self._high = (math.log(low), math.log(high)) if self.log else (low, high)
+        self._low, self._high = (math.log10(low), math.log10(high)) if self.log else (low, high)
         self.ends = (brief(low), brief(high))
 
     def __call__(self, value: Any) -> float:
         if self.categories:
             return self.categories.index(str(value)) / max(len(self.categories) - 1, 1)
-        at = math.log(value) if self.log else float(value)
+        at = math.log10(value) if self.log else float(value)
         return (at - self._low) / (self._high - self._low) if self._high > self._low else 0.5
+
+    def axis(self) -> Figure:
+        """A plot's axis for these values, with a little room at both ends."""
+        if self.categories:
+            return {"type": "category"}
+        room = 0.08 * (self._high - self._low) or 0.5
+        ends = {"range": [number(self._low - room), number(self._high + room)]}
+        if not self.log:
+            return {"type": "linear", "nticks": 6, **ends}
+        first, last = math.floor(self._low), math.ceil(self._high)
+        steps = (1, 3) if last - first <= 3 else (1,)
+        marks = [number(step * 10.0**e) for e in range(first, last + 1) for step in steps]
+        return {"type": "log", "tickvals": marks, "ticktext": [f"{m:g}" for m in marks], **ends}
 
 
 def classes(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -90,7 +103,7 @@ def parallel(rows: Sequence[Row], names: Sequence[str]) -> Figure:
           "showgrid": False}  # fmt: skip
     made = figure(traces, across, up, height=460)
     made["layout"]["annotations"] = _ends(scales)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _wrapped(name: str) -> str:
@@ -127,7 +140,7 @@ def importance(rows: Sequence[Row]) -> Figure:
     }  # fmt: skip
     share = {"title": "share of the importance", "tickformat": ".0%", "rangemode": "tozero"}
     height = max(220, 120 + 30 * len(shown))
-    return figure([bars, chance], share, {"title": "", "type": "category"}, height=height)  # type: ignore[no-any-return]
+    return figure([bars, chance], share, {"title": "", "type": "category"}, height=height)
 
 
 def slices(rows: Sequence[Row], names: Sequence[str]) -> Figure:
@@ -154,10 +167,9 @@ def slices(rows: Sequence[Row], names: Sequence[str]) -> Figure:
                 "text": [f"trial {r['trial']}" for r in own],
                 "hovertemplate": "%{text}: %{y:.4g} s at %{x}<extra></extra>",
             })  # fmt: skip
-        scale = Scale([r[name] for r in rows if name in r])
-        kind = "category" if scale.categories else "log" if scale.log else "linear"
         title = {"text": escape(name), "standoff": 4}
-        layout[f"xaxis{axis}"] = {"title": title, "type": kind, "automargin": True}
+        scale = Scale([r[name] for r in rows if name in r])
+        layout[f"xaxis{axis}"] = {"title": title, **scale.axis()}
         seconds = {"text": "seconds" if place % columns == 0 else ""}
         layout[f"yaxis{axis}"] = {"title": seconds, "range": [0, 1.06 * number(highest)]}
     return {"data": traces, "layout": layout}

@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from autotune.result import StudyResult, shown
-from autotune.trial import Clock, Report, State, Target, Trial, leader, usual_hardware
+from autotune.trial import Report, State, Target, Trial, leader, usual_hardware
 
 Row = dict[str, Any]
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
 CONFIRM, BASELINE = "confirm", "baseline"
-PARTS = tuple(f.name for f in fields(Clock))
+
+
+def repeated(trial: Trial) -> int | None:
+    """The number of the trial that this one runs again, None for a trial of its own."""
+    of: int | None = getattr(trial, "repeats", None)
+    return of
 
 
 def searched(result: StudyResult) -> list[Trial]:
-    """The trials of the search, best first; all of them where a study has only repeats."""
-    ranked = result.ranked()
-    return [t for t in ranked if t.kind != CONFIRM] or ranked
+    """The trials that are no repeats of others, best first; a replay's are all its own."""
+    return [t for t in result.ranked() if repeated(t) is None]
 
 
 def repeats(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
-    """The confirmations of each trial that was repeated, by its number, in the order made."""
+    """The confirmations of each trial that was run again, by its number, in the order made."""
     found: dict[int, list[Trial]] = {}
     for trial in trials:
-        of = getattr(trial, "repeats", None)
+        of = repeated(trial)
         if trial.kind == CONFIRM and of is not None:
             found.setdefault(of, []).append(trial)
     return found
@@ -50,8 +50,10 @@ def group(trial: Trial, best: Trial | None) -> str:
     """What a trial is called in a legend."""
     if best is not None and trial.number == best.number:
         return "best"
-    if trial.kind in (BASELINE, CONFIRM):
+    if trial.kind == BASELINE:
         return trial.kind
+    if repeated(trial) is not None:
+        return "repeat"
     return {
         State.REACHED: "reached",
         State.CENSORED: "stopped",
@@ -149,7 +151,7 @@ def brief(value: Any) -> str:
     return str(value)
 
 
-def _train_seconds(report: Report) -> float:
+def train_seconds(report: Report) -> float:
     return report.clock.seconds("train") if report.clock.total else report.seconds
 
 
@@ -158,7 +160,7 @@ def _throughput(trial: Trial) -> float | None:
     if len(trial.reports) < 2:
         return None
     first, last = trial.reports[0], trial.reports[-1]
-    seconds = _train_seconds(last) - _train_seconds(first)
+    seconds = train_seconds(last) - train_seconds(first)
     return (last.step - first.step) / seconds if seconds > 0 else None
 
 
@@ -217,19 +219,19 @@ def progress(result: StudyResult) -> list[Row]:
     `spent_seconds` counts worker-group seconds of wall time, repeats included.
     """
     usual = usual_hardware(result.trials)
-    has_search = any(t.kind != CONFIRM for t in result.trials)
     ended = sorted((t for t in result.trials if t.ended), key=lambda t: (t.ended_at or 0, t.number))
     spent, best, rows = 0.0, None, []
     for trial in ended:
         spent += trial.spent_seconds
-        counts = trial.kind != CONFIRM or not has_search
+        own = repeated(trial) is None
         reached = trial.state is State.REACHED and trial.hardware == usual
-        if counts and reached and (best is None or trial.seconds < best):
+        if own and reached and (best is None or trial.seconds < best):
             best = trial.seconds
         rows.append(
             {
                 "trial": trial.number,
                 "kind": trial.kind,
+                "repeats": repeated(trial),
                 "spent_seconds": spent,
                 "cost_seconds": trial.spent_seconds,
                 "best_seconds": best,
@@ -244,13 +246,13 @@ def schedules(trials: Sequence[Trial], points: int) -> list[Row]:
     for trial in trials:
         for place in thinned(len(trial.reports), points):
             report = trial.reports[place]
-            values = {k: v for k in KNOBS if (v := _knob(trial, report, k)) is not None}
+            values = {k: v for k in KNOBS if (v := knob_at(trial, report, k)) is not None}
             at = {"trial": trial.number, "seconds": report.seconds, "samples": report.step}
             rows.append({**at, **values})
     return rows
 
 
-def _knob(trial: Trial, report: Report, name: str) -> float | None:
+def knob_at(trial: Trial, report: Report, name: str) -> float | None:
     """A knob's value at a report; one that is a schedule needs the progress that is reported."""
     if name in report.metrics:
         return float(report.metrics[name])
@@ -258,54 +260,3 @@ def _knob(trial: Trial, report: Report, name: str) -> float | None:
     if callable(value) and at is not None:
         return float(value(min(max(at, 0.0), 1.0)))
     return float(value) if isinstance(value, int | float) else None
-
-
-def clock_parts(trials: Sequence[Trial]) -> list[Row]:
-    """Where each trial's seconds went, by the parts of its clock."""
-    return [
-        {"trial": t.number, "kind": t.kind, **{p: getattr(t.clock, p) for p in PARTS}}
-        for t in trials
-        if t.attempts
-    ]
-
-
-def timeline(trials: Sequence[Trial]) -> list[Row]:
-    """Which worker lane had which trial when, in seconds since the study began.
-
-    A lane is the first that is free: the journal does not say which group of workers it was. A
-    trial that was broken off and started again is drawn as one piece that ends when it ended.
-    """
-    spans = []
-    for trial in trials:
-        if trial.attempts and trial.spent_seconds > 0:
-            end = trial.ended_at if trial.ended_at is not None else trial.placed_since
-            spans.append((end - trial.spent_seconds, end, trial))
-    free: list[float] = []
-    rows: list[Row] = []
-    for start, end, trial in sorted(spans, key=lambda span: (span[0], span[2].number)):
-        lane = next((i for i, until in enumerate(free) if until <= start + 1e-6), len(free))
-        free[lane : lane + 1] = [end]
-        at = {"start": start, "end": end, "lane": lane + 1}
-        rows.append({"trial": trial.number, "kind": trial.kind, "state": str(trial.state), **at})
-    return rows
-
-
-def throughput(trials: Sequence[Trial]) -> list[Row]:
-    """Samples a second at each batch size that a trial trained with (the median over reports)."""
-    rows: list[Row] = []
-    for trial in trials:
-        found: dict[float, list[float]] = {}
-        for size, rate in _rates(trial):
-            found.setdefault(size, []).append(rate)
-        for size, rates in sorted(found.items()):
-            rate = float(np.median(rates))
-            rows.append({"trial": trial.number, "batch_size": size, "samples_per_second": rate})
-    return rows
-
-
-def _rates(trial: Trial) -> Iterator[tuple[float, float]]:
-    for before, report in pairwise(trial.reports):
-        seconds = _train_seconds(report) - _train_seconds(before)
-        size = _knob(trial, report, "batch_size")
-        if seconds > 0 and size:
-            yield size, (report.step - before.step) / seconds

@@ -25,6 +25,7 @@ FLAGS = {
     "best": "--json",
     "export": "--to --trial --optuna",
     "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
+    "report": "--to",
     "ui": "",
     "doctor": "--json",
 }
@@ -91,6 +92,7 @@ MISTAKES = [
     (["resume", "nowhere"], "is not a study folder"),
     (["best", "nowhere"], "is not a study folder"),
     (["ui", "nowhere"], "is not a study folder"),
+    (["report", "nowhere"], "is not a study folder"),
 ]
 
 

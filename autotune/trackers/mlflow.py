@@ -198,8 +198,14 @@ def main(arguments: Sequence[str]) -> int:
 
     with _alone(folder):
         cursor = Cursor(folder / CURSOR, "default" if own else label(uri))
-        copier = Copier(folder, connect, cursor, _say)
+        copier = Copier(folder, connect, cursor, _say, _write_report)
         return 0 if follow(copier, gone, float(arguments[1]), explain) else GAVE_UP
+
+
+def _write_report(folder: Path, file: Path) -> None:
+    from dashboards.report import write_study
+
+    write_study(folder, file)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -20,6 +20,7 @@
     const made = dark ? exchange(figure) : figure;
     const ink = dark ? "#e9edf1" : "#14181d", grid = dark ? "#313a44" : "#e3e7ec";
     const layout = {...made.layout, font: {...made.layout.font, color: ink},
+      modebar: {bgcolor: "rgba(0,0,0,0)", color: dark ? "#77818d" : "#a3a9b3", activecolor: ink},
       hoverlabel: {bgcolor: dark ? "#1c2229" : "#ffffff", font: {color: ink}}};
     for (const key of Object.keys(layout)) {
       if (/^[xy]axis/.test(key)) {
@@ -34,7 +35,8 @@
     const [data, layout] = dressed(parsed[box.dataset.figure], box.clientWidth);
     return window.Plotly.react(box, data, layout, {responsive: true, displaylogo: false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
-      displayModeBar: box.clientWidth > 600 ? "hover" : false});
+      displayModeBar: box.clientWidth > 600 && window.matchMedia("(hover: hover)").matches
+        ? "hover" : false});
   }
 
   function dress() {
