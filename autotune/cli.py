@@ -93,43 +93,48 @@ def run_command(options: argparse.Namespace) -> int:
         "seed": options.seed,
         "start_from": options.start_from,
         "recipe": recipes.absolute(options.recipe),
+        "repeats": options.repeats,
     }
     return _study(experiment, out, options, settings)
 
 
 def resume_command(options: argparse.Namespace) -> int:
     from autotune import recipes, record, replay
-    from autotune.trackers.mirror import catch_up
 
     held = record.load(options.folder)
-    if not held.get("recipe"):
-        raise UserError(
-            f"{options.folder} was started from Python: call autotune.run again with out="
-            f"{str(options.folder)!r}"
-        )
+    _check_recipe(options.folder, held)
     if options.trials is not None and options.trials < held["trials"]:
         raise UserError(f"--trials is a total and must be at least {held['trials']}")
-    options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
-    options.ray_address = options.ray_address or held.get("ray_address")
-    _check_tracking(options.tracking_uri)
+    _as_held(options, held)
     exported = replay.source(held)
     if exported is not None:
         return _replay(
             replay.read(exported), options.folder, options.trials or held["trials"], options
         )
-    if _ended(options.folder, options.trials or held["trials"]):
-        if options.tracking_uri != "off":
-            catch_up(options.folder, options.tracking_uri, 60.0)
-        return _finish(_result(options.folder), options)
-    settings = {
-        "trials": options.trials or held["trials"],
-        "sampler": held["sampler"],
-        "pruner": held["pruner"],
-        "controller": held.get("controller"),
-        "seed": held["seed"],
-        "start_from": held.get("start_from"),
-        "recipe": held["recipe"],
-    }
+    settings = {**_settings(held), "trials": options.trials or held["trials"]}
+    if _ended(options.folder, settings):
+        return _shown(options)
+    return _study(recipes.load(held["recipe"]), options.folder, options, settings)
+
+
+def confirm_command(options: argparse.Namespace) -> int:
+    from autotune import recipes, record, replay
+
+    held, result = record.load(options.folder), _result(options.folder)
+    _check_recipe(options.folder, held)
+    if replay.source(held) is not None:
+        more = f"autotune resume {options.folder} --trials N"
+        raise UserError(f"{options.folder} is a replay, all of it repeats: for more, {more}")
+    if options.repeats < 1:
+        raise UserError(f"--repeats must be a whole number >= 1 but got {options.repeats}")
+    if result.best is None:
+        _say(_not_reached(result))
+        return UNREACHED
+    _as_held(options, held)
+    asked = {"repeats": options.repeats, "top": options.top, "search": False}
+    settings = {**_settings(held), **asked}
+    if _ended(options.folder, settings):
+        return _shown(options)
     return _study(recipes.load(held["recipe"]), options.folder, options, settings)
 
 
@@ -246,6 +251,36 @@ def doctor_command(options: argparse.Namespace) -> int:
 # --- what they share ------------------------------------------------------------------------------
 
 
+def _check_recipe(folder: Path, held: dict[str, Any]) -> None:
+    if not held.get("recipe"):
+        raise UserError(
+            f"{folder} was started from Python: call autotune.run again with out={str(folder)!r}"
+        )
+
+
+def _as_held(options: argparse.Namespace, held: dict[str, Any]) -> None:
+    """Take over what the study was begun with, where the command does not say."""
+    options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
+    options.ray_address = options.ray_address or held.get("ray_address")
+    _check_tracking(options.tracking_uri)
+
+
+def _settings(held: dict[str, Any]) -> dict[str, Any]:
+    """What `autotune.run` was told of the study; older records lack some of it."""
+    later = {"repeats": 0, "top": 3, "controller": None, "start_from": None}
+    names = ("trials", "sampler", "pruner", "seed", "recipe")
+    return {n: held[n] for n in names} | {n: held.get(n, other) for n, other in later.items()}
+
+
+def _shown(options: argparse.Namespace) -> int:
+    """Bring MLflow up to date and print the result of a study with nothing left to do."""
+    from autotune.trackers.mirror import catch_up
+
+    if options.tracking_uri != "off":
+        catch_up(options.folder, options.tracking_uri, 60.0)
+    return _finish(_result(options.folder), options)
+
+
 def _study(
     experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]
 ) -> int:
@@ -339,10 +374,17 @@ def _not_reached(result: Any) -> str:
     return f"no trial has reached {result.target.metric} {result.target.value:g}"
 
 
-def _ended(folder: Path, trials: int) -> bool:
-    """Whether all of the study's trials have ended, so that there is nothing to go on with."""
-    found = _result(folder).trials
-    return len(found) >= trials and all(t.ended and t.reason != "interrupted" for t in found)
+def _ended(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether nothing is left to search or, without a search, to confirm."""
+    from autotune.repeats import next_to_confirm
+
+    found, search = _result(folder), settings.get("search", True)
+    concerned = [t for t in found.trials if search or t.repeats is not None]
+    if any(not t.ended or t.reason == "interrupted" for t in concerned):
+        return False
+    repeats, top = settings["repeats"], settings["top"]
+    left = next_to_confirm(found.trials, found.target, repeats, top) is not None
+    return not left and (not search or len(found.searched) >= settings["trials"])
 
 
 @contextlib.contextmanager
@@ -425,6 +467,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
                               "arguments, pbt, pb2, module:function or file.py:function (none)"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
+            ("--repeats", {"metavar": "N", "type": _count, "default": 0,
+                           "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
             *_WHERE,
         ],
     ),
@@ -435,6 +479,18 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
     ),
     "status": (status_command, "how a study stands", [_FOLDER, _JSON]),
     "best": (best_command, "the fastest trial's configuration", [_FOLDER, _JSON]),
+    "confirm": (
+        confirm_command,
+        "run the fastest configurations and the baseline again on fresh seeds, each alone",
+        [
+            _FOLDER,
+            ("--repeats", {"metavar": "N", "type": _count, "default": 5,
+                           "help": "of each, in all (5)"}),
+            ("--top", {"metavar": "K", "type": _count, "default": 3,
+                       "help": "of the fastest configurations (3)"}),
+            *_WHERE,
+        ],
+    ),
     "export": (
         export_command,
         "write a trial as a folder that trains alone, or a study into an Optuna storage",

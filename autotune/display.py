@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -14,10 +14,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from autotune import proof
 from autotune.experiment import Experiment
+from autotune.repeats import confirming, searched, winner
 from autotune.result import StudyResult, row, shown
 from autotune.trackers.journal import encode
-from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, leader, usual_hardware
+from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, usual_hardware
 
 if TYPE_CHECKING:
     from autotune.loop import Watch
@@ -73,18 +75,20 @@ class _Progress:
         return Group(Text(self.headline()), table)
 
     def headline(self) -> str:
-        best = leader(self.trials)
-        ended = [t for t in self.trials if t.ended]
+        best = winner(self.trials, self.target)
+        own = searched(self.trials)
+        ended, confirmed = [t for t in own if t.ended], confirming(self.trials)
         elapsed = time.monotonic() - self.begin
-        left = elapsed / len(ended) * (self.total - len(ended)) if ended else None
+        left = elapsed / len(ended) * max(self.total - len(ended), 0) if ended else None
         parts = [
             f"{len(ended)}/{self.total} trials",
-            ", ".join(f"{n} {s.lower()}" for s, n in counts(self.trials).items() if n),
+            ", ".join(f"{n} {s.lower()}" for s, n in counts(own).items() if n),
+            f"{sum(t.ended for t in confirmed)} confirmations" if confirmed else "",
             f"best {best.seconds:.2f} s (trial {best.number})"
             if best
             else "target not reached yet",
             f"spent {sum(t.spent_seconds for t in self.trials):.0f} s",
-            f"about {left:.0f} s to go" if left is not None else "starting workers",
+            "starting workers" if left is None else f"about {left:.0f} s to go" if left else "",
         ]
         return " · ".join(p for p in parts if p)
 
@@ -126,7 +130,7 @@ def outcome(trial: Trial, target: Target) -> str:
     return "running"
 
 
-def counts(trials: tuple[Trial, ...]) -> dict[State, int]:
+def counts(trials: Sequence[Trial]) -> dict[State, int]:
     """How many trials are in each state."""
     return {state: sum(t.state is state for t in trials) for state in State}
 
@@ -134,10 +138,14 @@ def counts(trials: tuple[Trial, ...]) -> dict[State, int]:
 def configuration(trial: Trial) -> str:
     """What is searched, as the trial has it, on one line; all of it if it was given.
 
+    Of a repeat only what it repeats.
+
     >>> from autotune.schedules import Cosine
     >>> configuration(Trial(0, {"lr": Cosine(0.4, 0.0), "data": "digits"}, {"lr.peak": 0.4}))
     'lr=cosine 0.4 -> 0'
     """
+    if trial.repeats is not None:
+        return f"trial {trial.repeats} again, seed {trial.seed}"
     point = trial.point
     names = trial.config if point is None else {n.partition(".")[0] for n in point}
     values = {name: trial.config[name] for name in trial.config if name in names}
@@ -162,7 +170,7 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
     ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("configuration", overflow="fold")
-    usual = usual_hardware(result.trials)
+    usual = usual_hardware(result.searched)
     for rank, trial in enumerate(result.ranked(), 1):
         reached = trial.time_to_target
         ranked = reached is not None and trial.hardware == usual
@@ -178,6 +186,8 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
             style=_COLOURS[trial.state] if out.isatty() else "",
         )
     console.print(table)
+    if result.confirmed:
+        console.print(proof.table(result.confirmed))
     console.print(_conclusion(result), markup=False, highlight=False)
     uri = held.get("tracking_uri")
     if uri != "off":
@@ -190,10 +200,14 @@ def _conclusion(result: StudyResult) -> str:
     spent = f"{result.spent_seconds:.0f} s of worker groups spent"
     if best is None:
         return f"No trial reached the target; {spent}."
+    held = result.confirmation(best)
     text = f"Best: trial {best.number} in {best.seconds:.2f} s"
+    text += f" when it was tuned, {proof.line(proof.facts(held))}" if held is not None else ""
     if baseline is not None:
         text += f"; baseline: {outcome(baseline, result.target)}"
-    if result.speedup is not None:
+    if result.confirmed_speedup is not None:
+        text += f"; {result.confirmed_speedup:.2f}x faster (confirmed)"
+    elif result.speedup is not None:
         text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
     return f"{text}. {spent.capitalize()}."
 
@@ -209,7 +223,7 @@ def document(result: StudyResult, name: str) -> dict[str, Any]:
 
 def summary(result: StudyResult, name: str) -> dict[str, Any]:
     """How a study stands, as JSON types."""
-    by_state = {str(s): n for s, n in counts(result.trials).items()}
+    by_state = {str(s): n for s, n in counts(result.searched).items()}
     return {
         "study": name,
         "folder": str(result.folder),
@@ -219,7 +233,12 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "best": best(result) if result.best is not None else None,
         "baseline": _facts(result.baseline, result.target) if result.baseline else None,
         "speedup_vs_baseline": result.speedup,
+        "confirmed": [proof.facts(c) for c in result.confirmed],
+        "confirmed_speedup_vs_baseline": result.confirmed_speedup,
         "spent_seconds": result.spent_seconds,
+        "repeats_spent_seconds": sum(
+            t.spent_seconds for t in result.trials if t.repeats is not None
+        ),
     }
 
 
@@ -231,7 +250,9 @@ def best(result: StudyResult) -> dict[str, Any]:
     """
     if result.best is None:
         raise ValueError("no trial has reached the target")
-    return _facts(result.best, result.target)
+    held = result.confirmation(result.best)
+    told = proof.facts(held) if held is not None else None
+    return {**_facts(result.best, result.target), "confirmed": told}
 
 
 def _facts(trial: Trial, target: Target) -> dict[str, Any]:
@@ -244,8 +265,12 @@ def print_best(best: Mapping[str, Any], out: TextIO) -> None:
     """The best trial in a few lines."""
     forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
     print(
-        f"trial {best['trial']}{forked}: {best['time_to_target_seconds']:.2f} s to target", file=out
+        f"trial {best['trial']}{forked}: {best['time_to_target_seconds']:.2f} s to target"
+        f"{' when it was tuned' if best['confirmed'] else ''}",
+        file=out,
     )
+    if best["confirmed"]:
+        print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
     from autotune.trackers.journal import decode_config
 
     for name, value in decode_config(best["config"]).items():
@@ -264,7 +289,11 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
         seconds = f"{best['time_to_target_seconds']:.2f} s"
         print(f"  best: trial {best['trial']}{forked}, {seconds}", file=out)
-    if summary["speedup_vs_baseline"]:
+        if best["confirmed"]:
+            print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
+    if summary["confirmed_speedup_vs_baseline"]:
+        print(f"  baseline / best: {summary['confirmed_speedup_vs_baseline']:.2f}", file=out)
+    elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
     print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)
 
@@ -272,7 +301,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
 def _name(trial: Trial) -> str:
     if trial.origin is not None:
         return f"{trial.number} from trial {trial.origin.parent}"
-    return f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}"
+    of = f" of {trial.repeats}" if trial.repeats is not None else ""
+    return f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}{of}"
 
 
 def _from(parent: int, step: int) -> str:

@@ -23,9 +23,9 @@ import shutil
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +34,7 @@ from autotune.experiment import Experiment
 from autotune.lineage import copied, origin
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
+from autotune.repeats import CONFIRM, again, merged, next_to_confirm, searched
 from autotune.samplers import Sampler
 from autotune.trackers.journal import Closed, Journal, Opened, plain
 from autotune.trial import (
@@ -71,7 +72,9 @@ Watch = Callable[[Event, Mapping[int, Trial]], None]
 class Plan:
     """What a driver has to do: the experiment, how much of it, and who decides.
 
-    `seeds`, if given, are those of its trials, one for each, and make them confirmations.
+    `seeds`, if given, are those of its trials, one for each, and make them confirmations. When
+    the `trials` of the search are done, the `top` best configurations and the baseline are run
+    `repeats` times again. Without `search` that is all there is to do.
     """
 
     experiment: Experiment
@@ -81,6 +84,9 @@ class Plan:
     pruner: Pruner
     controller: Controller | None
     seeds: Sequence[int] = ()
+    repeats: int = 0
+    top: int = 3
+    search: bool = True
 
 
 def judge(
@@ -88,7 +94,7 @@ def judge(
 ) -> tuple[State, Stop] | None:
     """How the trial ends after its last report, or None if it goes on.
 
-    A baseline is measured to its end: only the target's limit censors it.
+    A baseline is measured to its end, and so is a repeat: only the target's limit censors it.
     """
     if not trial.reports:
         return None
@@ -100,16 +106,25 @@ def judge(
         return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
     if trial.seconds >= target.limit:
         return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
-    if trial.kind == "baseline":
+    if trial.kind == "baseline" or trial.repeats is not None:
         return None
     stop = _ruled("pruner", pruner, trial, others, target)
     return (State.CENSORED, stop) if stop is not None else None
 
 
-def trial_seed(seed: int, number: int) -> int:
+def trial_seed(seed: int, number: int | str) -> int:
     """The seed of a trial: a function of the study's seed and the trial's number, below 2**31."""
     digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
+
+
+def fresh_seed(seed: int, number: int, trials: Iterable[Trial]) -> int:
+    """The seed of a repeat: as `trial_seed`, but one that no trial has had yet."""
+    used, made, more = {t.seed for t in trials}, trial_seed(seed, number), 0
+    while made in used:
+        more += 1
+        made = trial_seed(seed, f"{number}/{more}")
+    return made
 
 
 class Suggester:
@@ -184,6 +199,7 @@ class Loop:
         self._deadline = pool.now() + plan.time_limit if plan.time_limit is not None else None
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
+        self.count = len(searched(list(self.trials.values())))  # repeats are on top of it
 
     def run(self) -> str:
         """Work until nothing is left to do; returns why it ended. Everything is written down."""
@@ -229,7 +245,7 @@ class Loop:
         ended = list(self.trials.values())
         if ended and all(t.state is State.FAILED for t in ended) and not why:
             raise StudyError(f"every trial failed; the last: {ended[-1].reason}")
-        complete = len(self.trials) >= self.plan.trials or self.suggester.exhausted
+        complete = self.count >= self.plan.trials or self.suggester.exhausted
         cut = any(t.reason in ("interrupted", "budget") for t in self.trials.values())
         return "done" if complete and not cut else why or "done"
 
@@ -238,6 +254,9 @@ class Loop:
         self.end_exploited()
         for trial in list(self.trials.values()):
             if trial.ended and trial.reason != "interrupted":
+                continue
+            if not self.plan.search and trial.repeats is None:  # left for a driver that searches
+                self.interrupted(trial)
                 continue
             verdict = judge(trial, self.others(trial), self.target, self.plan.pruner)
             if verdict is not None and not trial.ended:
@@ -256,34 +275,73 @@ class Loop:
 
     def wanting(self) -> bool:
         """Whether there is something left to start."""
-        more = len(self.trials) < self.plan.trials and not self.suggester.exhausted
-        return not self.leaving() and (more or self.waiting() is not None)
+        return not self.leaving() and (
+            self.searching or self.waiting() is not None or self.finalist() is not None
+        )
+
+    @property
+    def searching(self) -> bool:
+        """Whether there are trials left to suggest."""
+        more = self.count < self.plan.trials and not self.suggester.exhausted
+        return self.plan.search and more
 
     def waiting(self) -> Trial | None:
-        """The first trial that has no worker group, because its last one broke off."""
-        trials = self.trials.values()
-        return next((t for t in trials if not t.ended and not t.placed), None)
+        """The first trial that has no worker group, because its last one broke off.
+
+        Confirmations come last: they run alone.
+        """
+        waiting = (t for t in self.trials.values() if not t.ended and not t.placed)
+        return min(waiting, key=lambda t: (_alone(t), t.number), default=None)
+
+    def finalist(self) -> Trial | None:
+        """The trial to be confirmed next, once all others have ended."""
+        if self.searching or any(not t.ended for t in self.trials.values()):
+            return None
+        everyone = list(self.trials.values())
+        return next_to_confirm(everyone, self.target, self.plan.repeats, self.plan.top)
 
     def fill(self) -> None:
         """Start trials while the pool has room: broken-off ones first, then new ones."""
         while self.wanting() and self.pool.capacity() > 0:
-            trial = self.waiting() or self.create()
+            trial = self.next()
             if trial is None:
                 return
             if not trial.ended:
                 self.start(trial)
 
+    def next(self) -> Trial | None:
+        """What is to be started now; None if something else must come first."""
+        trial = self.waiting()
+        if trial is not None and not _alone(trial):
+            return trial
+        if self.searching:
+            return self.create()
+        if self.pool.busy():
+            return None
+        finalist = self.finalist()
+        return self.repeat(finalist, CONFIRM) if finalist is not None else trial
+
+    def repeat(self, trial: Trial, kind: str) -> Trial:
+        """A new trial that runs the configuration of `trial` again on a fresh seed."""
+        everyone = list(self.trials.values())
+        number, config = len(everyone), again(trial, everyone)
+        assert config is not None, "only what can be run again is chosen"
+        seed = fresh_seed(self.plan.seed, number, everyone)
+        event = Suggested(number, config, None, kind, seed, self.at(), repeats=trial.number)
+        self.record(event)
+        return self.trials[number]
+
     def create(self) -> Trial | None:
         """The next trial: the baseline, a given configuration, or a suggestion once it is ready."""
-        number, experiment = len(self.trials), self.plan.experiment
+        number, count, experiment = len(self.trials), self.count, self.plan.experiment
         given = experiment.given()
         kind = "baseline" if experiment.baseline is not None and number == 0 else "trial"
         params: Params | None
         fault = ""
-        if number < len(given):
-            config, params = experiment.space.complete(given[number])
+        if count < len(given):
+            config, params = experiment.space.complete(given[count])
         else:
-            params = self.suggester.take(number, tuple(self.trials.values()))
+            params = self.suggester.take(number, self.standing())
             if params is None:
                 return None
             try:
@@ -366,8 +424,8 @@ class Loop:
             )
         decision: Change | Fork | None = None
         if self.plan.controller is not None:
-            others = self.others(trial)
-            decision = _ruled("controller", self.plan.controller, trial, others, self.target)
+            others, seen = self.others(trial), self.as_its_own(trial)
+            decision = _ruled("controller", self.plan.controller, seen, others, self.target)
         if isinstance(decision, Fork):
             if self.fork(trial, decision):
                 return
@@ -377,13 +435,19 @@ class Loop:
         save = self.checkpoint_path(trial) if can_save and self.due(trial) else None
         self.pool.resume(trial.number, decision, save)
 
+    def as_its_own(self, trial: Trial) -> Trial:
+        """The trial as its controller sees it: what repeats a baseline is treated as one."""
+        again = self.trials.get(trial.repeats) if trial.repeats is not None else None
+        baseline = again is not None and again.kind == "baseline"
+        return replace(trial, kind="baseline") if baseline else trial
+
     def due(self, trial: Trial) -> bool:
         """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
         now, saved = trial.clock, trial.saved_clock
         since = now.seconds("train") - saved.seconds("train")
         if since >= self.plan.experiment.failure.checkpoint_interval:
             return True
-        if trial.kind != "trial" or len(self.trials) >= self.plan.trials:  # nothing to fork
+        if trial.kind != "trial" or self.count >= self.plan.trials:  # nothing to fork
             return False
         every, clock = self.forks_every, self.target.clock
         return now.seconds(clock) // every > saved.seconds(clock) // every
@@ -402,7 +466,8 @@ class Loop:
         """
         number = len(self.trials)
         first = len(self.plan.experiment.given())
-        if not first <= number < self.plan.trials or self.plan.seeds or self.suggester.pending:
+        room = first <= self.count < self.plan.trials and not self.plan.seeds
+        if not room or trial.repeats is not None or self.suggester.pending:
             return False
         parent = self.trials.get(fork.parent)
         if parent is None or parent.checkpoint is None:
@@ -480,6 +545,7 @@ class Loop:
         """Write the event to disk, then act on it: the order that makes resume a replay."""
         self.journal.write(event)
         self.trials[event.trial] = after(self.trials.get(event.trial), event)
+        self.count += isinstance(event, Suggested) and event.repeats is None
         if self.watch is not None:
             with contextlib.suppress(OSError):  # nobody looks any more: no reason to stop
                 self.watch(event, self.trials)
@@ -487,10 +553,16 @@ class Loop:
     def at(self) -> float:
         return round(self.pool.now() - self._begin, 6)
 
+    def standing(self) -> tuple[Trial, ...]:
+        """The trials as all that decides sees them: repeats are part of what they repeat."""
+        return merged(list(self.trials.values()), self.target)
+
     def others(self, trial: Trial) -> list[Trial]:
-        return [t for t in self.trials.values() if t.number != trial.number]
+        return [t for t in self.standing() if t.number != trial.number]
 
     def is_best(self, trial: Trial, state: State) -> bool:
+        if trial.repeats is not None:
+            return False
         best = incumbent(self.others(trial), like=trial.hardware)
         return state is State.REACHED and (best is None or trial.seconds < best.seconds)
 
@@ -502,9 +574,10 @@ class Loop:
 
     def sweep(self) -> None:
         """Remove the checkpoints of ended trials, but the best one's and those to be resumed."""
-        best = leader(list(self.trials.values()))
+        best = leader(self.standing())
         for trial in self.trials.values():
-            keep = not trial.ended or trial.reason == "interrupted" or trial is best
+            first = best is not None and trial.number == best.number
+            keep = not trial.ended or trial.reason == "interrupted" or first
             if trial.checkpoint is not None and not keep:
                 shutil.rmtree(Path(trial.checkpoint.path).parent, ignore_errors=True)
 
@@ -516,10 +589,18 @@ class Loop:
 
     def abandon(self) -> None:
         """Mark what runs as interrupted, to be taken up again from its last checkpoint."""
-        for trial in [t for t in self.trials.values() if not t.ended]:
-            stop = Stop("interrupted")
-            at = self.at()
-            self.record(Ended(trial.number, State.CENSORED, stop.reason, trial.seconds, at=at))
+        for trial in list(self.trials.values()):
+            self.interrupted(trial)
+
+    def interrupted(self, trial: Trial) -> None:
+        if not trial.ended:
+            end = Ended(trial.number, State.CENSORED, "interrupted", trial.seconds, at=self.at())
+            self.record(end)
+
+
+def _alone(trial: Trial) -> bool:
+    """Whether the trial is to have the hardware for itself."""
+    return trial.kind == CONFIRM and trial.repeats is not None
 
 
 @contextlib.contextmanager

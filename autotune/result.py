@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.errors import UserError
+from autotune.repeats import (
+    Confirmation,
+    confirmations,
+    confirmed_speedup,
+    merged,
+    searched,
+    unconfirmed,
+    winner,
+)
 from autotune.trackers import journal
 from autotune.trackers.journal import Closed, Opened
-from autotune.trial import State, Target, Trial, fold, leader, usual_hardware
+from autotune.trial import State, Target, Trial, fold, usual_hardware
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,11 +36,40 @@ class StudyResult:
     target: Target
     trials: tuple[Trial, ...]
     ended: str = "done"
+    _again: Callable[..., StudyResult] | None = field(default=None, repr=False, compare=False)
 
     @property
     def best(self) -> Trial | None:
-        """The fastest trial to the target, on the hardware that most of the trials ran on."""
-        return leader(self.trials)
+        """The best trial of the search, on the hardware that most of its trials ran on.
+
+        That is the fastest to the target; once configurations are confirmed, the one of these with
+        the least confirmed time. Its `seconds` are those of the search, when it was lucky.
+        """
+        return winner(self.trials, self.target)
+
+    @property
+    def confirmed(self) -> tuple[Confirmation, ...]:
+        """What has been run again on fresh seeds, the best first: the times that may be quoted."""
+        return confirmations(self.trials, self.target)
+
+    def confirmation(self, trial: Trial | None) -> Confirmation | None:
+        """What confirms the trial, or None if nothing does yet."""
+        number = trial.number if trial is not None else None
+        return next((c for c in self.confirmed if c.number == number), None)
+
+    def confirm(self, repeats: int = 5, top: int = 3) -> StudyResult:
+        """Run the `top` best configurations and the baseline again, on `repeats` fresh seeds each.
+
+        In turns, each alone on the hardware; what has been confirmed before counts.
+
+        Raises:
+            UserError: the result was read from a folder, and does not know its trainer.
+        """
+        if self._again is None:
+            raise UserError(
+                f"a result that was read does not know its trainer: autotune confirm {self.folder}"
+            )
+        return self._again(repeats=repeats, top=top)
 
     @property
     def baseline(self) -> Trial | None:
@@ -48,21 +87,36 @@ class StudyResult:
         return baseline.seconds / best.seconds if best.seconds > 0 else None
 
     @property
+    def confirmed_speedup(self) -> float | None:
+        """Baseline's confirmed mean time over the best configuration's; None until both are."""
+        return confirmed_speedup(self.trials, self.target)
+
+    @property
     def spent_seconds(self) -> float:
-        """Worker-group seconds that all trials have cost together."""
+        """Worker-group seconds that all trials have cost together, repeats included."""
         return sum(t.spent_seconds for t in self.trials)
 
+    @property
+    def searched(self) -> tuple[Trial, ...]:
+        """The trials of the search: all but those that repeat another one."""
+        return tuple(searched(self.trials))
+
     def ranked(self) -> list[Trial]:
-        """Trials on the usual hardware by time to target; the others by score; then the rest."""
-        usual = usual_hardware(self.trials)
-        scores = {t.number: self.target.score(t) for t in self.trials}
+        """Searched trials on the usual hardware by time to target; others by score; then the rest.
+
+        Where trials were repeated during the search, by the medians of their runs.
+        """
+        usual = usual_hardware(self.searched)
+        known = merged(unconfirmed(self.trials), self.target)
+        stands = {t.number: t for t in known}
+        scores = {t.number: self.target.score(t) for t in known}
 
         def order(trial: Trial) -> tuple[bool, bool, float, int]:
-            score = scores[trial.number]
-            ranked = trial.state is State.REACHED and trial.hardware == usual
+            score, now = scores[trial.number], stands[trial.number]
+            ranked = now.state is State.REACHED and now.hardware == usual
             return (not ranked, score is None, score or 0.0, trial.number)
 
-        return sorted(self.trials, key=order)
+        return sorted(self.searched, key=order)
 
     def to_frame(self) -> pd.DataFrame:
         """A table with one row a trial: state, reason, times, and the configuration as columns."""
@@ -86,6 +140,7 @@ def row(trial: Trial, target: Target) -> dict[str, Any]:
     return {
         "trial": trial.number,
         "kind": trial.kind,
+        "repeats": trial.repeats,
         "parent": trial.origin.parent if trial.origin is not None else None,
         "parent_step": trial.origin.checkpoint.step if trial.origin is not None else None,
         "state": str(trial.state),

@@ -9,6 +9,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,9 @@ def run(
     ray_address: str | None = None,
     seed: int = 0,
     seeds: Sequence[int] = (),
+    repeats: int = 0,
+    top: int = 3,
+    search: bool = True,
     resume: bool = True,
     start_from: str | Path | None = None,
     recipe: str | None = None,
@@ -71,6 +75,11 @@ def run(
         seed: of the sampler and, with the trial's number, of each trial.
         seeds: of the trials themselves, one for each, when all are repeats of one configuration
             (`kind` "confirm", as in a replay).
+        repeats: how often the best configurations and the baseline are run again on fresh seeds
+            when the search is over, in turns and each alone on the hardware; these trials are on
+            top of `trials`. See `StudyResult.confirmed`.
+        top: how many of the best configurations are.
+        search: False to search no more, and only to do what `repeats` asks for.
         resume: go on with the study that the folder holds; False refuses such a folder.
         start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
             there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
@@ -87,6 +96,7 @@ def run(
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     _check(experiment, trials, time_limit, seed)
+    _check_repeats(repeats, top, seeds)
     if seeds and len(seeds) < trials:
         raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
     turning = _controller(controller, experiment, seed)
@@ -97,16 +107,15 @@ def run(
         )
     start = _start(start_from, folder, sampler, turning)
     turning = _begun(turning, experiment, start)
-    plan = Plan(
-        experiment, trials, time_limit, seed, _pruner(pruner, turning), turning, tuple(seeds)
-    )
+    rules = _pruner(pruner, turning), turning
+    plan = Plan(experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search)
     asker = _asker(sampler, plan, start)
     told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
+    told |= {"repeats": repeats, "top": top} | warm_start.facts(start_from, start)
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
-    told |= warm_start.facts(start_from, start)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)
-    room = pool if pool is not None else _ray_pool(experiment, trials, ray_address)
+    room = pool if pool is not None else _ray_pool(experiment, trials if search else 1, ray_address)
     with contextlib.closing(room), Journal(folder) as journal:
         record.write(folder, facts)
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
@@ -116,9 +125,13 @@ def run(
                 reason = loop.run()
             finally:
                 warm_start.keep(folder, asker, tuple(loop.trials.values()))
-    if room.realtime:
-        _write_report(folder)
-    return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason)
+    _write_report(folder, room)
+    again = partial(
+        run, experiment, trials=trials, sampler=sampler, pruner=pruner, controller=controller,
+        out=folder, tracking_uri=tracking_uri, ray_address=ray_address, seed=seed,
+        start_from=start_from, recipe=recipe, watch=watch, pool=pool, search=False,
+    )  # fmt: skip
+    return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason, again)
 
 
 def auto_sampler(
@@ -144,6 +157,14 @@ def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: 
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number >= 0 but got {seed!r}")
     _check_configs(experiment)
+
+
+def _check_repeats(repeats: int, top: int, seeds: Sequence[int]) -> None:
+    for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
+    if seeds and repeats:
+        raise UserError("repeats confirm a search, but with seeds all trials are repeats already")
 
 
 def _check_configs(experiment: Experiment) -> None:
@@ -300,9 +321,11 @@ def _tracking(
     return Mirror(folder, uri)
 
 
-def _write_report(folder: Path) -> None:
+def _write_report(folder: Path, pool: Pool) -> None:
     """Write the report, unless the process that shows the study in MLflow has written it."""
     file = folder / REPORT
+    if not pool.realtime:
+        return
     if file.is_file() and file.stat().st_mtime_ns >= (folder / JOURNAL).stat().st_mtime_ns:
         return
     from dashboards.report import write_study

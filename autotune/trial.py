@@ -161,8 +161,11 @@ class Hardware:
 class Trial:
     """One configuration's run towards the target; a value, replaced by `after` at every event.
 
-    `kind` is "trial", "baseline" or "confirm". `placed` says that a worker group has it, and
-    `spent_seconds` for how long groups have had it in all, lost attempts included.
+    `kind` is "trial", "baseline", "race" or "confirm". `placed` says that a worker group has it,
+    and `spent_seconds` for how long groups have had it in all, lost attempts included.
+
+    With `repeats` it runs that trial's configuration again on a fresh seed (`autotune.repeats`): as
+    a "race" while the study searches, or alone and after it to "confirm" its time.
 
     `seconds` is the time to target of a REACHED trial and the time at which any other was last
     seen: for a CENSORED trial the time to target is known only to be greater. A trial with an
@@ -193,6 +196,7 @@ class Trial:
     error: str = ""
     hardware: Hardware = Hardware()
     origin: Origin | None = None
+    repeats: int | None = None
 
     @property
     def point(self) -> Params | None:
@@ -228,6 +232,7 @@ class Suggested:
     """A trial was created. `params` is the sampler's point, None for a configuration outside.
 
     With an `origin` it is a fork; that the trial which it replaces ends is part of this event.
+    `repeats` is the trial whose configuration it runs again, if it does.
     """
 
     trial: int
@@ -237,6 +242,7 @@ class Suggested:
     seed: int
     at: float = 0.0
     origin: Origin | None = None
+    repeats: int | None = None
 
 
 @dataclass(frozen=True)
@@ -373,6 +379,7 @@ def _created(event: Suggested) -> Trial:
         event.seed,
         waiting_since=event.at,
         origin=origin,
+        repeats=event.repeats,
     )
     if origin is None:
         return made

@@ -27,6 +27,7 @@ LEVELS = {
     "forecast": 3,
     "encoding": 4,
     "lineage": 2,
+    "repeats": 3,
     "recipes": 5,
     **dict.fromkeys(SIDE_ROOMS, 6),
     "result": 7,

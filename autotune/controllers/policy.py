@@ -131,7 +131,7 @@ class Linear:
         count = len(ended) - len(ended) % learner.every
         first = learner.every if learner.goes_on else count
         for end in range(first, count + 1, learner.every) if count else ():
-            key = tuple((t.number, t.ended_at) for t in ended[:end])
+            key = tuple((t.number, t.ended_at, t.seconds) for t in ended[:end])
             place = ("fit", end if learner.goes_on else 0)
             if self._memo.get(place, ((),))[0] != key:
                 episodes = self._episodes(ended[max(0, end - learner.window) : end], target)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 
+from autotune.repeats import CONFIRM, confirmations, confirmed_speedup, searched, winner
 from autotune.trackers.journal import Closed, Entry, Opened, from_line
 from autotune.trackers.view import (
     INTERRUPTED,
@@ -25,7 +26,7 @@ from autotune.trackers.view import (
     tags,
     text,
 )
-from autotune.trial import Ended, Reported, State, Suggested, Trial, after, leader
+from autotune.trial import Ended, Reported, State, Suggested, Trial, after
 
 _STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
 _ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
@@ -127,9 +128,9 @@ class Story:
     def _progress(self, now: int) -> list[Point]:
         """How the study stands; the step is the line of the journal."""
         trials = self.trials.values()
+        own = searched(list(trials))
         values = {
-            f"trials_{state.lower()}": float(sum(t.state is state for t in trials))
-            for state in State
+            f"trials_{state.lower()}": float(sum(t.state is state for t in own)) for state in State
         }
         values["spent_seconds"] = math.fsum(t.spent_seconds for t in trials)
         best = self.best()
@@ -138,7 +139,25 @@ class Story:
             baseline = self._baseline()
             if baseline is not None and comparable(best, baseline):
                 values["speedup_vs_baseline"] = baseline.seconds / best.seconds
+        values |= self._confirmed()
         return [Point(key, value, self.lines, now) for key, value in values.items()]
+
+    def _confirmed(self) -> dict[str, float]:
+        """What the confirmations say of the best one, once there are some."""
+        everyone, target, best = list(self.trials.values()), self.facts.target, self.best()
+        found = {c.number: c for c in confirmations(everyone, target)}
+        if best is None or best.number not in found:
+            return {}
+        one, speedup = found[best.number], confirmed_speedup(everyone, target)
+        values = {
+            "confirmed_mean_seconds": one.mean_seconds,
+            "confirmed_runs": float(len(one.runs)),
+            "confirmed_reached": float(one.reached),
+            "confirmed_tuning_seconds": one.tuning_seconds,
+            "confirmed_median_seconds": one.median_seconds,
+            "confirmed_speedup_vs_baseline": speedup,
+        }
+        return {key: value for key, value in values.items() if value is not None}
 
     def _baseline(self) -> Trial | None:
         reached = [
@@ -147,8 +166,9 @@ class Story:
         return min(reached, key=lambda t: t.number, default=None)
 
     def best(self) -> Trial | None:
-        """The fastest trial of the search."""
-        return leader([t for t in self.trials.values() if t.kind != "confirm"])
+        """The best trial of the search; a replay has none."""
+        trials = [t for t in self.trials.values() if t.kind != CONFIRM or t.repeats is not None]
+        return winner(trials, self.facts.target)
 
     def shown(self, number: int, over: bool) -> Shown:
         """The run of a trial, or of the STUDY; `over` when no driver is running it."""
@@ -181,7 +201,8 @@ class Story:
             return document({"trial": None})
         known = {"trial": best.number, "time_to_target_seconds": best.seconds}
         told = ("kind", "seed", "config", "params", "hardware")
-        return document({**known, **{k: getattr(best, k) for k in told}})
+        rest = {k: getattr(best, k) for k in told}
+        return document({**known, **rest, **self._confirmed()})
 
 
 def _read(line: bytes) -> tuple[Entry, int]:

@@ -100,8 +100,8 @@ def outcome(trial: Trial, target: Target) -> dict[str, float]:
 
 
 def comparable(trial: Trial, baseline: Trial) -> bool:
-    """Whether the trial reached the target on hardware equal to the baseline's."""
-    reached = trial.state is State.REACHED and trial.seconds > 0
+    """Whether a searched trial reached the target on hardware equal to the baseline's."""
+    reached = trial.state is State.REACHED and trial.seconds > 0 and trial.repeats is None
     return reached and trial.hardware == baseline.hardware
 
 
@@ -114,12 +114,14 @@ def status(trial: Trial) -> str:
 
 def tags(trial: Trial) -> dict[str, str]:
     """The tags of the trial's run."""
-    forked = {}
+    more = {}
     if trial.origin is not None:
-        forked["autotune.parent"] = str(trial.origin.parent)
-        forked["autotune.parent_step"] = str(trial.origin.checkpoint.step)
+        more["autotune.parent"] = str(trial.origin.parent)
+        more["autotune.parent_step"] = str(trial.origin.checkpoint.step)
+    if trial.repeats is not None:
+        more["autotune.repeats"] = str(trial.repeats)
     return {
-        **forked,
+        **more,
         "autotune.kind": trial.kind,
         "autotune.trial": str(trial.number),
         "autotune.state": str(trial.state),

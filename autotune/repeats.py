@@ -1,0 +1,218 @@
+"""Configurations that are run again on fresh seeds, because the winners of a search are lucky.
+
+The fastest of many trials is one on which the seed was kind; run again, it is slower. Two kinds of
+trials say by how much. A **race** runs while the study searches, beside other trials, and helps to
+tell who leads. A **confirmation** runs when the search is over, alone on the hardware, and has a
+part in no choice of who is confirmed: only its time may be quoted. Everything here is a function of
+the trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median_high
+
+from autotune.lineage import as_one, descent
+from autotune.trial import (
+    CUT,
+    Config,
+    State,
+    Target,
+    Trial,
+    leader,
+    usual_hardware,
+)
+
+CONFIRM, RACE = "confirm", "race"
+
+
+def searched(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that are no repeats: those that a study's number of trials counts."""
+    return [t for t in trials if t.repeats is None]
+
+
+def confirming(trials: Sequence[Trial]) -> list[Trial]:
+    """The confirmations of searched trials; the trials of a replay are none."""
+    return [t for t in trials if t.kind == CONFIRM and t.repeats is not None]
+
+
+def unconfirmed(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of the search, races included."""
+    return [t for t in trials if t.kind != CONFIRM or t.repeats is None]
+
+
+def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
+    """The searched trials, each standing as the median of its runs does.
+
+    Of an even number it is the mean of the two in the middle, or the one of them that missed the
+    target. Repeats that still run, or were cut off, do not count yet. Trials without repeats are
+    the same objects as before.
+    """
+    runs: dict[int, list[Trial]] = {}
+    for trial in trials:
+        if trial.repeats is not None and trial.ended and trial.reason not in CUT:
+            runs.setdefault(trial.repeats, []).append(trial)
+    if not runs:
+        return tuple(searched(trials))
+    return tuple(_middle([t, *runs[t.number]]) if t.number in runs else t for t in searched(trials))
+
+
+def _middle(runs: Sequence[Trial]) -> Trial:
+    """The first of the runs, with the time of their median."""
+    own = runs[0]
+    order = sorted(runs, key=lambda t: (t.state is not State.REACHED, t.seconds, t.number))
+    high, low = order[len(order) // 2], order[(len(order) - 1) // 2]
+    if high.state is not State.REACHED:
+        return replace(own, state=high.state, reason=high.reason, seconds=high.seconds)
+    seconds = (low.seconds + high.seconds) / 2
+    return replace(own, state=high.state, reason=high.reason, seconds=seconds)
+
+
+def winner(trials: Sequence[Trial], target: Target) -> Trial | None:
+    """The best trial of a study: by confirmed time, if anything is confirmed, else by its standing.
+
+    Without repeats that is the fastest on the hardware that most trials ran on.
+    """
+    by_number = {t.number: t for t in trials}
+    proven = (c.number for c in confirmations(trials, target))
+    found = next((n for n in proven if by_number[n].state is State.REACHED), None)
+    if found is None:
+        best = leader(merged(unconfirmed(trials), target))
+        found = best.number if best is not None else None
+    return by_number[found] if found is not None else None
+
+
+# --- who is confirmed -----------------------------------------------------------------------------
+
+
+def finalists(trials: Sequence[Trial], target: Target, top: int) -> list[Trial]:
+    """What is to be confirmed: the `top` fastest configurations, and the baseline.
+
+    They are chosen without their confirmations. A fork that cannot be trained from scratch in one
+    go is passed over.
+    """
+    known = merged(unconfirmed(trials), target)
+    usual, found = usual_hardware(known), list[Trial]()
+    reached = [t for t in known if t.state is State.REACHED and t.hardware == usual]
+    for trial in sorted(reached, key=lambda t: (t.seconds, t.number)):
+        alike = any(t.config == trial.config for t in found)
+        if len(found) < top and not alike and again(trial, trials) is not None:
+            found.append(trial)
+    numbers = {t.number for t in found}
+    baseline = [t for t in known if t.kind == "baseline" and t.number not in numbers]
+    return [*found, *(t for t in baseline if found and t.state in (State.REACHED, State.CENSORED))]
+
+
+def again(trial: Trial, trials: Sequence[Trial]) -> Config | None:
+    """The configuration that trains the trial again from scratch.
+
+    A fork's is its whole line of descent; None if that is no one configuration.
+    """
+    if trial.origin is None:
+        return trial.config
+    try:
+        return as_one(descent(trial, trials))
+    except ValueError:
+        return None
+
+
+def next_to_confirm(
+    trials: Sequence[Trial], target: Target, repeats: int, top: int
+) -> Trial | None:
+    """Whose turn it is, or None once every finalist has its confirmations.
+
+    Round by round everyone runs once, and each round begins with another one. Runs that the time
+    limit cut off say nothing and are made up for.
+    """
+    if not repeats:
+        return None
+    final = finalists(trials, target, top)
+    runs = [t.repeats for t in confirming(trials) if t.reason != "budget"]
+    counts = {t.number: runs.count(t.number) for t in final}
+    done = min(counts.values(), default=repeats)
+    if done >= repeats:
+        return None
+    first = done % len(final)
+    turns = [*final[first:], *final[:first]]
+    return next(t for t in turns if counts[t.number] == done)
+
+
+# --- what came of it ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What the runs of one configuration on fresh seeds say; all times in seconds.
+
+    Args:
+        number: the trial that they repeat.
+        tuning_seconds: its time to target in the search, None if it missed the target.
+        runs: the confirmations that have ended, in the order of their rounds.
+        limit: the target's.
+    """
+
+    number: int
+    tuning_seconds: float | None
+    runs: tuple[Trial, ...] = field(repr=False)
+    limit: float
+
+    @property
+    def reached(self) -> int:
+        """How many of the runs reached the target."""
+        return sum(t.state is State.REACHED for t in self.runs)
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Each run's time to target; the limit for one that missed it."""
+        return tuple(t.seconds if t.state is State.REACHED else self.limit for t in self.runs)
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean time to target, restricted: a run that missed it counts as the limit."""
+        return fmean(self.times)
+
+    @property
+    def median_seconds(self) -> float | None:
+        """The median time to target; None if too few runs reached it to say."""
+        high = median_high(self.times)
+        if high >= self.limit:
+            return None
+        order = sorted(self.times)
+        return (order[(len(order) - 1) // 2] + high) / 2
+
+
+def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation, ...]:
+    """What is confirmed, the best first: by the mean time over the rounds that all of them have.
+
+    Only runs on the hardware that most confirmations ran on are compared.
+    """
+    ended = [t for t in confirming(trials) if t.ended and t.reason not in CUT]
+    usual = usual_hardware(ended)
+    runs: dict[int, list[Trial]] = {}
+    for trial in sorted(ended, key=lambda t: t.number):
+        if trial.hardware == usual and trial.repeats is not None:
+            runs.setdefault(trial.repeats, []).append(trial)
+    own = {t.number: t.time_to_target for t in trials}
+    found = [Confirmation(n, own[n], tuple(r), target.limit) for n, r in runs.items()]
+    rounds = min((len(c.runs) for c in found), default=0)
+
+    def order(one: Confirmation) -> tuple[float, float, int]:
+        tuned = one.tuning_seconds if one.tuning_seconds is not None else target.limit
+        return fmean(one.times[:rounds]), tuned, one.number
+
+    return tuple(sorted(found, key=order))
+
+
+def confirmed_speedup(trials: Sequence[Trial], target: Target) -> float | None:
+    """The baseline's confirmed mean time over the best one's; None unless both are confirmed.
+
+    It is too small where runs of the baseline missed the target, as they count as the limit.
+    """
+    found = {c.number: c for c in confirmations(trials, target)}
+    best = winner(trials, target)
+    baseline = next((t for t in trials if t.kind == "baseline"), None)
+    if best is None or baseline is None or not {best.number, baseline.number} <= found.keys():
+        return None
+    won, base = found[best.number], found[baseline.number]
+    return base.mean_seconds / won.mean_seconds if won.reached else None
