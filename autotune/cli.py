@@ -220,6 +220,13 @@ def replay_command(options: argparse.Namespace) -> int:
     return _replay(exported, options.out or default, options.repeats, options)
 
 
+def compare_command(options: argparse.Namespace) -> int:
+    from autotune.comparison import command
+
+    command.run(options)
+    return DONE
+
+
 def report_command(options: argparse.Namespace) -> int:
     from autotune.trackers.journal import REPORT
     from dashboards.report import write_study
@@ -510,6 +517,24 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("--out", {"metavar": "DIR", "type": Path,
                        "help": "the study folder (studies/NAME-replay)"}),
             *_WHERE,
+        ],
+    ),
+    "compare": (
+        compare_command,
+        "compare times to the target: studies, trials, replays, published and MLflow runs",
+        [
+            ("sources", {"metavar": "SOURCE", "nargs": "+",
+                         "help": "DIR, DIR#TRIAL, FILE.tsv or mlflow:EXPERIMENT/RUN"}),
+            ("--baseline", {"metavar": "SOURCE", "help": "a source, or trial:N of the first study "
+                            "(the first source's own baseline)"}),
+            ("--allow", {"metavar": "TERM", "action": "append", "default": [], "help": "compare "
+                         "although it differs: hardware, workers, sharing, clock or target"}),
+            ("--target", {"metavar": "METRIC=VALUE", "help": "of published runs, and MLflow runs "
+                          "of others (top5=93)"}),
+            ("--report", {"metavar": "FILE.html", "type": Path, "help": "write the report"}),
+            ("--csv", {"metavar": "FILE", "type": Path, "help": "write the table"}),
+            ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (MLFLOW_TRACKING_URI)"}),
+            _JSON,
         ],
     ),
     "report": (

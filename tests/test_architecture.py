@@ -32,7 +32,7 @@ LEVELS = {
     **dict.fromkeys(SIDE_ROOMS, 6),
     "result": 7,
     "record": 7,
-    "compare": 7,
+    "comparison": 7,
     "loop": 8,
     "warm_start": 8,
     "study": 9,
