@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dashboards.report import write_study
+    from dashboards.report import write_comparison, write_study
 
-__all__ = ["write_study"]
+__all__ = ["write_comparison", "write_study"]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,7 @@ LOOKS: Mapping[str, tuple[str, str, str, float]] = {  # colour, dash, symbol, li
     "baseline": (RED, "dash", "diamond", 3.0),
     "best": (GREEN, "solid", "star", 3.5),
 }
-_SERIES = ((GREEN, "solid"), (RED, "dash"), (BLUE, "dot"), (ORANGE, "dashdot"), (PINK, "longdash"),
+SERIES = ((GREEN, "solid"), (RED, "dash"), (BLUE, "dot"), (ORANGE, "dashdot"), (PINK, "longdash"),
            (SKY, "longdashdot"))  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def survival(named: Mapping[str, Sequence[Row]]) -> Figure:
 
 def _looks() -> Iterable[tuple[str, str]]:
     while True:
-        yield from _SERIES
+        yield from SERIES
 
 
 def progress(rows: Sequence[Row], baseline: float | None) -> Figure:

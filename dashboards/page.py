@@ -8,6 +8,7 @@ own two scripts, known by their hashes, may run: whatever a trial is called is t
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -74,7 +75,8 @@ def write(page: Page, path: Path) -> None:
         part.write_text(render(page), encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 

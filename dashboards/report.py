@@ -5,15 +5,21 @@ Run as `python -m dashboards.report DIR FILE.html`, or by `autotune report DIR`.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autotune import record
+from autotune.comparison.sources import gather
+from autotune.comparison.table import compare
+from autotune.comparison.words import CONFIRMED, Comparison
+from autotune.errors import UserError
 from autotune.result import StudyResult, read
 from autotune.trial import State
 from dashboards import tables
+from dashboards.compared import comparison_page
 from dashboards.page import Page, write
 from dashboards.sections import sections
 
@@ -31,7 +37,30 @@ def write_study(study: str | Path | StudyResult, path: str | Path) -> None:
         UserError: the folder holds no study, the file cannot be written, or plotly is missing.
     """
     result = study if isinstance(study, StudyResult) else _read(Path(study))
-    write(study_page(result, _facts(result.folder)), Path(path))
+    page = study_page(result, _facts(result.folder), confirmed(result.folder))
+    write(page, Path(path))
+
+
+def write_comparison(comparison: Comparison, path: str | Path) -> None:
+    """Write the report of a comparison to the file `path`, whole or not at all.
+
+    Raises:
+        UserError: the file cannot be written, or plotly is missing.
+    """
+    write(comparison_page(comparison), Path(path))
+
+
+def confirmed(folder: Path) -> Comparison | None:
+    """The confirmed times of a study against its baseline's; None where there are none yet."""
+    try:
+        candidates, name = gather([str(folder)])
+        (baseline,) = (c for c in candidates if c.name == name)
+        sure = [c for c in candidates if c.kind == CONFIRMED]
+        if not baseline.baseline or baseline not in sure or len(sure) < 2:
+            return None
+        return compare(sure, name)
+    except UserError:  # not all on the same terms, say: nothing is quoted then
+        return None
 
 
 def _read(folder: Path) -> StudyResult:
@@ -42,15 +71,17 @@ def _facts(folder: Path) -> Mapping[str, Any]:
     return record.load(folder) if (folder / _RECORD).is_file() else {"name": folder.name}
 
 
-def study_page(result: StudyResult, facts: Mapping[str, Any]) -> Page:
-    """All sections of a study's report; `facts` is its `experiment.json`."""
+def study_page(
+    result: StudyResult, facts: Mapping[str, Any], comparison: Comparison | None = None
+) -> Page:
+    """All of a study's report; `facts` is its `experiment.json`."""
     target = result.target
     aim = "at least" if target.mode == "max" else "at most"
     line = f"Time to {target.metric} of {aim} {target.value:g}, in seconds on the {target.clock} "
     line += f"clock; limit {target.limit:g} s. {_standing(result)}"
-    return Page(
-        str(facts.get("name", "study")), line, _cards(result), sections(result), _foot(facts)
-    )
+    cards = _cards(result, tables.leaderboard(result, comparison))
+    name = str(facts.get("name", "study"))
+    return Page(name, line, cards, sections(result, comparison), _foot(facts))
 
 
 def _standing(result: StudyResult) -> str:
@@ -67,31 +98,34 @@ def _foot(facts: Mapping[str, Any]) -> str:
     return " · ".join([*told, *([f"commit {commit[:10]}"] if commit else [])])
 
 
-def _cards(result: StudyResult) -> list[tuple[str, str, str]]:
-    rows = tables.leaderboard(result)
-    best = next((r for r in rows if r["rank"]), None)
+def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, str, str]]:
+    """What is quoted of a study, in large type: label, value, and what to know of it."""
+    again = math.fsum(t.spent_seconds for t in result.trials if t.repeats is not None)
+    of_it = f"{again:.4g} s of it for repeats" if again else "worker-group seconds of wall time"
+    spent = ("spent", _span(result.spent_seconds), of_it)
+    number = result.best.number if result.best is not None else None
+    row = next((r for r in rows if r["trial"] == number), None)
+    if row is None:
+        return [("best time", "not reached", "no trial has reached the target"), spent]
     cards = []
-    if best is None:
-        cards.append(("best time", "not reached", "no trial has reached the target"))
-    else:
-        cards.append(("best time, one run", _seconds(best["tuning_seconds"]),
-                      f"trial {best['trial']}"))  # fmt: skip
-    confirmed = [r for r in rows if r["confirmed_seconds"] is not None and r["kind"] == "trial"]
-    if confirmed:
-        row = min(confirmed, key=lambda r: r["confirmed_seconds"])
+    if row["confirmed_seconds"] is not None:
         low, high = row["confirmed_low"], row["confirmed_high"]
         spread = f"{low:.4g} to {high:.4g} s" if high else f"from {low:.4g} s"
-        cards.append(("best confirmed time", _seconds(row["confirmed_seconds"]),
-                      f"trial {row['trial']}: median of {row['repeats']}, {spread}"))  # fmt: skip
-    chosen = min(confirmed, key=lambda r: r["confirmed_seconds"]) if confirmed else best
-    if chosen and chosen["speedup"]:
-        both = confirmed and any(r["kind"] == "baseline" and r["repeats"] for r in rows)
-        kind = "confirmed medians" if both else "one run each, not confirmed"
-        cards.append(("faster than the baseline", f"{chosen['speedup']:.3g} times", kind))
-    again = sum(t.spent_seconds for t in result.trials if tables.repeated(t) is not None)
-    spent = f"{again:.4g} s of it for repeats" if again else "worker-group seconds of wall time"
-    cards.append(("spent", _span(result.spent_seconds), spent))
-    return cards
+        told = f"trial {number}: median of {row['repeats']} repeats, {spread}"
+        cards.append(("confirmed time", _seconds(row["confirmed_seconds"]), told))
+    if row["tuning_seconds"] is not None:
+        told = f"trial {number}, one run"
+        cards.append(("time while tuning", _seconds(row["tuning_seconds"]), told))
+    if row["speedup"]:
+        told = "one run each, not confirmed"
+        if row["speedup_low"] is not None:
+            high = row["speedup_high"]
+            to = f"to {high:.3g}" if high is not None else "up"
+            told = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
+        elif row["probability_faster"] is not None:
+            told = "confirmed"
+        cards.append(("faster than the baseline", f"{row['speedup']:.3g} times", told))
+    return [*cards, spent]
 
 
 def _seconds(value: float) -> str:

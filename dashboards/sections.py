@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from autotune.comparison.words import Comparison
 from autotune.result import StudyResult
 from autotune.trial import State, Trial
 from dashboards import figures, searched, tables, work
@@ -13,16 +14,19 @@ from dashboards.page import Section
 
 _CURVES, _POINTS, _BARS, _LINES, _SPANS, _LEADERS = 150, 150, 40, 300, 1500, 20
 _SCHEDULES = 5
+_OF_REPEATS = ("confirmed_seconds", "confirmed_low", "confirmed_high", "repeats", "speedup_low",
+               "speedup_high", "probability_faster")  # fmt: skip
 
 
-def sections(result: StudyResult) -> list[Section]:
+def sections(result: StudyResult, comparison: Comparison | None = None) -> list[Section]:
     """All sections, in the order of the questions that a reader has."""
     trials = tables.searched(result)
-    return [make(result, trials) for make in SECTIONS]
+    first = _leaderboard(result, tables.leaderboard(result, comparison))
+    return [first, *(make(result, trials) for make in SECTIONS)]
 
 
 def _groups(result: StudyResult) -> dict[int, str]:
-    best = tables.best_of(result)
+    best = result.best
     return {t.number: tables.group(t, best) for t in result.trials}
 
 
@@ -43,7 +47,7 @@ def _left_out(shown: int, of: int, what: str) -> str:
 
 
 def _accuracy(result: StudyResult, trials: Sequence[Trial]) -> Section:
-    repeated = [t for t in result.trials if tables.repeated(t) is not None]
+    repeated = [t for t in result.trials if t.repeats is not None]
     everyone = [t for t in [*trials, *repeated] if t.reports]
     chosen = _few(everyone, _CURVES // 2, _CURVES)
     rows = tables.curves(chosen, result.target, _POINTS)
@@ -73,21 +77,19 @@ def _note(trial: Trial) -> str:
     return "<br>".join(figures.escape(line[:90]) for line in lines)
 
 
-def _leaderboard(result: StudyResult, trials: Sequence[Trial]) -> Section:
-    rows = tables.leaderboard(result)
+def _leaderboard(result: StudyResult, rows: Sequence[tables.Row]) -> Section:
     if not rows:
         return Section("leaderboard", "Leaderboard", "", missing="No trial has been made yet.")
     confirmed = any(r["repeats"] for r in rows)
     columns = {"rank": "rank", "trial": "trial", "kind": "kind", "tuning_seconds": "tuning (s)",
                "confirmed_seconds": "confirmed (s)", "confirmed_low": "fastest repeat",
                "confirmed_high": "slowest repeat", "repeats": "repeats",
-               "speedup": "baseline / trial", "stopped_at_seconds": "longer than (s)",
+               "speedup": "baseline / trial", "speedup_low": "95% from", "speedup_high": "to",
+               "probability_faster": "P(faster)", "stopped_at_seconds": "longer than (s)",
                "state": "state", "reason": "reason", "best_metric": f"best {result.target.metric}",
                "samples_to_target": "samples to target", "samples_per_second": "samples/s",
                "spent_seconds": "spent (s)", "configuration": "configuration"}  # fmt: skip
-    if not confirmed:
-        for name in ("confirmed_seconds", "confirmed_low", "confirmed_high", "repeats"):
-            del columns[name]
+    columns = {k: h for k, h in columns.items() if confirmed or k not in _OF_REPEATS}
     shown = [r for r in rows if r["rank"] or r["repeats"]][:_LEADERS]
     text = (
         "Time to target while tuning (one run, chosen for being fast, so it looks better than it "
@@ -105,10 +107,9 @@ def _distribution(result: StudyResult, trials: Sequence[Trial]) -> Section:
     own = [t for t in trials if t.kind == tables.CONFIRM]  # of a replay
     named = {"search": tables.survival(search), "repeats": tables.survival(own)}
     numbers = {t.number: t for t in trials}
-    again = tables.repeats(result.trials)
-    for number, repeated in list(again.items())[:5]:
-        kind = numbers[number].kind if number in numbers else "trial"
-        named[f"repeats of {kind} {number}"] = tables.survival(repeated)
+    for one in result.confirmed[:5]:
+        kind = "baseline" if numbers[one.number].kind == tables.BASELINE else f"trial {one.number}"
+        named[f"repeats of {kind}"] = tables.survival(one.runs)
     named = {k: v for k, v in named.items() if v}
     if not named:
         return Section("distribution", "Time to target: distribution", "",
@@ -257,7 +258,6 @@ def _throughput(result: StudyResult, trials: Sequence[Trial]) -> Section:
 
 
 SECTIONS: Sequence[Callable[[StudyResult, Sequence[Trial]], Section]] = (
-    _leaderboard,
     _accuracy,
     _distribution,
     _progress,

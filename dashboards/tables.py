@@ -8,42 +8,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import Any
 
+from autotune.comparison.words import CONFIRMED, Comparison
+from autotune.comparison.words import Row as Compared
+from autotune.repeats import Confirmation
 from autotune.result import StudyResult, shown
-from autotune.trial import Report, State, Target, Trial, leader, usual_hardware
+from autotune.trial import Report, State, Target, Trial, usual_hardware
 
 Row = dict[str, Any]
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
 CONFIRM, BASELINE = "confirm", "baseline"
 
 
-def repeated(trial: Trial) -> int | None:
-    """The number of the trial that this one runs again, None for a trial of its own."""
-    of: int | None = getattr(trial, "repeats", None)
-    return of
-
-
 def searched(result: StudyResult) -> list[Trial]:
     """The trials that are no repeats of others, best first; a replay's are all its own."""
-    return [t for t in result.ranked() if repeated(t) is None]
-
-
-def repeats(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
-    """The confirmations of each trial that was run again, by its number, in the order made."""
-    found: dict[int, list[Trial]] = {}
-    for trial in trials:
-        of = repeated(trial)
-        if trial.kind == CONFIRM and of is not None:
-            found.setdefault(of, []).append(trial)
-    return found
-
-
-def best_of(result: StudyResult) -> Trial | None:
-    """The fastest trial of the search on the usual hardware."""
-    return leader(searched(result))
+    return [t for t in result.ranked() if t.repeats is None]
 
 
 def group(trial: Trial, best: Trial | None) -> str:
@@ -52,7 +33,7 @@ def group(trial: Trial, best: Trial | None) -> str:
         return "best"
     if trial.kind == BASELINE:
         return trial.kind
-    if repeated(trial) is not None:
+    if trial.repeats is not None:
         return "repeat"
     return {
         State.REACHED: "reached",
@@ -61,15 +42,16 @@ def group(trial: Trial, best: Trial | None) -> str:
     }.get(trial.state, "failed")
 
 
-def leaderboard(result: StudyResult) -> list[Row]:
+def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> list[Row]:
     """One row a trial of the search, best first, with its confirmations beside it.
 
-    `confirmed_seconds` is the median of the repeats that reached the target, and unknown where half
-    of them or more did not; `confirmed_low` and `confirmed_high` are the fastest and the slowest
-    repeat. `speedup` is the baseline's time over the trial's: of confirmed times where both have
-    them, else of the tuning times.
+    `confirmed_seconds` is the median of the repeats, and unknown where half of them or more missed
+    the target; `confirmed_low` and `confirmed_high` are the fastest and the slowest repeat.
+    `speedup` is the baseline's time over the trial's: of confirmed times, with its interval, where
+    `comparison` has it; else of the tuning times, one run each.
     """
-    trials, again = searched(result), repeats(result.trials)
+    trials, again = searched(result), {c.number: c for c in result.confirmed}
+    compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
     usual = usual_hardware(result.trials)
     baseline = next((t for t in trials if t.kind == BASELINE), None)
     rows: list[Row] = []
@@ -85,8 +67,9 @@ def leaderboard(result: StudyResult) -> list[Row]:
                 "reason": trial.reason,
                 "tuning_seconds": trial.time_to_target,
                 "stopped_at_seconds": _stopped_at(trial),
-                **_confirmed(again.get(trial.number, [])),
-                "speedup": _speedup(trial, baseline, again),
+                **_confirmed(again.get(trial.number)),
+                "speedup": _speedup(trial, baseline),
+                **_compared(compared.get(trial.number)),
                 "best_metric": result.target.best(trial),
                 "samples_to_target": last.step if ranked and last else None,
                 "samples_per_second": _throughput(trial),
@@ -102,33 +85,36 @@ def _stopped_at(trial: Trial) -> float | None:
     return trial.seconds if stopped else None
 
 
-def _confirmed(again: Sequence[Trial]) -> Row:
-    ended = [t for t in again if t.state in (State.REACHED, State.CENSORED)]
-    reached = [t.seconds for t in ended if t.state is State.REACHED]
+def _confirmed(again: Confirmation | None) -> Row:
+    runs = again.runs if again is not None else ()
+    reached = [t.seconds for t in runs if t.state is State.REACHED]
     return {
-        "confirmed_seconds": median_time(ended),
+        "confirmed_seconds": again.median_seconds if again is not None else None,
         "confirmed_low": min(reached, default=None),
-        "confirmed_high": max(reached) if reached and len(reached) == len(ended) else None,
-        "repeats": len(ended),
+        "confirmed_high": max(reached) if reached and len(reached) == len(runs) else None,
+        "repeats": len(runs),
     }
 
 
-def median_time(trials: Sequence[Trial]) -> float | None:
-    """The median time to target, each that did not reach it counted as slower than any that did."""
-    times = [t.seconds if t.state is State.REACHED else math.inf for t in trials]
-    middle = median(times) if times else math.inf
-    return middle if math.isfinite(middle) else None
-
-
-def _speedup(
-    trial: Trial, baseline: Trial | None, again: Mapping[int, Sequence[Trial]]
-) -> float | None:
+def _speedup(trial: Trial, baseline: Trial | None) -> float | None:
+    """Of one run each."""
     if baseline is None or trial.hardware != baseline.hardware:
         return None
-    confirmed = [median_time(again.get(t.number, [])) for t in (baseline, trial)]
-    tuned = [baseline.time_to_target, trial.time_to_target]
-    slow, fast = confirmed if None not in confirmed else tuned
+    slow, fast = baseline.time_to_target, trial.time_to_target
     return slow / fast if slow and fast else None
+
+
+def _compared(row: Compared | None) -> Row:
+    """What is known of the trial's confirmed times against the baseline's."""
+    if row is None or row.candidate.kind != CONFIRMED or row.speedup is None:
+        return {"speedup_low": None, "speedup_high": None, "probability_faster": None}
+    known = row.speedup_interval
+    return {
+        "speedup": row.speedup,
+        "speedup_low": known.low if known else None,
+        "speedup_high": known.high if known else None,
+        "probability_faster": row.probability_faster,
+    }
 
 
 def configuration(trial: Trial) -> str:
@@ -223,7 +209,7 @@ def progress(result: StudyResult) -> list[Row]:
     spent, best, rows = 0.0, None, []
     for trial in ended:
         spent += trial.spent_seconds
-        own = repeated(trial) is None
+        own = trial.repeats is None
         reached = trial.state is State.REACHED and trial.hardware == usual
         if own and reached and (best is None or trial.seconds < best):
             best = trial.seconds
@@ -231,7 +217,7 @@ def progress(result: StudyResult) -> list[Row]:
             {
                 "trial": trial.number,
                 "kind": trial.kind,
-                "repeats": repeated(trial),
+                "repeats": trial.repeats,
                 "spent_seconds": spent,
                 "cost_seconds": trial.spent_seconds,
                 "best_seconds": best,

@@ -25,7 +25,7 @@ from dashboards.figures import (
     label,
     number,
 )
-from dashboards.tables import Row, knob_at, repeated, train_seconds
+from dashboards.tables import Row, knob_at, train_seconds
 
 PARTS = tuple(f.name for f in fields(Clock))
 _PART_LOOKS = ((FAINT, ""), (PINK, "x"), (ORANGE, "/"), (BLUE, ""), (GREEN, "\\"), (SKY, "."),
@@ -57,7 +57,7 @@ def timeline(trials: Sequence[Trial]) -> list[Row]:
     for start, end, trial in sorted(spans, key=lambda span: (span[0], span[2].number)):
         lane = next((i for i, until in enumerate(free) if until <= start + 1e-6), len(free))
         free[lane : lane + 1] = [end]
-        at = {"start": start, "end": end, "lane": lane + 1, "repeats": repeated(trial)}
+        at = {"start": start, "end": end, "lane": lane + 1, "repeats": trial.repeats}
         rows.append({"trial": trial.number, "kind": trial.kind, "state": str(trial.state), **at})
     return rows
 

@@ -114,7 +114,7 @@ def test_reports_know_only_words_and_results(path: Path) -> None:
         return
     for imported in imports(path):
         if within(imported, "autotune"):
-            known = ("comparison", "errors", "record", "result", "trial")
+            known = ("comparison", "errors", "record", "repeats", "result", "trial")
             assert room(imported) in known, f"{path.name} imports {imported}"
 
 
