@@ -122,8 +122,8 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
             high = row["speedup_high"]
             to = f"to {high:.3g}" if high is not None else "up"
             told = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
-        elif row["probability_faster"] is not None:
-            told = "confirmed"
+        elif row["of"] == "confirmed":
+            told = "confirmed means"
         cards.append(("faster than the baseline", f"{row['speedup']:.3g} times", told))
     return [*cards, spent]
 

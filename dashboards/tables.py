@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.comparison.words import CONFIRMED, Comparison
@@ -47,8 +47,8 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
 
     `confirmed_seconds` is the median of the repeats, and unknown where half of them or more missed
     the target; `confirmed_low` and `confirmed_high` are the fastest and the slowest repeat.
-    `speedup` is the baseline's time over the trial's: of confirmed times, with its interval, where
-    `comparison` has it; else of the tuning times, one run each.
+    `speedup` is the baseline's time over the trial's: `of` confirmed times where both have them,
+    with the interval that `comparison` gives; else of the tuning times, one run each.
     """
     trials, again = searched(result), {c.number: c for c in result.confirmed}
     compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
@@ -68,7 +68,7 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 "tuning_seconds": trial.time_to_target,
                 "stopped_at_seconds": _stopped_at(trial),
                 **_confirmed(again.get(trial.number)),
-                "speedup": _speedup(trial, baseline),
+                **_speedup(trial, baseline, again),
                 **_compared(compared.get(trial.number)),
                 "best_metric": result.target.best(trial),
                 "samples_to_target": last.step if ranked and last else None,
@@ -96,12 +96,14 @@ def _confirmed(again: Confirmation | None) -> Row:
     }
 
 
-def _speedup(trial: Trial, baseline: Trial | None) -> float | None:
-    """Of one run each."""
+def _speedup(trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmation]) -> Row:
     if baseline is None or trial.hardware != baseline.hardware:
-        return None
-    slow, fast = baseline.time_to_target, trial.time_to_target
-    return slow / fast if slow and fast else None
+        return {"speedup": None, "of": None}
+    slow, fast, of = baseline.time_to_target, trial.time_to_target, "tuning"
+    if trial.number in again and baseline.number in again:
+        slow, fast = (again[t.number].mean_seconds for t in (baseline, trial))
+        of = "confirmed"
+    return {"speedup": slow / fast, "of": of} if slow and fast else {"speedup": None, "of": None}
 
 
 def _compared(row: Compared | None) -> Row:
@@ -111,6 +113,7 @@ def _compared(row: Compared | None) -> Row:
     known = row.speedup_interval
     return {
         "speedup": row.speedup,
+        "of": "confirmed",
         "speedup_low": known.low if known else None,
         "speedup_high": known.high if known else None,
         "probability_faster": row.probability_faster,

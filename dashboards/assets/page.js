@@ -51,7 +51,8 @@
   system.addEventListener("change", e => { if (!chosen) { dark = e.matches; dress(); } });
   document.querySelectorAll('a[href^="#"]').forEach(link => link.addEventListener("click", e => {
     const goal = document.getElementById(link.getAttribute("href").slice(1));
-    if (window.self !== window.top) e.preventDefault();  // the address in a frame is MLflow's
+    e.preventDefault();  // the browser's own jump would take the focus away again
+    if (window.self === window.top) history.replaceState(null, "", link.getAttribute("href"));
     goal.scrollIntoView();
     const stop = goal.querySelector("[tabindex]") || goal;
     stop.focus({preventScroll: true});

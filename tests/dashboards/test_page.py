@@ -9,11 +9,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import made_studies as made
+import numpy as np
 import pytest
 
+from autotune.comparison import CONFIRMED, Aim, Candidate, Comparison, Run, Terms, compare
 from autotune.errors import UserError
 from autotune.trial import State
-from dashboards import report, write_study
+from dashboards import report, tables, write_comparison, write_study
+from dashboards.compared import comparison_page
 from dashboards.page import render
 from dashboards.sections import SECTIONS, sections
 
@@ -45,7 +48,7 @@ def test_every_plot_is_one_that_plotly_knows(result) -> None:
     import plotly.graph_objects as go
 
     made_sections = sections(result)
-    assert len(made_sections) == len(SECTIONS) == 11
+    assert len(made_sections) == 1 + len(SECTIONS) == 11
     drawn = [s for s in made_sections if s.figure is not None]
     for section in drawn:
         figure = go.Figure(json.loads(json.dumps(section.figure, allow_nan=False)))
@@ -148,6 +151,53 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_the_figures_in_large_type() -> None:
     cards = {label: (value, more) for label, value, more in
              report.study_page(made.confirmed(), FACTS).cards}  # fmt: skip
-    assert cards["best time, one run"] == ("5.00 s", "trial 1")
-    assert cards["best confirmed time"] == ("8.00 s", "trial 1: median of 3, 7 to 10 s")
-    assert cards["faster than the baseline"] == ("2.62 times", "confirmed medians")
+    assert cards["time while tuning"] == ("5.00 s", "trial 1, one run")
+    assert cards["confirmed time"] == ("8.00 s", "trial 1: median of 3 repeats, 7 to 10 s")
+    assert cards["faster than the baseline"] == ("2.56 times", "confirmed means")
+
+
+def test_intervals_come_from_the_comparison() -> None:
+    runs = {
+        number: tuple(Run(f"{number}:{i}", s, True, seed=i) for i, s in enumerate(times))
+        for number, times in {0: (19.0, 21.0, 24.0), 1: (7.0, 8.0, 10.0)}.items()
+    }
+    told = [Candidate(f"s#{n}", "s", CONFIRMED, r, trial=n) for n, r in runs.items()]
+    compared = compare(told, "s#0")
+    cards = {c[0]: c[1:] for c in report.study_page(made.confirmed(), FACTS, compared).cards}
+    known = compared.row("s#1")
+    assert cards["faster than the baseline"][0] == f"{known.speedup:.3g} times"
+    assert f"{known.speedup_interval.low:.3g}" in cards["faster than the baseline"][1]
+    (best, *_) = tables.leaderboard(made.confirmed(), compared)
+    assert best["speedup_high"] == known.speedup_interval.high
+
+
+def compared() -> Comparison:
+    rng = np.random.default_rng(0)
+    aim = Terms("cpu", 2, False, "train", Aim("val_accuracy", 0.9))
+
+    def candidate(name: str, middle: float, missed: int) -> Candidate:
+        times = middle * np.exp(0.15 * rng.standard_normal(6))
+        runs = tuple(
+            Run(f"{name}:{i}", 60.0 if i < missed else float(s), i >= missed, seed=i,
+                samples=100 * float(s), samples_per_second=100.0, curve=((0, 0, 0), (9, s, 0.9)))
+            for i, s in enumerate(times)
+        )  # fmt: skip
+        return Candidate(name, EVIL, CONFIRMED, runs, aim, tuning_seconds=middle)
+
+    return compare([candidate("sgd", 30, 1), candidate("lars", 14, 0), candidate(EVIL, 35, 6)])
+
+
+def test_the_report_of_a_comparison(tmp_path: Path) -> None:
+    import plotly.graph_objects as go
+
+    made_page = comparison_page(compared())
+    for section in made_page.sections:
+        if section.figure is not None:
+            assert go.Figure(json.loads(json.dumps(section.figure, allow_nan=False))).data
+    assert {s.key for s in made_page.sections if s.figure is not None} >= {
+        "times", "speedup", "distribution", "why", "curves",
+    }  # fmt: skip
+    write_comparison(compared(), tmp_path / "c.html")
+    seen = Seen((tmp_path / "c.html").read_text())
+    assert [s.get("type") for s in seen.of("script")] == ["application/json", "text/plain", None]
+    assert seen.of("img") == []

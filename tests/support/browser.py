@@ -7,6 +7,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -27,7 +28,7 @@ class Browser:
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="chromium-")
+        self._folder = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
         down, self._to = os.pipe()
         self._from, up = os.pipe()
         flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run"
@@ -36,6 +37,7 @@ class Browser:
         self._process = subprocess.Popen(
             ["bash", "-c", shell, *command, "--remote-debugging-pipe", "about:blank"],
             pass_fds=(down, up), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip
         os.close(down)
         os.close(up)
@@ -47,7 +49,7 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def close(self) -> None:
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # its renderers, too
         self._process.wait()
         os.close(self._to)
         os.close(self._from)
