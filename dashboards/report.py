@@ -26,19 +26,31 @@ from dashboards.sections import sections
 _RECORD = "experiment.json"
 
 
-def write_study(study: str | Path | StudyResult, path: str | Path) -> None:
+def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, float]:
     """Write the report of a study, finished or running, to the file `path`.
 
     Args:
         study: a study folder, or the result of a study (its folder may be gone).
         path: the HTML file; it is written whole or not at all.
 
+    Returns:
+        The interval of the best trial's confirmed speedup, once there is one.
+
     Raises:
         UserError: the folder holds no study, the file cannot be written, or plotly is missing.
     """
     result = study if isinstance(study, StudyResult) else _read(Path(study))
-    page = study_page(result, _facts(result.folder), confirmed(result.folder))
-    write(page, Path(path))
+    comparison = confirmed(result.folder)
+    write(study_page(result, _facts(result.folder), comparison), Path(path))
+    return _interval(result, comparison)
+
+
+def _interval(result: StudyResult, comparison: Comparison | None) -> dict[str, float]:
+    number = result.best.number if result.best is not None else None
+    rows = tables.leaderboard(result, comparison)
+    row = next((r for r in rows if r["trial"] == number), {})
+    ends = {f"confirmed_{k}": row.get(k) for k in ("speedup_low", "speedup_high")}
+    return {k: v for k, v in ends.items() if v is not None}
 
 
 def write_comparison(comparison: Comparison, path: str | Path) -> None:

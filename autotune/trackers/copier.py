@@ -24,6 +24,7 @@ from autotune.trackers.view import (
     Facts,
     Point,
     Shown,
+    clean,
     read_facts,
     schedules_of,
     trial_files,
@@ -36,7 +37,7 @@ _LINES = 500  # of the journal, written before the cursor moves on
 _REPORT_SECONDS, _REPORT_SHARE = 30.0, 0.05  # the report is not made more often, nor at more cost
 
 Say = Callable[[str], None]
-Write = Callable[[Path, Path], object]
+Write = Callable[[Path, Path], Mapping[str, float]]
 
 
 class Store(Protocol):
@@ -97,7 +98,7 @@ class Copier:
     """Copies the study in `folder` to the store that `connect` opens.
 
     `report(folder, file)` writes the study's report, which is kept in the folder and shown on the
-    study's own run. A failure of the store is raised: then `reset`, wait, and try again.
+    study's own run with the figures that it returns. A failure of the store is raised: then `reset`, wait, and try again.
     """
 
     def __init__(
@@ -154,13 +155,16 @@ class Copier:
             return
         start, file, lines = time.monotonic(), self._folder / REPORT, self._story.lines
         try:
-            self._report(self._folder, file)
+            told = self._report(self._folder, file)
         except Exception as error:  # the runs are worth more than a report
             self.say(f"{REPORT} cannot be made: {error!r:.300}")
         else:
             with tempfile.TemporaryDirectory() as place:
                 shutil.copy(file, place)
                 store.upload(STUDY, Path(place))
+            shown = replace(self._story.shown(STUDY, over), tags={}, params={})
+            points = [Point(clean(k), v, lines, shown.end_ms) for k, v in told.items()]
+            store.log(STUDY, points, shown)
         self._reported = lines
         took = time.monotonic() - start
         self._next_report = start + max(_REPORT_SECONDS, took / _REPORT_SHARE)

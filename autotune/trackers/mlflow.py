@@ -267,10 +267,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if follow(copier, gone, float(arguments[1]), explain) else GAVE_UP
 
 
-def _write_report(folder: Path, file: Path) -> None:
+def _write_report(folder: Path, file: Path) -> Mapping[str, float]:
     from dashboards.report import write_study
 
-    write_study(folder, file)
+    return write_study(folder, file)
 
 
 def _root(error: BaseException) -> BaseException:
