@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import time
 import urllib.request
@@ -39,6 +40,7 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
     command = mirror.ui_command(folder)
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
     say(f"MLflow on {host} (Ctrl-C ends it)")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would stay behind
     with subprocess.Popen(command, env=mirror.environment()) as server:
         try:
             for line in _where(host, held, server):

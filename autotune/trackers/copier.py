@@ -98,7 +98,8 @@ class Copier:
     """Copies the study in `folder` to the store that `connect` opens.
 
     `report(folder, file)` writes the study's report, which is kept in the folder and shown on the
-    study's own run with the figures that it returns. A failure of the store is raised: then `reset`, wait, and try again.
+    study's own run with the figures that it returns. A failure of the store is raised: then
+    `reset`, wait, and try again.
     """
 
     def __init__(

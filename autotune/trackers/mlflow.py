@@ -39,6 +39,7 @@ from autotune.trackers.view import STUDY, Facts, Point, Shown
 _BATCH = {"metrics": 800, "params": 100, "tags": 100}  # MLflow takes 1000 things, 100 texts each
 _REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 _MODULE = "autotune.trackers.mlflow"
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # its UI shows runs, not chats
 
 
 class MlflowStore:
@@ -55,7 +56,9 @@ class MlflowStore:
         found = self._client.get_experiment_by_name(facts.name)
         if found is None:
             place = artifacts.as_uri() if artifacts is not None else None
-            self._experiment = self._client.create_experiment(facts.name, artifact_location=place)
+            self._experiment = self._client.create_experiment(
+                facts.name, artifact_location=place, tags=_KIND
+            )
         else:
             self._experiment = found.experiment_id
             if found.lifecycle_stage == "deleted":
