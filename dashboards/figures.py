@@ -91,7 +91,8 @@ def accuracy(
         seconds, values = lines
         traces.append({**common, "mode": "lines", "x": seconds, "y": values, "line": line,
                        "hoverinfo": "skip"})  # fmt: skip
-        marker = {"symbol": symbol, "color": colour, "size": 9}
+        marks = [symbol if r["reached"] or "open" in symbol else f"{symbol}-open" for r in ends]
+        marker = {"symbol": marks, "color": colour, "size": 9}
         traces.append({**common, "mode": "markers", "x": column(ends, "seconds"),
                        "y": column(ends, "value"), "text": text, "marker": marker,
                        "hovertemplate": "%{text}<extra></extra>", "showlegend": False})  # fmt: skip
@@ -168,17 +169,20 @@ def leaderboard(rows: Sequence[Row]) -> Figure:
         "hovertemplate": "%{y}: %{x:.4g} s<br>%{text}<extra></extra>",
     }  # fmt: skip
     traces = [tuned]
+    runs = [(label(r), t, done) for r in shown for t, done in r["runs"]]
+    if runs:
+        symbols = ["square" if done else "triangle-right-open" for _, _, done in runs]
+        traces.append({
+            "type": "scatter", "mode": "markers", "name": "a repeat (triangle: stopped there)",
+            "x": [number(t) for _, t, _ in runs], "y": [name for name, _, _ in runs],
+            "marker": {"symbol": symbols, "color": PINK, "size": 8},
+            "hovertemplate": "%{y}: %{x:.4g} s<extra></extra>",
+        })  # fmt: skip
     again = [r for r in shown if r["confirmed_seconds"] is not None]
     if again:
-        middle = [r["confirmed_seconds"] for r in again]
-        more = [(r["confirmed_high"] or r["confirmed_seconds"]) - r["confirmed_seconds"]
-                for r in again]  # fmt: skip
-        less = [r["confirmed_seconds"] - r["confirmed_low"] for r in again]
-        bars = {"type": "data", "symmetric": False, "array": more, "arrayminus": less,
-                "thickness": 3, "width": 6}  # fmt: skip
         traces.append({
-            "type": "scatter", "mode": "markers", "name": "confirmed (median and range)",
-            "x": middle, "y": [label(r) for r in again], "error_x": bars,
+            "type": "scatter", "mode": "markers", "name": "median of repeats",
+            "x": column(again, "confirmed_seconds"), "y": [label(r) for r in again],
             "marker": {"symbol": "diamond", "color": RED, "size": 12},
             "text": [f"{r['repeats']} repeats" for r in again],
             "hovertemplate": "%{y}: median %{x:.4g} s of %{text}<extra></extra>",

@@ -136,7 +136,9 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
             told = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
         elif row["of"] == "confirmed":
             told = "confirmed means"
-        cards.append(("faster than the baseline", f"{row['speedup']:.3g} times", told))
+        cards.append(
+            ("faster than the baseline", f"{row['bound']}{row['speedup']:.3g} times", told)
+        )
     return [*cards, spent]
 
 

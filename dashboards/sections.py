@@ -14,8 +14,8 @@ from dashboards.page import Section
 
 _CURVES, _POINTS, _BARS, _LINES, _SPANS, _LEADERS = 150, 150, 40, 300, 1500, 20
 _SCHEDULES = 5
-_OF_REPEATS = ("confirmed_seconds", "confirmed_low", "confirmed_high", "repeats", "speedup_low",
-               "speedup_high", "probability_faster")  # fmt: skip
+_OF_REPEATS = ("bound", "confirmed_seconds", "confirmed_low", "confirmed_high", "repeats",
+               "speedup_low", "speedup_high", "probability_faster")  # fmt: skip
 
 
 def sections(result: StudyResult, comparison: Comparison | None = None) -> list[Section]:
@@ -59,9 +59,9 @@ def _accuracy(result: StudyResult, trials: Sequence[Trial]) -> Section:
     heads = {"trial": "trial", "state": "state", "reason": "reason", "seconds": "seen until (s)",
              "best": f"best {result.target.metric}"}  # fmt: skip
     text = (
-        "One line a trial, with a mark where it ended: a star or a circle reached the target, an "
-        "open triangle was stopped before it, so that its time is known only to be longer. The "
-        "axis shows where trials differ; double-click the plot for all of it."
+        "One line a trial, with a mark where it ended: a filled mark reached the target, an open "
+        "one was stopped before it or at the limit, so that its time is known only to be longer. "
+        "The axis shows where trials differ; double-click the plot for all of it."
     )
     plot = figures.accuracy(rows, _groups(result), notes, result.target)
     thin = _left_out(len(chosen), len(everyone), "trials")
@@ -84,7 +84,7 @@ def _leaderboard(result: StudyResult, rows: Sequence[tables.Row]) -> Section:
     columns = {"rank": "rank", "trial": "trial", "kind": "kind", "tuning_seconds": "tuning (s)",
                "confirmed_seconds": "confirmed (s)", "confirmed_low": "fastest repeat",
                "confirmed_high": "slowest repeat", "repeats": "repeats",
-               "speedup": "baseline / trial", "of": "of times",
+               "bound": "", "speedup": "baseline / trial", "of": "of times",
                "speedup_low": "95% from", "speedup_high": "to",
                "probability_faster": "P(faster)", "stopped_at_seconds": "longer than (s)",
                "state": "state", "reason": "reason", "best_metric": f"best {result.target.metric}",
@@ -148,14 +148,19 @@ def _schedules(result: StudyResult, trials: Sequence[Trial]) -> Section:
     knobs = [k for k in tables.KNOBS if any(k in r for r in rows)]
     if not knobs:
         return Section("schedules", title, "", missing="No knob was reported.")
-    names = {t.number: f"{'baseline ' if t.kind == 'baseline' else ''}trial {t.number} "
-             f"({t.seconds:.4g} s)" for t in chosen}  # fmt: skip
+    names = {t.number: _named(t) for t in chosen}
     heads = {"trial": "trial", "seconds": "seconds", "samples": "samples", **{k: k for k in knobs}}
     text = (
         "What the fastest trials did over the run: over seconds on the left, samples on the right."
     )
     return Section("schedules", title, text, figures.schedules(rows, names, knobs), rows, heads,
                    wide=True)  # fmt: skip
+
+
+def _named(trial: Trial) -> str:
+    least = "" if trial.state is State.REACHED else "> "
+    kind = "baseline " if trial.kind == tables.BASELINE else ""
+    return f"{kind}trial {trial.number} ({least}{trial.seconds:.4g} s)"
 
 
 def _importance(result: StudyResult, trials: Sequence[Trial]) -> Section:

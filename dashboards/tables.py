@@ -93,6 +93,7 @@ def _confirmed(again: Confirmation | None) -> Row:
         "confirmed_low": min(reached, default=None),
         "confirmed_high": max(reached) if reached and len(reached) == len(runs) else None,
         "repeats": len(runs),
+        "runs": [(t.seconds, t.state is State.REACHED) for t in runs],
     }
 
 
@@ -109,10 +110,11 @@ def _speedup(trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmat
 def _compared(row: Compared | None) -> Row:
     """What is known of the trial's confirmed times against the baseline's."""
     if row is None or row.candidate.kind != CONFIRMED or row.speedup is None:
-        return {"speedup_low": None, "speedup_high": None, "probability_faster": None}
+        return {"bound": "", "speedup_low": None, "speedup_high": None, "probability_faster": None}
     known = row.speedup_interval
     return {
         "speedup": row.speedup,
+        "bound": row.speedup_bound,
         "of": "confirmed",
         "speedup_low": known.low if known else None,
         "speedup_high": known.high if known else None,
@@ -178,6 +180,7 @@ def curves(trials: Sequence[Trial], target: Target, points: int) -> list[Row]:
                     "samples": report.step,
                     "value": report.metrics[target.metric],
                     "last": place == len(reports) - 1,
+                    "reached": trial.state is State.REACHED,
                 }
             )
     return rows
