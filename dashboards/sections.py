@@ -14,8 +14,10 @@ from dashboards.page import Section
 
 _CURVES, _POINTS, _BARS, _LINES, _SPANS, _LEADERS = 150, 150, 40, 300, 1500, 20
 _SCHEDULES = 5
-_OF_REPEATS = ("bound", "confirmed_seconds", "confirmed_low", "confirmed_high", "repeats",
-               "speedup_low", "speedup_high", "probability_faster")  # fmt: skip
+_ALIKE = 1.25  # samples per second that differ by more are not of the same, idle hardware
+_OF_REPEATS = ("bound", "repeats_per_second", "confirmed_seconds", "confirmed_low",
+               "confirmed_high", "repeats", "speedup_low", "speedup_high",
+               "probability_faster")  # fmt: skip
 
 
 def sections(result: StudyResult, comparison: Comparison | None = None) -> list[Section]:
@@ -89,6 +91,7 @@ def _leaderboard(result: StudyResult, rows: Sequence[tables.Row]) -> Section:
                "probability_faster": "P(faster)", "stopped_at_seconds": "longer than (s)",
                "state": "state", "reason": "reason", "best_metric": f"best {result.target.metric}",
                "samples_to_target": "samples to target", "samples_per_second": "samples/s",
+               "repeats_per_second": "samples/s of repeats",
                "spent_seconds": "spent (s)", "configuration": "configuration"}  # fmt: skip
     columns = {k: h for k, h in columns.items() if confirmed or k not in _OF_REPEATS}
     shown = [r for r in rows if r["rank"] or r["repeats"]][:_LEADERS]
@@ -100,7 +103,22 @@ def _leaderboard(result: StudyResult, rows: Sequence[tables.Row]) -> Section:
         "it on fresh seeds before you quote it."
     )
     plot = figures.leaderboard(shown) if shown else None
-    return Section("leaderboard", "Leaderboard", text, plot, rows, columns, open=True)
+    return Section(
+        "leaderboard", "Leaderboard", text, plot, rows, columns, _unlike(rows), open=True
+    )
+
+
+def _unlike(rows: Sequence[tables.Row]) -> str:
+    """Whether repeats were faster or slower because of the hardware, and not by luck."""
+    for row in rows:
+        own, again = row["samples_per_second"], row["repeats_per_second"]
+        if own and again and not 1 / _ALIKE <= again / own <= _ALIKE:
+            return (
+                f"Repeats of trial {row['trial']} ran at {again / own:.2f} times the samples per "
+                "second of its run in the search: the hardware was busier or freer, and that part "
+                "of the difference between tuning and confirmed times is not luck."
+            )
+    return ""
 
 
 def _distribution(result: StudyResult, trials: Sequence[Trial]) -> Section:
@@ -248,7 +266,8 @@ def _timeline(result: StudyResult, trials: Sequence[Trial]) -> Section:
 
 
 def _throughput(result: StudyResult, trials: Sequence[Trial]) -> Section:
-    chosen = _few(list(trials), _LINES, 2 * _LINES)
+    everyone = [*trials, *(t for t in result.trials if t.repeats is not None)]
+    chosen = _few(everyone, _LINES, 2 * _LINES)
     rows = work.throughput(chosen)
     title = "Throughput against batch size"
     if not rows:
@@ -258,7 +277,7 @@ def _throughput(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "Samples a second of training at each batch size. A fast trial is fast by quicker steps "
         "(high here) or by needing fewer samples (see the leaderboard's samples to target)."
     )
-    thin = _left_out(len(chosen), len(trials), "trials")
+    thin = _left_out(len(chosen), len(everyone), "trials")
     plot = work.throughput_figure(rows, _groups(result))
     return Section("throughput", title, text, plot, rows, heads, thin)
 

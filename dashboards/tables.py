@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from autotune.comparison.words import CONFIRMED, Comparison
@@ -72,7 +73,7 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 **_compared(compared.get(trial.number)),
                 "best_metric": result.target.best(trial),
                 "samples_to_target": last.step if ranked and last else None,
-                "samples_per_second": _throughput(trial),
+                "samples_per_second": samples_per_second(trial),
                 "spent_seconds": trial.spent_seconds,
                 "configuration": configuration(trial),
             }
@@ -88,11 +89,13 @@ def _stopped_at(trial: Trial) -> float | None:
 def _confirmed(again: Confirmation | None) -> Row:
     runs = again.runs if again is not None else ()
     reached = [t.seconds for t in runs if t.state is State.REACHED]
+    rates = [rate for t in runs if (rate := samples_per_second(t)) is not None]
     return {
         "confirmed_seconds": again.median_seconds if again is not None else None,
         "confirmed_low": min(reached, default=None),
         "confirmed_high": max(reached) if reached and len(reached) == len(runs) else None,
         "repeats": len(runs),
+        "repeats_per_second": median(rates) if rates else None,
         "runs": [(t.seconds, t.state is State.REACHED) for t in runs],
     }
 
@@ -146,7 +149,7 @@ def train_seconds(report: Report) -> float:
     return report.clock.seconds("train") if report.clock.total else report.seconds
 
 
-def _throughput(trial: Trial) -> float | None:
+def samples_per_second(trial: Trial) -> float | None:
     """Samples a second of training, over all that the trial reported."""
     if len(trial.reports) < 2:
         return None

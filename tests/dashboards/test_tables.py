@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import made_studies as made
@@ -13,6 +14,7 @@ from sims import learning, memory, simulate, wide
 from autotune.schedules import Cosine
 from autotune.trial import State
 from dashboards import importance, tables, work
+from dashboards.sections import sections
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 5), (5, 5), (6, 5), (1000, 7)])
@@ -54,6 +56,18 @@ def test_tuning_and_confirmed_times_stand_side_by_side() -> None:
     assert (stopped["rank"], stopped["tuning_seconds"]) == (None, None)
     assert stopped["stopped_at_seconds"] == 4.0
     assert best["samples_per_second"] == pytest.approx(10.0)
+
+
+def test_repeats_on_busy_hardware_are_told() -> None:
+    result = made.confirmed()
+    assert "Repeats of trial" not in sections(result)[0].thinned
+    busy = [
+        replace(t, reports=tuple(replace(r, step=r.step // 3) for r in t.reports))
+        if t.kind == "confirm"
+        else t
+        for t in result.trials
+    ]
+    assert "Repeats of trial 1 ran at 0.3" in sections(made.study(*busy))[0].thinned
 
 
 def test_progress_counts_what_repeats_cost_but_not_their_luck() -> None:
