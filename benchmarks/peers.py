@@ -1,20 +1,19 @@
-"""SMAC3 and Syne Tune on the virtual workers of `search.py` and `farm.py`, as they are used.
-
-    pip install smac syne-tune
-    python benchmarks/peers.py [--tasks NAMES] [--methods NAMES] [--seeds 1] [--spend 6]
+"""SMAC3 and Syne Tune on the virtual workers of `search.py`, as they are used.
 
 Eight workers run at once. All but one method maximise accuracy, milestone by milestone:
 
-- `smac hyperband`: SMAC3's multi-fidelity facade, asked and told. A configuration that it takes up
+- `SMAC3 Hyperband`: SMAC3's multi-fidelity facade, asked and told. A configuration that it takes up
   again goes on where it stood, which costs nothing twice.
-- `smac capping`: SMAC3's facade for algorithm configuration with `adaptive_capping`; its cost is
+- `SMAC3 capping`: SMAC3's facade for algorithm configuration with `adaptive_capping`; its cost is
   the time to target, and a run that does not get there before its cutoff is told as a TIMEOUT of
   ten limits (PAR10, as is usual there).
-- `syne-tune asha`, `syne-tune bohb`: Syne Tune's asynchronous successive halving, alone and with
+- `Syne Tune ASHA`, `Syne Tune BOHB`: Syne Tune's asynchronous successive halving, alone and with
   kernel densities; a stop is a stop. (0.16 has no MOBSTER any more, and its halving with conformal
   quantiles takes minutes for a study of a hundred trials.)
 
-A configuration counts as found when its running trial first meets the target.
+A configuration counts as found when its running trial first meets the target. `pip install smac
+syne-tune`; their requirements do not go together with every version of ours, so an environment of
+their own may be needed.
 """
 
 from __future__ import annotations
@@ -24,25 +23,28 @@ import logging
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import numpy as np
-from _common import Answer, arguments, introduce, keep, missing
+from _common import Answer, missing
 
 import autotune as at
+from autotune.loop import trial_seed
 
 WORKERS = 8
 METRIC, EPOCH = "accuracy", "epoch"
 Params = dict[str, Any]
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
     """One configuration's curve: seconds of each milestone, and its accuracy when it is asked."""
 
+    config: Config
     seconds: Sequence[float]
     accuracy: Callable[[int], float]
 
@@ -63,37 +65,16 @@ class Race:
 
 
 def race(problem: Any, seed: int) -> Race:
-    """Of a `farm.Task`, or of a problem of recorded curves in `search.py`."""
-    if hasattr(problem, "simulate"):
-        return _farm_race(problem, seed)
-    from search import RANGES
-
-    space = at.SearchSpace(
-        {
-            name: at.Int(int(low), int(high), log=log) if whole else at.Float(low, high, log=log)
-            for name, (low, high, log, whole) in RANGES.items()
-        }
-    )
-
-    def run(params: Params, _: int) -> Run:
-        row = problem.nearest(params)
-        return Run(problem.seconds[row], lambda i: float(problem.accuracy[row, i]))
-
-    return Race(space, run, problem.target, problem.limit, problem.accuracy.shape[1])
-
-
-def _farm_race(task: Any, seed: int) -> Race:
-    space, simulate, target = task.space(), task.simulate(), task.target()
+    """Of a `search.Problem`; the seed is that of the trainings, together with a trial's number."""
+    space, simulate, target = problem.space, problem.simulate(), problem.target
 
     def run(params: Params, number: int) -> Run:
-        from autotune.loop import trial_seed
+        config = space.config(params)
+        points = simulate(config, trial_seed(seed, number)).points
+        seconds = [p.seconds for p in points]
+        return Run(config, seconds, lambda i: float(points[i].metrics[target.metric]))
 
-        points = simulate(space.config(params), trial_seed(seed, number)).points
-        return Run([p.seconds for p in points], lambda i: points[i].metrics[target.metric])
-
-    from farm import MILESTONES
-
-    return Race(space, run, target.value, target.limit, MILESTONES)
+    return Race(space, run, target.value, target.limit, problem.milestones)
 
 
 @dataclass
@@ -111,7 +92,7 @@ class Workers:
     """Eight asynchronous workers on a virtual clock."""
 
     race: Race
-    found: list[tuple[float, float]] = field(default_factory=list)
+    found: list[tuple[float, float, Config]] = field(default_factory=list)
     started: int = 0
 
     def drive(
@@ -133,10 +114,10 @@ class Workers:
             spent = float(job.run.seconds[milestone])
             if accuracy >= self.race.target and job.reached is None and spent < self.race.limit:
                 job.reached = spent
-                self.found.append((now, spent))
+                self.found.append((now, spent, job.run.config))
             if not told(job, milestone, accuracy):
                 heapq.heappush(agenda, (now + self._next_stretch(job), order, job))
-        return {"found": self.found, "trials": self.started, "winners_stopped": 0}
+        return {"found": self.found, "trials": self.started, "lost": 0}
 
     def job(self, token: Any, params: Params) -> Job:
         self.started += 1
@@ -344,10 +325,10 @@ def _point(space: at.SearchSpace, drawn: Mapping[str, Any]) -> Params:
 
 
 METHODS: dict[str, tuple[str, Callable[[Race, int, float], Answer]]] = {
-    "smac hyperband": ("smac", smac_hyperband),
-    "smac capping": ("smac", smac_capping),
-    "syne-tune asha": ("syne_tune", lambda *a: syne_tune(a[0], "asha", *a[1:])),
-    "syne-tune bohb": ("syne_tune", lambda *a: syne_tune(a[0], "bohb", *a[1:])),
+    "SMAC3 Hyperband": ("smac", smac_hyperband),
+    "SMAC3 capping": ("smac", smac_capping),
+    "Syne Tune ASHA": ("syne_tune", lambda *a: syne_tune(a[0], "asha", *a[1:])),
+    "Syne Tune BOHB": ("syne_tune", lambda *a: syne_tune(a[0], "bohb", *a[1:])),
 }
 
 
@@ -360,50 +341,14 @@ def study(problem: Any, method: str, seed: int, spend: float) -> Answer:
     """One study of a peer.
 
     Args:
-        problem: a `farm.Task`, or a problem of recorded curves in `search.py`.
+        problem: a `search.Problem`.
         method: a name in `METHODS`.
         spend: virtual seconds of tuning.
 
     Returns:
-        `found`: (tuning time, time to target) of each trial that met the target; `trials`: how
-        many configurations were begun; `winners_stopped`: 0, not known.
+        `found`: (tuning time, time to target, configuration) of each trial that met the target;
+        `trials`: how many configurations were begun; `lost`: 0, not known.
     """
     warnings.simplefilter("ignore")
     np.random.seed(seed)
     return METHODS[method][1](race(problem, seed), seed, spend)
-
-
-def _rows(
-    tasks: Sequence[Any], methods: Sequence[str], seeds: int, spend: float
-) -> Iterator[Answer]:
-    for task in tasks:
-        for method in methods:
-            for seed in range(seeds):
-                answer = study(task, method, seed, spend * task.limit)
-                best = min((seconds for _, seconds in answer["found"]), default=None)
-                row = {"task": task.name, "method": method, "seed": seed, "best": best, **answer}
-                found = len(answer["found"])
-                print(f"{task.name:>22} {method:>15}: best {best}, {found} of {row['trials']}")
-                yield row
-
-
-def main() -> None:
-    from farm import tasks
-
-    parser = arguments(__doc__, repeats=1)
-    parser.add_argument("--tasks", help="some of the farm's tasks, separated by commas")
-    parser.add_argument("--methods", help="some of the methods, separated by commas")
-    parser.add_argument("--seeds", type=int, default=1, help="studies of each (1)")
-    parser.add_argument("--spend", type=float, default=6.0, help="tuning time, in limits (6)")
-    options = parser.parse_args()
-    chosen = options.methods.split(",") if options.methods else available()
-    names = options.tasks.split(",") if options.tasks else [t.name for t in tasks()]
-    about = introduce()
-    spend = 1.0 if options.quick else options.spend
-    own = [t for t in tasks() if t.name in names][: 1 if options.quick else None]
-    runs = list(_rows(own, chosen, options.seeds, spend))
-    keep(options.json, about, runs=runs)
-
-
-if __name__ == "__main__":
-    main()

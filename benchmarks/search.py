@@ -16,9 +16,9 @@ share that found it); trials; and how many within 25 % of the best were stopped 
 than their time (`lost`, recorded curves only). On the farm a configuration is judged by its median
 time on five fresh seeds, and one that was new to the study only because of a lucky seed is judged
 so too. Peers maximise accuracy over epochs (or milestones), as they are used: Optuna's samplers
-with its Hyperband and median pruners, and Ray Tune's rule (ASHA; a stopped trial is told as
-complete). Their incumbent is judged by its time to target all the same. Intervals are bootstraps
-over pairs of task and seed.
+with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped trial is told as complete),
+and, where they are installed, SMAC3 and Syne Tune (see `peers.py`). Their incumbent is judged by
+its time to target all the same. Intervals are bootstraps over pairs of task and seed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peers
 from _common import Answer, arguments, introduce, keep, serve
 
 import autotune as at
@@ -333,6 +334,7 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "Optuna TPE + median": ("peer", "tpe", "median"),
     "Optuna TPE + Hyperband": ("peer", "tpe", "hyperband"),
     "Ray Tune's rule (ASHA, TPE)": ("peer", "tpe", "asha"),
+    **{name: ("package", name, "") for name in peers.available()},
 }
 
 
@@ -343,8 +345,11 @@ def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) 
     for name in methods:
         kind, sampler, pruner = METHODS[name]
         begin = time.process_time()
-        run = our_study if kind == "ours" else peer_study
-        answer = run(problem, sampler, pruner, seed, seconds)
+        if kind == "package":
+            answer = peers.study(problem, sampler, seed, seconds)
+        else:
+            run = our_study if kind == "ours" else peer_study
+            answer = run(problem, sampler, pruner, seed, seconds)
         took = time.process_time() - begin
         answers[name] = {**measures(problem, answer, seconds), "cpu": took}
     return answers

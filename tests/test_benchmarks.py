@@ -25,6 +25,7 @@ SCRIPTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_smoke_run(script: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"

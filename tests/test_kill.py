@@ -21,7 +21,7 @@ from autotune.trackers.journal import JOURNAL, Closed, Opened
 from autotune.trial import Ended, Lost, Saved, State, Suggested, fold
 
 KILLS = 20
-START_SECONDS = 60.0
+START_SECONDS = 150.0
 
 
 def drive(folder: Path, address: str, nap: float = 0.01, *more: str) -> subprocess.Popen[str]:

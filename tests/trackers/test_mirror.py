@@ -39,7 +39,7 @@ time.sleep(600)
 """
 
 
-def until(ready, seconds: float = 60.0):
+def until(ready, seconds: float = 150.0):
     """What `ready` returns, once that is true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
