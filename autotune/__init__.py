@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.comparison import compare
     from autotune.errors import StudyError, UserError
     from autotune.experiment import Experiment, Scaling
     from autotune.reporting import StopTrial, report
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     )
 
 _WHERE = {
+    "autotune.comparison": ("compare",),
     "autotune.errors": ("StudyError", "UserError"),
     "autotune.experiment": ("Experiment", "Scaling"),
     "autotune.reporting": ("StopTrial", "report"),
@@ -114,6 +116,7 @@ __all__ = [
     "Trial",
     "UserError",
     "WSD",
+    "compare",
     "extremes",
     "report",
     "run",

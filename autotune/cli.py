@@ -274,7 +274,7 @@ def _as_held(options: argparse.Namespace, held: dict[str, Any]) -> None:
 
 def _settings(held: dict[str, Any]) -> dict[str, Any]:
     """What `autotune.run` was told of the study; older records lack some of it."""
-    later = {"repeats": 0, "top": 3, "controller": None, "start_from": None}
+    later = {"repeats": 0, "top": 3, "racing": 0.0, "controller": None, "start_from": None}
     names = ("trials", "sampler", "pruner", "seed", "recipe")
     return {n: held[n] for n in names} | {n: held.get(n, other) for n, other in later.items()}
 

@@ -103,7 +103,8 @@ def _print_event(event: Event, trials: Mapping[int, Trial], target: Target) -> N
                 again = f" at step {trial.origin.checkpoint.step}"
             _line(f"{at} started{again}: {configuration(trial)}")
         case Lost():
-            _line(f"{at} broke off: {event.reason}")
+            smaller = f", microbatch {event.microbatch} from here on" if event.microbatch else ""
+            _line(f"{at} broke off: {event.reason}{smaller}")
             if event.error:
                 _line(event.error)
         case Ended():

@@ -21,9 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune import record
+from autotune import record, storage
 from autotune.errors import UserError
 from autotune.lineage import Stretch, as_one, descent
+from autotune.memory import MICROBATCH
 from autotune.openloop import open_loop
 from autotune.recipes import is_recipe_file
 from autotune.result import StudyResult, read
@@ -73,6 +74,8 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     if trial.origin is not None:
         line, fault = _descent(folder, trial)
         trial = trial if fault else replace(trial, config=as_one(line))
+    if trial.microbatch is not None:  # what it was brought down to, so that it fits again
+        trial = replace(trial, config={**trial.config, MICROBATCH: trial.microbatch})
     told = facts(held, trial)
     told["lineage"] = [
         {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
@@ -105,7 +108,7 @@ def _descent(folder: Path, trial: Trial) -> tuple[tuple[Stretch, ...], str]:
     return line, ""
 
 
-def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: Path | None) -> None:
+def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: str | None) -> None:
     config = trial.config if told["turned"] is None else open_loop(trial)
     assert config is not None
     schedules = schedules_of(config)
@@ -119,9 +122,7 @@ def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: Path |
 
         draw(schedules).savefig(part / "schedules.png", dpi=80)
     if checkpoint is not None:
-        (part / "checkpoint").mkdir()
-        for rank in sorted(checkpoint.glob("rank-*.pt")):
-            shutil.copyfile(rank, part / "checkpoint" / rank.name)
+        storage.fetch(checkpoint, part / "checkpoint")
 
 
 def facts(held: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
@@ -161,13 +162,13 @@ def _changes(trial: Trial) -> dict[str, Any]:
     return {"changes": [], "turned": made, "turned_from": encode(before)}
 
 
-def saved(folder: Path, trial: Trial) -> Path | None:
+def saved(folder: Path, trial: Trial) -> str | None:
     """Where the trial's checkpoint lies, also if the study's folder has been moved since."""
     if trial.checkpoint is None:
         return None
-    path = Path(trial.checkpoint.path)
-    moved = folder / Path(*path.parts[-3:])
-    return next((place for place in (path, moved) if any(place.glob("rank-*.pt"))), None)
+    path = trial.checkpoint.path
+    moved = str(folder / Path(*Path(path).parts[-3:]))
+    return next((place for place in (path, moved) if storage.names(place)), None)
 
 
 def _trainer(held: Mapping[str, Any]) -> tuple[str | None, list[str]]:
@@ -243,7 +244,7 @@ for group in optimizer.param_groups:
 _USE_OTHER = "value = {variable}(step / total_steps)  # before each step"
 
 
-def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: Path | None) -> str:
+def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: str | None) -> str:
     target, ranks = told["target"], told["scaling"]["num_workers"]
     reached = told["state"] == "REACHED"
     more = "| `schedules.png` | their picture |\n" if schedules else ""

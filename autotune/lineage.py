@@ -7,14 +7,12 @@ line's seed (a fork keeps its parent's), it sees the same batches with the same 
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autotune import storage
 from autotune.schedules import Constant, Piecewise, Schedule, Spliced, as_schedule
 from autotune.trial import Checkpoint, Config, Origin, Params, Trial
 
@@ -36,28 +34,15 @@ def origin(
     )
 
 
-def copied(checkpoint: Checkpoint, folder: Path) -> Checkpoint | None:
+def copied(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint | None:
     """The checkpoint in a new `folder` of its own, or None if it is gone.
 
     Its files are hard links where the disk has them, so that it costs no time and no space, and
     outlives the one that it was made from.
     """
-    source, made = Path(checkpoint.path), folder / f"step-{checkpoint.step}"
-    shutil.rmtree(folder, ignore_errors=True)  # left by a driver that was killed right here
-    try:
-        made.mkdir(parents=True)
-        for file in sorted(source.glob("rank-*.pt")):
-            _link(file, made / file.name)
-    except FileNotFoundError:
-        return None
-    return replace(checkpoint, path=str(made)) if any(made.iterdir()) else None
-
-
-def _link(file: Path, to: Path) -> None:
-    with contextlib.suppress(FileNotFoundError, OSError):
-        os.link(file, to)
-        return
-    shutil.copyfile(file, to)
+    storage.remove(str(folder))  # left by a driver that was killed right here
+    made = storage.join(str(folder), f"step-{checkpoint.step}")
+    return replace(checkpoint, path=made) if storage.copy(checkpoint.path, made) else None
 
 
 # --- descent --------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ import difflib
 import hashlib
 import heapq
 import math
-import shutil
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,12 +29,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from autotune import keeping, racing, storage
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
 from autotune.lineage import copied, origin
+from autotune.memory import fitting, halved, memory_keys
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
-from autotune.repeats import CONFIRM, again, merged, next_to_confirm, searched
+from autotune.repeats import (
+    CONFIRM,
+    RACE,
+    again,
+    confirming,
+    merged,
+    next_to_confirm,
+    searched,
+)
 from autotune.samplers import Sampler
 from autotune.trackers.journal import Closed, Journal, Opened, plain
 from autotune.trial import (
@@ -59,8 +69,6 @@ from autotune.trial import (
     after,
     diverged,
     fold,
-    incumbent,
-    leader,
 )
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
@@ -74,7 +82,9 @@ class Plan:
 
     `seeds`, if given, are those of its trials, one for each, and make them confirmations. When
     the `trials` of the search are done, the `top` best configurations and the baseline are run
-    `repeats` times again. Without `search` that is all there is to do.
+    `repeats` times again. Without `search` that is all there is to do. `racing` is the share of
+    the search that goes into races. `checkpoints` is the folder or URL of checkpoints, if they are
+    not in the study folder.
     """
 
     experiment: Experiment
@@ -87,6 +97,8 @@ class Plan:
     repeats: int = 0
     top: int = 3
     search: bool = True
+    racing: float = 0.0
+    checkpoints: str = ""
 
 
 def judge(
@@ -118,8 +130,8 @@ def trial_seed(seed: int, number: int | str) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-def fresh_seed(seed: int, number: int, trials: Iterable[Trial]) -> int:
-    """The seed of a repeat: as `trial_seed`, but one that no trial has had yet."""
+def fresh_seed(seed: int, number: int | str, trials: Iterable[Trial]) -> int:
+    """The seed of a repeat: as `trial_seed`, but one that none of these trials has had."""
     used, made, more = {t.seed for t in trials}, trial_seed(seed, number), 0
     while made in used:
         more += 1
@@ -194,6 +206,8 @@ class Loop:
         self.pool = pool
         self.suggester = Suggester(sampler, pool)
         self.watch = watch
+        self.memory_keys = memory_keys(plan.experiment.train)
+        self.checkpoints = plan.checkpoints or str(folder.absolute() / "checkpoints")
         self.interruptions = 0
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         self._deadline = pool.now() + plan.time_limit if plan.time_limit is not None else None
@@ -315,11 +329,18 @@ class Loop:
         if trial is not None and not _alone(trial):
             return trial
         if self.searching:
-            return self.create()
+            return self.race() or self.create()
         if self.pool.busy():
             return None
         finalist = self.finalist()
         return self.repeat(finalist, CONFIRM) if finalist is not None else trial
+
+    def race(self) -> Trial | None:
+        """A race of the leader, if one is due; not while a suggestion waits for the next number."""
+        if not self.plan.racing or self.suggester.pending:
+            return None
+        leading = racing.due(list(self.trials.values()), self.target, self.plan.racing)
+        return self.repeat(leading, RACE) if leading is not None else None
 
     def repeat(self, trial: Trial, kind: str) -> Trial:
         """A new trial that runs the configuration of `trial` again on a fresh seed."""
@@ -327,9 +348,20 @@ class Loop:
         number, config = len(everyone), again(trial, everyone)
         assert config is not None, "only what can be run again is chosen"
         seed = fresh_seed(self.plan.seed, number, everyone)
+        if kind == CONFIRM:
+            seed = self.round_seed(trial, everyone)
         event = Suggested(number, config, None, kind, seed, self.at(), repeats=trial.number)
         self.record(event)
         return self.trials[number]
+
+    def round_seed(self, trial: Trial, everyone: Sequence[Trial]) -> int:
+        """The seed of the trial's next confirmation: in each round all candidates have the same.
+
+        What they have in common (the order of the data) then says nothing of which is faster.
+        """
+        own = [t for t in confirming(everyone) if t.repeats == trial.number and t.reason not in CUT]
+        used = [t for t in everyone if t.kind != CONFIRM]
+        return fresh_seed(self.plan.seed, f"round {len(own)}", [*used, *own])
 
     def create(self) -> Trial | None:
         """The next trial: the baseline, a given configuration, or a suggestion once it is ready."""
@@ -372,10 +404,18 @@ class Loop:
             self.target.clock,
             trial.checkpoint,
             trial.saved_clock,
+            self.fitting(trial),
         )
         hardware = self.pool.start(launch)
         at = self.at()
-        self.record(Started(trial.number, at - trial.waiting_since, hardware, at))
+        waited = at - trial.waiting_since
+        self.record(Started(trial.number, waited, hardware, at, launch.microbatch))
+
+    def fitting(self, trial: Trial) -> int | None:
+        """The microbatch to start with, from what trials like it have met."""
+        if not self.memory_keys:
+            return None
+        return fitting(trial, self.trials.values(), self.memory_keys, self.pool.next_hardware())
 
     # --- what comes back ----------------------------------------------------------------------
 
@@ -392,8 +432,10 @@ class Loop:
                 self.end(
                     trial.number, State.CENSORED, Stop("finished", "the trainer came to its end")
                 )
-            case Raised(error=error, reason=reason, out_of_memory=True):
-                self.end(trial.number, State.INFEASIBLE, Stop("out of memory", reason), error)
+            case Raised(damaged=True):
+                self.damaged(trial, signal)
+            case Raised(out_of_memory=True):
+                self.out_of_memory(trial, signal)
             case Raised(error=error, reason=reason):
                 self.end(trial.number, State.FAILED, Stop(reason), error)
             case Broke():
@@ -403,6 +445,8 @@ class Loop:
         """Write the report down, judge the trial, and answer its ranks."""
         number, report = signal.trial, signal.report
         self.saved(self.trials[number], signal.saved)
+        if signal.unsaved:
+            _warn(f"trial {number}: a checkpoint could not be written: {signal.unsaved}")
         self.record(Reported(number, report, self.at()))
         trial = self.trials[number]
         _check_metric(trial, self.target, ended=False)
@@ -410,15 +454,16 @@ class Loop:
         if verdict is None and self.leaving():
             verdict = State.CENSORED, Stop(self.leaving())
         if verdict is None:
-            self.go_on(trial, signal.can_save)
+            self.go_on(trial, signal)
             return
         state, stop = verdict
         keep = stop.reason == "interrupted" or self.is_best(trial, state)
+        save = keep and signal.can_save and not keeping.is_saved(trial)
         self.end(number, state, stop)
-        self.pool.stop(number, self.checkpoint_path(trial) if keep and signal.can_save else None)
+        self.pool.stop(number, keeping.path(self.checkpoints, trial) if save else None)
 
-    def go_on(self, trial: Trial, can_save: bool) -> None:
-        if not can_save and math.isfinite(self.forks_every):
+    def go_on(self, trial: Trial, signal: Progress) -> None:
+        if not signal.can_save and math.isfinite(self.forks_every):
             raise UserError(
                 "the controller forks trials, but the trainer's milestones have no state"
             )
@@ -432,8 +477,9 @@ class Loop:
             decision = None
         if decision is not None:
             self.record(Changed(trial.number, trial.reports[-1].step, decision, self.at()))
-        save = self.checkpoint_path(trial) if can_save and self.due(trial) else None
-        self.pool.resume(trial.number, decision, save)
+        save = signal.can_save and not signal.saving and self.due(trial)
+        path = keeping.path(self.checkpoints, trial) if save else None
+        self.pool.resume(trial.number, decision, path)
 
     def as_its_own(self, trial: Trial) -> Trial:
         """The trial as its controller sees it: what repeats a baseline is treated as one."""
@@ -443,14 +489,9 @@ class Loop:
 
     def due(self, trial: Trial) -> bool:
         """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
-        now, saved = trial.clock, trial.saved_clock
-        since = now.seconds("train") - saved.seconds("train")
-        if since >= self.plan.experiment.failure.checkpoint_interval:
-            return True
-        if trial.kind != "trial" or self.count >= self.plan.trials:  # nothing to fork
-            return False
-        every, clock = self.forks_every, self.target.clock
-        return now.seconds(clock) // every > saved.seconds(clock) // every
+        nothing_to_fork = trial.kind != "trial" or self.count >= self.plan.trials
+        every = math.inf if nothing_to_fork else self.forks_every
+        return keeping.is_due(trial, self.plan.experiment.failure, every, self.target.clock)
 
     @property
     def forks_every(self) -> float:
@@ -474,8 +515,7 @@ class Loop:
             raise UserError(f"the controller forks trial {fork.parent}, which has no checkpoint")
         config, own = self.forked(fork), parent.checkpoint
         if self.pool.realtime:  # on a virtual clock a checkpoint is no folder
-            folder = self.checkpoint_folder(number)
-            found = copied(parent.checkpoint, folder)
+            found = copied(parent.checkpoint, keeping.place(self.checkpoints, number))
             if found is None:
                 return False
             own = found
@@ -511,13 +551,35 @@ class Loop:
             self.end(came.replaces, State.CENSORED, stop)
 
     def saved(self, trial: Trial, checkpoint: Checkpoint | None) -> None:
-        """Write down a new checkpoint, then remove the one that it replaces."""
+        """Write down a new checkpoint, then remove the last but one: the last may be damaged."""
         if checkpoint is None:
             return
         self.record(Saved(trial.number, checkpoint, self.at()))
-        before = trial.checkpoint
-        if before is not None and before.path != checkpoint.path:
-            shutil.rmtree(before.path, ignore_errors=True)
+        old, now = trial.earlier, self.trials[trial.number]
+        if old is not None and old.path not in {c.path for c in (now.earlier, now.checkpoint) if c}:
+            storage.remove(old.path)
+
+    def damaged(self, trial: Trial, signal: Raised) -> None:
+        """Go on from the checkpoint before; a fork that has none is nothing without its parent."""
+        checkpoint = trial.checkpoint
+        if checkpoint is None or (trial.earlier is None and trial.origin is not None):
+            self.end(trial.number, State.FAILED, Stop(signal.reason), signal.error)
+            return
+        step = trial.earlier.step if trial.earlier is not None else 0
+        said = f"the checkpoint at step {checkpoint.step} cannot be used ({signal.reason})"
+        _warn(f"trial {trial.number}: {said}: it goes on from step {step}")
+        number, at = trial.number, self.at()
+        self.record(Lost(number, "checkpoint damaged", signal.reason, False, at, damaged=True))
+        storage.remove(checkpoint.path)
+
+    def out_of_memory(self, trial: Trial, signal: Raised) -> None:
+        """Go on with half the microbatch on all ranks, or end where none is left."""
+        number, reason = trial.number, "out of memory"
+        smaller = halved(trial) if self.memory_keys else None
+        if smaller is None:
+            self.end(number, State.INFEASIBLE, Stop(reason, signal.reason), signal.error)
+            return
+        self.record(Lost(number, reason, broke=False, at=self.at(), microbatch=smaller))
 
     def broke(self, trial: Trial, signal: Broke) -> None:
         if trial.retries < self.plan.experiment.failure.max_retries:
@@ -558,28 +620,24 @@ class Loop:
         return merged(list(self.trials.values()), self.target)
 
     def others(self, trial: Trial) -> list[Trial]:
-        return [t for t in self.standing() if t.number != trial.number]
+        everyone = list(self.trials.values())
+        shown = racing.proven if self.plan.racing else merged
+        return [t for t in shown(everyone, self.target) if t.number != trial.number]
 
     def is_best(self, trial: Trial, state: State) -> bool:
         if trial.repeats is not None:
             return False
-        best = incumbent(self.others(trial), like=trial.hardware)
-        return state is State.REACHED and (best is None or trial.seconds < best.seconds)
-
-    def checkpoint_path(self, trial: Trial) -> Path:
-        return self.checkpoint_folder(trial.number) / f"step-{trial.reports[-1].step}"
-
-    def checkpoint_folder(self, number: int) -> Path:
-        return self.folder.absolute() / "checkpoints" / f"trial-{number:04d}"
+        count = self.plan.experiment.failure.keep_checkpoints
+        return keeping.is_among_best(trial, self.others(trial), state, count)
 
     def sweep(self) -> None:
-        """Remove the checkpoints of ended trials, but the best one's and those to be resumed."""
-        best = leader(self.standing())
-        for trial in self.trials.values():
-            first = best is not None and trial.number == best.number
-            keep = not trial.ended or trial.reason == "interrupted" or first
-            if trial.checkpoint is not None and not keep:
-                shutil.rmtree(Path(trial.checkpoint.path).parent, ignore_errors=True)
+        """Remove the checkpoints of ended trials, but the best ones' and those to be resumed."""
+        if not self.pool.realtime:
+            return
+        again = [t for t in self.trials.values() if t.repeats is not None]
+        running = [t for t in again if not t.ended or t.reason == "interrupted"]
+        count = self.plan.experiment.failure.keep_checkpoints
+        keeping.sweep(self.checkpoints, [*self.standing(), *running], count)
 
     def patience(self) -> float | None:
         """Seconds until the time limit, or None: the pool itself watches for hanging workers."""
@@ -626,6 +684,10 @@ def _interrupts(loop: Loop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def _ruled(

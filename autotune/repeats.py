@@ -78,7 +78,7 @@ def winner(trials: Sequence[Trial], target: Target) -> Trial | None:
     proven = (c.number for c in confirmations(trials, target))
     found = next((n for n in proven if by_number[n].state is State.REACHED), None)
     if found is None:
-        best = leader(merged(unconfirmed(trials), target))
+        best = leader(merged(unconfirmed(trials), target)) or leader(searched(trials))
         found = best.number if best is not None else None
     return by_number[found] if found is not None else None
 

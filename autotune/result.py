@@ -184,6 +184,7 @@ def row(trial: Trial, target: Target) -> dict[str, Any]:
         "censored_at_seconds": trial.seconds if trial.state is State.CENSORED else None,
         f"best_{target.metric}": target.best(trial),
         "spent_seconds": trial.spent_seconds,
+        "microbatch": trial.microbatch,
         **{f"config.{k}": shown(v) for k, v in trial.config.items()},
     }
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune import recipes, record, warm_start
+from autotune import recipes, record, storage, warm_start
 from autotune.auto import sampler_for
 from autotune.errors import UserError
 from autotune.experiment import Experiment
@@ -47,6 +47,7 @@ def run(
     repeats: int = 0,
     top: int = 3,
     search: bool = True,
+    racing: float = 0.0,
     resume: bool = True,
     start_from: str | Path | None = None,
     recipe: str | None = None,
@@ -80,6 +81,8 @@ def run(
             top of `trials`. See `StudyResult.confirmed`.
         top: how many of the best configurations are.
         search: False to search no more, and only to do what `repeats` asks for.
+        racing: share of the seconds trained, below 1, that goes into running the leader again on
+            fresh seeds while the study searches (see `autotune.racing`); 0 for none.
         resume: go on with the study that the folder holds; False refuses such a folder.
         start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
             there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
@@ -96,25 +99,25 @@ def run(
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     _check(experiment, trials, time_limit, seed)
-    _check_repeats(repeats, top, seeds)
-    if seeds and len(seeds) < trials:
-        raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
+    _check_repeats(repeats, top, racing, seeds, trials)
     turning = _controller(controller, experiment, seed)
     folder = Path(out) if out is not None else Path("studies") / experiment.name
     if sampler == "auto":
-        sampler, _ = auto_sampler(
-            experiment, trials, folder, start_from is not None and not turning
-        )
+        earlier = start_from is not None and not turning
+        sampler, _ = auto_sampler(experiment, trials, folder, earlier)
     start = _start(start_from, folder, sampler, turning)
     turning = _begun(turning, experiment, start)
     rules = _pruner(pruner, turning), turning
-    plan = Plan(experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search)
+    plan = Plan(
+        experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search, racing
+    )
     asker = _asker(sampler, plan, start)
-    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
-    told |= {"repeats": repeats, "top": top} | warm_start.facts(start_from, start)
+    told = {"recipe": recipe, "trials": trials, "ray_address": ray_address, "repeats": repeats}
+    told |= {"top": top, "racing": racing} | warm_start.facts(start_from, start)
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)
+    plan = replace(plan, checkpoints=_checkpoints(experiment, facts["study_id"]))
     room = pool if pool is not None else _ray_pool(experiment, trials if search else 1, ray_address)
     with contextlib.closing(room), Journal(folder) as journal:
         record.write(folder, facts)
@@ -126,12 +129,25 @@ def run(
             finally:
                 warm_start.keep(folder, asker, tuple(loop.trials.values()))
     _write_report(folder, room)
-    again = partial(
-        run, experiment, trials=trials, sampler=sampler, pruner=pruner, controller=controller,
-        out=folder, tracking_uri=tracking_uri, ray_address=ray_address, seed=seed,
-        start_from=start_from, recipe=recipe, watch=watch, pool=pool, search=False,
-    )  # fmt: skip
+    asked: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner}
+    asked |= {"controller": controller, "tracking_uri": tracking_uri, "ray_address": ray_address}
+    asked |= {"start_from": start_from, "recipe": recipe, "watch": watch, "pool": pool}
+    again = partial(run, experiment, out=folder, seed=seed, racing=racing, search=False, **asked)
     return StudyResult(folder, experiment.target, tuple(loop.trials.values()), reason, again)
+
+
+def _checkpoints(experiment: Experiment, study_id: str) -> str:
+    """The folder or URL of this study's checkpoints; empty for the study folder."""
+    given = experiment.failure.checkpoint_folder
+    if given is None:
+        return ""
+    if not storage.is_url(given):
+        given = str(Path(given).absolute())
+    try:
+        storage.reach(given)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"checkpoint_folder {given!r} cannot be used: {error}") from None
+    return storage.join(given, f"{experiment.name}-{study_id[:8]}")
 
 
 def auto_sampler(
@@ -159,12 +175,18 @@ def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: 
     _check_configs(experiment)
 
 
-def _check_repeats(repeats: int, top: int, seeds: Sequence[int]) -> None:
+def _check_repeats(
+    repeats: int, top: int, racing: float, seeds: Sequence[int], trials: int
+) -> None:
     for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
-    if seeds and repeats:
+    if isinstance(racing, bool) or not isinstance(racing, int | float) or not 0 <= racing < 1:
+        raise UserError(f"racing must be a share, at least 0 and below 1, but got {racing!r}")
+    if seeds and (repeats or racing):
         raise UserError("repeats confirm a search, but with seeds all trials are repeats already")
+    if seeds and len(seeds) < trials:
+        raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
 
 
 def _check_configs(experiment: Experiment) -> None:

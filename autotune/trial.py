@@ -121,11 +121,15 @@ class Report:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A trial's saved state: a folder with one file a rank, at `step`, with the clock then."""
+    """A trial's saved state: a folder or URL with one file a rank, at `step`, with the clock then.
+
+    `sums` are the checksums of the ranks' files; older studies have none.
+    """
 
     step: int
     path: str
     clock: Clock = Clock()
+    sums: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,8 @@ class Trial:
     `seconds` is the time to target of a REACHED trial and the time at which any other was last
     seen: for a CENSORED trial the time to target is known only to be greater. A trial with an
     `origin` is a fork: its reports, its clock and its seconds begin with those of its parent.
+    `microbatch` is what a forward pass was limited to, so that it fits into memory; None: nothing.
+    `earlier` is the checkpoint before `checkpoint`, for when that one turns out to be damaged.
     """
 
     number: int
@@ -198,6 +204,8 @@ class Trial:
     hardware: Hardware = Hardware()
     origin: Origin | None = None
     repeats: int | None = None
+    microbatch: int | None = None
+    earlier: Checkpoint | None = None
 
     @property
     def point(self) -> Params | None:
@@ -267,6 +275,7 @@ class Started:
     queue_seconds: float
     hardware: Hardware
     at: float = 0.0
+    microbatch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -301,7 +310,9 @@ class Saved:
 class Lost:
     """An attempt broke off and the trial goes on from its checkpoint.
 
-    `broke`: a worker died or hung, which counts as a retry; otherwise the driver itself went away.
+    `broke`: a worker died or hung, which counts as a retry; otherwise the driver itself went away,
+    or a rank ran out of memory: then all ranks go on with a smaller `microbatch`. `damaged`: its
+    checkpoint could not be read, so that it goes on from the one before.
     """
 
     trial: int
@@ -309,6 +320,8 @@ class Lost:
     error: str = ""
     broke: bool = True
     at: float = 0.0
+    microbatch: int | None = None
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -354,6 +367,7 @@ def after(trial: Trial | None, event: Event) -> Trial:
                 attempts=trial.attempts + 1,
                 queue_seconds=trial.queue_seconds + event.queue_seconds,
                 hardware=event.hardware,
+                microbatch=event.microbatch,
             )
         case Reported(report=report):
             return replace(
@@ -366,7 +380,10 @@ def after(trial: Trial | None, event: Event) -> Trial:
         case Changed(step=step, change=change):
             return replace(trial, changes=(*trial.changes, (step, change)))
         case Saved(checkpoint=checkpoint):
-            return replace(trial, checkpoint=checkpoint)
+            return replace(trial, checkpoint=checkpoint, earlier=trial.checkpoint)
+        case Lost(damaged=True):
+            before = replace(trial, checkpoint=trial.earlier, earlier=None)
+            return _back_at_checkpoint(before, event)
         case Lost():
             return _back_at_checkpoint(trial, event)
         case Ended():
@@ -433,6 +450,7 @@ def _back_at_checkpoint(trial: Trial, event: Lost) -> Trial:
         spent_seconds=_spent(trial, event.at),
         retries=trial.retries + event.broke,
         waiting_since=event.at,
+        microbatch=event.microbatch or trial.microbatch,
     )
 
 
@@ -586,12 +604,17 @@ class FailurePolicy:
             died or hung; an exception of the trainer itself is not retried.
         max_consecutive_failed_trials: the study ends (exit code 4) after so many FAILED in a row.
         checkpoint_interval: seconds of training between the checkpoints of a running trial.
+        keep_checkpoints: of so many of the fastest trials the last checkpoint is kept.
+        checkpoint_folder: where checkpoints lie, a folder that all workers see or a URL that
+            fsspec knows (`s3://bucket/folder`); by default in the study folder.
     """
 
     hang_timeout: float = 600.0
     max_retries: int = 2
     max_consecutive_failed_trials: int = 5
     checkpoint_interval: float = 60.0
+    keep_checkpoints: int = 1
+    checkpoint_folder: str | None = None
 
     def __post_init__(self) -> None:
         for name, lowest in (("hang_timeout", 0.1), ("checkpoint_interval", 0.0)):
@@ -599,7 +622,11 @@ class FailurePolicy:
             _finite(name, value)
             if value < lowest:
                 raise ValueError(f"{name} must be at least {lowest} seconds but got {value!r}")
-        for name, least in (("max_retries", 0), ("max_consecutive_failed_trials", 1)):
+        counts = {"max_retries": 0, "max_consecutive_failed_trials": 1, "keep_checkpoints": 1}
+        for name, least in counts.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be an integer >= {least} but got {value!r}")
+        place = self.checkpoint_folder
+        if place is not None and (not isinstance(place, str) or not place):
+            raise ValueError(f"checkpoint_folder must be a folder or a URL but got {place!r}")

@@ -21,6 +21,8 @@ SCRIPTS = {
     "farm.py": "runs",
     "controllers.py": "runs",
     "controller_cost.py": "runs",
+    "racing.py": "runs",
+    "infeasible.py": "runs",
 }
 
 

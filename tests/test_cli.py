@@ -18,14 +18,16 @@ from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --time-limit "
-    "--tracking-uri --ray-address --json",
+    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats "
+    "--time-limit --tracking-uri --ray-address --json",
     "resume": "--trials --time-limit --tracking-uri --ray-address --json",
     "status": "--json",
     "best": "--json",
+    "confirm": "--repeats --top --time-limit --tracking-uri --ray-address --json",
     "export": "--to --trial --optuna",
     "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
     "report": "--to",
+    "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
 }
@@ -91,8 +93,14 @@ MISTAKES = [
     (["status", "."], "is not a study folder"),
     (["resume", "nowhere"], "is not a study folder"),
     (["best", "nowhere"], "is not a study folder"),
+    (["confirm", "nowhere"], "is not a study folder"),
+    (["confirm", "x", "--repeat", "3"], "unknown argument '--repeat'; did you mean '--repeats'?"),
+    (["run", f"{RECIPES}:good", "--repeats", "-1"], "repeats must be a whole number >= 0"),
     (["ui", "nowhere"], "is not a study folder"),
     (["report", "nowhere"], "is not a study folder"),
+    (["compare", "nowhere"], "nowhere does not exist"),
+    (["compare", "x.tsv", "--target", "top5"], "--target must be like top5=93"),
+    (["compare", "mlflow:x"], "must be named like mlflow:EXPERIMENT/RUN"),
 ]
 
 

@@ -13,7 +13,7 @@ import populations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lucky import facts, lucky, study
+from lucky import MISSED, SAMPLER, facts, lucky, put, reached, study
 from sims import METRIC, lines, memory, race, racing, simulate
 from steered import problem, steered
 
@@ -30,18 +30,8 @@ from autotune.trial import Change, Ended, Lost, Started, State, Stop, Suggested,
 TARGET = at.Target(METRIC, 1.0, limit=30)
 
 
-def reached(number: int, seconds: float, **more: Any) -> Trial:
-    """A searched trial by hand, or a repeat of one."""
-    made = Trial(number, {"rate": float(more.pop("rate", number))}, {"rate": 1.0}, attempts=1)
-    return replace(made, seconds=seconds, **{"state": State.REACHED, "reason": "target", **more})
-
-
 def confirmed(number: int, of: int, seconds: float, **more: Any) -> Trial:
     return reached(number, seconds, kind="confirm", repeats=of, **more)
-
-
-SAMPLER = "convergence"  # a function of the trials, so that a resumed study proposes the same
-MISSED = {"state": State.CENSORED, "reason": "limit"}
 
 
 def check_alone(folder: Path) -> None:
@@ -76,8 +66,10 @@ def test_every_finalist_runs_once_a_round_alone_on_a_fresh_seed(
         assert all({t.repeats for t in one} == final for one in rounds)
         firsts = [one[0].repeats for one in rounds]
         assert len(set(firsts)) == min(count, len(final)), "each round begins with another one"
-        assert len({t.seed for t in found.trials}) == len(found.trials)
-        assert all(t.seed == trial_seed(seed, t.number) for t in again)
+        assert all(len({t.seed for t in one}) == 1 for one in rounds), "one seed a round"
+        fresh = {one[0].seed for one in rounds}
+        assert len(fresh) == count
+        assert not fresh & {t.seed for t in found.searched}
         assert all(t.config == found.trials[t.repeats].config for t in again)
         assert all(t.params is None for t in again), "it is no new point"
         check_alone(folder)
@@ -114,9 +106,10 @@ def test_no_pruner_stops_a_confirmation_but_limit_and_divergence_do(fast_path: P
         return Stop("soon") if trial.number and trial.seconds > 7 else None
 
     def curve(config: Any, seed: int) -> Curve:
-        slow, lost = trial_seed(0, 2), trial_seed(0, 3)
-        whole = race({"rate": 0.1 if seed == slow else config["rate"]}, seed)
-        if seed == lost:
+        first = seed == trial_seed(0, "round 0")
+        slow, lost = first and config["rate"] == 2.0, first and config["rate"] == 1.5
+        whole = race({"rate": 0.1 if slow else config["rate"]}, seed)
+        if lost:
             points = [replace(p, metrics={"train_loss": float("nan")}) for p in whole.points]
             return replace(whole, points=points)
         return whole
@@ -173,18 +166,13 @@ def whole() -> tuple[list[bytes], list[Any]]:
         return rows, [facts(t) for t in found.trials]
 
 
-def put(folder: Path, data: bytes) -> None:
-    experiment = racing([1.0], limit=30)
-    (folder / JOURNAL).write_bytes(data)
-    record.write(folder, record.facts(experiment, seed=0, tracking_uri="off", recipe=None))
-
-
 def test_a_driver_killed_after_any_line_confirms_the_same(
     whole: tuple[list[bytes], list[Any]],
 ) -> None:
     rows, known = whole
     first = next(i for i, row in enumerate(rows) if b'"kind":"confirm"' in row)
-    cuts = [*range(2, first, 11), *range(first - 2, len(rows) + 1)]
+    told = [i for i in range(first, len(rows)) if b'"reported"' not in rows[i]]
+    cuts = [first // 2, *told, *(i + 4 for i in told[::3])]
     for cut in cuts:
         with memory() as folder:
             put(folder, b"".join(rows[:cut]))

@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from autotune import schedules
+from autotune.comparison import Row
 from autotune.schedules import Cosine, stages
 
 OTHERS = ("sequence_length", "weight_decay", "trust_coefficient", "label_smoothing")
@@ -34,6 +36,20 @@ def test_the_schedules_document_runs(number: int, tmp_path: Path) -> None:
     script.write_text(blocks("schedules.md")[number] + check)
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_comparison_document_runs() -> None:
+    names: dict[str, object] = {}
+    exec(blocks("comparison.md")[0], names)
+    row = names["row"]
+    assert row.speedup_bound == ">="  # type: ignore[attr-defined]
+    assert row.speedup_interval.low > 1.5  # type: ignore[attr-defined]
+
+
+def test_every_figure_of_a_comparison_has_a_card() -> None:
+    text = (DOCS / "comparison.md").read_text()
+    for field in fields(Row):
+        assert field.name == "candidate" or f"`{field.name}`" in text, field.name
 
 
 def test_every_family_and_knob_has_a_card() -> None:

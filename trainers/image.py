@@ -49,6 +49,10 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
 
 
 train.check = read_settings  # type: ignore[attr-defined]  # what a study asks before it starts
+train.memory_keys = (  # type: ignore[attr-defined]  # what decides the memory of a step
+    *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
+    *("optimizer", "precision", "compile"),
+)
 
 
 def _task(settings: Settings, ranks: Ranks) -> Task[Images]:

@@ -117,6 +117,10 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
 
 
 train.check = read_settings  # type: ignore[attr-defined]  # what a study asks before it starts
+train.memory_keys = (  # type: ignore[attr-defined]  # what decides the memory of a step
+    *("text", "tokens", "vocabulary", "sequence_length", "val_sequence_length"),
+    *("layers", "width", "heads", "optimizer", "precision", "compile"),
+)
 
 
 def _task(settings: Settings, ranks: Ranks) -> Task[TextStream]:

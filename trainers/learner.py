@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from typing import Any
@@ -18,6 +18,7 @@ from trainers.statistics import Statistics
 from trainers.stream import NO_LABEL, Batch
 from trainers.training import Training
 
+EVALUATED_MICROBATCHES = 4  # that an evaluation has in a forward pass, at most
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")  # the second up to torch 2.12
@@ -36,6 +37,14 @@ def copied(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(copied(v) for v in value)
     return value
+
+
+def _split(batch: Batch, most: int | None) -> list[Batch]:
+    """The batch in parts of up to `most` items; None: in one."""
+    x, y = batch
+    if most is None or len(y) <= most:
+        return [batch]
+    return list(zip(torch.split(x, most), torch.split(y, most), strict=True))
 
 
 class Learner:
@@ -81,13 +90,7 @@ class Learner:
 
         The gradient is that of the mean loss over the global batch, however it is shared out.
         """
-        x, y = batch
-        size = self._training.microbatch or len(y)
-        parts = (
-            [batch]
-            if len(y) <= size
-            else list(zip(torch.split(x, size), torch.split(y, size), strict=True))
-        )
+        parts = _split(batch, self._training.microbatch)
         for part in parts[:-1]:
             with self._unsynchronised():
                 self._backward(part, samples, smoothing)
@@ -131,7 +134,7 @@ class Learner:
         sums = torch.zeros(4, dtype=torch.float64, device=self._ranks.device)
         self.model.eval()
         with averaged_buffers(self.model, self._ranks):
-            for x, y in batches:
+            for x, y in self._fitting(batches):
                 with self._autocast():
                     out = self.model(x.contiguous(memory_format=self._layout))
                 out, y = out.flatten(0, -2), y.flatten()
@@ -142,6 +145,12 @@ class Learner:
         sums[3] = self.loss
         right, loss, count, trained = self._ranks.sum(sums).tolist()
         return int(right), loss, int(count), trained
+
+    def _fitting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches in parts of a few microbatches: without gradients little is kept."""
+        microbatch = self._training.microbatch
+        for batch in batches:
+            yield from _split(batch, microbatch and microbatch * EVALUATED_MICROBATCHES)
 
     def warm_up(self, batches: Iterable[Batch], evaluated: Iterable[Batch]) -> None:
         """Steps on dummy batches and an evaluation of others, of which no trace remains.

@@ -12,7 +12,7 @@
 | `microbatch` | most images or sequences of a rank in one forward pass; gradients add up (all) |
 | `precision` | fp32, bf16 or fp16 (fp32) |
 | `compile` | (False) |
-| `seed`, `state` | reserved: set by autotune |
+| `seed`, `state` | reserved: set by autotune, as is `microbatch` once memory has run out |
 
 What is marked * takes a number or a schedule, as do the optimizers' options `momentum` (or
 `beta1`), `beta2`, `weight_decay` and `trust_coefficient`. A schedule is held to what is allowed

@@ -49,7 +49,7 @@ def olympic_mean(seconds: Sequence[float], reached: Sequence[bool]) -> float | N
     """MLPerf's rule: the mean without the best and the worst; None for fewer than five runs.
 
     One run that did not arrive is the worst; with two there is no result. Source: MLPerf Training
-    rules, section "Results".
+    rules, section "Benchmark Results".
 
     >>> olympic_mean([1.0, 2.0, 3.0, 4.0, 100.0], [True] * 5)
     3.0

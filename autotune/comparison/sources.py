@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,11 +146,19 @@ def _one(a: Candidate, b: Candidate) -> bool:
 
 
 def _named(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Names as short as they can be: where two are alike, with the whole source."""
-    count = Counter(c.name for c in candidates)
+    """Names as short as they can be: where two sources share one, with the whole source."""
+    sources: dict[str, set[str]] = {}
+    for candidate in candidates:
+        sources.setdefault(_label(candidate), set()).add(candidate.source)
 
     def longer(candidate: Candidate) -> str:
-        number = "" if candidate.trial is None else f"#{candidate.trial}"
-        return f"{candidate.source}{number}"
+        return f"{candidate.source}{candidate.name.removeprefix(_label(candidate))}"
 
-    return [replace(c, name=longer(c)) if count[c.name] > 1 else c for c in candidates]
+    shared = {label for label, found in sources.items() if len(found) > 1}
+    return [replace(c, name=longer(c)) if _label(c) in shared else c for c in candidates]
+
+
+def _label(candidate: Candidate) -> str:
+    """A name without its trial's number."""
+    number = "" if candidate.trial is None else f"#{candidate.trial}"
+    return candidate.name.removesuffix(number)

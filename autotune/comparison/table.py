@@ -13,6 +13,7 @@ from autotune.comparison.words import TUNING, Candidate, Comparison, Row, Run
 from autotune.errors import UserError, unknown
 
 LEVEL = 0.95
+_SPENT = ("samples", "worker_seconds", "gpu_seconds")
 
 
 def compare(
@@ -115,7 +116,10 @@ def _alone(candidate: Candidate, tau: float) -> Row:
         why_not["olympic_seconds"] = (
             f"MLPerf's rule needs {ratios.OLYMPIC_RUNS} runs" if few else "two did not arrive"
         )
-    unit = runs[0].unit
+    typical = _geometric(times, tau) if known else None
+    rate = _mean_of(runs, "samples_per_second")
+    if not reached:
+        why_not |= dict.fromkeys(_SPENT, "no run reached the target")
     return Row(
         candidate,
         len(runs),
@@ -126,18 +130,30 @@ def _alone(candidate: Candidate, tau: float) -> Row:
         mean_seconds=survival.restricted_mean(times, tau)[0] if known else None,
         mean_interval=survival.mean_interval(times, tau, LEVEL) if known else None,
         olympic_seconds=olympic,
-        geometric_seconds=_geometric(times, tau) if known else None,
-        samples=_mean_of(reached, "samples"),
-        unit=unit,
-        samples_per_second=_mean_of(runs, "samples_per_second"),
-        worker_seconds=_mean_of(reached, "worker_seconds"),
-        gpu_seconds=_mean_of(reached, "gpu_seconds"),
+        geometric_seconds=typical,
+        samples=_product(typical, rate) if reached else None,
+        unit=runs[0].unit,
+        samples_per_second=rate,
+        worker_seconds=_product(typical, _each_second(runs, "worker_seconds")) if reached else None,
+        gpu_seconds=_product(typical, _each_second(runs, "gpu_seconds")) if reached else None,
         why_not=why_not,
     )
 
 
 def _geometric(times: Sample, tau: float) -> float | None:
     return math.exp(float(survival.log_mean(times, tau))) if times.seconds[0] > 0 else None
+
+
+def _product(a: float | None, b: float | None) -> float | None:
+    return a * b if a is not None and b is not None else None
+
+
+def _each_second(runs: Sequence[Run], name: str) -> float | None:
+    """How much of it a second costs: the same for all runs on the same workers."""
+    spent = [getattr(r, name) for r in runs if r.seconds > 0]
+    if not spent or None in spent:
+        return None
+    return math.fsum(spent) / math.fsum(r.seconds for r in runs if r.seconds > 0)
 
 
 def _mean_of(runs: Sequence[Run], name: str) -> float | None:

@@ -160,8 +160,8 @@ class Row:
         mean_seconds: restricted mean: the mean of min(time, `tau`); see `Comparison.tau_seconds`.
         olympic_seconds: MLPerf's rule: mean without the best and the worst run; five at least.
         geometric_seconds: geometric mean; restricted where runs were censored.
-        samples, worker_seconds, gpu_seconds: to the target, geometric mean of those that reached
-            it; `samples` in `unit`.
+        samples, worker_seconds, gpu_seconds: spent in `geometric_seconds`, and restricted as
+            these are; `samples` in `unit`. None if no run reached the target.
         samples_per_second: geometric mean over all runs.
         speedup: the baseline's geometric mean of time to target over this one's, both up to
             `speedup_tau_seconds` where runs were censored: above 1 is faster than the baseline.

@@ -8,7 +8,6 @@ targets, samplers or pruners, and decides nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Report
@@ -16,7 +15,10 @@ from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Report
 
 @dataclass(frozen=True)
 class Launch:
-    """A trial on its way to a worker group; `checkpoint` is where it goes on from."""
+    """A trial on its way to a worker group; `checkpoint` is where it goes on from.
+
+    `microbatch`, if given, is told to the trainer as `config["microbatch"]`.
+    """
 
     trial: int
     config: Config
@@ -24,16 +26,23 @@ class Launch:
     clock: str = "train"
     checkpoint: Checkpoint | None = None
     base: Clock = field(default_factory=Clock)
+    microbatch: int | None = None
 
 
 @dataclass(frozen=True)
 class Progress:
-    """All ranks wait at a milestone. `saved` is the checkpoint asked for with the last answer."""
+    """All ranks wait at a milestone.
+
+    `saved` is a checkpoint that has been asked for and that all ranks have written since;
+    `saving`: one is still being written; `unsaved` says why one could not be.
+    """
 
     trial: int
     report: Report
     can_save: bool = False
     saved: Checkpoint | None = None
+    saving: bool = False
+    unsaved: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,12 +62,16 @@ class Finished:
 
 @dataclass(frozen=True)
 class Raised:
-    """The trainer raised; `error` has every rank's traceback, grouped by equal text."""
+    """The trainer raised; `error` has every rank's traceback, grouped by equal text.
+
+    `damaged`: it never began, as its checkpoint could not be read.
+    """
 
     trial: int
     error: str
     reason: str
     out_of_memory: bool = False
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,15 +102,19 @@ class Pool(Protocol):
         """How many trials can be started at once now, without waiting."""
         ...
 
+    def next_hardware(self) -> Hardware:
+        """What the next trial that is started will run on; asked only where there is room."""
+        ...
+
     def start(self, launch: Launch) -> Hardware:
         """Start a trial on an idle group and return at once with what it runs on."""
         ...
 
-    def resume(self, trial: int, change: Change | None, save: Path | None) -> None:
-        """Let a waiting trial go on to its next milestone, saving its state first if asked."""
+    def resume(self, trial: int, change: Change | None, save: str | None) -> None:
+        """Let a waiting trial go on to its next milestone; save its state as it is now if asked."""
         ...
 
-    def stop(self, trial: int, save: Path | None) -> None:
+    def stop(self, trial: int, save: str | None) -> None:
         """Close a waiting trial on all ranks; `Stopped` follows."""
         ...
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
-import pickle
 import signal
 import sys
 import tempfile
@@ -29,8 +29,15 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from autotune import reporting
 from autotune.pools import Launch, warm
 from autotune.pools.cores import claim_cores
-from autotune.trial import Change, Clock, Milestone
+from autotune.pools.saving import Writer, Written, load
+from autotune.trial import Change, Checkpoint, Clock, Milestone
 
+_NO_MEMORY = (
+    "can't allocate memory",  # torch's allocator on the host
+    "out of memory",  # CUDA, NCCL
+    "_ALLOC_FAILED",  # cuBLAS, cuDNN
+    "bad_alloc",  # C++
+)
 _OWN_FILES = (Path(__file__), Path(reporting.__file__))
 
 
@@ -38,8 +45,10 @@ _OWN_FILES = (Path(__file__), Path(reporting.__file__))
 class Stretch:
     """What one rank did between two answers of the driver.
 
-    `kind` is `milestone`, `finished`, `stopped` or `raised`; `worn` says why the process should
-    not be used for another trial.
+    `kind` is `milestone`, `finished`, `stopped` or `raised`; `saved` is what has been written
+    meanwhile of the state that was asked for, and `unsaved` why it could not be; `damaged` that the
+    checkpoint to go on from could not be read; `worn` says why the process should not be used for
+    another trial.
     """
 
     kind: str
@@ -47,10 +56,12 @@ class Stretch:
     metrics: Mapping[str, float] | None = None
     clock: Clock = Clock()
     can_save: bool = False
-    saved: bool = False
+    saved: Written | None = None
+    unsaved: str = ""
     error: str = ""
     reason: str = ""
     out_of_memory: bool = False
+    damaged: bool = False
     worn: str = ""
 
 
@@ -95,6 +106,7 @@ class Rank:
         self._steps: reporting.Steps | None = None
         self._milestone: Milestone | None = None
         self._answered = 0.0
+        self._restoring = False
         self._store: TCPStore | None = None
 
     # --- becoming a group ---------------------------------------------------------------------
@@ -135,6 +147,7 @@ class Rank:
         self._timeout = timedelta(seconds=meeting.timeout_seconds)
         self._group = 0
         self._open_group()
+        self._writer = Writer(self._rank)
         self._clean = warm.snapshot()
         self._held: warm.Held | None = None
 
@@ -158,34 +171,40 @@ class Rank:
         try:
             warm.seed_all(launch.seed)
             config = {**launch.config, "seed": launch.seed}
+            if launch.microbatch is not None:
+                config["microbatch"] = launch.microbatch
             if launch.checkpoint is not None:
-                config["state"] = self._load(Path(launch.checkpoint.path))
+                self._restoring = True
+                config["state"] = self._load(launch.checkpoint)
+                self._restoring = False
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
             self._milestone = None
-            self._readable = False
             self._steps = reporting.steps(self._train, config)
             return self._advance(None, clock)
         except BaseException as error:
             return self._raised(error)
 
     def resume(self, change: Change | None, save: str | None) -> Stretch:
-        """Go on to the next milestone, saving the state first if a folder is given."""
+        """Go on to the next milestone; the state as it is now is saved if a folder is given."""
         clock = Clock(decide=time.perf_counter() - self._answered)
         try:
-            clock, saved = self._save(save, clock)
-            return replace(self._advance(change, clock), saved=saved)
+            clock = self._save(save, clock)
+            stretch = self._advance(change, clock)
+            saved, unsaved = self._writer.taken()
+            return replace(stretch, saved=saved, unsaved=unsaved)
         except BaseException as error:
             return self._raised(error)
 
     def stop(self, save: str | None) -> Stretch:
         """Close the trainer at its milestone, saving its state first if a folder is given."""
-        saved = False
+        saved, unsaved = None, ""
         try:
-            _, saved = self._save(save, Clock())
-            return replace(self._finish("stopped"), saved=saved)
+            self._save(save, Clock(), blocking=True)
+            saved, unsaved = self._writer.taken() if save is not None else (None, "")
+            return replace(self._finish("stopped"), saved=saved, unsaved=unsaved)
         except BaseException as error:
-            return replace(self._raised(error), kind="stopped", saved=saved)
+            return replace(self._raised(error), kind="stopped", saved=saved, unsaved=unsaved)
 
     def _advance(self, change: Change | None, clock: Clock) -> Stretch:
         assert self._steps is not None
@@ -218,33 +237,23 @@ class Rank:
         self._answered = time.perf_counter()
         return stretch
 
-    def _save(self, folder: str | None, clock: Clock) -> tuple[Clock, bool]:
-        """Write this rank's state into `folder`, whole or not at all."""
+    def _save(self, folder: str | None, clock: Clock, blocking: bool = False) -> Clock:
+        """Have this rank's state written into `folder`; how long it held the trial up."""
         if folder is None or self._milestone is None or self._milestone.state is None:
-            return clock, False
+            return clock
         begin = time.perf_counter()
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        part = path / f"rank-{self._rank}.part"
-        torch.save(self._milestone.state(), part)
-        with open(part, "rb") as written:
-            os.fsync(written.fileno())
-        if not self._readable:
-            _check_readable(part)
-            self._readable = True
-        part.replace(path / f"rank-{self._rank}.pt")
-        return replace(clock, checkpoint=time.perf_counter() - begin), True
+        self._writer.save(self._milestone.state(), folder, blocking)
+        return replace(clock, checkpoint=time.perf_counter() - begin)
 
-    def _load(self, folder: Path) -> dict[str, Any]:
-        state: dict[str, Any] = torch.load(
-            folder / f"rank-{self._rank}.pt", map_location="cpu", weights_only=True
-        )
-        return state
+    def _load(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        expected = checkpoint.sums[self._rank] if checkpoint.sums else ""
+        return load(checkpoint.path, self._rank, expected)
 
     # --- and its end --------------------------------------------------------------------------
 
     def _finish(self, kind: str) -> Stretch:
         """Close the generator (its `finally` runs on every rank) and clean the process."""
+        self._writer.cancel()
         if self._steps is not None:
             self._steps.close()
         self._steps = self._milestone = None
@@ -261,22 +270,39 @@ class Rank:
         text = "".join(_from_trainer(traceback.TracebackException.from_exception(error)).format())
         line = str(error).strip().partition("\n")[0][:300]
         reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
-        memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        memory = memory or (isinstance(error, RuntimeError) and "can't allocate memory" in line)
+        memory = out_of_memory(error)
+        if memory:
+            self._let_go(error)
         worn = "the trainer raised"
-        return Stretch("raised", error=text.strip(), reason=reason, out_of_memory=memory, worn=worn)
+        damaged, self._restoring = self._restoring, False
+        told = Stretch("raised", error=text.strip(), reason=reason, worn=worn)
+        return replace(told, out_of_memory=memory, damaged=damaged)
+
+    def _let_go(self, error: BaseException) -> None:
+        """Free what the trial holds at once: the GPU may be another process's as well."""
+        self._steps = self._milestone = None
+        traceback.clear_frames(error.__traceback__)
+        if warm.gpu_in_use():
+            gc.collect()
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
 
 
-def _check_readable(file: Path) -> None:
-    """A state that cannot be read back is told when it is written, not when it is needed."""
-    try:
-        torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        line = str(error).strip().partition("\n")[0]
-        raise TypeError(
-            "Milestone state must hold tensors, numbers, text, lists and dicts only, as it is read "
-            f"with torch.load(weights_only=True): {line}"
-        ) from None
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says, or was caused by one that says, that memory was not to be had.
+
+    torch has one class for its caching allocators only: the host's allocator, CUDA itself and its
+    libraries (cuBLAS, cuDNN, NCCL) say it in words.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(says in str(error) for says in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def stack_of(place: Place) -> str:

@@ -15,15 +15,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from autotune import storage
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Scaling
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
@@ -32,6 +32,7 @@ from autotune.recipes import is_recipe_file
 from autotune.trial import Change, Checkpoint, Clock, Hardware, Report, slowest
 
 _GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
+_MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a collective
 _CLOSE_SECONDS = 2.0  # for ranks that wait at a milestone to close their trainer
 _START_SECONDS = 600.0  # for a group's processes to start and meet
 _MOST_STARTS = 3  # groups in a row that may fail to start before the study gives up
@@ -48,6 +49,16 @@ class _Arrived:
 
 
 @dataclass
+class _Saving:
+    """A checkpoint that is being written: its ranks' checksums, as they come in."""
+
+    folder: str
+    step: int
+    clock: Clock
+    sums: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass
 class _Group:
     """One worker group. `state` is `starting`, `idle`, `running` or `closing`."""
 
@@ -59,7 +70,7 @@ class _Group:
     state: str = "starting"
     launch: Launch | None = None
     clock: Clock = Clock()
-    save: Path | None = None
+    saving: _Saving | None = None
     step: int = 0
     turn: int = 0
     failed_starts: int = 0
@@ -118,21 +129,29 @@ class RayPool:
     def capacity(self) -> int:
         return sum(g.state == "idle" for g in self._groups.values())
 
+    def next_hardware(self) -> Hardware:
+        return self._idle().hardware
+
+    def _idle(self) -> _Group:
+        return next(g for g in self._groups.values() if g.state == "idle")
+
     def start(self, launch: Launch) -> Hardware:
-        group = next(g for g in self._groups.values() if g.state == "idle")
+        group = self._idle()
         group.state, group.launch = "running", launch
-        group.clock, group.save = launch.base, None
+        group.clock, group.saving = launch.base, None
         self._ask(group, "start", launch)
         return group.hardware
 
-    def resume(self, trial: int, change: Change | None, save: Path | None) -> None:
+    def resume(self, trial: int, change: Change | None, save: str | None) -> None:
         group = self._of(trial)
-        group.save = save
+        if save is not None:
+            group.saving = _Saving(str(save), group.step, group.clock)
         self._ask(group, "resume", change, str(save) if save else None)
 
-    def stop(self, trial: int, save: Path | None) -> None:
+    def stop(self, trial: int, save: str | None) -> None:
         group = self._of(trial)
-        group.state, group.save = "closing", save
+        group.state = "closing"
+        group.saving = _Saving(str(save), group.step, group.clock) if save else None
         self._ask(group, "stop", str(save) if save else None)
 
     def wait(self, timeout: float | None) -> Signal | None:
@@ -209,7 +228,9 @@ class RayPool:
         if len(group.answers) == self._scaling.num_workers:
             return True
         if _troubled(group):
-            group.deadline = min(group.deadline, time.monotonic() + _GRACE_SECONDS)
+            full = isinstance(arrived.answer, Stretch) and arrived.answer.out_of_memory
+            grace = _MEMORY_GRACE_SECONDS if full else _GRACE_SECONDS
+            group.deadline = min(group.deadline, time.monotonic() + grace)
         return False
 
     def _overdue(self, group: _Group) -> Signal | None:
@@ -234,7 +255,7 @@ class RayPool:
             return self._died(group, dead)
         answers = {r: a for r, a in sorted(group.answers.items()) if isinstance(a, Stretch)}
         if group.state == "closing":
-            saved = self._checkpoint(group, answers.values())
+            saved, _ = self._checkpoint(group, answers)
             self._release(group, answers)
             return Stopped(trial, saved)
         if any(a.kind == "raised" for a in answers.values()):
@@ -244,28 +265,44 @@ class RayPool:
         if answers[0].kind == "finished":
             self._release(group, answers)
             return Finished(trial)
-        return self._progress(group, list(answers.values()))
+        return self._progress(group, answers)
 
     # --- what a turn can mean -------------------------------------------------------------------
 
-    def _progress(self, group: _Group, answers: list[Stretch]) -> Progress:
+    def _progress(self, group: _Group, answers: dict[int, Stretch]) -> Progress:
         assert group.launch is not None
-        saved = self._checkpoint(group, answers)
-        group.clock = group.clock + slowest([a.clock for a in answers])
+        saved, unsaved = self._checkpoint(group, answers)
+        group.clock = group.clock + slowest([a.clock for a in answers.values()])
         first = answers[0]
         group.step = first.step
         seconds = group.clock.seconds(group.launch.clock)
         report = Report(first.step, seconds, first.metrics or {}, group.clock)
-        return Progress(group.launch.trial, report, all(a.can_save for a in answers), saved)
+        can_save = all(a.can_save for a in answers.values())
+        saving = group.saving is not None
+        return Progress(group.launch.trial, report, can_save, saved, saving, unsaved)
 
-    def _checkpoint(self, group: _Group, answers: Iterable[Stretch]) -> Checkpoint | None:
-        """The checkpoint that was asked for, once every rank's part is where it can be read."""
-        if group.save is None or not all(a.saved for a in answers):
-            return None
+    def _checkpoint(
+        self, group: _Group, answers: dict[int, Stretch]
+    ) -> tuple[Checkpoint | None, str]:
+        """The checkpoint that was asked for once all ranks have written it, or why they cannot."""
+        saving = group.saving
+        if saving is None:
+            return None, ""
+        for rank, answer in answers.items():
+            if answer.saved is not None and answer.saved.folder == saving.folder:
+                saving.sums[rank] = answer.saved.checksum
+        unsaved = next((a.unsaved for a in answers.values() if a.unsaved), "")
         ranks = range(self._scaling.num_workers)
-        if not all((group.save / f"rank-{rank}.pt").is_file() for rank in ranks):
-            return None  # written on another node's own disk
-        return Checkpoint(group.step, str(group.save), group.clock)
+        if unsaved:
+            group.saving = None
+            return None, unsaved
+        if len(saving.sums) < self._scaling.num_workers:
+            return None, ""
+        group.saving = None
+        if not {f"rank-{rank}.pt" for rank in ranks} <= {*storage.names(saving.folder)}:
+            return None, ""  # written on another node's own disk
+        sums = tuple(saving.sums[rank] for rank in ranks)
+        return Checkpoint(saving.step, saving.folder, saving.clock, sums), ""
 
     def _raised(self, group: _Group, answers: dict[int, Stretch]) -> Raised:
         assert group.launch is not None
@@ -279,10 +316,12 @@ class RayPool:
         if silent:
             parts.append(f"{_ranks(silent)}: raised nothing")
         memory = any(a.out_of_memory for a in raised.values())
-        reason = next((a.reason for a in raised.values() if a.out_of_memory), first.reason)
+        cause = (a.reason for a in raised.values() if a.out_of_memory or a.damaged)
+        reason = next(cause, first.reason)
         trial = group.launch.trial
         self._replace(group)
-        return Raised(trial, "\n\n".join(parts), reason, memory)
+        damaged = any(a.damaged for a in raised.values())
+        return Raised(trial, "\n\n".join(parts), reason, memory, damaged)
 
     def _disagree(self, group: _Group, answers: dict[int, Stretch]) -> Raised:
         assert group.launch is not None
@@ -315,7 +354,7 @@ class RayPool:
 
     def _release(self, group: _Group, answers: dict[int, Stretch]) -> None:
         """The group is free for the next trial, unless one of its processes is worn out."""
-        group.launch, group.save = None, None
+        group.launch, group.saving = None, None
         if any(a.worn for a in answers.values()):
             self._replace(group)
         else:

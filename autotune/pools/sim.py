@@ -11,11 +11,12 @@ import heapq
 import json
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from urllib.parse import quote, unquote
 
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
 from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Metrics, Report
+
+OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A recorded run, and how it ended: by itself, by an error, or by a dying worker.
+    """A recorded run, and its end: `finished`, `died` (a worker), `out of memory`, or an error.
 
     A point's metrics are read when its milestone is told, and not at all where the trial was
     stopped before: they may be a mapping that computes them then.
@@ -108,23 +109,26 @@ class SimPool:
     def start(self, launch: Launch) -> Hardware:
         made: Curve | Live
         if launch.checkpoint is not None and self.go_on is not None:
-            made = self.go_on(launch.config, launch.seed, _point(launch.checkpoint))
+            made = self.go_on(_told(launch), launch.seed, _point(launch.checkpoint))
         else:
-            made = self.simulate(launch.config, launch.seed)
+            made = self.simulate(_told(launch), launch.seed)
         live = None if isinstance(made, Curve) else made
         curve = made if isinstance(made, Curve) else Curve(())
         step = launch.checkpoint.step if launch.checkpoint else -1
         first = next((i for i, p in enumerate(curve.points) if p.step > step), len(curve.points))
         self._running[launch.trial] = _Running(launch, curve, first, first, live)
         self._go_on(launch.trial, curve.setup_seconds)
+        return self.next_hardware()
+
+    def next_hardware(self) -> Hardware:
         return Hardware(device="sim")
 
-    def resume(self, trial: int, change: Change | None, save: Path | None) -> None:
+    def resume(self, trial: int, change: Change | None, save: str | None) -> None:
         running = self._running[trial]
         running.saved = self._checkpoint(running) if save else None
         self._go_on(trial, 0.0, change)
 
-    def stop(self, trial: int, save: Path | None) -> None:
+    def stop(self, trial: int, save: str | None) -> None:
         running = self._running[trial]
         saved = self._checkpoint(running) if save else None
         if running.live is not None:
@@ -166,7 +170,7 @@ class SimPool:
         if running.next == len(points):
             end = running.curve.end
             broke, ended = Broke(trial, "worker died"), Finished(trial)
-            failed = Raised(trial, error=end, reason=end)
+            failed = Raised(trial, end, end, out_of_memory=end == OUT_OF_MEMORY)
             self._at(delay, ended if end == "finished" else broke if end == "died" else failed)
             return
         before = points[running.next - 1].seconds if running.next else 0.0
@@ -194,6 +198,13 @@ class SimPool:
     def _at(self, delay: float, signal: Signal | _Due) -> None:
         self._count += 1
         heapq.heappush(self._agenda, (self._now + delay, self._count, signal))
+
+
+def _told(launch: Launch) -> Config:
+    """The configuration as the trainer gets it."""
+    if launch.microbatch is None:
+        return launch.config
+    return {**launch.config, "microbatch": launch.microbatch}
 
 
 def _point(checkpoint: Checkpoint) -> Point:

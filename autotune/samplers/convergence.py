@@ -5,7 +5,8 @@ that was stopped is worth what it showed until then, and neither its bound nor a
 distribution over the space follows the elite of all trials (`samplers.actor`), slowly; a Gaussian
 process over the standings, which trusts a trial the less the earlier it was stopped, picks one of a
 few candidates by a lower confidence bound whose width is drawn anew for every proposal, so that
-parallel ones differ.
+parallel ones differ. Once a trial has been infeasible, what is proposed is likely to be feasible
+(`autotune.samplers.feasible`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from autotune.encoding import effective_rate, encoded, rank_score
 from autotune.samplers.actor import around, even
+from autotune.samplers.feasible import SURE, Feasible, likely
 from autotune.samplers.gaussian import Array, Hyper, Process, fitted
 from autotune.samplers.policy import Version, common, in_order, learned_elite, sampled
 from autotune.space import SearchSpace
@@ -33,6 +35,7 @@ _DOUBT = 0.5  # that share at first, where there is a baseline to begin around
 _FIRST = 16  # ended trials before the model judges
 _CANDIDATES, _ANYWHERE = 40, 20
 _BEST, _NEWEST = 60, 60  # trials that the model sees
+_DRAWS = 20  # at most, of which one is to be feasible
 _REFIT = 1.5  # times the trials of the last fit of its hyperparameters
 _EARLY = 0.3  # of the noise, for a trial stopped at 1/e of the time that counts, or its square
 
@@ -56,6 +59,7 @@ class ConvergenceSampler:
         self._versions: list[Version] = []
         self._hypers: dict[int, Hyper] = {}
         self._process: Process | None = None
+        self._feasible = Feasible(space)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
         """The point of trial `number`: a function of the trials, the seed and the number."""
@@ -67,13 +71,25 @@ class ConvergenceSampler:
         version = self._newest(trials, told)
         random = Random(f"{self._seed}/{number}")
         if len(told) < _FIRST or not self._parameters:
-            evenly = random.random() < version.even_share
-            return sampled(self._anywhere if evenly else version.policy, self._space, random)[0]
+            return self._drawn(told, version, random)
         actors = [self._anywhere] * _ANYWHERE + [version.policy] * (_CANDIDATES - _ANYWHERE)
         points = [sampled(actor, self._space, random)[0] for actor in actors]
         expected, unsure = self._model(told, version).at(self._rows(points))
         bounds = expected - random.expovariate(1.0) * unsure
-        return points[int(bounds.argmin())]
+        chances = self._feasible.chances(told, points)
+        return points[min(likely(chances), key=lambda i: bounds[i])]
+
+    def _drawn(self, told: list[Trial], version: Version, random: Random) -> Params:
+        """A draw, again if it is not likely to be feasible."""
+        points: list[Params] = []
+        while len(points) < _DRAWS:
+            evenly = random.random() < version.even_share
+            policy = self._anywhere if evenly else version.policy
+            points.append(sampled(policy, self._space, random)[0])
+            chances = self._feasible.chances(told, points[-1:])
+            if chances[0] >= SURE:
+                return points[-1]
+        return points[int(self._feasible.chances(told, points).argmax())]
 
     # --- the distribution -----------------------------------------------------------------------
 

@@ -59,7 +59,9 @@ class OptunaSampler:
     """An Optuna sampler over a search space, told every trial as it stands.
 
     Reached and censored trials are told with `Target.score`; running ones are known as running;
-    failed and infeasible ones as failed; configurations outside the space are not told.
+    failed ones as failed; infeasible ones with a violated constraint, from which samplers that
+    model constraints learn where the boundary lies, and the worst score, for those that do not.
+    Configurations outside the space are not told.
 
     Args:
         sampler: a name of `SAMPLERS`, the dotted path of an Optuna sampler with or without keyword
@@ -81,8 +83,10 @@ class OptunaSampler:
         self._space = space
         self._target = target
         self._study = self._from(0)
-        self._told: dict[int, int] = {}
+        self._told: dict[int, optuna.Trial] = {}
         self._open: set[int] = set()
+        self._ends: dict[int, tuple[State, float]] = {}
+        self._constrained = False
 
     def _from(self, number: int) -> optuna.Study:
         made = self._sampler
@@ -93,20 +97,27 @@ class OptunaSampler:
         return optuna.create_study(direction="minimize", sampler=made)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        if not self._told:
-            self._study = self._from(number)
-        for trial in trials:
-            if trial.params is not None:
-                self._tell(trial, trial.params)
+        known = [t for t in trials if t.params is not None]
+        constrained = any(t.state is State.INFEASIBLE for t in known)  # all are told so, or none
+        if not self._told or constrained != self._constrained or self._stands_anew(known):
+            self._study, self._constrained = self._from(number), constrained
+            self._told, self._open, self._ends = {}, set(), {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            warnings.filterwarnings("ignore", "Constraints have been set, but")
+            for trial in known:
+                self._tell(trial, trial.params or {})
             if self._sampler == WIDENING and number <= _WIDENED:
                 self._study.enqueue_trial(self._kept(number, trials))
             live = self._study.ask()
             point = self._space.suggest(lambda name, parameter: _draw(live, name, parameter))
-        self._told[number] = live.number
+        self._told[number] = live
         self._open.add(number)
         return point
+
+    def _stands_anew(self, trials: Sequence[Trial]) -> bool:
+        """Whether repeats have changed how a trial stands that was told already."""
+        return any(self._ends.get(t.number, _end(t)) != _end(t) for t in trials)
 
     def _kept(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
         """What the trial takes over from the baseline: less and less of it, the rest is drawn."""
@@ -121,14 +132,25 @@ class OptunaSampler:
 
     def _tell(self, trial: Trial, params: Params) -> None:
         if trial.number not in self._told:
-            self._told[trial.number] = len(self._study.get_trials(deepcopy=False))
-            self._open.add(trial.number)
             self._study.add_trial(_frozen(trial, params, self._space, TrialState.RUNNING))
+            made = self._study.get_trials(deepcopy=False)[-1]
+            self._told[trial.number] = optuna.Trial(self._study, made._trial_id)
+            self._open.add(trial.number)
         if trial.ended and trial.reason not in CUT and trial.number in self._open:
             self._open.remove(trial.number)
-            score = self._target.score(trial)
+            self._ends[trial.number] = _end(trial)
+            told, score = self._told[trial.number], self._target.score(trial)
+            infeasible = trial.state is State.INFEASIBLE
+            if self._constrained:
+                told.set_constraint("feasible", 1.0 if infeasible else -1.0)
+            if infeasible:
+                score = 2 * self._target.limit  # the worst score
             state = TrialState.FAIL if score is None else TrialState.COMPLETE
-            self._study.tell(self._told[trial.number], score, state)
+            self._study.tell(told, score, state)
+
+
+def _end(trial: Trial) -> tuple[State, float]:
+    return trial.state, trial.seconds
 
 
 def make_sampler(text: str, seed: int) -> BaseSampler:

@@ -75,7 +75,8 @@ class PolicySampler:
 
     Args:
         name: `policy` (an elite archive shapes the actor, and a critic picks among 256 of its
-            candidates), `policy:actor` (without the critic), `policy:reinforce`, `policy:ppo`.
+            candidates, those that are likely to be feasible), `policy:actor` (without the critic),
+            `policy:reinforce`, `policy:ppo`.
         space: what is searched; conditions included.
         target: what the trials race to.
         seed: of the random numbers, together with the number of the trial that is asked for.
@@ -101,6 +102,7 @@ class PolicySampler:
         self._versions: list[Version] = []
         self._drawn: dict[int, tuple[Draw, float]] = {}
         self._critic: tuple[list[Trial], Any] | None = None
+        self._feasible: Any = None
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
         """The point of trial `number`: a function of the trials, the seed and the number."""
@@ -140,8 +142,19 @@ class PolicySampler:
         actors = [self._anywhere] * elsewhere
         actors += [version.policy] * (_CANDIDATES - elsewhere)
         points = [sampled(actor, self._space, random)[0] for actor in actors]
-        chosen: int = self._judge(told).choice(points, random)
-        return points[chosen]
+        kept = [points[i] for i in self._likely(told, points)]
+        chosen: int = self._judge(told).choice(kept, random)
+        return kept[chosen]
+
+    def _likely(self, told: list[Trial], points: Sequence[Params]) -> Sequence[int]:
+        """Which points are likely to be feasible: all, where no trial was infeasible."""
+        if not any(t.state is State.INFEASIBLE for t in told):
+            return range(len(points))
+        from autotune.samplers.feasible import Feasible, likely
+
+        if self._feasible is None:
+            self._feasible = Feasible(self._space)
+        return likely(self._feasible.chances(told, points))
 
     def _judge(self, told: list[Trial]) -> Any:
         """The critic of these trials, made once for all proposals before the next one ends."""

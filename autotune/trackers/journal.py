@@ -138,7 +138,8 @@ def _report(data: dict[str, Any]) -> Report:
 
 
 def _checkpoint(data: dict[str, Any]) -> Checkpoint:
-    return Checkpoint(data["step"], data["path"], Clock(**data["clock"]))
+    sums = tuple(data.get("sums", ()))
+    return Checkpoint(data["step"], data["path"], Clock(**data["clock"]), sums)
 
 
 def _origin(data: dict[str, Any]) -> Origin:

@@ -114,14 +114,16 @@ def status(trial: Trial) -> str:
 
 def tags(trial: Trial) -> dict[str, str]:
     """The tags of the trial's run."""
-    more = {}
+    special = {}
     if trial.origin is not None:
-        more["autotune.parent"] = str(trial.origin.parent)
-        more["autotune.parent_step"] = str(trial.origin.checkpoint.step)
+        special["autotune.parent"] = str(trial.origin.parent)
+        special["autotune.parent_step"] = str(trial.origin.checkpoint.step)
     if trial.repeats is not None:
-        more["autotune.repeats"] = str(trial.repeats)
+        special["autotune.repeats"] = str(trial.repeats)
+    if trial.microbatch is not None:
+        special["autotune.microbatch"] = str(trial.microbatch)
     return {
-        **more,
+        **special,
         "autotune.kind": trial.kind,
         "autotune.trial": str(trial.number),
         "autotune.state": str(trial.state),

@@ -74,12 +74,12 @@ def test_the_median_is_that_of_lifelines_where_no_step_lies_at_one_half(
 def test_the_median_interval_is_that_of_lifelines(runs: list[tuple[float, bool]]) -> None:
     pytest.importorskip("lifelines", reason="lifelines is an oracle (extra: oracles)")
     from lifelines import KaplanMeierFitter
-    from lifelines.utils import qth_survival_times
+    from lifelines.utils import qth_survival_time
 
     fitted = KaplanMeierFitter().fit(*arrays(runs))
     curve = survival.kaplan_meier(made(runs))
     band = fitted.confidence_interval_[fitted.survival_function_["KM_estimate"] > 1e-9]
-    low, high = (float(qth_survival_times(0.5, band.iloc[:, [i]]).iloc[0, 0]) for i in (0, 1))
+    low, high = (float(qth_survival_time(0.5, band.iloc[:, i])) for i in (0, 1))
     found = survival.median_interval(curve)
     assert found.high == (None if math.isinf(high) else pytest.approx(high))
     if not math.isinf(low):
@@ -142,8 +142,13 @@ def test_kaplan_meier_is_that_of_scipy(runs: list[tuple[float, bool]]) -> None:
     times, flags = arrays(runs)
     theirs = stats.ecdf(stats.CensoredData(uncensored=times[flags], right=times[~flags])).sf
     curve = survival.kaplan_meier(made(runs))
-    for t, share in zip(curve.seconds, curve.share, strict=True):
+    with np.errstate(all="ignore"):
+        band = theirs.confidence_interval(method="log-log")
+    for t, share, low, high in zip(curve.seconds, curve.share, curve.low, curve.high, strict=True):
         assert share == pytest.approx(float(theirs.evaluate(t)), abs=1e-9)
+        if low is not None:
+            assert low == pytest.approx(float(band.low.evaluate(t)), abs=1e-9)
+            assert high == pytest.approx(float(band.high.evaluate(t)), abs=1e-9)
 
 
 @MANY

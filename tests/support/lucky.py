@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,9 +12,13 @@ from typing import Any
 from sims import METRIC, racing
 
 import autotune as at
+from autotune import record
 from autotune.pools.sim import Curve, Point, SimPool
-from autotune.trial import Trial
+from autotune.trackers.journal import JOURNAL
+from autotune.trial import State, Trial
 
+SAMPLER = "convergence"  # a function of the trials, so that a resumed study proposes the same
+MISSED = {"state": State.CENSORED, "reason": "limit"}
 SPREAD = 0.3  # standard deviation of the logarithm of a run's pace
 
 
@@ -33,6 +38,18 @@ def study(folder: Path, trials: int = 10, *, workers: int = 3, **options: Any) -
     asked = {"sampler": "random", "pruner": "slower_than_best", "tracking_uri": "off", **options}
     curve = asked.pop("curve", lucky)
     return at.run(experiment, trials=trials, out=folder, pool=SimPool(curve, workers), **asked)
+
+
+def put(folder: Path, data: bytes) -> None:
+    experiment = racing([1.0], limit=30)
+    (folder / JOURNAL).write_bytes(data)
+    record.write(folder, record.facts(experiment, seed=0, tracking_uri="off", recipe=None))
+
+
+def reached(number: int, seconds: float, **more: Any) -> Trial:
+    """A searched trial by hand, or a repeat of one."""
+    made = Trial(number, {"rate": float(more.pop("rate", number))}, {"rate": 1.0}, attempts=1)
+    return replace(made, seconds=seconds, **{"state": State.REACHED, "reason": "target", **more})
 
 
 def facts(trial: Trial) -> tuple[Any, ...]:

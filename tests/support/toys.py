@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -108,6 +109,48 @@ def reporter(config: dict[str, Any]) -> None:
         except BaseException as error:
             note(config, f"{type(error).__name__} at {step}")
             raise
+
+
+def hungry(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Needs `mib` MiB for each sample of a forward pass, from step `from` on.
+
+    Ranks of `limited` have 200 MiB more than they hold at their start, which is what a GPU's memory
+    is elsewhere. `summed` counts the samples of which gradients were added up on all ranks.
+    """
+    state = config.get("state") or {"step": 0, "summed": torch.zeros(1)}
+    step, summed, first = state["step"], state["summed"], state["step"]
+    local = config["batch_size"] // dist.get_world_size()
+    microbatch = min(config.get("microbatch") or local, local)
+    note(config, f"start {step} {config.get('microbatch')}")
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    if dist.get_rank() in config["limited"]:
+        status = Path("/proc/self/status").read_text()
+        held = int(status.partition("VmData:")[2].split()[0]) * 2**10
+        resource.setrlimit(resource.RLIMIT_DATA, (held + 200 * 2**20, limits[1]))
+
+    def milestone() -> at.Milestone:
+        saved = {"step": step, "summed": summed}
+        found = {METRIC: step / 1000, "summed": float(summed), "first": first}
+        return at.Milestone(step, lambda: found, lambda: saved)
+
+    yield milestone()
+    try:
+        while True:
+            step += 100
+            counted = torch.zeros(1)
+            for low in range(0, local, microbatch):
+                count = min(microbatch, local - low)
+                if step >= config.get("from", 0):
+                    torch.empty(count * config["mib"] * 2**18)
+                counted += count
+            dist.all_reduce(counted)
+            summed = summed + counted
+            yield milestone()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+hungry.memory_keys = ("mib",)  # type: ignore[attr-defined]
 
 
 def leaky(config: dict[str, Any]) -> Iterator[at.Milestone]:

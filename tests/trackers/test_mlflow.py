@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from autotune.trackers.view import clean
 from autotune.trial import (
     Hardware,
+    Started,
     State,
     Suggested,
 )
 
+CONFIG, HARDWARE = {"lr": 0.1}, Hardware("cpu", 2, 1.0)
 CLOCKS = ("queue", "setup", "data", "train", "eval", "checkpoint", "restore", "decide")
 
 
@@ -237,3 +239,29 @@ def test_every_name_becomes_one_that_mlflow_takes(name: str) -> None:
 
     _validate_metric_name(clean(name))
     assert len(clean(name)) <= 250
+
+
+def test_confirmations_name_what_they_repeat_and_the_parent_has_their_numbers(new_study) -> None:
+    study = new_study()
+    study.trial(0, 6.0, kind="baseline")
+    study.trial(1, 2.0)
+    for number, repeats, seconds in ((2, 1, 3.0), (3, 0, 8.0), (4, 0, 10.0), (5, 1, 3.5)):
+        study.write(Suggested(number, CONFIG, None, "confirm", 100 + number, repeats=repeats))
+        study.write(Started(number, 0.25, HARDWARE))
+        study.report(number, [0, 100])
+        study.end(number, State.REACHED, "target", seconds)
+    study.close()
+    study.copier().catch_up(over=True)
+    shown = study.runs()
+    tags = shown["trial-0005"].data.tags
+    assert (tags["autotune.kind"], tags["autotune.repeats"]) == ("confirm", "1")
+    assert "autotune.repeats" not in shown["trial-0001"].data.tags
+    assert "speedup_vs_baseline" not in shown["trial-0005"].data.metrics
+    numbers = shown["digits"].data.metrics
+    assert numbers["trials_reached"] == 2, "those of the search"
+    assert numbers["best_time_to_target_seconds"] == numbers["confirmed_tuning_seconds"] == 2.0
+    assert numbers["confirmed_mean_seconds"] == numbers["confirmed_median_seconds"] == 3.25
+    assert (numbers["confirmed_runs"], numbers["confirmed_reached"]) == (2, 2)
+    assert numbers["confirmed_speedup_vs_baseline"] == 9.0 / 3.25
+    best = json.loads(study.artifact(shown["digits"], "best.json"))
+    assert (best["trial"], best["confirmed_mean_seconds"]) == (1, 3.25)

@@ -1,0 +1,70 @@
+"""Which checkpoints there are: when a trial saves its state, where, and what is kept of it.
+
+Kept are the last two of each trial that runs or is to be resumed (the one before is for when the
+last turns out to be damaged), and the last of each of the fastest trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from autotune import storage
+from autotune.trial import FailurePolicy, State, Trial, leader
+
+_FOLDER = "trial-"
+
+
+def place(root: str, number: int) -> str:
+    """The folder of a trial's checkpoints."""
+    return storage.join(root, f"{_FOLDER}{number:04d}")
+
+
+def path(root: str, trial: Trial) -> str:
+    """The folder of the checkpoint that a trial may save at its last milestone."""
+    return storage.join(place(root, trial.number), f"step-{trial.reports[-1].step}")
+
+
+def is_saved(trial: Trial) -> bool:
+    """Whether the trial's state at its last milestone is a checkpoint already."""
+    return trial.checkpoint is not None and trial.checkpoint.step == trial.reports[-1].step
+
+
+def is_due(trial: Trial, policy: FailurePolicy, every: float, clock: str) -> bool:
+    """Whether a checkpoint is due: by the policy, or as the controller forks `every` seconds."""
+    if is_saved(trial):
+        return False
+    now, saved = trial.clock, trial.saved_clock
+    since = now.seconds("train") - saved.seconds("train")
+    if since >= policy.checkpoint_interval:
+        return True
+    return math.isfinite(every) and now.seconds(clock) // every > saved.seconds(clock) // every
+
+
+def is_among_best(trial: Trial, others: Sequence[Trial], state: State, count: int) -> bool:
+    """Whether a trial that ends so is one of the `count` fastest on hardware like its own."""
+    faster = [
+        t
+        for t in others
+        if t.state is State.REACHED and t.hardware == trial.hardware and t.seconds <= trial.seconds
+    ]
+    return state is State.REACHED and len(faster) < count
+
+
+def kept(trials: Collection[Trial], count: int) -> set[int]:
+    """The numbers of the trials whose checkpoints are kept, as things stand."""
+    found = {t.number for t in trials if not t.ended or t.reason == "interrupted"}
+    best = leader(list(trials))
+    if best is None:
+        return found
+    like = (t for t in trials if t.state is State.REACHED and t.hardware == best.hardware)
+    fastest = sorted(like, key=lambda t: (t.seconds, t.number))
+    return found | {t.number for t in fastest[:count]}
+
+
+def sweep(root: str, trials: Collection[Trial], count: int) -> None:
+    """Remove the checkpoints that are no longer kept."""
+    wanted = {f"{_FOLDER}{number:04d}" for number in kept(trials, count)}
+    for name in storage.names(root):
+        if name.startswith(_FOLDER) and name not in wanted:
+            storage.remove(storage.join(root, name))

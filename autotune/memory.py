@@ -1,0 +1,86 @@
+"""What fits into memory: how a trial that ran out of it goes on, and what the next one learns.
+
+A trainer that can add up gradients names the keys of its configuration that decide how much memory
+a step takes, as its `memory_keys`. When one of its ranks runs out of memory, every rank gets half
+of the samples in a forward pass (`config["microbatch"]`) and twice as many passes a step: the
+global batch stays as it was, and with it what the trial is about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from autotune.schedules import Schedule
+from autotune.schedules.analysis import extremes
+from autotune.trial import Config, Hardware, Trial
+
+MICROBATCH = "microbatch"  # the reserved key: the most samples of a rank in one forward pass
+_BATCH = "batch_size"  # samples of a step on all ranks together
+
+
+def memory_keys(train: Callable[..., Any]) -> tuple[str, ...]:
+    """The keys that the trainer says decide its memory; none if it does not add up gradients."""
+    while isinstance(train, partial):
+        train = train.func
+    named: Sequence[str] = getattr(train, "memory_keys", ())
+    return tuple(named)
+
+
+def halved(trial: Trial) -> int | None:
+    """The microbatch to go on with after running out of memory; None where none is left to try.
+
+    >>> halved(Trial(0, {"batch_size": 64}, hardware=Hardware(num_workers=2)))
+    16
+    >>> halved(Trial(0, {"batch_size": 64}, microbatch=1)) is None
+    True
+    """
+    local = _local_batch(trial)
+    used = _least(trial.microbatch, trial.config.get(MICROBATCH), local)
+    if local is None or used is None or used <= 1:
+        return None
+    return math.ceil(used / 2)
+
+
+def fitting(
+    trial: Trial, trials: Iterable[Trial], keys: Sequence[str], hardware: Hardware
+) -> int | None:
+    """The microbatch that trials like this one were brought down to on such hardware.
+
+    Like it are those that agree in the batch and in all of `keys`, of a schedule in its greatest
+    value. None where nothing has run out of memory yet.
+    """
+    wanted = _like(trial.config, keys)
+    found = _least(
+        *(
+            t.microbatch
+            for t in trials
+            if t.microbatch is not None
+            and t.hardware == hardware
+            and _like(t.config, keys) == wanted
+        )
+    )
+    return None if found is None else _least(found, trial.config.get(MICROBATCH))
+
+
+def _least(*values: int | None) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _local_batch(trial: Trial) -> int | None:
+    """The largest batch that a rank has over the trial's course, or None if it has none."""
+    batch = _most(trial.config.get(_BATCH))
+    if isinstance(batch, bool) or not isinstance(batch, int | float):
+        return None
+    turned = (change.batch_size for _, change in trial.changes if change.batch_size is not None)
+    return math.ceil(max(round(batch), *turned, 1) / trial.hardware.num_workers)
+
+
+def _like(config: Config, keys: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(_most(config.get(key)) for key in (_BATCH, *keys))
+
+
+def _most(value: Any) -> Any:
+    return extremes(value)[1] if isinstance(value, Schedule) else value

@@ -1,0 +1,70 @@
+"""Racing: while a study searches, its leader is run again on fresh seeds, to see whether it leads.
+
+A share of the seconds that the study trains goes into races. It is the leader that is raced, by the
+median of its runs: one that was merely lucky falls back, and the next one is raced in its place; so
+a challenger is run again only if it was faster than the incumbent is known to be (the
+intensification of ROAR and SMAC, Hutter et al. 2011). The incumbent that caps others is one that
+has been run again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.repeats import RACE, again, merged
+from autotune.trial import CUT, State, Target, Trial, incumbent, leader
+
+MOST = 5  # runs of one configuration
+
+
+def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
+    """The trial to be raced now, or None: the leader, while races have had less than their share.
+
+    Counted are the seconds of all trials, and what the races that run, and this one, will take.
+    """
+    known = merged(trials, target)
+    best = leader(known)
+    if best is None or runs(trials)[best.number] >= MOST or again(best, trials) is None:
+        return None
+    stands = {t.number: t.seconds for t in known}
+    spent = sum(cost(t) for t in trials)
+    raced = sum(
+        cost(t) if t.ended else max(cost(t), stands[t.repeats])
+        for t in trials
+        if t.kind == RACE and t.repeats is not None
+    )
+    return best if raced + best.seconds <= share * spent else None
+
+
+def cost(trial: Trial) -> float:
+    """Seconds on the target's clock that were trained for this trial alone."""
+    shared = trial.origin.reports if trial.origin is not None else ()
+    return trial.seconds - (shared[-1].seconds if shared else 0.0)
+
+
+def runs(trials: Sequence[Trial]) -> Counter[int]:
+    """How often each searched trial's configuration has been run, with those that still run."""
+    counted = (t for t in trials if t.reason not in CUT)
+    return Counter(t.number if t.repeats is None else t.repeats for t in counted)
+
+
+def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
+    """The searched trials as those are shown them that stop others.
+
+    One that was faster than the best of those that have been run again is taken to be as fast as
+    that: it may have been lucky.
+    """
+    known = merged(trials, target)
+    raced = {t.repeats for t in trials if t.repeats is not None and t.ended}
+    best = incumbent([t for t in known if t.number in raced])
+    if best is None:
+        return known
+
+    def held(trial: Trial) -> Trial:
+        lucky = trial.state is State.REACHED and trial.number not in raced
+        faster = lucky and trial.hardware == best.hardware and trial.seconds < best.seconds
+        return replace(trial, seconds=best.seconds) if faster else trial
+
+    return tuple(held(t) for t in known)

@@ -1,0 +1,205 @@
+"""Folders of checkpoints: on a disk that all workers see, or behind any URL that fsspec knows.
+
+A place is text: an absolute path, or a URL such as `s3://bucket/folder`. What is written is whole
+or not there, and its checksum is known to who wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+_CHUNK_BYTES = 2**20
+
+
+class DamagedError(RuntimeError):
+    """A file that is not what was written, or not there."""
+
+
+class Summed:
+    """A file that is being written, and the checksum of what has been."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sum = 0
+
+    def write(self, data: Any) -> int:
+        self._sum = zlib.crc32(data, self._sum)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    @property
+    def checksum(self) -> str:
+        return f"crc32:{self._sum:08x}"
+
+
+def is_url(place: str) -> bool:
+    return "://" in place
+
+
+def join(place: str, *names: str) -> str:
+    """A place within another.
+
+    >>> join("s3://bucket/a/", "b"), join("/tmp", "b", "c")
+    ('s3://bucket/a/b', '/tmp/b/c')
+    """
+    return "/".join([place.rstrip("/"), *names])
+
+
+@contextlib.contextmanager
+def writing(folder: str, name: str) -> Iterator[Summed]:
+    """A file that is in `folder` once the block is left, and not at all where it raises.
+
+    On a disk it has another name until it has reached the disk itself; behind a URL nobody asks for
+    it before all files of its checkpoint have been written.
+    """
+    if is_url(folder):
+        system, path = _system(folder)
+        system.makedirs(path, exist_ok=True)
+        with system.open(join(path, name), "wb") as file:
+            yield Summed(file)
+        return
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    part = place / f"{name}.part"
+    try:
+        with open(part, "wb") as file:
+            yield Summed(file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(place / name)
+        _settle(place)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def reading(folder: str, name: str) -> Iterator[IO[bytes]]:
+    """A file, from its beginning."""
+    if is_url(folder):
+        system, path = _system(folder)
+        with system.open(join(path, name), "rb") as file:
+            yield file
+        return
+    with open(Path(folder, name), "rb") as file:
+        yield file
+
+
+def checksum(folder: str, *names: str) -> str:
+    """The checksum of files one after another, as `Summed` has it for one."""
+    found = 0
+    for name in names:
+        with reading(folder, name) as file:
+            while data := file.read(_CHUNK_BYTES):
+                found = zlib.crc32(data, found)
+    return f"crc32:{found:08x}"
+
+
+def check(folder: str, expected: str, *names: str) -> None:
+    """Raise where the files are not what was written.
+
+    Raises:
+        DamagedError: their checksum is another, or they cannot be read; says which and why.
+    """
+    said = f"{join(folder, names[0])}{' and others' * (len(names) > 1)}"
+    try:
+        found = checksum(folder, *names)
+    except OSError as error:
+        raise DamagedError(f"{said} cannot be read: {error.strerror or error}") from None
+    if expected and found != expected:
+        raise DamagedError(f"{said} is damaged: its checksum is {found} and not {expected}")
+
+
+def names(folder: str) -> list[str]:
+    """The names in a folder, sorted; none where there is no folder."""
+    try:
+        if is_url(folder):
+            system, path = _system(folder)
+            found = [str(entry).rstrip("/") for entry in system.ls(path, detail=False)]
+            return sorted(entry.rpartition("/")[2] for entry in found)
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def remove(folder: str) -> None:
+    """Remove a folder and what is in it, if it is there; what cannot be removed stays."""
+    if not is_url(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    system, path = _system(folder)
+    with contextlib.suppress(OSError):
+        system.rm(path, recursive=True)
+
+
+def copy(source: str, to: str) -> bool:
+    """Copy the files of a folder into a new one; False where there are none.
+
+    On a disk the copies are hard links where it has them: they cost no time and no space, and
+    outlive what they were made from.
+    """
+    remove(to)  # left by a driver that was killed right here
+    found = [name for name in names(source) if not name.endswith(".part")]
+    if is_url(source):
+        system, path = _system(source)
+        goal = _system(to)[1]
+        system.makedirs(goal, exist_ok=True)
+        for name in found:
+            system.copy(join(path, name), join(goal, name))
+        return bool(found)
+    Path(to).mkdir(parents=True)
+    try:
+        for name in found:
+            _link(Path(source, name), Path(to, name))
+    except FileNotFoundError:
+        return False
+    return bool(found)
+
+
+def fetch(source: str, to: Path) -> None:
+    """Copy the files of a folder onto this machine's disk."""
+    to.mkdir(parents=True, exist_ok=True)
+    for name in names(source):
+        with reading(source, name) as file, open(to / name, "wb") as copied:
+            shutil.copyfileobj(file, copied, _CHUNK_BYTES)
+
+
+def reach(url: str) -> None:
+    """Raise where fsspec has no way to the URL.
+
+    Raises:
+        ValueError, ImportError: the protocol is unknown, or its plug-in is not installed.
+    """
+    if is_url(url):
+        _system(url)
+
+
+def _link(file: Path, to: Path) -> None:
+    with contextlib.suppress(FileNotFoundError, OSError):
+        os.link(file, to)
+        return
+    shutil.copyfile(file, to)
+
+
+def _settle(folder: Path) -> None:
+    """Make a new name in a folder survive a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _system(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(url)
+    return system, path.rstrip("/")

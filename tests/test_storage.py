@@ -1,0 +1,130 @@
+"""Checkpoints on disk and behind URLs: whole or not there, and known to be what was written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from autotune import storage
+
+
+def write(folder: str, data: bytes, name: str = "rank-0.pt") -> str:
+    with storage.writing(folder, name) as file:
+        file.write(data[:3])
+        file.write(data[3:])
+    return file.checksum
+
+
+@contextmanager
+def half(folder: Path) -> Iterator[None]:
+    """A file of which half is written when the block begins."""
+    with storage.writing(str(folder), "rank-0.pt") as file:
+        file.write(b"half")
+        yield
+
+
+@pytest.fixture(params=["path", "file", "dir"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder as a path, and as URLs of two of fsspec's filesystems."""
+    folder = tmp_path / "with space"
+    kinds = {"path": str(folder), "file": f"file://{folder}", "dir": f"local://{folder}"}
+    return kinds[request.param]
+
+
+def test_what_is_written_is_read_back_and_checked(root: str) -> None:
+    place = storage.join(root, "trial-0001", "step-10")
+    written = write(place, b"0123456789")
+    assert storage.names(place) == ["rank-0.pt"]
+    with storage.reading(place, "rank-0.pt") as file:
+        assert file.read() == b"0123456789"
+    storage.check(place, written, "rank-0.pt")
+    assert storage.checksum(place, "rank-0.pt") == written
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_damage_is_told(root: str, tmp_path: Path, damage: str) -> None:
+    written = write(root, b"0123456789")
+    file = tmp_path / "with space" / "rank-0.pt"
+    data = bytearray(file.read_bytes())
+    if damage == "cut":
+        file.write_bytes(data[:7])
+    elif damage == "flipped":
+        data[4] ^= 1
+        file.write_bytes(data)
+    else:
+        file.unlink()
+    says = "cannot be read: No such file" if damage == "gone" else "is damaged: its checksum is crc"
+    with pytest.raises(storage.DamagedError, match=says):
+        storage.check(root, written, "rank-0.pt")
+
+
+def test_copies_outlive_what_they_were_made_from(root: str) -> None:
+    source, to = storage.join(root, "a"), storage.join(root, "b", "step-1")
+    write(source, b"state 0")
+    write(source, b"state 1", "rank-1.pt")
+    assert storage.copy(source, to)
+    storage.remove(source)
+    assert storage.names(source) == []
+    assert storage.names(to) == ["rank-0.pt", "rank-1.pt"]
+    with storage.reading(to, "rank-1.pt") as file:
+        assert file.read() == b"state 1"
+    assert not storage.copy(storage.join(root, "nothing"), storage.join(root, "c"))
+
+
+def test_on_a_disk_copies_are_links(tmp_path: Path) -> None:
+    write(str(tmp_path / "a"), b"state")
+    storage.copy(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (tmp_path / "a" / "rank-0.pt").samefile(tmp_path / "b" / "rank-0.pt")
+
+
+def test_what_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="broken off"), half(tmp_path):
+        raise RuntimeError("broken off")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_replaced_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    write(str(tmp_path), b"before")
+    with pytest.raises(RuntimeError, match="broken off"), half(tmp_path):
+        raise RuntimeError("broken off")
+    assert (tmp_path / "rank-0.pt").read_bytes() == b"before"
+
+
+def test_a_killed_writer_leaves_no_file_of_that_name(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from autotune import storage\n"
+        "with storage.writing(sys.argv[1], 'rank-0.pt') as file:\n"
+        "    file.write(b'half' * 10**6); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False, timeout=240)
+    assert os.listdir(tmp_path) == ["rank-0.pt.part"]
+    assert storage.copy(str(tmp_path), str(tmp_path.with_name("copy"))) is False
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk's."""
+    code = (
+        "import resource, signal, sys; from autotune import storage\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, 10**5))\n"
+        "try:\n"
+        "    with storage.writing(sys.argv[1], 'rank-0.pt') as file: file.write(b'x' * 10**6)\n"
+        "except OSError as error: print(error.errno)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=240
+    )
+    assert done.stdout.strip() == str(errno.EFBIG), done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(ValueError, match="Protocol not known: nowhere"):
+        storage.reach("nowhere://bucket")
