@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -256,21 +255,20 @@ def compare_command(options: argparse.Namespace) -> int:
     return DONE
 
 
-def ui_command(options: argparse.Namespace) -> int:
-    from autotune import record
-    from autotune.trackers import mirror
+def report_command(options: argparse.Namespace) -> int:
+    from autotune.trackers.journal import REPORT
+    from dashboards.report import write_study
 
-    uri = record.load(options.folder).get("tracking_uri")
-    if uri == "off":
-        raise UserError("this study was run with --tracking-uri off: it is in no MLflow store")
-    if uri:
-        raise UserError(f"this study is tracked at {uri}: open MLflow's UI there")
-    command = mirror.ui_command(options.folder)
-    _say(f"MLflow on http://127.0.0.1:{command[command.index('--port') + 1]} (Ctrl-C ends it)")
-    with contextlib.suppress(KeyboardInterrupt):
-        # A list of words and no shell: nothing of a study is read as a command.
-        return subprocess.run(command, env=mirror.environment(), check=False).returncode  # noqa: S603
+    file = options.to if options.to is not None else options.folder / REPORT
+    write_study(options.folder, file)
+    _say(f"wrote {file}")
     return DONE
+
+
+def ui_command(options: argparse.Namespace) -> int:
+    from autotune import ui
+
+    return ui.serve(options.folder, _say)
 
 
 def submit_command(options: argparse.Namespace) -> int:
@@ -616,6 +614,11 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (MLFLOW_TRACKING_URI)"}),
             _JSON,
         ],
+    ),
+    "report": (
+        report_command,
+        "write a study's report as one HTML file",
+        [_FOLDER, ("--to", {"metavar": "FILE", "type": Path, "help": "(DIR/report.html)"})],
     ),
     "ui": (ui_command, "open MLflow's UI on a study, on loopback", [_FOLDER]),
     "doctor": (doctor_command, "check this machine: torch, Ray, MLflow, cores, GPUs", [_JSON]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ from autotune.trial import State, Target, Trial, fold, usual_hardware
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SHOWN = 10  # trials in a notebook
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,43 @@ class StudyResult:
 
         return sorted(self.searched, key=order)
 
+    def _repr_html_(self) -> str:
+        """The fastest trials and what is confirmed of them, as a small table for a notebook."""
+        names = ("trial", "time to target", "confirmed", "state", "reason", "configuration")
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
+        again = {c.number: c for c in self.confirmed}
+        rows = "".join(_html_row(t, again.get(t.number)) for t in self.ranked()[:_SHOWN])
+        aim = f"time to {html.escape(self.target.metric)} {self.target.value:g}"
+        left = len(self.searched) - _SHOWN
+        more = f"<p>and {left} more: <code>to_frame()</code></p>" if left > 0 else ""
+        ratio = self.confirmed_speedup or self.speedup
+        kind = "confirmed" if self.confirmed_speedup else "one run each, not confirmed"
+        fast = f"; {ratio:.2f} times faster than the baseline ({kind})" if ratio else ""
+        title = f"<b>{aim}: {len(self.searched)} trials{fast}</b>"
+        return f"{title}<table><tr>{head}</tr>{rows}</table>{more}"
+
     def to_frame(self) -> pd.DataFrame:
         """A table with one row a trial: state, reason, times, and the configuration as columns."""
         import pandas as pd
 
         return pd.DataFrame([row(t, self.target) for t in self.trials])
+
+
+def _html_row(trial: Trial, again: Confirmation | None) -> str:
+    reached = trial.time_to_target
+    proven = again.median_seconds if again is not None else None
+    chosen = trial.config if trial.point is None else trial.point
+    told = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in chosen.items())
+    cells = (
+        f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}",
+        f"{reached:.4g} s" if reached is not None else f"> {trial.seconds:.4g} s",
+        f"{proven:.4g} s ({again.reached} of {len(again.runs)})" if again and proven else "",
+        str(trial.state),
+        trial.reason,
+        ", ".join(told),
+    )
+    said = "".join(f"<td style='text-align:left'>{html.escape(c)}</td>" for c in cells)
+    return f"<tr>{said}</tr>"
 
 
 def read(folder: Path, target: Target) -> StudyResult:

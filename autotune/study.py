@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from autotune.result import StudyResult
 from autotune.samplers import Sampler
 from autotune.samplers import policy as policies
 from autotune.samplers.actor import from_document
-from autotune.trackers.journal import RECORD, Journal
+from autotune.trackers.journal import JOURNAL, RECORD, REPORT, Journal
 from autotune.trial import Ended, Event, Trial
 from autotune.warm_start import Start
 
@@ -153,6 +154,7 @@ def _work(
                 reason = loop.run()
             finally:
                 warm_start.keep(folder, asker, tuple(loop.trials.values()))
+    _write_report(folder, room)
     return tuple(loop.trials.values()), reason
 
 
@@ -382,6 +384,21 @@ def _tracking(
     from autotune.trackers.mirror import Mirror
 
     return Mirror(folder, uri)
+
+
+def _write_report(folder: Path, pool: Pool) -> None:
+    """Write the report, unless the process that shows the study in MLflow has written it."""
+    file = folder / REPORT
+    if not pool.realtime:
+        return
+    if file.is_file() and file.stat().st_mtime_ns >= (folder / JOURNAL).stat().st_mtime_ns:
+        return
+    from dashboards.report import write_study
+
+    try:
+        write_study(folder, file)
+    except Exception as error:  # the study is done, and a picture of it is not worth its result
+        print(f"{file} is not written: {error}", file=sys.stderr)
 
 
 def _ray_pool(experiment: Experiment, trials: int, address: str | None) -> Pool:

@@ -6,6 +6,7 @@ values; nothing here touches the disk, a process, or a library.
 
 from __future__ import annotations
 
+import html
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -215,6 +216,19 @@ class Trial:
     @property
     def ended(self) -> bool:
         return self.state is not State.RUNNING
+
+    def _repr_html_(self) -> str:
+        """How it stands, and its configuration, as a small table for a notebook."""
+        reached = self.state is State.REACHED
+        stands = f"{'' if reached else 'more than '}{self.seconds:.4g} s"
+        said = stands if reached or self.state is State.CENSORED else str(self.state)
+        rows = {"state": self.state, "reason": self.reason, "seed": self.seed, **self.config}
+        body = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(str(k))}</th>"
+            f"<td style='text-align:left'>{html.escape(str(v))}</td></tr>"
+            for k, v in rows.items()
+        )
+        return f"<b>{html.escape(self.kind)} {self.number}: {said}</b><table>{body}</table>"
 
     @property
     def time_to_target(self) -> float | None:

@@ -7,6 +7,7 @@ asked of the store, and everything else is read from the journal again.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,13 +18,14 @@ from typing import Any, Protocol
 from autotune.schedules.plot import draw
 from autotune.trackers.backup import Backup
 from autotune.trackers.inspected import POLICY, draw_weights
-from autotune.trackers.journal import JOURNAL, RECORD
+from autotune.trackers.journal import JOURNAL, RECORD, REPORT
 from autotune.trackers.story import Story
 from autotune.trackers.view import (
     STUDY,
     Facts,
     Point,
     Shown,
+    clean,
     read_facts,
     schedules_of,
     trial_files,
@@ -33,8 +35,10 @@ from autotune.trial import Trial
 _POLL_SECONDS = 1.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _LINES = 500  # of the journal, written before the cursor moves on
+_REPORT_SECONDS, _REPORT_SHARE = 30.0, 0.05  # the report is not made more often, nor at more cost
 
 Say = Callable[[str], None]
+Write = Callable[[Path, Path], Mapping[str, float]]
 
 
 class Store(Protocol):
@@ -100,17 +104,26 @@ class Cursor:
 class Copier:
     """Copies the study in `folder` to the store that `connect` opens.
 
-    A failure of the store is raised: then `reset`, wait, and try again.
+    `report(folder, file)` writes the study's report, which is kept in the folder and shown on the
+    study's own run with the figures that it returns. A failure of the store is raised: then
+    `reset`, wait, and try again.
     """
 
     def __init__(
-        self, folder: Path, connect: Callable[[Facts], Store], cursor: Cursor, say: Say
+        self,
+        folder: Path,
+        connect: Callable[[Facts], Store],
+        cursor: Cursor,
+        say: Say,
+        report: Write | None = None,
     ) -> None:
         self.cursor = cursor
         self._backup: Backup | None = None
         self._folder = folder
         self._connect = connect
         self.say = say
+        self._report = report
+        self._next_report = 0.0
         self.reset()
 
     def reset(self) -> None:
@@ -121,6 +134,7 @@ class Copier:
         self._best = ""
         if self._backup is not None:
             self._backup.reset()
+        self._reported = 0  # the line of the journal up to which the report that is shown tells
 
     def catch_up(self, over: bool) -> None:
         """Write all that the journal says now; `over` when no driver runs the study any more."""
@@ -145,6 +159,29 @@ class Copier:
         if not kept:
             self._keep(store, over)
         self._store = store
+        self._show_report(store, over)
+
+    def _show_report(self, store: Store, over: bool) -> None:
+        """Make the report anew if there is news and it is time to, and at the end."""
+        news = self._story.lines > self._reported
+        due = over or time.monotonic() >= self._next_report
+        if self._report is None or STUDY not in store.runs or not (news and due):
+            return
+        start, file, lines = time.monotonic(), self._folder / REPORT, self._story.lines
+        try:
+            told = self._report(self._folder, file)
+        except Exception as error:  # the runs are worth more than a report
+            self.say(f"{REPORT} cannot be made: {error!r:.300}")
+        else:
+            with tempfile.TemporaryDirectory() as place:
+                shutil.copy(file, place)
+                store.upload(STUDY, Path(place))
+            shown = replace(self._story.shown(STUDY, over), tags={}, params={})
+            points = [Point(clean(k), v, lines, shown.end_ms) for k, v in told.items()]
+            store.log(STUDY, points, shown)
+        self._reported = lines
+        took = time.monotonic() - start
+        self._next_report = start + max(_REPORT_SECONDS, took / _REPORT_SHARE)
 
     def _keep(self, store: Store, over: bool) -> bool:
         """Bring the folder's copy up to date, once there is a run to keep it."""

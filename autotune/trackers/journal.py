@@ -38,6 +38,7 @@ from autotune.trial import (
 
 JOURNAL = "journal.jsonl"
 RECORD = "experiment.json"  # beside it: what the run resolved
+REPORT = "report.html"  # and what a person reads
 
 
 @dataclass(frozen=True)

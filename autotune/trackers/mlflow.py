@@ -41,6 +41,7 @@ _BATCH = {"metrics": 800, "params": 100, "tags": 100}  # MLflow takes 1000 thing
 _REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 _HURRIED_SECONDS = 120.0  # for what is missing when a job was cancelled
 _MODULE = "autotune.trackers.mlflow"
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # its UI shows runs, not chats
 
 
 class MlflowStore:
@@ -57,7 +58,9 @@ class MlflowStore:
         found = self._client.get_experiment_by_name(facts.name)
         if found is None:
             place = artifacts.as_uri() if artifacts is not None else None
-            self._experiment = self._client.create_experiment(facts.name, artifact_location=place)
+            self._experiment = self._client.create_experiment(
+                facts.name, artifact_location=place, tags=_KIND
+            )
         else:
             self._experiment = found.experiment_id
             if found.lifecycle_stage == "deleted":
@@ -288,12 +291,18 @@ def main(arguments: Sequence[str]) -> int:
 
     with _alone(folder):
         cursor = Cursor(folder / CURSOR, "default" if own else label(uri))
-        copier = Copier(folder, connect, cursor, _say)
+        copier = Copier(folder, connect, cursor, _say, _write_report)
 
         def patience() -> float:
             return _HURRIED_SECONDS if driver.hurried else float(arguments[1])
 
         return 0 if follow(copier, gone, patience, explain) else GAVE_UP
+
+
+def _write_report(folder: Path, file: Path) -> Mapping[str, float]:
+    from dashboards.report import write_study
+
+    return write_study(folder, file)
 
 
 def _root(error: BaseException) -> BaseException:

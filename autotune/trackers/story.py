@@ -161,6 +161,9 @@ class Story:
         best = self.best()
         if best is not None:
             values["best_time_to_target_seconds"] = best.seconds
+            baseline = self._baseline()
+            if baseline is not None and comparable(best, baseline):
+                values["speedup_vs_baseline"] = baseline.seconds / best.seconds
         values |= self._confirmed()
         return [Point(key, value, self.lines, now) for key, value in values.items()]
 

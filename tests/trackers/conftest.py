@@ -95,7 +95,7 @@ class StudyFolder:
 
         return MlflowClient(tracking_uri=uri or default_uri(self.path))
 
-    def copier(self, said: list[str] | None = None, store: type | None = None) -> Copier:
+    def copier(self, said: list[str] | None = None, store: type | None = None, **more) -> Copier:
         """Copies into the folder's own store, in this process."""
         from autotune.trackers.mlflow import MlflowStore
 
@@ -103,7 +103,9 @@ class StudyFolder:
         uri, artifacts = default_uri(self.path), self.path / "artifacts"
         cursor = Cursor(self.path / CURSOR, "default")
         make = store or MlflowStore
-        return Copier(self.path, lambda facts: make(uri, facts, artifacts, say), cursor, say)
+        return Copier(
+            self.path, lambda facts: make(uri, facts, artifacts, say), cursor, say, **more
+        )
 
     def history(self, run, key: str, uri: str | None = None) -> list[tuple[int, float]]:
         points = self.client(uri).get_metric_history(run.info.run_id, key)

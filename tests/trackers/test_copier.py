@@ -154,3 +154,46 @@ def test_a_torn_last_line_waits_and_a_damaged_line_does_not(study) -> None:
     journal.write_bytes(whole + b"\0\0\0\n" + whole.splitlines(keepends=True)[0])
     with pytest.raises(ValueError, match=r"journal.jsonl, line 8 is damaged"):
         study.copier().catch_up(over=True)
+
+
+def test_the_report_is_shown_and_kept_up_to_date(study, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def write(folder, file) -> dict[str, float]:
+        made.append(len(study.lines()))
+        file.write_text(f"<html>{made[-1]}</html>")
+        return {"confirmed_speedup_low": float(made[-1])}
+
+    study.trial(0, 2.0)
+    copy = study.copier(report=write)
+    copy.catch_up(over=False)
+    run = study.runs()["digits"]
+    assert study.artifact(run, "report.html") == (study.path / "report.html").read_text()
+    first = made[-1]
+    study.trial(1, 1.0)
+    copy.catch_up(over=False)
+    assert made == [first], "not again within half a minute"
+    monkeypatch.setattr("autotune.trackers.copier._REPORT_SECONDS", 0.0)
+    copy._next_report = 0.0
+    copy.catch_up(over=False)
+    copy.catch_up(over=False)
+    assert made == [first, len(study.lines())], "nor without news"
+    study.trial(2, 3.0)
+    study.close()
+    copy._next_report = math.inf
+    copy.catch_up(over=True)
+    run = study.runs()["digits"]
+    assert study.artifact(run, "report.html") == f"<html>{len(study.lines())}</html>"
+    assert run.data.metrics["confirmed_speedup_low"] == len(study.lines())
+
+
+def test_a_report_that_cannot_be_made_is_told_and_costs_nothing_else(study) -> None:
+    def write(folder, file) -> dict[str, float]:
+        raise RuntimeError("no plotly")
+
+    said: list[str] = []
+    study.trial(0, 2.0)
+    study.close()
+    study.copier(said, report=write).catch_up(over=True)
+    assert said == ["report.html cannot be made: RuntimeError('no plotly')"]
+    assert study.runs()["digits"].info.status == "FINISHED"

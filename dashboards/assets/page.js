@@ -1,0 +1,90 @@
+"use strict";
+(() => {
+  const root = document.documentElement, button = document.getElementById("theme");
+  const figures = document.getElementById("figures").textContent;
+  const darker = {"#0072B2": "#4aa8e8", "#D55E00": "#f58a4b", "#009E73": "#35cfa0",
+    "#E69F00": "#f3b93f", "#CC79A7": "#e5a3cb", "#56B4E9": "#8fd0f7", "#6B7280": "#a9b2bd",
+    "#A3A9B3": "#77818d"};
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  let dark = system.matches, chosen = false, ready = false, parsed = {};
+  const seen = new Set();
+
+  function exchange(value) {  // the colours of a figure for those of a dark page
+    if (typeof value === "string") return darker[value] || value;
+    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(exchange);
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, exchange(v)]));
+  }
+
+  function dressed(figure, width) {
+    const made = dark ? exchange(figure) : figure;
+    const ink = dark ? "#e9edf1" : "#14181d", grid = dark ? "#313a44" : "#e3e7ec";
+    const layout = {...made.layout, font: {...made.layout.font, color: ink},
+      modebar: {bgcolor: "rgba(0,0,0,0)", color: dark ? "#77818d" : "#a3a9b3", activecolor: ink},
+      hoverlabel: {bgcolor: dark ? "#1c2229" : "#ffffff", font: {color: ink}}};
+    for (const key of Object.keys(layout)) {
+      if (/^[xy]axis/.test(key)) {
+        layout[key] = {gridcolor: grid, linecolor: grid, zerolinecolor: grid, ...layout[key]};
+      }
+    }
+    if (width < 500) layout.margin = {...layout.margin, l: 44, r: 8};
+    return [made.data, layout];
+  }
+
+  function draw(box) {
+    const [data, layout] = dressed(parsed[box.dataset.figure], box.clientWidth);
+    return window.Plotly.react(box, data, layout, {responsive: true, displaylogo: false,
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      displayModeBar: box.clientWidth > 600 && window.matchMedia("(hover: hover)").matches
+        ? "hover" : false});
+  }
+
+  function dress() {
+    root.dataset.theme = dark ? "dark" : "light";
+    button.textContent = dark ? "Light" : "Dark";
+    button.setAttribute("aria-label", dark ? "Use light colours" : "Use dark colours");
+    button.setAttribute("aria-pressed", String(dark));
+    if (ready) seen.forEach(draw);
+  }
+
+  button.addEventListener("click", () => { chosen = true; dark = !dark; dress(); });
+  system.addEventListener("change", e => { if (!chosen) { dark = e.matches; dress(); } });
+  document.querySelectorAll('a[href^="#"]').forEach(link => link.addEventListener("click", e => {
+    const goal = document.getElementById(link.getAttribute("href").slice(1));
+    e.preventDefault();  // the browser's own jump would take the focus away again
+    if (window.self === window.top) history.replaceState(null, "", link.getAttribute("href"));
+    goal.scrollIntoView();
+    const stop = goal.querySelector("[tabindex]") || goal;
+    stop.focus({preventScroll: true});
+  }));
+  dress();
+
+  async function unpack() {
+    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent),
+      c => c.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+  }
+
+  function watch() {
+    parsed = JSON.parse(figures);
+    ready = true;
+    const boxes = document.querySelectorAll("[data-figure]");
+    const near = new IntersectionObserver(entries => entries.forEach(entry => {
+      if (!entry.isIntersecting) return;
+      near.unobserve(entry.target);
+      seen.add(entry.target);
+      draw(entry.target);
+    }), {rootMargin: "600px"});
+    boxes.forEach(box => near.observe(box));
+  }
+
+  unpack().then(watch).catch(() => {
+    document.querySelectorAll("[data-figure]").forEach(box => {
+      box.style.height = "auto";
+      box.textContent = "This browser is too old for the plots; the table says the same.";
+    });
+  });
+})();

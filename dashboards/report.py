@@ -1,0 +1,156 @@
+"""A study as one HTML file: what was fastest, by how much, why, and what the search cost.
+
+Run as `python -m dashboards.report DIR FILE.html`, or by `autotune report DIR`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune import record
+from autotune.comparison.sources import gather
+from autotune.comparison.table import compare
+from autotune.comparison.words import CONFIRMED, Comparison
+from autotune.errors import UserError
+from autotune.result import StudyResult, read
+from autotune.trial import State
+from dashboards import tables
+from dashboards.compared import comparison_page
+from dashboards.page import Page, write
+from dashboards.sections import sections
+
+_RECORD = "experiment.json"
+
+
+def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, float]:
+    """Write the report of a study, finished or running, to the file `path`.
+
+    Args:
+        study: a study folder, or the result of a study (its folder may be gone).
+        path: the HTML file; it is written whole or not at all.
+
+    Returns:
+        The interval of the best trial's confirmed speedup, once there is one.
+
+    Raises:
+        UserError: the folder holds no study, the file cannot be written, or plotly is missing.
+    """
+    result = study if isinstance(study, StudyResult) else _read(Path(study))
+    comparison = confirmed(result.folder)
+    write(study_page(result, _facts(result.folder), comparison), Path(path))
+    return _interval(result, comparison)
+
+
+def _interval(result: StudyResult, comparison: Comparison | None) -> dict[str, float]:
+    number = result.best.number if result.best is not None else None
+    rows = tables.leaderboard(result, comparison)
+    row = next((r for r in rows if r["trial"] == number), {})
+    ends = {f"confirmed_{k}": row.get(k) for k in ("speedup_low", "speedup_high")}
+    return {k: v for k, v in ends.items() if v is not None}
+
+
+def write_comparison(comparison: Comparison, path: str | Path) -> None:
+    """Write the report of a comparison to the file `path`, whole or not at all.
+
+    Raises:
+        UserError: the file cannot be written, or plotly is missing.
+    """
+    write(comparison_page(comparison), Path(path))
+
+
+def confirmed(folder: Path) -> Comparison | None:
+    """The confirmed times of a study against its baseline's; None where there are none yet."""
+    try:
+        candidates, name = gather([str(folder)])
+        (baseline,) = (c for c in candidates if c.name == name)
+        sure = [c for c in candidates if c.kind == CONFIRMED]
+        if not baseline.baseline or baseline not in sure or len(sure) < 2:
+            return None
+        return compare(sure, name)
+    except UserError:  # not all on the same terms, say: nothing is quoted then
+        return None
+
+
+def _read(folder: Path) -> StudyResult:
+    return read(folder, record.target(folder))
+
+
+def _facts(folder: Path) -> Mapping[str, Any]:
+    return record.load(folder) if (folder / _RECORD).is_file() else {"name": folder.name}
+
+
+def study_page(
+    result: StudyResult, facts: Mapping[str, Any], comparison: Comparison | None = None
+) -> Page:
+    """All of a study's report; `facts` is its `experiment.json`."""
+    target = result.target
+    aim = "at least" if target.mode == "max" else "at most"
+    line = f"Time to {target.metric} of {aim} {target.value:g}, in seconds on the {target.clock} "
+    line += f"clock; limit {target.limit:g} s. {_standing(result)}"
+    cards = _cards(result, tables.leaderboard(result, comparison))
+    name = str(facts.get("name", "study"))
+    return Page(name, line, cards, sections(result, comparison), _foot(facts))
+
+
+def _standing(result: StudyResult) -> str:
+    counts = [f"{sum(t.state is s for t in result.trials)} {s.lower()}" for s in State]
+    said = ", ".join(c for c in counts if not c.startswith("0 "))
+    return f"{len(result.trials)} trials: {said or 'none yet'}; {result.ended}."
+
+
+def _foot(facts: Mapping[str, Any]) -> str:
+    versions = facts.get("versions") or {}
+    said = [f"{k} {v}" for k, v in versions.items() if v]
+    commit = facts.get("git_commit")
+    told = [f"sampler {facts.get('sampler')}, pruner {facts.get('pruner')}", *said]
+    return " · ".join([*told, *([f"commit {commit[:10]}"] if commit else [])])
+
+
+def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, str, str]]:
+    """What is quoted of a study, in large type: label, value, and what to know of it."""
+    again = math.fsum(t.spent_seconds for t in result.trials if t.repeats is not None)
+    of_it = f"{again:.4g} s of it for repeats" if again else "worker-group seconds of wall time"
+    spent = ("spent", _span(result.spent_seconds), of_it)
+    number = result.best.number if result.best is not None else None
+    row = next((r for r in rows if r["trial"] == number), None)
+    if row is None:
+        return [("best time", "not reached", "no trial has reached the target"), spent]
+    cards = []
+    if row["confirmed_seconds"] is not None:
+        low, high = row["confirmed_low"], row["confirmed_high"]
+        spread = f"{low:.4g} to {high:.4g} s" if high else f"from {low:.4g} s"
+        told = f"trial {number}: median of {row['repeats']} repeats, {spread}"
+        cards.append(("confirmed time", _seconds(row["confirmed_seconds"]), told))
+    if row["tuning_seconds"] is not None:
+        told = f"trial {number}, one run"
+        cards.append(("time while tuning", _seconds(row["tuning_seconds"]), told))
+    if row["speedup"]:
+        told = "one run each, not confirmed"
+        if row["speedup_low"] is not None:
+            high = row["speedup_high"]
+            to = f"to {high:.3g}" if high is not None else "up"
+            told = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
+        elif row["of"] == "confirmed":
+            told = "confirmed means"
+        cards.append(
+            ("faster than the baseline", f"{row['bound']}{row['speedup']:.3g} times", told)
+        )
+    return [*cards, spent]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+if __name__ == "__main__":
+    write_study(sys.argv[1], sys.argv[2])

@@ -1,0 +1,296 @@
+"""The sections of a study's report: for each, its table, its plot, and how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.comparison.words import Comparison
+from autotune.result import StudyResult
+from autotune.trial import State, Trial
+from dashboards import figures, searched, tables, work
+from dashboards import importance as parameters
+from dashboards.page import Section
+
+_CURVES, _POINTS, _BARS, _LINES, _SPANS, _LEADERS = 150, 150, 40, 300, 1500, 20
+_SCHEDULES = 5
+_ALIKE = 1.25  # samples per second that differ by more are not of the same, idle hardware
+_OF_REPEATS = ("bound", "repeats_per_second", "confirmed_seconds", "confirmed_low",
+               "confirmed_high", "repeats", "speedup_low", "speedup_high",
+               "probability_faster")  # fmt: skip
+
+
+def sections(result: StudyResult, comparison: Comparison | None = None) -> list[Section]:
+    """All sections, in the order of the questions that a reader has."""
+    trials = tables.searched(result)
+    first = _leaderboard(result, tables.leaderboard(result, comparison))
+    return [first, *(make(result, trials) for make in SECTIONS)]
+
+
+def _groups(result: StudyResult) -> dict[int, str]:
+    best = result.best
+    return {t.number: tables.group(t, best) for t in result.trials}
+
+
+def _few(trials: Sequence[Trial], first: int, most: int) -> list[Trial]:
+    """The first few and an even choice of the others, in order; those that are named always."""
+    named = [t for t in trials if t.kind != "trial"][: most // 2]
+    plain = [t for t in trials if t.kind == "trial"]
+    rest = plain[first:]
+    room = max(most - len(named) - first, 0)
+    even = [rest[i] for i in tables.thinned(len(rest), room)] if room > 1 else []
+    return [*plain[:first], *named, *even]
+
+
+def _left_out(shown: int, of: int, what: str) -> str:
+    if shown >= of:
+        return ""
+    return f"{shown:,} of {of:,} {what} are drawn; the study's journal has them all."
+
+
+def _accuracy(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    repeated = [t for t in result.trials if t.repeats is not None]
+    everyone = [t for t in [*trials, *repeated] if t.reports]
+    chosen = _few(everyone, _CURVES // 2, _CURVES)
+    rows = tables.curves(chosen, result.target, _POINTS)
+    if not rows:
+        return Section("accuracy", "Accuracy over seconds", "", missing="Nothing is reported yet.")
+    notes = {t.number: _note(t) for t in chosen}
+    ends = [{"trial": t.number, "state": str(t.state), "reason": t.reason, "seconds": t.seconds,
+             "best": result.target.best(t)} for t in everyone]  # fmt: skip
+    heads = {"trial": "trial", "state": "state", "reason": "reason", "seconds": "seen until (s)",
+             "best": f"best {result.target.metric}"}  # fmt: skip
+    text = (
+        "One line a trial, with a mark where it ended: a filled mark reached the target, an open "
+        "one was stopped before it or at the limit, so that its time is known only to be longer. "
+        "The axis shows where trials differ; double-click the plot for all of it."
+    )
+    plot = figures.accuracy(rows, _groups(result), notes, result.target)
+    thin = _left_out(len(chosen), len(everyone), "trials")
+    return Section(
+        "accuracy", f"{result.target.metric} over seconds", text, plot, ends, heads, thin
+    )
+
+
+def _note(trial: Trial) -> str:
+    how = {State.REACHED: f"reached in {trial.seconds:.4g} s"}
+    said = how.get(trial.state, f"{trial.reason or 'running'} at {trial.seconds:.4g} s")
+    lines = [f"trial {trial.number}: {said}", *tables.configuration(trial).split("  ")[:12]]
+    return "<br>".join(figures.escape(line[:90]) for line in lines)
+
+
+def _leaderboard(result: StudyResult, rows: Sequence[tables.Row]) -> Section:
+    if not rows:
+        return Section("leaderboard", "Leaderboard", "", missing="No trial has been made yet.")
+    confirmed = any(r["repeats"] for r in rows)
+    columns = {"rank": "rank", "trial": "trial", "kind": "kind", "tuning_seconds": "tuning (s)",
+               "confirmed_seconds": "confirmed (s)", "confirmed_low": "fastest repeat",
+               "confirmed_high": "slowest repeat", "repeats": "repeats",
+               "bound": "", "speedup": "baseline / trial", "of": "of times",
+               "speedup_low": "95% from", "speedup_high": "to",
+               "probability_faster": "P(faster)", "stopped_at_seconds": "longer than (s)",
+               "state": "state", "reason": "reason", "best_metric": f"best {result.target.metric}",
+               "samples_to_target": "samples to target", "samples_per_second": "samples/s",
+               "repeats_per_second": "samples/s of repeats",
+               "spent_seconds": "spent (s)", "configuration": "configuration"}  # fmt: skip
+    columns = {k: h for k, h in columns.items() if confirmed or k not in _OF_REPEATS}
+    shown = [r for r in rows if r["rank"] or r["repeats"]][:_LEADERS]
+    text = (
+        "Time to target while tuning (one run, chosen for being fast, so it looks better than it "
+        "is) beside the times of repeats on fresh seeds, which are the ones to quote."
+        if confirmed
+        else "Time to target of single runs. The fastest of many looks better than it is: confirm "
+        "it on fresh seeds before you quote it."
+    )
+    plot = figures.leaderboard(shown) if shown else None
+    return Section(
+        "leaderboard", "Leaderboard", text, plot, rows, columns, _unlike(rows), open=True
+    )
+
+
+def _unlike(rows: Sequence[tables.Row]) -> str:
+    """Whether repeats were faster or slower because of the hardware, and not by luck."""
+    for row in rows:
+        own, again = row["samples_per_second"], row["repeats_per_second"]
+        if own and again and not 1 / _ALIKE <= again / own <= _ALIKE:
+            return (
+                f"Repeats of trial {row['trial']} ran at {again / own:.2f} times the samples per "
+                "second of its run in the search: the hardware was busier or freer, and that part "
+                "of the difference between tuning and confirmed times is not luck."
+            )
+    return ""
+
+
+def _distribution(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    search = [t for t in trials if t.kind == "trial"]
+    own = [t for t in trials if t.kind == tables.CONFIRM]  # of a replay
+    named = {"search": tables.survival(search), "repeats": tables.survival(own)}
+    numbers = {t.number: t for t in trials}
+    for one in result.confirmed[:5]:
+        kind = "baseline" if numbers[one.number].kind == tables.BASELINE else f"trial {one.number}"
+        named[f"repeats of {kind}"] = tables.survival(one.runs)
+    named = {k: v for k, v in named.items() if v}
+    if not named:
+        return Section("distribution", "Time to target: distribution", "",
+                       missing="No trial has ended yet.")  # fmt: skip
+    rows = [{"of": name, **row} for name, own in named.items() for row in own]
+    heads = {"of": "trials", "seconds": "seconds", "reached": "share reached",
+             "at_risk": "at risk", "reached_now": "reached", "stopped_now": "stopped"}  # fmt: skip
+    text = (
+        "The share of trials that have reached the target by each second (Kaplan and Meier); a "
+        "tick is a trial that was stopped there. The search stops trials because they are slow, so "
+        "its line looks better than it is; those of repeats are fair."
+    )
+    return Section("distribution", "Time to target: distribution", text, figures.survival(named),
+                   rows, heads)  # fmt: skip
+
+
+def _progress(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    rows = tables.progress(result)
+    title = "Best time over spend"
+    if not rows:
+        return Section("progress", title, "", missing="No trial has ended yet.")
+    baseline = next((t.time_to_target for t in trials if t.kind == tables.BASELINE), None)
+    chosen = [rows[i] for i in tables.thinned(len(rows), 2000)]
+    heads = {"spent_seconds": "spent (s)", "best_seconds": "best so far (s)", "trial": "trial",
+             "kind": "kind", "cost_seconds": "its cost (s)"}  # fmt: skip
+    text = "How soon the search found its best time, and what repeats cost on top of it."
+    return Section("progress", title, text, figures.progress(chosen, baseline), rows, heads)
+
+
+def _schedules(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    title = "Schedules of the best trials"
+    best = [t for t in trials if t.state is State.REACHED and t.kind == "trial"][:_SCHEDULES]
+    chosen = [*best, *(t for t in trials if t.kind == tables.BASELINE)] or list(trials[:1])
+    rows = tables.schedules(chosen, 200)
+    knobs = [k for k in tables.KNOBS if any(k in r for r in rows)]
+    if not knobs:
+        return Section("schedules", title, "", missing="No knob was reported.")
+    names = {t.number: _named(t) for t in chosen}
+    heads = {"trial": "trial", "seconds": "seconds", "samples": "samples", **{k: k for k in knobs}}
+    text = (
+        "What the fastest trials did over the run: over seconds on the left, samples on the right."
+    )
+    return Section("schedules", title, text, figures.schedules(rows, names, knobs), rows, heads,
+                   wide=True)  # fmt: skip
+
+
+def _named(trial: Trial) -> str:
+    least = "" if trial.state is State.REACHED else "> "
+    kind = "baseline " if trial.kind == tables.BASELINE else ""
+    return f"{kind}trial {trial.number} ({least}{trial.seconds:.4g} s)"
+
+
+def _importance(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    rows = parameters.importance(trials, result.target)
+    title = "What decides about the time"
+    if not rows:
+        least = parameters.LEAST_TRIALS
+        return Section("importance", title, "", missing=f"This needs at least {least} sampled "
+                       "trials that ended, and a parameter that varies.")  # fmt: skip
+    heads = {"parameter": "parameter", "importance": "importance", "chance": "by chance",
+             "best": "best", "trials": "of trials"}  # fmt: skip
+    text = (
+        "How far a parameter's values among the fastest trials differ from those among all "
+        "(PED-ANOVA, Watanabe and others 2023), by ranks; stopped trials rank behind those that "
+        "reached the target. A bar shorter than its mark may be chance."
+    )
+    return Section("importance", title, text, searched.importance(rows[:20]), rows, heads)
+
+
+def _chosen(result: StudyResult, trials: Sequence[Trial], most: int) -> tuple[Any, list[str], str]:
+    ranked = parameters.scored(trials, result.target)
+    chosen = _few(ranked, _LINES // 2, _LINES)
+    rows = parameters.points(chosen)
+    names = parameters.varied(rows, parameters.importance(trials, result.target), most)
+    return rows, names, _left_out(len(chosen), len(ranked), "trials")
+
+
+def _point_heads(names: Sequence[str]) -> dict[str, str]:
+    return {"trial": "trial", "state": "state", "seconds": "seconds", **{n: n for n in names}}
+
+
+def _slices(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    rows, names, thin = _chosen(result, trials, 6)
+    title = "Slices"
+    if not names:
+        return Section("slices", title, "", missing="No searched parameter varies yet.")
+    text = (
+        "Time to target against each of the most important parameters. An open triangle is a trial "
+        "that was stopped: its time is longer than where it stands."
+    )
+    return Section("slices", title, text, searched.slices(rows, names), rows, _point_heads(names),
+                   thin, wide=len(names) > 1)  # fmt: skip
+
+
+def _parallel(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    rows, names, thin = _chosen(result, trials, 9)
+    title = "Parallel coordinates"
+    if not names:
+        return Section("parallel", title, "", missing="No searched parameter varies yet.")
+    text = (
+        "One line a trial through its parameters (most important first) to its time. Choose a "
+        "class in the legend to hide or, by double-clicking, to see it alone."
+    )
+    plot = searched.parallel(rows, names)
+    return Section("parallel", title, text, plot, rows, _point_heads(names), thin, wide=True)
+
+
+def _clock(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    ran = [t for t in trials if t.attempts]
+    title = "Where the seconds went"
+    if not ran:
+        return Section("clock", title, "", missing="No trial has been started yet.")
+    rows = work.clock_parts(ran)
+    heads = {"trial": "trial", "kind": "kind", **{p: f"{p} (s)" for p in work.PARTS}}
+    text = (
+        "Each trial's wall time by what it was spent on, best first. The time to target counts "
+        f"{'data and train' if result.target.clock == 'train' else 'data, train and eval'}."
+    )
+    thin = _left_out(min(len(rows), _BARS), len(rows), "trials")
+    plot = work.parts_figure(rows[:_BARS])
+    return Section("clock", title, text, plot, rows, heads, thin)
+
+
+def _timeline(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    rows = work.timeline(result.trials)
+    title = "Timeline of the workers"
+    if not rows:
+        return Section("timeline", title, "", missing="No trial has been started yet.")
+    heads = {"trial": "trial", "kind": "kind", "state": "state", "lane": "worker group",
+             "start": "from (s)", "end": "to (s)"}  # fmt: skip
+    text = "Which trials ran side by side and when; gaps are time in which a group had nothing."
+    shown = rows[-_SPANS:]
+    thin = f"The last {_SPANS:,} of {len(rows):,} trials are drawn." if shown != rows else ""
+    return Section("timeline", title, text, work.timeline_figure(shown), rows, heads, thin)
+
+
+def _throughput(result: StudyResult, trials: Sequence[Trial]) -> Section:
+    everyone = [*trials, *(t for t in result.trials if t.repeats is not None)]
+    chosen = _few(everyone, _LINES, 2 * _LINES)
+    rows = work.throughput(chosen)
+    title = "Throughput against batch size"
+    if not rows:
+        return Section("throughput", title, "", missing="No trial reports a batch size.")
+    heads = {"trial": "trial", "batch_size": "batch size", "samples_per_second": "samples/s"}
+    text = (
+        "Samples a second of training at each batch size. A fast trial is fast by quicker steps "
+        "(high here) or by needing fewer samples (see the leaderboard's samples to target)."
+    )
+    thin = _left_out(len(chosen), len(everyone), "trials")
+    plot = work.throughput_figure(rows, _groups(result))
+    return Section("throughput", title, text, plot, rows, heads, thin)
+
+
+SECTIONS: Sequence[Callable[[StudyResult, Sequence[Trial]], Section]] = (
+    _accuracy,
+    _distribution,
+    _progress,
+    _schedules,
+    _importance,
+    _slices,
+    _parallel,
+    _clock,
+    _timeline,
+    _throughput,
+)

@@ -1,0 +1,257 @@
+"""What a report shows, as plain tables: pure functions from a study's trials to rows.
+
+A table is a list of rows, and a row is a dictionary from column to number or text; None is unknown.
+Seconds are on the target's clock unless a column says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from autotune.comparison.words import CONFIRMED, Comparison
+from autotune.comparison.words import Row as Compared
+from autotune.repeats import Confirmation
+from autotune.result import StudyResult, shown
+from autotune.trial import Report, State, Target, Trial, usual_hardware
+
+Row = dict[str, Any]
+KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
+CONFIRM, BASELINE = "confirm", "baseline"
+
+
+def searched(result: StudyResult) -> list[Trial]:
+    """The trials that are no repeats of others, best first; a replay's are all its own."""
+    return [t for t in result.ranked() if t.repeats is None]
+
+
+def group(trial: Trial, best: Trial | None) -> str:
+    """What a trial is called in a legend."""
+    if best is not None and trial.number == best.number:
+        return "best"
+    if trial.kind == BASELINE:
+        return trial.kind
+    if trial.repeats is not None:
+        return "repeat"
+    return {
+        State.REACHED: "reached",
+        State.CENSORED: "stopped",
+        State.RUNNING: "running",
+    }.get(trial.state, "failed")
+
+
+def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> list[Row]:
+    """One row a trial of the search, best first, with its confirmations beside it.
+
+    `confirmed_seconds` is the median of the repeats, and unknown where half of them or more missed
+    the target; `confirmed_low` and `confirmed_high` are the fastest and the slowest repeat.
+    `speedup` is the baseline's time over the trial's: `of` confirmed times where both have them,
+    with the interval that `comparison` gives; else of the tuning times, one run each.
+    """
+    trials, again = searched(result), {c.number: c for c in result.confirmed}
+    compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
+    usual = usual_hardware(result.trials)
+    baseline = next((t for t in trials if t.kind == BASELINE), None)
+    rows: list[Row] = []
+    for place, trial in enumerate(trials, 1):
+        ranked = trial.state is State.REACHED and trial.hardware == usual
+        last = trial.reports[-1] if trial.reports else None
+        rows.append(
+            {
+                "rank": place if ranked else None,
+                "trial": trial.number,
+                "kind": trial.kind,
+                "state": str(trial.state),
+                "reason": trial.reason,
+                "tuning_seconds": trial.time_to_target,
+                "stopped_at_seconds": _stopped_at(trial),
+                **_confirmed(again.get(trial.number)),
+                **_speedup(trial, baseline, again),
+                **_compared(compared.get(trial.number)),
+                "best_metric": result.target.best(trial),
+                "samples_to_target": last.step if ranked and last else None,
+                "samples_per_second": samples_per_second(trial),
+                "spent_seconds": trial.spent_seconds,
+                "configuration": configuration(trial),
+            }
+        )
+    return rows
+
+
+def _stopped_at(trial: Trial) -> float | None:
+    stopped = trial.state in (State.CENSORED, State.RUNNING) and trial.reports
+    return trial.seconds if stopped else None
+
+
+def _confirmed(again: Confirmation | None) -> Row:
+    runs = again.runs if again is not None else ()
+    reached = [t.seconds for t in runs if t.state is State.REACHED]
+    rates = [rate for t in runs if (rate := samples_per_second(t)) is not None]
+    return {
+        "confirmed_seconds": again.median_seconds if again is not None else None,
+        "confirmed_low": min(reached, default=None),
+        "confirmed_high": max(reached) if reached and len(reached) == len(runs) else None,
+        "repeats": len(runs),
+        "repeats_per_second": median(rates) if rates else None,
+        "runs": [(t.seconds, t.state is State.REACHED) for t in runs],
+    }
+
+
+def _speedup(trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmation]) -> Row:
+    if baseline is None or trial.hardware != baseline.hardware:
+        return {"speedup": None, "of": None}
+    slow, fast, of = baseline.time_to_target, trial.time_to_target, "tuning"
+    if trial.number in again and baseline.number in again:
+        slow, fast = (again[t.number].mean_seconds for t in (baseline, trial))
+        of = "confirmed"
+    return {"speedup": slow / fast, "of": of} if slow and fast else {"speedup": None, "of": None}
+
+
+def _compared(row: Compared | None) -> Row:
+    """What is known of the trial's confirmed times against the baseline's."""
+    if row is None or row.candidate.kind != CONFIRMED or row.speedup is None:
+        return {"bound": "", "speedup_low": None, "speedup_high": None, "probability_faster": None}
+    known = row.speedup_interval
+    return {
+        "speedup": row.speedup,
+        "bound": row.speedup_bound,
+        "of": "confirmed",
+        "speedup_low": known.low if known else None,
+        "speedup_high": known.high if known else None,
+        "probability_faster": row.probability_faster,
+    }
+
+
+def configuration(trial: Trial) -> str:
+    """What is searched, as the trial has it, on one line; all of it if it was given."""
+    point = trial.point
+    names = trial.config if point is None else {n.partition(".")[0] for n in point}
+    chosen = {k: v for k, v in trial.config.items() if k in names}
+    return "  ".join(f"{k}={brief(shown(v))}" for k, v in chosen.items())
+
+
+def brief(value: Any) -> str:
+    """A value as short text: four digits, a dash for what is unknown."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int | float):
+        whole = float(value).is_integer() and abs(value) < 1e7
+        return f"{value:,.0f}" if whole else f"{value:.4g}"
+    return str(value)
+
+
+def train_seconds(report: Report) -> float:
+    return report.clock.seconds("train") if report.clock.total else report.seconds
+
+
+def samples_per_second(trial: Trial) -> float | None:
+    """Samples a second of training, over all that the trial reported."""
+    if len(trial.reports) < 2:
+        return None
+    first, last = trial.reports[0], trial.reports[-1]
+    seconds = train_seconds(last) - train_seconds(first)
+    return (last.step - first.step) / seconds if seconds > 0 else None
+
+
+def thinned(count: int, most: int) -> list[int]:
+    """At most `most` of `count` places, evenly spaced, the first and the last among them.
+
+    >>> thinned(3, 5), thinned(10, 4)
+    ([0, 1, 2], [0, 3, 6, 9])
+    """
+    if count <= most:
+        return list(range(count))
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+def curves(trials: Sequence[Trial], target: Target, points: int) -> list[Row]:
+    """The metric over seconds and samples: one row a report, at most `points` a trial."""
+    rows: list[Row] = []
+    for trial in trials:
+        reports = [r for r in trial.reports if target.metric in r.metrics]
+        for place in thinned(len(reports), points):
+            report = reports[place]
+            rows.append(
+                {
+                    "trial": trial.number,
+                    "seconds": report.seconds,
+                    "samples": report.step,
+                    "value": report.metrics[target.metric],
+                    "last": place == len(reports) - 1,
+                    "reached": trial.state is State.REACHED,
+                }
+            )
+    return rows
+
+
+def survival(trials: Sequence[Trial]) -> list[Row]:
+    """The product-limit estimate of the time to target, one row a time at which a trial ended.
+
+    Trials stopped at `c` count as at risk up to and at `c` (Kaplan and Meier 1958). `reached` is
+    the share of trials that have reached the target by `seconds`.
+    """
+    known = [t for t in trials if t.state in (State.REACHED, State.CENSORED)]
+    reached = Counter(t.seconds for t in known if t.state is State.REACHED)
+    stopped = Counter(t.seconds for t in known if t.state is State.CENSORED)
+    alive, risk, rows = 1.0, len(known), []
+    for seconds in sorted({*reached, *stopped}):
+        events, gone = reached[seconds], stopped[seconds]
+        alive *= 1.0 - events / risk
+        now = {"at_risk": risk, "reached_now": events, "stopped_now": gone}
+        rows.append({"seconds": seconds, "reached": 1.0 - alive, **now})
+        risk -= events + gone
+    return rows
+
+
+def progress(result: StudyResult) -> list[Row]:
+    """Best time so far over what all trials have cost, in the order in which they ended.
+
+    `spent_seconds` counts worker-group seconds of wall time, repeats included.
+    """
+    usual = usual_hardware(result.trials)
+    ended = sorted((t for t in result.trials if t.ended), key=lambda t: (t.ended_at or 0, t.number))
+    spent, best, rows = 0.0, None, []
+    for trial in ended:
+        spent += trial.spent_seconds
+        own = trial.repeats is None
+        reached = trial.state is State.REACHED and trial.hardware == usual
+        if own and reached and (best is None or trial.seconds < best):
+            best = trial.seconds
+        rows.append(
+            {
+                "trial": trial.number,
+                "kind": trial.kind,
+                "repeats": trial.repeats,
+                "spent_seconds": spent,
+                "cost_seconds": trial.spent_seconds,
+                "best_seconds": best,
+            }
+        )
+    return rows
+
+
+def schedules(trials: Sequence[Trial], points: int) -> list[Row]:
+    """The knobs of trials over seconds and samples, as reported, or as configured where not."""
+    rows: list[Row] = []
+    for trial in trials:
+        for place in thinned(len(trial.reports), points):
+            report = trial.reports[place]
+            values = {k: v for k in KNOBS if (v := knob_at(trial, report, k)) is not None}
+            at = {"trial": trial.number, "seconds": report.seconds, "samples": report.step}
+            rows.append({**at, **values})
+    return rows
+
+
+def knob_at(trial: Trial, report: Report, name: str) -> float | None:
+    """A knob's value at a report; one that is a schedule needs the progress that is reported."""
+    if name in report.metrics:
+        return float(report.metrics[name])
+    value, at = trial.config.get(name), report.metrics.get("progress")
+    if callable(value) and at is not None:
+        return float(value(min(max(at, 0.0), 1.0)))
+    return float(value) if isinstance(value, int | float) else None

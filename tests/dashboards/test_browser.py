@@ -1,0 +1,61 @@
+"""The report as a person sees it: in Chromium, on a desk and on a phone, by keyboard, in MLflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import made_studies as made
+import pytest
+from browser import Browser, needs_browser
+
+from dashboards import write_study
+
+pytestmark = [needs_browser, pytest.mark.timeout(600)]
+DRAWN = "[...document.querySelectorAll('[data-figure]')].filter(b => b.querySelector('.main-svg'))"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_study(made.many(60), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "phone", "dark"),
+    [(1280, 9000, False, False), (390, 12000, True, True)],
+    ids=["desktop light", "phone dark"],
+)
+def test_every_plot_is_drawn(file: Path, width: int, height: int, phone: bool, dark: bool) -> None:
+    with Browser() as browser:
+        browser.size(width, height, phone=phone, dark=dark)
+        browser.open(file)
+        browser.until(f"{DRAWN}.length === 11")
+        assert browser.says("document.documentElement.scrollWidth") <= width
+        assert browser.says("document.documentElement.dataset.theme") == (
+            "dark" if dark else "light"
+        )
+        browser.says("document.getElementById('theme').click()")
+        other = "light" if dark else "dark"
+        assert browser.says("document.documentElement.dataset.theme") == other
+        ink = browser.says("getComputedStyle(document.querySelector('.xtick text')).fill")
+        assert ink == ("rgb(20, 24, 29)" if dark else "rgb(233, 237, 241)")
+        assert browser.errors == []
+
+
+def test_plots_are_drawn_when_they_are_near_and_reached_by_keyboard(file: Path) -> None:
+    with Browser() as browser:
+        browser.size(1280, 700)
+        browser.open(file)
+        browser.until(f"{DRAWN}.length > 0")
+        assert browser.says(f"{DRAWN}.length") < 11
+        browser.press("Tab")  # skip to the results
+        assert browser.says("document.activeElement.className") == "skip"
+        for _ in range(13):  # the theme, and the links of 11 sections and one more: the first plot
+            browser.press("Tab")
+        assert browser.says("document.activeElement.getAttribute('aria-label')").startswith("Plot:")
+        browser.says("document.querySelector('a[href=\"#throughput\"]').focus()")
+        browser.press("Enter")
+        browser.until("document.querySelector('#throughput .main-svg') !== null")
+        assert browser.says("document.activeElement.closest('section').id") == "throughput"
+        assert browser.errors == []
