@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune.errors import StudyError, UserError
     from autotune.experiment import Experiment, Scaling
-    from autotune.reporting import StopTrial, report
+    from autotune.reporting import StopTrial, evaluating, report
     from autotune.result import StudyResult
     from autotune.schedules import (
         WSD,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "autotune.errors": ("StudyError", "UserError"),
     "autotune.experiment": ("Experiment", "Scaling"),
-    "autotune.reporting": ("StopTrial", "report"),
+    "autotune.reporting": ("StopTrial", "evaluating", "report"),
     "autotune.result": ("StudyResult",),
     "autotune.schedules": (
         "Constant", "Cosine", "Effective", "Exponential", "Following", "InverseSqrt", "Linear",
@@ -114,6 +114,7 @@ __all__ = [
     "Trial",
     "UserError",
     "WSD",
+    "evaluating",
     "extremes",
     "report",
     "run",

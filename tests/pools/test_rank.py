@@ -235,6 +235,16 @@ def test_a_reporting_trainer_is_stopped_by_stop_trial(shared: Remote, tmp_path: 
     assert [row.split(" ", 3)[3] for row in log.read_text().splitlines()] == ["StopTrial at 200"]
 
 
+def test_what_a_framework_evaluates_by_itself_is_off_the_training_clock(shared: Remote) -> None:
+    assert start(shared, "pausing").clock.setup == pytest.approx(0.1, abs=SLACK)
+    for _ in range(2):
+        clock = shared("resume", None, None).clock
+        assert clock.train == pytest.approx(0.1, abs=SLACK)
+        assert clock.eval == pytest.approx(0.3, abs=SLACK)
+        assert clock.seconds("wall") == pytest.approx(0.4, abs=SLACK)
+    shared("stop", None)
+
+
 def test_a_reporting_trainer_comes_to_its_end(shared: Remote) -> None:
     assert start(shared, "reporter").kind == "milestone"
     kinds = [shared("resume", None, None).kind for _ in range(11)]

@@ -110,6 +110,18 @@ def reporter(config: dict[str, Any]) -> None:
             raise
 
 
+def pausing(config: dict[str, Any]) -> None:
+    """A framework that evaluates by itself: 0.1 s of training, 0.3 s of evaluation."""
+    time.sleep(0.1)
+    at.report(0, {})
+    for step in (10, 20):
+        time.sleep(0.05)
+        with at.evaluating():
+            time.sleep(0.3)
+        time.sleep(0.05)
+        at.report(step, {METRIC: 0.5})
+
+
 def leaky(config: dict[str, Any]) -> Iterator[at.Milestone]:
     """Says how it finds its process, and then leaves everything changed."""
     found = {
