@@ -87,6 +87,13 @@ def test_what_cannot_be_put_back_wears_the_process_out(
     assert worn in fresh("stop", None).worn
 
 
+def test_a_progress_bar_does_not_wear_the_process_out(shared: Remote) -> None:
+    for _ in range(2):
+        start(shared, "barred")
+        assert shared("resume", None, None).metrics == {METRIC: 1.0}, "its watching thread runs"
+        assert shared("stop", None).worn == ""
+
+
 # --- the clock --------------------------------------------------------------------------------
 
 

@@ -175,6 +175,15 @@ def littering(config: dict[str, Any]) -> Iterator[at.Milestone]:
     yield at.Milestone(1, lambda: {METRIC: 1.0})
 
 
+def barred(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Shows a progress bar."""
+    from tqdm.auto import tqdm
+
+    for step in tqdm(range(3)):
+        watched = any(t.name == "tqdm_monitor" for t in threading.enumerate())
+        yield at.Milestone(step, lambda: {METRIC: float(watched)})  # noqa: B023
+
+
 def timed(config: dict[str, Any]) -> Iterator[at.Milestone]:
     """Spends known times in known places."""
     time.sleep(0.2)
