@@ -8,7 +8,7 @@ TRIALS ?= 36
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,oracles]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,oracles,lightning,huggingface]'
 	touch $@
 
 demo: .venv/installed

@@ -1,7 +1,7 @@
-"""`autotune.report` and `autotune.evaluating`: for trainers whose framework owns the loop and cannot yield.
+"""`autotune.report` and `autotune.evaluating`: for trainers whose framework owns the loop.
 
-Such a trainer is a plain function of its configuration. It runs on a thread of its own and looks
-like a generator to the rank: each `report` is a milestone.
+Such a trainer cannot yield: it is a plain function of its configuration. It runs on a thread of its
+own and looks like a generator to the rank: each `report` is a milestone.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def lines() -> list[dict[str, Any]]:
         text = (Path(sysconfig.get_path("stdlib")) / f"{module}.py").read_text()
         documented: set[int] = set()
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+                node
+            ):
                 documented |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
         for number, line in enumerate(text.splitlines(), start=1):
             if len(line.strip()) > 10:

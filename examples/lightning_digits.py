@@ -24,7 +24,9 @@ class Digits(LightningModule):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         self.config = config
-        self.model = nn.Sequential(nn.Linear(64, config["width"]), nn.ReLU(), nn.Linear(config["width"], 10))
+        self.model = nn.Sequential(
+            nn.Linear(64, config["width"]), nn.ReLU(), nn.Linear(config["width"], 10)
+        )
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])

@@ -4,7 +4,7 @@
 
     def train(config):
         callback = AutotuneCallback(config, metrics={"val_accuracy": "eval_accuracy"})
-        args = TrainingArguments(seed=config["seed"], eval_strategy="epoch", save_strategy="no", ...)
+        args = TrainingArguments(seed=config["seed"], eval_strategy="epoch", save_strategy="no")
         trainer = Trainer(model, args, callbacks=[callback], ...)
         trainer.train(resume_from_checkpoint=callback.checkpoint)
 
@@ -226,14 +226,15 @@ class AutotuneCallback(TrainerCallback):
 
 def samples(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
     """The samples that all ranks have trained on; one that fills up a batch does not count."""
+    done: int = state.global_step
     ranks = args.world_size * args.gradient_accumulation_steps
-    batch = (state.train_batch_size or args.train_batch_size) * ranks
+    batch: int = (state.train_batch_size or args.train_batch_size) * ranks
     try:
         length, batches = len(loader.dataset), len(loader)
     except (TypeError, AttributeError):  # a stream has no length
-        return state.global_step * batch
-    steps = math.ceil(batches / args.gradient_accumulation_steps)
-    epochs, rest = divmod(state.global_step, steps)
+        return done * batch
+    steps: int = math.ceil(batches / args.gradient_accumulation_steps)
+    epochs, rest = divmod(done, steps)
     return epochs * min(steps * batch, length) + min(rest * batch, length)
 
 

@@ -141,7 +141,7 @@ class AutotuneCallback(Callback):
         self._pause.close()
         self._clean()
         if isinstance(exception, StopTrial):
-            for hooks in (*_callbacks(trainer), trainer.datamodule, pl_module):
+            for hooks in (*trainer.callbacks, trainer.datamodule, pl_module):
                 if isinstance(hooks, Callback):
                     hooks.teardown(trainer, pl_module, "fit")
                 elif hooks is not None:
@@ -164,16 +164,14 @@ class AutotuneCallback(Callback):
 
     def _summed(self, device: torch.device) -> dict[str, float]:
         """Count what all ranks have trained on since the last report; their mean loss."""
-        sums = torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in self._own()])
+        own = (self._samples, self._batches, self._loss)
+        sums = torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in own])
         if training.world_size() > 1:
             dist.all_reduce(sums)
         samples, batches, loss = sums.tolist()
         self._step += round(samples)
         self._samples, self._batches, self._loss = 0, 0, 0.0
         return {"train_loss": loss / batches} if batches else {}
-
-    def _own(self) -> tuple[int, int, torch.Tensor | float]:
-        return self._samples, self._batches, self._loss
 
     def _check_restored(self, trainer: Trainer) -> None:
         assert self._restored is not None
@@ -262,14 +260,9 @@ class _GroupStrategy(DDPStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        assert self.parallel_devices is not None
-        return self.parallel_devices[0]
+        device: torch.device = self.parallel_devices[0]
+        return device
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         return {"num_replicas": self.world_size, "rank": self.global_rank}
-
-
-def _callbacks(trainer: Trainer) -> list[Callback]:
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return callbacks

@@ -14,6 +14,7 @@ from ranks import Remote
 
 import autotune as at
 from autotune.pools.rank import Stretch
+from autotune.recipes import load
 from autotune.trial import Change, Checkpoint, State
 
 NEEDS = {"lightning": "lightning", "huggingface": "transformers"}
@@ -154,9 +155,7 @@ def test_a_controllers_change_is_followed(shared: Remote, framework: str) -> Non
 
 
 @both
-def test_a_change_that_cannot_be_followed_is_one_clear_line(
-    shared: Remote, framework: str
-) -> None:
+def test_a_change_that_cannot_be_followed_is_one_clear_line(shared: Remote, framework: str) -> None:
     start(shared, framework)
     go(shared)
     stretch = go(shared, Change(batch_size=32))
@@ -217,13 +216,14 @@ def two_ranks(framework: str, configs: list[dict[str, Any]]) -> at.Experiment:
             "framework": at.Fixed(framework),
             "lr": at.Fixed(LR),
             "sound_batches": at.Choice([3, 10**6]),
+            "lives": at.Choice([5, 10**6]),
             "apart": at.Choice([False, True]),
             "epochs": at.Fixed(3),
         }
     )
     target = at.Target(LOSS[framework], 0.0, mode="min", limit=60)
     scaling = at.Scaling(num_workers=2)
-    policy = at.FailurePolicy(checkpoint_interval=0, max_retries=0)
+    policy = at.FailurePolicy(checkpoint_interval=0, max_retries=1)
     return at.Experiment(
         "framed", framed, space, target, scaling=scaling, failure=policy, configs=configs
     )
@@ -231,23 +231,54 @@ def two_ranks(framework: str, configs: list[dict[str, Any]]) -> at.Experiment:
 
 @both
 def test_two_ranks_are_one_trial(framework: str, tmp_path: Path, ray_address: str) -> None:
-    sound = {"sound_batches": 10**6, "apart": False}
-    configs = [sound, {**sound, "sound_batches": 3}, sound, {**sound, "apart": True}]
+    sound = {"sound_batches": 10**6, "lives": 10**6, "apart": False}
+    faults = {"sound_batches": 3}, {}, {"lives": 5}, {"apart": True}
+    configs = [sound, *({**sound, **fault} for fault in faults)]
     result = at.run(
         two_ranks(framework, configs),
-        trials=4,
+        trials=5,
         out=tmp_path,
         sampler="random",
         pruner="none",
         tracking_uri="off",
     )
-    whole, nan, warm, apart = result.trials
+    whole, nan, warm, killed, apart = result.trials
     assert (whole.state, whole.reason) == (State.CENSORED, "finished"), whole.error
-    assert [r.step for r in whole.reports if r.metrics] == [64, 128, 192]
     assert (nan.state, nan.reason, nan.detail) == (State.CENSORED, "diverged", "train_loss is nan")
     assert (warm.state, warm.reason) == (State.CENSORED, "finished"), warm.error
     pid, threads = PREFIX[framework] + "pid", PREFIX[framework] + "threads"
     assert warm.reports[-1].metrics[pid] == whole.reports[-1].metrics[pid], "the same process"
     assert whole.reports[-1].metrics[threads] == 1
+    assert (killed.reason, killed.attempts) == ("finished", 2), killed.error
+    for trial in (whole, warm, killed):
+        reports = [r for r in trial.reports if r.metrics]
+        assert [r.step for r in reports] == [64, 128, 192]
+        assert all(r.metrics[PREFIX[framework] + "apart"] == 0 for r in reports), "one model"
+        assert reports[-1].metrics[PREFIX[framework] + "lr"] == pytest.approx(LR(1.0))
     assert apart.state is State.FAILED
     assert "sees 1 of this trial's 2 ranks, which would train apart" in apart.reason
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@both
+def test_the_example_reaches_its_target_on_two_ranks(
+    framework: str, tmp_path: Path, ray_address: str
+) -> None:
+    file = {"lightning": "lightning_digits.py", "huggingface": "huggingface_text.py"}[framework]
+    made = load(f"{EXAMPLES / file}:experiment_two_ranks")
+    result = at.run(made, trials=1, out=tmp_path, tracking_uri="off")
+    assert result.best is not None, result.trials[0].error or result.trials[0].reason
+    assert result.best.reports[-1].metrics["val_accuracy"] >= made.target.value
+    assert result.best.clock.eval > 0
+
+
+@both
+def test_the_document_says_what_runs(framework: str) -> None:
+    """Its trainers are made of names that exist, with arguments that they take."""
+    text = (EXAMPLES.parent / "docs" / "frameworks.md").read_text()
+    (block,) = (b for b in text.split("```python\n")[1:] if f"integrations.{framework}" in b)
+    names: dict[str, Any] = {}
+    exec(block.partition("```")[0], names)
+    assert callable(names["train"])

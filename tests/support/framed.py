@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
         self.calls += self.training
+        killed = self.calls > self.options.get("lives", 10**6) and not self.options.get("state")
+        if killed and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.options.get("nap" if self.training else "eval_nap", 0.0))
         logits = self.layers(x)
         loss = nn.functional.cross_entropy(logits, labels)
@@ -35,8 +39,13 @@ class Net(nn.Module):
     def seen(self, optimizer: Any) -> dict[str, float]:
         """What a test wants to know, as metrics."""
         group = optimizer.param_groups[0]
+        weights = sum(p.detach().double().sum() for p in self.parameters())
+        bounds = torch.stack([torch.as_tensor(weights), -torch.as_tensor(weights)])
+        if ranks() > 1:
+            dist.all_reduce(bounds, dist.ReduceOp.MAX)
         return {
-            "weights": float(sum(p.detach().double().sum() for p in self.parameters())),
+            "weights": float(weights),
+            "apart": float(bounds.sum()),
             "lr": group["lr"],
             "momentum": group["momentum"],
             "pid": os.getpid(),
@@ -80,7 +89,9 @@ def lightning(config: dict[str, Any]) -> None:
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
-            schedule = config["lr"].to_torch(optimizer, int(self.trainer.estimated_stepping_batches))
+            schedule = config["lr"].to_torch(
+                optimizer, int(self.trainer.estimated_stepping_batches)
+            )
             scheduler = {"scheduler": schedule, "interval": "step"}
             return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
