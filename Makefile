@@ -8,7 +8,8 @@ TRIALS ?= 36
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,oracles,services]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	    --editable '.[dev,oracles,services,lightning,huggingface]'
 	touch $@
 
 demo: .venv/installed

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autotune.comparison import compare
     from autotune.errors import StudyError, UserError
     from autotune.experiment import Experiment, Scaling
-    from autotune.reporting import StopTrial, report
+    from autotune.reporting import StopTrial, evaluating, report
     from autotune.result import StudyResult
     from autotune.schedules import (
         WSD,
@@ -60,7 +60,7 @@ _WHERE = {
     "autotune.comparison": ("compare",),
     "autotune.errors": ("StudyError", "UserError"),
     "autotune.experiment": ("Experiment", "Scaling"),
-    "autotune.reporting": ("StopTrial", "report"),
+    "autotune.reporting": ("StopTrial", "evaluating", "report"),
     "autotune.result": ("StudyResult",),
     "autotune.schedules": (
         "Constant", "Cosine", "Effective", "Exponential", "Following", "InverseSqrt", "Linear",
@@ -117,6 +117,7 @@ __all__ = [
     "UserError",
     "WSD",
     "compare",
+    "evaluating",
     "extremes",
     "report",
     "run",

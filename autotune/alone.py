@@ -59,7 +59,7 @@ def race(running: Steps, target: Target, changes: dict[int, Change]) -> str:
             milestone = running.send(changes.get(last.step) if last else None)
         except StopIteration:
             return "finished"
-        trained, metrics = elapsed(begin), {}
+        trained, metrics = elapsed(begin) - milestone.eval_seconds, {}
         if last is not None or milestone.step > 0:  # the set-up ends at a first milestone at 0
             metrics = {k: float(v) for k, v in milestone.evaluate().items()}
             seconds += trained if target.clock == "train" else elapsed(begin)

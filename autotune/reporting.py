@@ -1,15 +1,18 @@
-"""`autotune.report`: for trainers whose framework owns the loop and cannot yield.
+"""`autotune.report` and `autotune.evaluating`: for trainers whose framework owns the loop.
 
-Such a trainer is a plain function of its configuration. It runs on a thread of its own and looks
-like a generator to the rank: each `report` is a milestone.
+Such a trainer cannot yield: it is a plain function of its configuration. It runs on a thread of its
+own and looks like a generator to the rank: each `report` is a milestone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import queue
+import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -29,6 +32,8 @@ class _Session:
     def __init__(self) -> None:
         self.milestones: queue.SimpleQueue[Milestone | BaseException | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Change | StopTrial | None] = queue.SimpleQueue()
+        self.paused_at: float | None = None
+        self.eval_seconds = 0.0
 
 
 _session: _Session | None = None
@@ -42,19 +47,56 @@ def report(
     """Report metrics at `step` samples and wait for the decision on this trial.
 
     Called on every rank at the same steps. Report step 0 with no metrics when the set-up is done,
-    so that it is off the clock. Outside autotune it does nothing and returns None.
+    so that it is off the clock. What was done in `evaluating` since the last report is evaluation,
+    not training. Outside autotune it does nothing and returns None.
 
     Raises:
         StopTrial: the trial has ended; let it pass.
+        RuntimeError: called inside `evaluating`.
     """
     if _session is None:
         return None
-    values = dict(metrics)
-    _session.milestones.put(Milestone(step, lambda: values, state))
+    if _session.paused_at is not None:
+        raise RuntimeError("autotune.report belongs after the block of autotune.evaluating()")
+    values, paused, _session.eval_seconds = dict(metrics), _session.eval_seconds, 0.0
+    _session.milestones.put(Milestone(step, lambda: values, state, eval_seconds=paused))
     answer = _session.answers.get()
     if isinstance(answer, StopTrial):
         raise answer
     return answer
+
+
+@contextlib.contextmanager
+def evaluating() -> Iterator[None]:
+    """The training clock stands still inside: `with autotune.evaluating(): metrics = validate()`.
+
+    For trainers that `report`; its seconds count as evaluation at the next report. Work that a GPU
+    was given before is waited for, as it is training. Outside autotune it does nothing.
+
+    Raises:
+        RuntimeError: called inside itself.
+    """
+    session = _session
+    if session is None:
+        yield
+        return
+    if session.paused_at is not None:
+        raise RuntimeError("autotune.evaluating() cannot be inside another one")
+    _synchronize()
+    session.paused_at = time.perf_counter()
+    try:
+        yield
+        _synchronize()
+    finally:
+        session.eval_seconds += time.perf_counter() - session.paused_at
+        session.paused_at = None
+
+
+def _synchronize() -> None:
+    """Wait for the GPU, if this process uses one; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def steps(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Steps:

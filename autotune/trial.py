@@ -41,6 +41,8 @@ class Milestone:
             as `config["state"]` on the same rank when the trial goes on. Tensors, numbers,
             strings, lists and dicts only (it is read back with `torch.load(weights_only=True)`).
         data_seconds: seconds since the last milestone spent waiting for input data.
+        eval_seconds: seconds since the last milestone spent evaluating, for trainers whose
+            framework evaluates before they come to the milestone; not training.
 
     A first milestone at the starting step (0, or the restored step) ends the set-up, which is
     off the clock. A trainer that trains before its first milestone is charged for its set-up.
@@ -50,6 +52,7 @@ class Milestone:
     evaluate: Callable[[], Metrics]
     state: Callable[[], dict[str, Any]] | None = None
     data_seconds: float = 0.0
+    eval_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

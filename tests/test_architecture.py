@@ -50,6 +50,8 @@ LIBRARIES = {
     "optuna": {"autotune/samplers/optuna.py", "autotune/integrations/optuna.py"},
     "mlflow": {"autotune/trackers/mlflow.py", "autotune/trackers/fetch.py"},
     "dashboards": {"autotune/cli.py", "autotune/study.py", "autotune/trackers/mlflow.py"},
+    "lightning": {"autotune/integrations/lightning.py"},
+    "transformers": {"autotune/integrations/huggingface.py"},
 }
 FILES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 IDS = [str(p.relative_to(ROOT)) for p in FILES]

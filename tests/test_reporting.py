@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial, wraps
 from typing import Any
@@ -112,4 +113,54 @@ def test_system_exit_in_a_trainer_is_an_error_too() -> None:
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
+        next(steps(train, {}))
+
+
+# --- evaluating ---------------------------------------------------------------------------------
+
+
+def test_what_was_evaluated_since_the_last_report_is_not_training() -> None:
+    def train(config: dict[str, Any]) -> None:
+        at.report(0, {})
+        for _ in range(2):
+            with at.evaluating():
+                time.sleep(0.05)
+        time.sleep(0.05)
+        at.report(1, {"acc": 1.0})
+        at.report(2, {"acc": 1.0})
+
+    seconds = [m.eval_seconds for m in steps(train, {})]
+    assert seconds == [0.0, pytest.approx(0.1, abs=0.04), 0.0]
+
+
+def test_outside_autotune_evaluating_does_nothing() -> None:
+    with at.evaluating(), at.evaluating():
+        assert at.report(1, {}) is None
+
+
+def test_an_evaluation_that_raises_is_over() -> None:
+    def train(config: dict[str, Any]) -> None:
+        try:
+            with at.evaluating():
+                raise KeyError("accuracy")
+        except KeyError:
+            at.report(1, {})
+
+    (milestone,) = steps(train, {})
+    assert milestone.eval_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("inner", "says"),
+    [
+        (lambda: at.report(1, {}), "belongs after the block"),
+        (lambda: at.evaluating().__enter__(), "cannot be inside another"),
+    ],
+)
+def test_what_does_not_belong_into_an_evaluation(inner: Any, says: str) -> None:
+    def train(config: dict[str, Any]) -> None:
+        with at.evaluating():
+            inner()
+
+    with pytest.raises(RuntimeError, match=says):
         next(steps(train, {}))

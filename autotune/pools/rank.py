@@ -241,9 +241,11 @@ class Rank:
             return self._answer(Stretch("milestone", milestone.step, {}, clock, can_save))
         metrics = _metrics(milestone.evaluate())
         _synchronize()
-        data = min(max(milestone.data_seconds, 0.0), trained - begin)
-        evaluated = time.perf_counter() - trained
-        clock = replace(clock, data=data, train=trained - begin - data, eval=evaluated)
+        paused = min(max(milestone.eval_seconds, 0.0), trained - begin)
+        training = trained - begin - paused
+        data = min(max(milestone.data_seconds, 0.0), training)
+        evaluated = time.perf_counter() - trained + paused
+        clock = replace(clock, data=data, train=training - data, eval=evaluated)
         return self._answer(Stretch("milestone", milestone.step, metrics, clock, can_save))
 
     def _answer(self, stretch: Stretch) -> Stretch:

@@ -123,6 +123,7 @@ def restore(clean: Snapshot) -> None:
     np.seterr(**clean.numpy_errors)
     sys.excepthook = clean.excepthook
     sys.stdout, sys.stderr = clean.streams
+    _stop_progress_bars()
     torch.clear_autocast_cache()
     if "torch._dynamo" in sys.modules:
         sys.modules["torch._dynamo"].reset()  # what it learned of shapes is another trial's
@@ -130,6 +131,13 @@ def restore(clean: Snapshot) -> None:
     if gpu_in_use():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+
+
+def _stop_progress_bars() -> None:
+    """tqdm's first bar starts a thread that watches all bars; the next one starts it again."""
+    for thread in threading.enumerate():
+        if type(thread).__module__ == "tqdm._monitor":
+            thread.exit()  # type: ignore[attr-defined]
 
 
 def held() -> Held:

@@ -87,6 +87,13 @@ def test_what_cannot_be_put_back_wears_the_process_out(
     assert worn in fresh("stop", None).worn
 
 
+def test_a_progress_bar_does_not_wear_the_process_out(shared: Remote) -> None:
+    for _ in range(2):
+        start(shared, "barred")
+        assert shared("resume", None, None).metrics == {METRIC: 1.0}, "its watching thread runs"
+        assert shared("stop", None).worn == ""
+
+
 # --- the clock --------------------------------------------------------------------------------
 
 
@@ -233,6 +240,16 @@ def test_a_reporting_trainer_is_stopped_by_stop_trial(shared: Remote, tmp_path: 
     end = shared("stop", None)
     assert (end.kind, end.worn) == ("stopped", "")
     assert [row.split(" ", 3)[3] for row in log.read_text().splitlines()] == ["StopTrial at 200"]
+
+
+def test_what_a_framework_evaluates_by_itself_is_off_the_training_clock(shared: Remote) -> None:
+    assert start(shared, "pausing").clock.setup == pytest.approx(0.1, abs=SLACK)
+    for _ in range(2):
+        clock = shared("resume", None, None).clock
+        assert clock.train == pytest.approx(0.1, abs=SLACK)
+        assert clock.eval == pytest.approx(0.3, abs=SLACK)
+        assert clock.seconds("wall") == pytest.approx(0.4, abs=SLACK)
+    shared("stop", None)
 
 
 def test_a_reporting_trainer_comes_to_its_end(shared: Remote) -> None:

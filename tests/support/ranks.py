@@ -19,10 +19,11 @@ _HERE: dict[str, Rank] = {}
 class Remote:
     """The only rank of a group of one."""
 
-    def __init__(self, train: Callable[[dict[str, Any]], Any]) -> None:
+    def __init__(self, train: Callable[[dict[str, Any]], Any], *, patience: float = 60) -> None:
+        self._patience = patience
         context = multiprocessing.get_context("spawn")
         self._process = ProcessPoolExecutor(1, mp_context=context)
-        self._process.submit(_become, cloudpickle.dumps(train), sys.path).result(60)
+        self._process.submit(_become, cloudpickle.dumps(train), sys.path).result(patience)
 
     def start(
         self, config: Mapping[str, Any] | None = None, *, seed: int = 1, **launch: Any
@@ -31,7 +32,7 @@ class Remote:
         return stretch
 
     def __call__(self, method: str, *arguments: Any) -> Any:
-        return self._process.submit(_call, method, arguments).result(60)
+        return self._process.submit(_call, method, arguments).result(self._patience)
 
     def close(self) -> None:
         for process in self._process._processes.values():

@@ -153,6 +153,18 @@ def hungry(config: dict[str, Any]) -> Iterator[at.Milestone]:
 hungry.memory_keys = ("mib",)  # type: ignore[attr-defined]
 
 
+def pausing(config: dict[str, Any]) -> None:
+    """A framework that evaluates by itself: 0.1 s of training, 0.3 s of evaluation."""
+    time.sleep(0.1)
+    at.report(0, {})
+    for step in (10, 20):
+        time.sleep(0.05)
+        with at.evaluating():
+            time.sleep(0.3)
+        time.sleep(0.05)
+        at.report(step, {METRIC: 0.5})
+
+
 def leaky(config: dict[str, Any]) -> Iterator[at.Milestone]:
     """Says how it finds its process, and then leaves everything changed."""
     found = {
@@ -204,6 +216,15 @@ def littering(config: dict[str, Any]) -> Iterator[at.Milestone]:
     if config["litter"] == "memory":
         sys.modules["littering_left"] = [torch.ones(200 * 2**20)]  # type: ignore[assignment]
     yield at.Milestone(1, lambda: {METRIC: 1.0})
+
+
+def barred(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Shows a progress bar."""
+    from tqdm.auto import tqdm
+
+    for step in tqdm(range(3)):
+        watched = any(t.name == "tqdm_monitor" for t in threading.enumerate())
+        yield at.Milestone(step, lambda: {METRIC: float(watched)})  # noqa: B023
 
 
 def timed(config: dict[str, Any]) -> Iterator[at.Milestone]:

@@ -1,0 +1,258 @@
+"""`autotune.report` inside a Hugging Face `Trainer`.
+
+    from autotune.integrations.huggingface import AutotuneCallback
+
+    def train(config):
+        callback = AutotuneCallback(config, metrics={"val_accuracy": "eval_accuracy"})
+        args = TrainingArguments(seed=config["seed"], eval_strategy="epoch", save_strategy="no")
+        trainer = Trainer(model, args, callbacks=[callback], ...)
+        trainer.train(resume_from_checkpoint=callback.checkpoint)
+
+Every evaluation is a milestone: its metrics are reported, with the training clock paused while it
+ran, and the trial may be stopped, saved or changed there on all ranks. Tested with transformers
+5.23 and accelerate 1.15.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from autotune.errors import UserError
+from autotune.integrations import training
+from autotune.reporting import evaluating, report
+
+
+class AutotuneCallback(TrainerCallback):
+    """Reports every evaluation during `Trainer.train` to autotune, and acts on the answer.
+
+    The first step ends the set-up. `step` is the samples that all ranks have trained on. Besides
+    the metrics of the evaluation, `train_loss` is reported, the Trainer's mean since it logged
+    last; it logs at every evaluation, and `logging_nan_inf_filter`, which hides losses that are no
+    numbers, is turned off: with them the trial has diverged.
+
+    Args:
+        config: the trial's configuration; one that goes on holds what this callback saved.
+        metrics: the names to report, as a list or as `{our name: the Trainer's}`; all if None.
+            Where several data sets are evaluated, the report waits for the last of these names.
+        every: report at every so manieth evaluation, at least 1.
+
+    Raises:
+        UserError: a metric that was not evaluated; no evaluation; a seed that is not the trial's;
+            ranks that would train apart, or a sharded model; a change of a controller that the
+            Trainer's loop cannot follow.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], *, metrics: training.Names = None, every: int = 1
+    ) -> None:
+        self._names = training.named(metrics)
+        self._every = training.check_every(every)
+        self._seed = config.get("seed")
+        self._restored: Mapping[str, Any] | None = config.get("state")
+        self._training = False
+        self._step = -1
+        self._evaluations = 0
+        self._found: dict[str, Any] = {}
+        self._loss: float | None = None
+        self._pause = contextlib.ExitStack()
+        self._paused = False
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def checkpoint(self) -> str | None:
+        """For `Trainer.train(resume_from_checkpoint=callback.checkpoint)`: None if it is new."""
+        if self._restored is None:
+            return None
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="autotune-huggingface-")
+            _write(Path(self._folder.name), self._restored)
+        return self._folder.name
+
+    # --- events -------------------------------------------------------------------------------
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        on_cpu = " with use_cpu=True" if not torch.cuda.is_available() else ""
+        remedy = f"make the TrainingArguments inside the trainer{on_cpu}"
+        training.check_ranks("the Trainer", args.world_size, remedy)
+        if args.eval_strategy == "no":
+            raise UserError("AutotuneCallback reports evaluations: set eval_strategy")
+        if self._seed is not None and args.seed != self._seed:
+            raise UserError(
+                f"TrainingArguments has seed {args.seed} and the trial {self._seed}: "
+                "pass seed=config['seed']"
+            )
+        if args.deepspeed or args.fsdp:
+            raise UserError("AutotuneCallback cannot save models that deepspeed or fsdp shard")
+        args.logging_nan_inf_filter = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        if self._restored is not None:
+            saved = json.loads(self._restored["trainer"])["global_step"]
+            if state.global_step != saved:
+                raise UserError(
+                    "the trial goes on from a checkpoint: pass "
+                    "resume_from_checkpoint=callback.checkpoint to Trainer.train"
+                )
+        self._training = True
+        self._step = samples(args, state, parts["train_dataloader"])
+        self._report({}, state, parts)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._restored = None
+        self._clean()
+        self._refuse_missing()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if control.should_evaluate:
+            control.should_log = True
+            self._start_pause()
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.on_step_end(args, state, control)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """An evaluation that nothing announced, as one before the first step."""
+        if self._training:
+            self._start_pause()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any],
+        **_: Any,
+    ) -> None:
+        if "loss" in logs:
+            self._loss = float(logs["loss"])
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, Any],
+        **parts: Any,
+    ) -> None:
+        if not self._training:
+            return
+        step = samples(args, state, parts["train_dataloader"])
+        if step <= self._step:
+            self._end_pause()
+            return
+        self._found |= metrics
+        if self._names is not None and not set(self._names.values()) <= set(self._found):
+            return
+        found, self._found = self._found, {}
+        self._evaluations += 1
+        self._end_pause()
+        if self._evaluations % self._every == 0:
+            self._step = step
+            loss = {} if self._loss is None else {"train_loss": self._loss}
+            self._report(loss | training.chosen(loss | found, self._names), state, parts)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._end_pause()
+        self._refuse_missing()
+        self._training = False
+
+    # --- what they are made of ----------------------------------------------------------------
+
+    def _report(
+        self, metrics: Mapping[str, float], state: TrainerState, parts: Mapping[str, Any]
+    ) -> None:
+        step, optimizer, scheduler = self._step, parts["optimizer"], parts["lr_scheduler"]
+
+        def saved() -> dict[str, Any]:
+            scaler = getattr(optimizer, "scaler", None)
+            return {
+                "step": step,
+                "random": training.random_state(),
+                "trainer": json.dumps(dataclasses.asdict(state)),
+                "model": parts["model"].state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "scheduler": scheduler.state_dict(),
+                "scaler": scaler.state_dict() if scaler is not None else None,
+            }
+
+        self._loss = None
+        training.turn(report(step, metrics, saved), [optimizer], [scheduler])
+
+    def _refuse_missing(self) -> None:
+        """Told where it is sure that no other data set's evaluation follows."""
+        if self._found:
+            self._end_pause()
+            training.chosen(self._found, self._names)
+
+    def _start_pause(self) -> None:
+        if not self._paused:
+            self._pause.enter_context(evaluating())
+            self._paused = True
+
+    def _end_pause(self) -> None:
+        self._pause.close()
+        self._paused = False
+
+    def _clean(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def samples(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
+    """The samples that all ranks have trained on; one that fills up a batch does not count."""
+    done: int = state.global_step
+    ranks = args.world_size * args.gradient_accumulation_steps
+    batch: int = (state.train_batch_size or args.train_batch_size) * ranks
+    try:
+        length, batches = len(loader.dataset), len(loader)
+    except (TypeError, AttributeError):  # a stream has no length
+        return done * batch
+    steps: int = math.ceil(batches / args.gradient_accumulation_steps)
+    epochs, rest = divmod(done, steps)
+    return epochs * min(steps * batch, length) + min(rest * batch, length)
+
+
+def _write(folder: Path, saved: Mapping[str, Any]) -> None:
+    """A checkpoint folder as the Trainer reads it; every rank writes and reads one of its own."""
+    (folder / "trainer_state.json").write_text(saved["trainer"])
+    torch.save(saved["model"], folder / "pytorch_model.bin")
+    for name in ("optimizer", "scheduler", "scaler"):
+        if saved[name] is not None:
+            torch.save(saved[name], folder / f"{name}.pt")
+    version, words, gauss = saved["random"]["python"]
+    generators: dict[str, Any] = {
+        "python": (version, tuple(words), gauss),
+        "numpy": training.numpy_state(saved["random"]),
+        "cpu": saved["random"]["torch"],
+    }
+    if "cuda" in saved["random"]:  # a distributed Trainer wants one for each device that it sees
+        state = saved["random"]["cuda"]
+        generators["cuda"] = [state] if "LOCAL_RANK" in os.environ else state
+    rank = f"_{torch.distributed.get_rank()}" if training.world_size() > 1 else ""
+    torch.save(generators, folder / f"rng_state{rank}.pth")

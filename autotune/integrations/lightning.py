@@ -1,0 +1,268 @@
+"""`autotune.report` inside a Lightning `Trainer`.
+
+    from autotune.integrations.lightning import AutotuneCallback, lightning_strategy
+
+    def train(config):
+        callback = AutotuneCallback(config, metrics=["val_accuracy"])
+        trainer = Trainer(strategy=lightning_strategy(), devices=1, callbacks=[callback],
+                          logger=False, enable_checkpointing=False)
+        trainer.fit(Module(config), train_loader, val_loader, ckpt_path=callback.checkpoint)
+
+Every validation is a milestone: its metrics are reported, with the training clock paused while it
+ran, and the trial may be stopped, saved or changed there on all ranks. Tested with 2.6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.environments import ClusterEnvironment
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.utilities.data import extract_batch_size
+
+from autotune.errors import UserError
+from autotune.integrations import training
+from autotune.reporting import StopTrial, evaluating, report
+
+_REMEDY = "pass Trainer(strategy=lightning_strategy(), devices=1)"
+
+
+class AutotuneCallback(Callback):
+    """Reports every validation of a `Trainer.fit` to autotune, and acts on the answer.
+
+    The first batch ends the set-up, sanity checks included. `step` is the samples that all ranks
+    have trained on. Besides the metrics that the module logged, `train_loss` is reported, the mean
+    over the stretch, unless the module logs one: where it is no number the trial has diverged.
+
+    Args:
+        config: the trial's configuration; one that goes on holds what this callback saved.
+        metrics: the names to report, as a list or as `{our name: the module's}`; all if None.
+        every: report at every so manieth validation, at least 1.
+        samples: the samples in a batch of this rank; by default the length of its first tensor.
+
+    Raises:
+        UserError: a metric that was not logged; no validation; a strategy that trains ranks apart
+            or shards the model; a change of a controller that Lightning's loop cannot follow.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        metrics: training.Names = None,
+        every: int = 1,
+        samples: Callable[[Any], int] = extract_batch_size,
+    ) -> None:
+        self._names = training.named(metrics)
+        self._every = training.check_every(every)
+        self._samples_of = samples
+        self._restored: Mapping[str, Any] | None = config.get("state")
+        self._random: Mapping[str, Any] | None = None
+        self._step = 0
+        self._validations = 0
+        self._batches, self._samples = 0, 0
+        self._loss: torch.Tensor | float = 0.0
+        self._pause = contextlib.ExitStack()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def checkpoint(self) -> str | None:
+        """For `Trainer.fit(..., ckpt_path=callback.checkpoint)`: None if the trial is new."""
+        if self._restored is None:
+            return None
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="autotune-lightning-")
+            torch.save(self._restored["lightning"], Path(self._folder.name) / "trial.ckpt")
+        return os.path.join(self._folder.name, "trial.ckpt")
+
+    # --- hooks --------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        training.check_ranks("Lightning", trainer.world_size, _REMEDY)
+        if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+            name = type(trainer.strategy).__name__
+            raise UserError(f"AutotuneCallback cannot save what {name} shards: {_REMEDY}")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.enable_validation:
+            raise UserError("AutotuneCallback reports validations, and this Trainer has none")
+        if self._restored is not None:
+            self._check_restored(trainer)
+            self._step, self._random = self._restored["step"], self._restored["random"]
+            self._restored = None
+            self._clean()
+        self._report(trainer, {})
+        self._restore_random()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._restore_random()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._random = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._samples += self._samples_of(batch)
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, torch.Tensor):
+            self._batches += 1
+            self._loss = self._loss + loss.detach().double()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._counts(trainer):
+            self._pause.enter_context(evaluating())
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._counts(trainer):
+            return
+        self._validations += 1
+        metrics = {}
+        if due := self._validations % self._every == 0:
+            found = self._summed(pl_module.device) | dict(trainer.callback_metrics)
+            metrics = training.chosen(found, self._names)
+            metrics |= {"train_loss": float(found["train_loss"])} if "train_loss" in found else {}
+        self._pause.close()
+        if due:
+            self._report(trainer, metrics)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """After an exception Lightning leaves `teardown` out; a stopped trial has ended well."""
+        self._pause.close()
+        self._clean()
+        if isinstance(exception, StopTrial):
+            for hooks in (*trainer.callbacks, trainer.datamodule, pl_module):
+                if isinstance(hooks, Callback):
+                    hooks.teardown(trainer, pl_module, "fit")
+                elif hooks is not None:
+                    hooks.teardown("fit")
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._clean()
+
+    # --- what they are made of ----------------------------------------------------------------
+
+    def _report(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        step = self._step
+
+        def state() -> dict[str, Any]:
+            return {"step": step, "random": training.random_state(), "lightning": dumped(trainer)}
+
+        change = report(step, metrics, state)
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        training.turn(change, trainer.optimizers, schedulers)
+
+    def _summed(self, device: torch.device) -> dict[str, float]:
+        """Count what all ranks have trained on since the last report; their mean loss."""
+        own = (self._samples, self._batches, self._loss)
+        sums = torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in own])
+        if training.world_size() > 1:
+            dist.all_reduce(sums)
+        samples, batches, loss = sums.tolist()
+        self._step += round(samples)
+        self._samples, self._batches, self._loss = 0, 0, 0.0
+        return {"train_loss": loss / batches} if batches else {}
+
+    def _check_restored(self, trainer: Trainer) -> None:
+        assert self._restored is not None
+        if trainer.global_step != self._restored["lightning"]["global_step"]:
+            raise UserError(
+                "the trial goes on from a checkpoint: pass ckpt_path=callback.checkpoint to "
+                "Trainer.fit"
+            )
+
+    def _restore_random(self) -> None:
+        """Until the first batch: Lightning draws from the generators while it starts anew."""
+        if self._random is not None:
+            training.set_random_state(self._random)
+
+    def _clean(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    @staticmethod
+    def _counts(trainer: Trainer) -> bool:
+        """Whether this validation is one of the training's own, and no check before it."""
+        return trainer.state.fn == "fit" and not trainer.sanity_checking
+
+
+def dumped(trainer: Trainer) -> dict[str, Any]:
+    """Lightning's checkpoint of this rank, less hyperparameters: they are the configuration's."""
+    saved = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    return {k: v for k, v in saved.items() if "hparams" not in k and "hyper_parameters" not in k}
+
+
+def lightning_strategy(**options: Any) -> Strategy | str:
+    """The strategy that trains on the ranks of this trial, in the process group that they have.
+
+    Pass it with `devices=1`: each rank is a process with a device of its own. Where there is one
+    rank, or none of autotune's, it is "auto".
+
+    Args:
+        options: of Lightning's `DDPStrategy`.
+    """
+    if training.world_size() == 1:
+        return "auto"
+    return _GroupStrategy(cluster_environment=_Group(), **options)
+
+
+class _Group(ClusterEnvironment):
+    """The process group that exists."""
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return os.environ["MASTER_ADDR"]
+
+    @property
+    def main_port(self) -> int:
+        return int(os.environ["MASTER_PORT"])
+
+    @staticmethod
+    def detect() -> bool:
+        return dist.is_initialized()
+
+    def world_size(self) -> int:
+        return dist.get_world_size()
+
+    def set_world_size(self, size: int) -> None:
+        """It is what it is."""
+
+    def global_rank(self) -> int:
+        return dist.get_rank()
+
+    def set_global_rank(self, rank: int) -> None:
+        """It is what it is."""
+
+    def local_rank(self) -> int:
+        return int(os.environ.get("LOCAL_RANK", "0"))
+
+    def node_rank(self) -> int:
+        return 0
+
+
+class _GroupStrategy(DDPStrategy):
+    """DDP over ranks of which each has one device of its own."""
+
+    @property
+    def root_device(self) -> torch.device:
+        device: torch.device = self.parallel_devices[0]
+        return device
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        return {"num_replicas": self.world_size, "rank": self.global_rank}

@@ -1,0 +1,146 @@
+"""What the callbacks of frameworks share: metrics by name, random state, a controller's changes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from autotune.errors import UserError, unknown
+from autotune.trial import Change
+
+Names = Mapping[str, str] | Sequence[str] | None
+"""Which metrics are reported: all, those of these names, or `{our name: the framework's}`."""
+
+_LR = ("lr", "initial_lr", "max_lr", "min_lr")
+
+
+def named(names: Names) -> dict[str, str] | None:
+    """`names` as `{our name: the framework's}`, or None for all.
+
+    >>> named(["val_loss"]), named({"val_accuracy": "eval_accuracy"}), named(None)
+    ({'val_loss': 'val_loss'}, {'val_accuracy': 'eval_accuracy'}, None)
+    """
+    if isinstance(names, str):
+        raise UserError(f"metrics must be a list of names or a dict, got {names!r}")
+    if names is None or isinstance(names, Mapping):
+        return names if names is None else dict(names)
+    return {name: name for name in names}
+
+
+def chosen(found: Mapping[str, Any], names: Mapping[str, str] | None) -> dict[str, float]:
+    """The metrics to report, of those `found`.
+
+    Raises:
+        UserError: one of `names` was not found.
+    """
+    if names is None:
+        return {name: float(value) for name, value in found.items() if _is_number(value)}
+    for theirs in names.values():
+        if theirs not in found:
+            raise UserError(unknown("metric", theirs, found))
+    return {ours: float(found[theirs]) for ours, theirs in names.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) or (
+        isinstance(value, torch.Tensor) and value.numel() == 1
+    )
+
+
+def check_every(every: int) -> int:
+    """Raises UserError unless `every` is a whole number of at least 1."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise UserError(f"every must be a whole number of evaluations, at least 1, got {every!r}")
+    return every
+
+
+def world_size() -> int:
+    """The number of ranks of the process group that exists; 1 if there is none."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def check_ranks(framework: str, found: int, remedy: str) -> None:
+    """Raises UserError where a framework would train on each rank alone."""
+    if found != world_size():
+        raise UserError(
+            f"{framework} sees {found} of this trial's {world_size()} ranks, which would train "
+            f"apart: {remedy}"
+        )
+
+
+def random_state() -> dict[str, Any]:
+    """Python's, numpy's and torch's global generators, as plain values and tensors."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    state: dict[str, Any] = {
+        "python": [version, list(words), gauss],
+        "numpy": [str(name), torch.from_numpy(np.array(keys, dtype=np.int64))],
+        "numpy_gauss": [int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Put back what `random_state` gave."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    np.random.set_state(numpy_state(state))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def numpy_state(state: Mapping[str, Any]) -> tuple[str, Any, int, int, float]:
+    """numpy's part of what `random_state` gave, as numpy wants it."""
+    name, keys = state["numpy"]
+    position, has_gauss, cached = state["numpy_gauss"]
+    return name, keys.numpy().astype(np.uint32), position, has_gauss, cached
+
+
+def turn(change: Change | None, optimizers: Iterable[Any], schedulers: Iterable[Any]) -> None:
+    """Follow a controller: the factor of the learning rate multiplies, the momentum replaces.
+
+    Optimizers and schedulers save what is changed here in their own states.
+
+    Raises:
+        UserError: a change that a framework's own loop cannot follow.
+    """
+    if change is None:
+        return
+    if change.batch_size is not None:
+        raise UserError(
+            f"a controller set batch_size to {change.batch_size}, but the framework owns the data "
+            "loader: use a controller that turns lr or momentum only"
+        )
+    for scheduler in schedulers:
+        _scale(scheduler, change.lr_factor)
+    for group in (g for optimizer in optimizers for g in optimizer.param_groups):
+        for name in _LR:
+            if name in group:
+                group[name] *= change.lr_factor
+        if change.momentum is not None:
+            _set_momentum(group, change.momentum)
+
+
+def _scale(scheduler: Any, factor: float) -> None:
+    for part in getattr(scheduler, "_schedulers", ()):
+        _scale(part, factor)
+    if hasattr(scheduler, "base_lrs"):
+        scheduler.base_lrs = [lr * factor for lr in scheduler.base_lrs]
+
+
+def _set_momentum(group: dict[str, Any], momentum: float) -> None:
+    if "betas" in group:
+        group["betas"] = (momentum, *group["betas"][1:])
+    elif "momentum" in group:
+        group["momentum"] = momentum
+    else:
+        raise UserError("a controller set momentum, which this optimizer does not have")
