@@ -14,7 +14,7 @@ TRIALS ?= 36
 
 demo: .venv/installed
 	rm -rf studies/demo
-	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --out studies/demo
+	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --repeats 3 --out studies/demo
 
 test: .venv/installed
 	$(BIN)/python -m pytest

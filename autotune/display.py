@@ -217,10 +217,31 @@ def _conclusion(result: StudyResult) -> str:
     if baseline is not None:
         text += f"; baseline: {outcome(baseline, result.target)}"
     if result.confirmed_speedup is not None:
-        text += f"; {result.confirmed_speedup:.2f}x faster (confirmed)"
+        text += f"; {result.confirmed_speedup:.2f}x faster ({_sureness(result)})"
     elif result.speedup is not None:
         text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
     return f"{text}. {spent.capitalize()}."
+
+
+def _sureness(result: StudyResult) -> str:
+    """How sure the confirmed speedup is, in words."""
+    interval = _interval(result)
+    if interval is None:
+        return "confirmed; too few runs for an interval"
+    return f"confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}"
+
+
+def _interval(result: StudyResult) -> tuple[float, float] | None:
+    """The ends of the confirmed speedup's 95 % interval."""
+    from autotune.comparison.sources import confirmed
+
+    best, found = result.best, confirmed(result.folder) if result.confirmed else None
+    rows = found.rows if found is not None and best is not None else ()
+    row = next((r for r in rows if best is not None and r.candidate.trial == best.number), None)
+    ends = row.speedup_interval if row is not None else None
+    if ends is None or ends.low is None or ends.high is None:
+        return None
+    return ends.low, ends.high
 
 
 def document(result: StudyResult, name: str) -> dict[str, Any]:
@@ -246,6 +267,7 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "speedup_vs_baseline": result.speedup,
         "confirmed": [proof.facts(c) for c in result.confirmed],
         "confirmed_speedup_vs_baseline": result.confirmed_speedup,
+        "confirmed_speedup_interval": _interval(result),
         "spent_seconds": result.spent_seconds,
         "repeats_spent_seconds": sum(
             t.spent_seconds for t in result.trials if t.repeats is not None
@@ -303,7 +325,10 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         if best["confirmed"]:
             print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
     if summary["confirmed_speedup_vs_baseline"]:
-        print(f"  baseline / best: {summary['confirmed_speedup_vs_baseline']:.2f}", file=out)
+        interval = summary["confirmed_speedup_interval"]
+        said = f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+        ratio = f"{summary['confirmed_speedup_vs_baseline']:.2f}"
+        print(f"  baseline / best: {ratio}{said}", file=out)
     elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
     print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)

@@ -9,6 +9,7 @@ the trials.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median_high
@@ -173,6 +174,11 @@ class Confirmation:
         return fmean(self.times)
 
     @property
+    def geometric_seconds(self) -> float:
+        """The geometric mean of the times to target, restricted as `mean_seconds` is."""
+        return math.exp(fmean(math.log(max(t, 1e-9)) for t in self.times))
+
+    @property
     def median_seconds(self) -> float | None:
         """The median time to target; None if too few runs reached it to say."""
         high = median_high(self.times)
@@ -205,9 +211,10 @@ def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation
 
 
 def confirmed_speedup(trials: Sequence[Trial], target: Target) -> float | None:
-    """The baseline's confirmed mean time over the best one's; None unless both are confirmed.
+    """The baseline's confirmed time over the best one's, geometric means; None unless both are.
 
-    It is too small where runs of the baseline missed the target, as they count as the limit.
+    It is what `autotune.compare` says of them: too small where runs of the baseline missed the
+    target, as they count as the limit.
     """
     found = {c.number: c for c in confirmations(trials, target)}
     best = winner(trials, target)
@@ -215,4 +222,4 @@ def confirmed_speedup(trials: Sequence[Trial], target: Target) -> float | None:
     if best is None or baseline is None or not {best.number, baseline.number} <= found.keys():
         return None
     won, base = found[best.number], found[baseline.number]
-    return base.mean_seconds / won.mean_seconds if won.reached else None
+    return base.geometric_seconds / won.geometric_seconds if won.reached else None

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune import record
-from autotune.comparison.sources import gather
-from autotune.comparison.table import compare
-from autotune.comparison.words import CONFIRMED, Comparison
-from autotune.errors import UserError
+from autotune.comparison.sources import confirmed
+from autotune.comparison.words import Comparison
 from autotune.result import StudyResult, read
 from autotune.trial import State
 from dashboards import tables
@@ -60,19 +58,6 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
         UserError: the file cannot be written, or plotly is missing.
     """
     write(comparison_page(comparison), Path(path))
-
-
-def confirmed(folder: Path) -> Comparison | None:
-    """The confirmed times of a study against its baseline's; None where there are none yet."""
-    try:
-        candidates, name = gather([str(folder)])
-        (baseline,) = (c for c in candidates if c.name == name)
-        sure = [c for c in candidates if c.kind == CONFIRMED]
-        if not baseline.baseline or baseline not in sure or len(sure) < 2:
-            return None
-        return compare(sure, name)
-    except UserError:  # not all on the same terms, say: nothing is quoted then
-        return None
 
 
 def _read(folder: Path) -> StudyResult:

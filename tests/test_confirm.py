@@ -19,6 +19,7 @@ from steered import problem, steered
 
 import autotune as at
 from autotune import display, record, repeats, result
+from autotune.comparison.sources import gather
 from autotune.lineage import as_one, descent
 from autotune.loop import fresh_seed, trial_seed
 from autotune.pools.sim import Curve, SimPool
@@ -348,7 +349,7 @@ def test_speedup_is_confirmed_only_when_both_are() -> None:
     trials = [reached(0, 10.0, kind="baseline"), reached(1, 2.0), confirmed(2, 1, 4.0)]
     assert repeats.confirmed_speedup(trials, TARGET) is None
     trials += [confirmed(3, 0, 12.0)]
-    assert repeats.confirmed_speedup(trials, TARGET) == 3.0
+    assert repeats.confirmed_speedup(trials, TARGET) == pytest.approx(3.0)
 
 
 # --- journals, texts, mistakes --------------------------------------------------------------------
@@ -386,7 +387,12 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     display.print_result(found, record.load(fast_path), out)
     said = f"Best: trial {best.number} in {best.seconds:.2f} s when it was tuned, "
     assert f"{said}{proof.mean_seconds:.2f} s on 3 fresh seeds (3 of 3 reached)" in out.getvalue()
-    assert f"{found.confirmed_speedup:.2f}x faster (confirmed)" in out.getvalue()
+    rows = at.compare(*gather([str(fast_path)])).rows
+    (row,) = (r for r in rows if r.candidate.trial == best.number)
+    assert row.speedup == pytest.approx(found.confirmed_speedup)
+    low, high = row.speedup_interval.low, row.speedup_interval.high
+    sure = f"confirmed; 95 % interval {low:.2f} to {high:.2f}"
+    assert f"{found.confirmed_speedup:.2f}x faster ({sure})" in " ".join(out.getvalue().split())
     assert "not confirmed" not in out.getvalue()
     assert "run again on fresh seeds, each alone" in out.getvalue()
     assert "confirm of" not in out.getvalue(), "repeats are not ranked among the trials"
@@ -396,6 +402,7 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     assert document["best"]["confirmed"]["mean_seconds"] == proof.mean_seconds
     assert [c["trial"] for c in document["confirmed"]] == [c.number for c in found.confirmed]
     assert document["confirmed_speedup_vs_baseline"] == found.confirmed_speedup
+    assert document["confirmed_speedup_interval"] == (low, high)
     assert sum(document["counts"].values()) == 8
     assert [t["repeats"] for t in document["trials"][8:]] == [t.repeats for t in found.trials[8:]]
     assert 0 < document["repeats_spent_seconds"] < document["spent_seconds"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.comparison import published, studies, survival, tracked
-from autotune.comparison.words import Aim, Candidate
+from autotune.comparison.table import compare
+from autotune.comparison.words import CONFIRMED, Aim, Candidate, Comparison
 from autotune.errors import UserError, unknown
 
 _EXPORT = "trial.json"
@@ -162,3 +163,16 @@ def _label(candidate: Candidate) -> str:
     """A name without its trial's number."""
     number = "" if candidate.trial is None else f"#{candidate.trial}"
     return candidate.name.removesuffix(number)
+
+
+def confirmed(folder: Path) -> Comparison | None:
+    """The confirmed times of a study against its baseline's; None where there are none yet."""
+    try:
+        candidates, name = gather([str(folder)])
+        (baseline,) = (c for c in candidates if c.name == name)
+        sure = [c for c in candidates if c.kind == CONFIRMED]
+        if not baseline.baseline or baseline not in sure or len(sure) < 2:
+            return None
+        return compare(sure, name)
+    except UserError:  # not all on the same terms, say: nothing is quoted then
+        return None
