@@ -80,7 +80,7 @@ def train(config: dict[str, Any]) -> None:
         num_train_epochs=config["epochs"],
         per_device_train_batch_size=config["batch_size"] // world_size(),
         per_device_eval_batch_size=VALIDATED // world_size(),
-        dataloader_drop_last=True,  # also in validation: each rank needs a whole batch
+        dataloader_drop_last=True,  # in validation too: a whole batch for each rank
         eval_strategy="steps",
         eval_steps=max(1, 512 // config["batch_size"]),
         save_strategy="no",

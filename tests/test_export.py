@@ -562,3 +562,24 @@ def test_an_empty_folder_is_filled(exported: Path) -> None:
     (exported / "empty").mkdir()
     assert cli.main(["export", "s", "--to", "empty"]) == cli.DONE
     assert replay.read(exported / "empty").trial.number == 0
+
+
+def test_what_a_framework_evaluates_by_itself_is_no_training_alone_either() -> None:
+    """0.1 s of training to each milestone, and 0.3 s of evaluation on another clock."""
+    code = (
+        "from toys import METRIC, pausing; from autotune import Target, alone, reporting\n"
+        "alone.join_group(1); target = Target(METRIC, 1, limit=9)\n"
+        "alone.race(reporting.steps(pausing, {}), target, {})"
+    )
+    path = os.pathsep.join((str(Path(__file__).parent / "support"), str(Path(__file__).parents[1])))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    seconds = [float(line.split()[2]) for line in done.stdout.splitlines()]
+    assert len(seconds) == 3, done.stderr
+    assert 0.1 <= seconds[1] - seconds[0] < 0.3
+    assert 0.1 <= seconds[2] - seconds[1] < 0.3
