@@ -262,6 +262,7 @@ def test_confirmations_name_what_they_repeat_and_the_parent_has_their_numbers(ne
     assert numbers["best_time_to_target_seconds"] == numbers["confirmed_tuning_seconds"] == 2.0
     assert numbers["confirmed_mean_seconds"] == numbers["confirmed_median_seconds"] == 3.25
     assert (numbers["confirmed_runs"], numbers["confirmed_reached"]) == (2, 2)
-    assert numbers["confirmed_speedup_vs_baseline"] == pytest.approx((8.0 * 10.0 / (3.0 * 3.5)) ** 0.5)
+    speedup = (8.0 * 10.0 / (3.0 * 3.5)) ** 0.5
+    assert numbers["confirmed_speedup_vs_baseline"] == pytest.approx(speedup)
     best = json.loads(study.artifact(shown["digits"], "best.json"))
     assert (best["trial"], best["confirmed_mean_seconds"]) == (1, 3.25)
