@@ -117,8 +117,8 @@ def lightning(config: dict[str, Any]) -> None:
     )
     workers = config.get("workers", 0)
     loaders = [
-        DataLoader(data(), BATCH // ranks(), shuffle=shuffle, num_workers=workers)
-        for shuffle in (True, False)
+        DataLoader(data(), BATCH // ranks(), shuffle=train, num_workers=workers * train)
+        for train in (True, False)
     ]
     path = None if config.get("forgets") else callback.checkpoint
     trainer.fit(Module(), *loaders, ckpt_path=path)
