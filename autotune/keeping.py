@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from autotune import folders, storage
-from autotune.trial import FailurePolicy, State, Trial, leader
+from autotune.trial import FailurePolicy, State, Trial, usual_hardware
 
 _FOLDER = "trial-"
 
@@ -55,10 +55,9 @@ def is_among_best(trial: Trial, others: Sequence[Trial], state: State, count: in
 def kept(trials: Collection[Trial], count: int) -> set[int]:
     """The numbers of the trials whose checkpoints are kept, as things stand."""
     found = {t.number for t in trials if not t.ended or t.reason == "interrupted"}
-    best = leader(list(trials))
-    if best is None:
-        return found
-    like = (t for t in trials if t.state is State.REACHED and t.hardware == best.hardware)
+    usual = usual_hardware(list(trials))
+    reached = [t for t in trials if t.state is State.REACHED and t.hardware == usual]
+    like = (t for t in reached if t.checkpoint is not None)  # of who leads now there may be none
     fastest = sorted(like, key=lambda t: (t.seconds, t.number))
     return found | {t.number for t in fastest[:count]}
 

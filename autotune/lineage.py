@@ -42,7 +42,10 @@ def copied(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint | None:
     """
     storage.remove(str(folder))  # left by a driver that was killed right here
     made = storage.join(str(folder), f"step-{checkpoint.step}")
-    return replace(checkpoint, path=made) if storage.copy(checkpoint.path, made) else None
+    try:
+        return replace(checkpoint, path=made) if storage.copy(checkpoint.path, made) else None
+    except OSError:
+        return None
 
 
 # --- descent --------------------------------------------------------------------------------------

@@ -455,7 +455,9 @@ class Loop:
         self.record(Reported(number, report, self.at()))
         trial = self.trials[number]
         _check_metric(trial, self.target, ended=False)
-        verdict = judge(trial, self.others(trial), self.target, self.plan.pruner)
+        capped = trial.kind != "baseline" and trial.repeats is None
+        others = self.others(trial) if capped else ()
+        verdict = judge(trial, others, self.target, self.plan.pruner)
         if verdict is None and self.leaving():
             verdict = State.CENSORED, Stop(self.leaving())
         if verdict is None:
@@ -663,7 +665,10 @@ class Loop:
         running = [t for t in self.trials.values() if t.repeats is not None and _goes_on(t)]
         count = self.plan.experiment.failure.keep_checkpoints
         self.journal.sync()
-        keeping.sweep(self.checkpoints, [*self.standing(), *running], count)
+        try:
+            keeping.sweep(self.checkpoints, [*self.standing(), *running], count)
+        except OSError as error:  # it is swept again when the next trial ends
+            _warn(f"checkpoints that are not needed could not be removed: {error}")
 
     def patience(self) -> float | None:
         """Seconds until the time limit, or None: the pool itself watches for hanging workers."""

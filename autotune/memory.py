@@ -62,6 +62,7 @@ def fitting(
             and _like(t.config, keys) == wanted
         )
     )
+    found = _least(found, trial.microbatch)  # never more than it had itself, wherever that was
     return None if found is None else _least(found, trial.config.get(MICROBATCH))
 
 

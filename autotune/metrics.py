@@ -86,12 +86,13 @@ class Meter:
 
     def _count(self, trial: Trial) -> None:
         assert self._seen is not None
+        own = trial.repeats is None  # repeats are on top of the trials that are planned
         before = self._seen.get(trial.number)
         if before is not None:
-            self._states[before.state] -= 1
+            self._states[before.state] -= own
             self._spent -= before.spent_seconds
         self._seen[trial.number] = trial
-        self._states[trial.state] += 1
+        self._states[trial.state] += own
         self._spent += trial.spent_seconds
         if not trial.placed:
             self._rates.pop(trial.number, None)
@@ -99,7 +100,7 @@ class Meter:
         else:
             self._workers[trial.number] = trial.hardware.num_workers
             self._rates[trial.number] = _rate(trial)
-        if trial.state is State.REACHED:
+        if own and trial.state is State.REACHED:
             self._best = incumbent([t for t in (self._best, trial) if t is not None])
 
     def figures(self) -> Iterator[Figure]:

@@ -47,16 +47,28 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """The searched trials, each standing as the median of its runs does.
 
     Of an even number it is the mean of the two in the middle, or the one of them that missed the
-    target. Repeats that still run, or were cut off, do not count yet. Trials without repeats are
-    the same objects as before.
+    target. Repeats that still run, were cut off or failed do not count. Trials without repeats
+    are the same objects as before.
     """
     runs: dict[int, list[Trial]] = {}
     for trial in trials:
-        if trial.repeats is not None and trial.ended and trial.reason not in CUT:
+        if trial.repeats is not None and _timed(trial):
             runs.setdefault(trial.repeats, []).append(trial)
     if not runs:
         return tuple(searched(trials))
-    return tuple(_middle([t, *runs[t.number]]) if t.number in runs else t for t in searched(trials))
+    return tuple(
+        _middle([t, *runs[t.number]]) if t.number in runs and t.reason not in CUT else t
+        for t in searched(trials)
+    )
+
+
+def _timed(trial: Trial) -> bool:
+    """Whether a run has ended and says something of its configuration's time.
+
+    A worker that died for good, or memory that ran out, says nothing of it.
+    """
+    ended = trial.state in (State.REACHED, State.CENSORED)
+    return ended and trial.reason not in CUT
 
 
 def _middle(runs: Sequence[Trial]) -> Trial:
@@ -191,9 +203,10 @@ class Confirmation:
 def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation, ...]:
     """What is confirmed, the best first: by the mean time over the rounds that all of them have.
 
-    Only runs on the hardware that most confirmations ran on are compared.
+    Only runs on the hardware that most confirmations ran on are compared; those that failed are
+    left out.
     """
-    ended = [t for t in confirming(trials) if t.ended and t.reason not in CUT]
+    ended = [t for t in confirming(trials) if _timed(t)]
     usual = usual_hardware(ended)
     runs: dict[int, list[Trial]] = {}
     for trial in sorted(ended, key=lambda t: t.number):

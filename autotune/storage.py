@@ -85,7 +85,7 @@ def reading(folder: str, name: str) -> Iterator[IO[bytes]]:
     """A file, from its beginning."""
     if is_url(folder):
         system, path = _system(folder)
-        with system.open(join(path, name), "rb") as file:
+        with _told_as_os_error(folder), system.open(join(path, name), "rb") as file:
             yield file
         return
     with open(Path(folder, name), "rb") as file:
@@ -106,23 +106,30 @@ def check(folder: str, expected: str, *names: str) -> None:
     """Raise where the files are not what was written.
 
     Raises:
-        DamagedError: their checksum is another, or they cannot be read; says which and why.
+        DamagedError: their checksum is another, or they are not there; says which.
+        OSError: they cannot be read, now.
     """
     said = f"{join(folder, names[0])}{' and others' * (len(names) > 1)}"
     try:
         found = checksum(folder, *names)
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise DamagedError(f"{said} cannot be read: {error.strerror or error}") from None
     if expected and found != expected:
         raise DamagedError(f"{said} is damaged: its checksum is {found} and not {expected}")
 
 
 def names(folder: str) -> list[str]:
-    """The names in a folder, sorted; none where there is no folder."""
+    """The names in a folder, sorted; none where there is no folder.
+
+    Raises:
+        OSError: it cannot be listed, now.
+    """
     try:
         if is_url(folder):
             system, path = _system(folder)
-            found = [str(entry).rstrip("/") for entry in system.ls(path, detail=False)]
+            with _told_as_os_error(folder):
+                system.invalidate_cache(path)  # others write there
+                found = [str(entry).rstrip("/") for entry in system.ls(path, detail=False)]
             return sorted(entry.rpartition("/")[2] for entry in found)
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -135,7 +142,7 @@ def remove(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         return
     system, path = _system(folder)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), _told_as_os_error(folder):
         system.rm(path, recursive=True)
 
 
@@ -179,6 +186,17 @@ def reach(url: str) -> None:
     """
     if is_url(url):
         _system(url)
+
+
+@contextlib.contextmanager
+def _told_as_os_error(place: str) -> Iterator[None]:
+    """Stores have errors of their own for what is an OSError on a disk."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{place}: {type(error).__name__}: {error}") from error
 
 
 def _link(file: Path, to: Path) -> None:

@@ -105,7 +105,7 @@ def _speedup(trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmat
         return {"speedup": None, "of": None}
     slow, fast, of = baseline.time_to_target, trial.time_to_target, "tuning"
     if trial.number in again and baseline.number in again:
-        slow, fast = (again[t.number].mean_seconds for t in (baseline, trial))
+        slow, fast = (again[t.number].geometric_seconds for t in (baseline, trial))
         of = "confirmed"
     return {"speedup": slow / fast, "of": of} if slow and fast else {"speedup": None, "of": None}
 

@@ -451,3 +451,27 @@ def test_a_journal_folds_to_what_the_driver_had(fast_path: Path) -> None:
     entries = [e for e in journal.read(fast_path) if not isinstance(e, Opened | Closed)]
     assert tuple(fold(entries).values()) == found.trials
     assert lucky({"rate": 1.0}, found.trials[-1].seed).points[10].seconds > 0
+
+
+# --- runs that failed -----------------------------------------------------------------------------
+
+
+def test_a_confirmation_that_failed_says_nothing_of_the_time() -> None:
+    trials = [reached(0, 10.0, kind="baseline"), reached(1, 2.0)]
+    trials += [confirmed(2, 1, 4.0), confirmed(3, 0, 12.0), confirmed(4, 1, 4.0)]
+    died = replace(confirmed(5, 0, 0.5), state=State.FAILED, reason="worker died")
+    assert repeats.confirmed_speedup([*trials, died], TARGET) == pytest.approx(3.0)
+    assert len(repeats.confirmations([*trials, died], TARGET)[-1].runs) == 1
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.INFEASIBLE])
+def test_a_race_that_failed_does_not_change_how_its_trial_stands(state: State) -> None:
+    trials = [reached(0, 5.0), reached(1, 2.0)]
+    race = reached(2, 0.5, kind="race", repeats=1, state=state, reason="worker died")
+    assert merged([*trials, race], TARGET) == tuple(trials)
+
+
+def test_a_trial_that_was_cut_off_stays_so_whatever_its_repeats_say() -> None:
+    cut = reached(0, 1.0, kind="baseline", state=State.CENSORED, reason="interrupted")
+    again = [reached(1, 3.0, kind="race", repeats=0), reached(2, 4.0, kind="race", repeats=0)]
+    assert merged([cut, *again], TARGET) == (cut,)

@@ -204,3 +204,9 @@ def test_the_microbatch_is_told(studied: at.StudyResult) -> None:
     assert "autotune.microbatch" not in tags(studied.trials[4])
     frame = studied.to_frame()
     assert frame["microbatch"].tolist()[:2] == [32, 32]
+
+
+def test_a_trial_that_moves_to_other_hardware_does_not_begin_anew() -> None:
+    own = trial(3, microbatch=8, batch_size=64)
+    elsewhere = replace(own.hardware, device="another")
+    assert fitting(own, [own], (), elsewhere) == 8

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from autotune import storage
 
@@ -128,3 +130,26 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
 def test_an_unknown_protocol_is_refused() -> None:
     with pytest.raises(ValueError, match="Protocol not known: nowhere"):
         storage.reach("nowhere://bucket")
+
+
+class Unreachable(MemoryFileSystem):
+    """A store that is there, but does not answer; its errors are its own."""
+
+    protocol = "unreachable"
+
+    def ls(self, path, detail=True, **options):
+        raise LookupError("no answer")
+
+    def _open(self, path, *arguments, **options):
+        raise LookupError("no answer")
+
+
+def test_a_store_that_does_not_answer_is_not_damaged() -> None:
+    fsspec.register_implementation("unreachable", Unreachable, clobber=True)
+    place = "unreachable://bucket/trial-0001/step-10"
+    with pytest.raises(OSError, match="LookupError: no answer"):
+        storage.names(place)
+    with pytest.raises(OSError, match="LookupError: no answer"):
+        storage.check(place, "crc32:00000000", "rank-0.pt")
+    with pytest.raises(storage.DamagedError):
+        storage.check("/nowhere/at/all", "crc32:00000000", "rank-0.pt")

@@ -10,8 +10,9 @@ from pathlib import Path
 from autotune import record, result
 from autotune.comparison.words import CONFIRMED, TUNING, Aim, Candidate, Run, Terms
 from autotune.errors import UserError, unknown
+from autotune.repeats import unconfirmed, winner
 from autotune.trackers.journal import JOURNAL, RECORD
-from autotune.trial import Hardware, State, Target, Trial, leader
+from autotune.trial import CUT, Hardware, State, Target, Trial
 
 _REPEATS = ("confirm", "race")  # kinds of trials that run another one's configuration again
 
@@ -103,7 +104,7 @@ def baseline(study: Study) -> Candidate | None:
 
 def best_trial(study: Study) -> Trial | None:
     """The fastest trial of the search, or the one that came nearest to the target."""
-    fastest = leader(study.searched)
+    fastest = winner(unconfirmed(study.trials), study.target)
     if fastest is not None:
         return fastest
     scores = [(study.target.score(t), t.number, t) for t in study.searched]
@@ -115,7 +116,7 @@ def _confirmed(study: Study) -> dict[int | None, list[Trial]]:
     """Confirmations by the trial that they repeat; None is what a replay repeats."""
     groups: dict[int | None, list[Trial]] = {}
     for trial in study.trials:
-        if trial.kind == "confirm":
+        if trial.kind == "confirm" and trial.reason not in CUT:  # those are made up for
             groups.setdefault(getattr(trial, "repeats", None), []).append(trial)
     return groups
 
@@ -142,11 +143,16 @@ def _candidate(study: Study, number: int | None, trials: Sequence[Trial]) -> Can
         trial=number,
         baseline=own is not None and own.kind == "baseline",
         tuning_seconds=own.time_to_target if own is not None else None,
-        search_seconds=sum(t.spent_seconds for t in searched) if searched else None,
+        search_seconds=_searching(study) if searched else None,
         search_trials=len(searched) or None,
         config={k: result.shown(v) for k, v in trials[0].config.items()},
         left_out=tuple(left_out),
     )
+
+
+def _searching(study: Study) -> float:
+    """Worker-group seconds that the search has spent, races included."""
+    return sum(t.spent_seconds for t in unconfirmed(study.trials))
 
 
 def _usual(trials: Sequence[Trial]) -> Hardware | None:

@@ -48,8 +48,8 @@ class Stretch:
 
     `kind` is `milestone`, `finished`, `stopped` or `raised`; `saved` is what has been written
     meanwhile of the state that was asked for, and `unsaved` why it could not be; `damaged` that the
-    checkpoint to go on from could not be read; `worn` says why the process should not be used for
-    another trial.
+    checkpoint to go on from is not what was written, `unread` that it could not be reached; `worn`
+    says why the process should not be used for another trial.
     """
 
     kind: str
@@ -63,6 +63,7 @@ class Stretch:
     reason: str = ""
     out_of_memory: bool = False
     damaged: bool = False
+    unread: bool = False
     worn: str = ""
 
 
@@ -289,9 +290,11 @@ class Rank:
         if memory:
             self._let_go(error)
         worn = "the trainer raised"
-        damaged, self._restoring = self._restoring, False
+        restoring, self._restoring = self._restoring and not memory, False
+        unread = restoring and isinstance(error, OSError)
         told = Stretch("raised", error=text.strip(), reason=reason, worn=worn)
-        return replace(told, out_of_memory=memory, damaged=damaged)
+        damaged = restoring and not unread
+        return replace(told, out_of_memory=memory, damaged=damaged, unread=unread)
 
     def _let_go(self, error: BaseException) -> None:
         """Free what the trial holds at once: the GPU may be another process's as well."""

@@ -318,12 +318,16 @@ class RayPool:
         if len(saving.sums) < self._scaling.num_workers:
             return None, ""
         group.saving = None
-        if not {f"rank-{rank}.pt" for rank in ranks} <= {*storage.names(saving.folder)}:
+        try:
+            found = {*storage.names(saving.folder)}
+        except OSError as error:
+            return None, str(error)
+        if not {f"rank-{rank}.pt" for rank in ranks} <= found:
             return None, ""  # written on another node's own disk
         sums = tuple(saving.sums[rank] for rank in ranks)
         return Checkpoint(saving.step, saving.folder, saving.clock, sums), ""
 
-    def _raised(self, group: _Group, answers: dict[int, Stretch]) -> Raised:
+    def _raised(self, group: _Group, answers: dict[int, Stretch]) -> Raised | Broke:
         assert group.launch is not None
         raised = {r: a for r, a in answers.items() if a.kind == "raised"}
         first = next(iter(raised.values()))
@@ -340,6 +344,8 @@ class RayPool:
         trial = group.launch.trial
         self._replace(group)
         damaged = any(a.damaged for a in raised.values())
+        if any(a.unread for a in raised.values()) and not (memory or damaged):
+            return Broke(trial, f"the checkpoint could not be read: {reason}", "\n\n".join(parts))
         return Raised(trial, "\n\n".join(parts), reason, memory, damaged)
 
     def _disagree(self, group: _Group, answers: dict[int, Stretch]) -> Raised:

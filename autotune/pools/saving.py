@@ -46,6 +46,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, "autotune-writer")
         self._thread.submit(int).result()  # a thread of the clean process, not of a trial
         self._writing: Future[Written] | None = None
+        self._folder = ""
         self._stopped = threading.Event()
 
     def save(self, state: Mapping[str, Any], folder: str, blocking: bool = False) -> None:
@@ -55,6 +56,7 @@ class Writer:
             TypeError: the state could not be read back with `torch.load(weights_only=True)`.
         """
         check_readable(state)
+        self._folder = folder
         if self._writing is not None:
             self._writing.exception()
         if blocking or size_of(state) < _SMALL_BYTES:
@@ -79,6 +81,8 @@ class Writer:
             return done.result(), ""
         if isinstance(error, OSError):
             return None, error.strerror or str(error)
+        if storage.is_url(self._folder):  # stores have errors of their own
+            return None, f"{type(error).__name__}: {error}"
         raise error
 
     def cancel(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from autotune.errors import UserError
 from autotune.repeats import searched
 from autotune.trackers.journal import JOURNAL, RECORD, Closed, Opened, from_line
-from autotune.trial import Trial, fold, leader
+from autotune.trial import Trial, fold, incumbent, usual_hardware
 
 COPY, MANIFEST = "study", "manifest.json"
 CHECKPOINTS = "checkpoints"
@@ -74,9 +74,8 @@ class Backup:
     def keep(self, store: Keeper, over: bool) -> None:
         """Send what is new since the last time, when the time has come, or the study is `over`."""
         now = time.monotonic()
-        if not over and now - self._signed > _SIGN_SECONDS:
-            store.tag(self._run, {MIRRORED: str(int(time.time()))})
-            self._signed = now
+        if not over:
+            self.sign(store)
         length = (self._folder / JOURNAL).stat().st_size
         if not over and (length == self._length or now < self._due):
             return
@@ -90,6 +89,13 @@ class Backup:
         took = time.monotonic() - now
         self._due = time.monotonic() + max(_SHORTEST_PAUSE, _SHARE * took)
         store.tag(self._run, {MIRRORED: str(int(time.time()))})
+
+    def sign(self, store: Keeper) -> None:
+        """Say, once a minute, that there is somebody who looks after the copy."""
+        now = time.monotonic()
+        if now - self._signed > _SIGN_SECONDS:
+            store.tag(self._run, {MIRRORED: str(int(time.time()))})
+            self._signed = now
 
     def _send(self, store: Keeper, place: Path) -> None:
         copy = place / COPY
@@ -112,7 +118,9 @@ class Backup:
 
 def needed(trials: Mapping[int, Trial]) -> list[Trial]:
     """The trials whose checkpoint a resume needs: those that run or were interrupted, the best."""
-    best = leader(searched(list(trials.values())))
+    own = searched(list(trials.values()))
+    here = [t for t in own if t.checkpoint is not None and Path(t.checkpoint.path).is_dir()]
+    best = incumbent(here, like=usual_hardware(own))
     return [
         t
         for t in trials.values()

@@ -142,7 +142,11 @@ class Copier:
             return
         fresh = self._store is None
         store = self._store or self._open()
-        kept = self._keep(store, over)  # before the runs say that no driver is there any more
+        fault: Exception | None = None
+        try:
+            kept = self._keep(store, over)  # before the runs say that no driver is there any more
+        except Exception as error:  # the runs go on all the same, but the study's is not over
+            kept, fault = True, error
         while True:
             changed, more = self._read()
             last = not more
@@ -151,11 +155,15 @@ class Copier:
             if changed and STUDY not in store.runs:
                 store.create(STUDY, self._story.shown(STUDY, over=False))
             for number in sorted(changed, key=lambda n: (n == STUDY, n)):  # the study ends last
-                self._write(store, number, changed[number], over and last)
+                self._write(store, number, changed[number], over and last and fault is None)
+                if self._backup is not None and fault is None and not over:
+                    self._backup.sign(store)
             if changed:
                 self._save(store)
             if last:
                 break
+        if fault is not None:
+            raise fault
         if not kept:
             self._keep(store, over)
         self._store = store
