@@ -156,8 +156,7 @@ def confirm_command(options: argparse.Namespace) -> int:
     if options.repeats < 1:
         raise UserError(f"--repeats must be a whole number >= 1 but got {options.repeats}")
     if result.best is None:
-        _say(_not_reached(result))
-        return UNREACHED
+        return _finish(result, options)
     _as_held(options, held)
     asked = {"repeats": options.repeats, "top": options.top, "search": False}
     settings = {**_settings(held), **asked}
@@ -593,7 +592,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("export", {"metavar": "OUT", "type": Path, "help": "what export --to OUT wrote"}),
             ("--repeats", {"metavar": "N", "type": _count, "default": 3, "help": "in all (3)"}),
             ("--out", {"metavar": "DIR", "type": Path,
-                       "help": "the study folder (studies/NAME-replay)"}),
+                       "help": "the study folder (studies/NAME-replay-TRIAL)"}),
             *_WHERE,
         ],
     ),

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from autotune import proof
 from autotune.experiment import Experiment
-from autotune.repeats import confirming, searched, winner
+from autotune.repeats import confirming, next_to_confirm, searched, winner
 from autotune.result import StudyResult, row, shown
 from autotune.trackers.journal import encode
 from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, usual_hardware
@@ -200,6 +200,8 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
     if result.confirmed:
         console.print(proof.table(result.confirmed))
     console.print(_conclusion(result), markup=False, highlight=False)
+    if left := _unfinished(result, held):
+        console.print(left, markup=False, highlight=False, soft_wrap=True)
     uri = held.get("tracking_uri")
     if uri != "off":
         where = f"MLflow: {uri}" if uri else f"MLflow: autotune ui {result.folder}"
@@ -214,34 +216,61 @@ def _conclusion(result: StudyResult) -> str:
     held = result.confirmation(best)
     text = f"Best: trial {best.number} in {best.seconds:.2f} s"
     text += f" when it was tuned, {proof.line(proof.facts(held))}" if held is not None else ""
+    if baseline is not None and baseline.number == best.number and held is not None:
+        return (
+            f"{text}; it is the baseline, which nothing beat when confirmed. {spent.capitalize()}."
+        )
     if baseline is not None:
-        text += f"; baseline: {outcome(baseline, result.target)}"
+        again = result.confirmation(baseline) if held is not None else None
+        told = outcome(baseline, result.target)
+        text += f"; baseline: {proof.line(proof.facts(again)) if again is not None else told}"
     if result.confirmed_speedup is not None:
-        text += f"; {result.confirmed_speedup:.2f}x faster ({_sureness(result)})"
+        text += f"; {_ratio(_sure(result))}"
     elif result.speedup is not None:
         text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
     return f"{text}. {spent.capitalize()}."
 
 
-def _sureness(result: StudyResult) -> str:
-    """How sure the confirmed speedup is, in words."""
-    interval = _interval(result)
+def _unfinished(result: StudyResult, held: Mapping[str, Any]) -> str:
+    """What is said where confirmations that were asked for have not been run."""
+    asked = held.get("repeats", 0), held.get("top", 3)
+    if next_to_confirm(result.trials, result.target, *asked) is None or result.best is None:
+        return ""
+    return f"Not all confirmations have been run; go on with: autotune resume {result.folder}"
+
+
+def _ratio(sure: Mapping[str, Any]) -> str:
+    """A confirmed speedup in words.
+
+    >>> _ratio({"confirmed_speedup_vs_baseline": 1.5, "confirmed_speedup_bound": ">=",
+    ...         "confirmed_speedup_interval": (0.9, 2.5)})
+    '>=1.50x faster (confirmed; 95 % interval 0.90 to 2.50, so that it may be luck)'
+    """
+    said = f"{sure['confirmed_speedup_bound']}{sure['confirmed_speedup_vs_baseline']:.2f}x faster"
+    interval = sure["confirmed_speedup_interval"]
     if interval is None:
-        return "confirmed; too few runs for an interval"
-    return f"confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}"
+        return f"{said} (confirmed; too few runs for an interval)"
+    luck = ", so that it may be luck" if interval[0] <= 1 <= interval[1] else ""
+    return f"{said} (confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}{luck})"
 
 
-def _interval(result: StudyResult) -> tuple[float, float] | None:
-    """The ends of the confirmed speedup's 95 % interval."""
+def _sure(result: StudyResult) -> dict[str, Any]:
+    """The confirmed speedup as `autotune.compare` has it: with its bound's sign and interval."""
     from autotune.comparison.sources import confirmed
 
-    best, found = result.best, confirmed(result.folder) if result.confirmed else None
+    best, speedup, bound, interval = result.best, result.confirmed_speedup, "", None
+    found = confirmed(result.folder) if speedup is not None else None
     rows = found.rows if found is not None and best is not None else ()
     row = next((r for r in rows if best is not None and r.candidate.trial == best.number), None)
-    ends = row.speedup_interval if row is not None else None
-    if ends is None or ends.low is None or ends.high is None:
-        return None
-    return ends.low, ends.high
+    if row is not None and row.speedup is not None and not row.is_baseline:
+        speedup, bound, ends = row.speedup, row.speedup_bound, row.speedup_interval
+        if ends is not None and ends.low is not None and ends.high is not None:
+            interval = ends.low, ends.high
+    return {
+        "confirmed_speedup_vs_baseline": speedup,
+        "confirmed_speedup_bound": bound,
+        "confirmed_speedup_interval": interval,
+    }
 
 
 def document(result: StudyResult, name: str) -> dict[str, Any]:
@@ -266,8 +295,7 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "baseline": _facts(result.baseline, result.target) if result.baseline else None,
         "speedup_vs_baseline": result.speedup,
         "confirmed": [proof.facts(c) for c in result.confirmed],
-        "confirmed_speedup_vs_baseline": result.confirmed_speedup,
-        "confirmed_speedup_interval": _interval(result),
+        **_sure(result),
         "spent_seconds": result.spent_seconds,
         "repeats_spent_seconds": sum(
             t.spent_seconds for t in result.trials if t.repeats is not None
@@ -325,10 +353,7 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         if best["confirmed"]:
             print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
     if summary["confirmed_speedup_vs_baseline"]:
-        interval = summary["confirmed_speedup_interval"]
-        said = f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
-        ratio = f"{summary['confirmed_speedup_vs_baseline']:.2f}"
-        print(f"  baseline / best: {ratio}{said}", file=out)
+        print(f"  against the baseline: {_ratio(summary)}", file=out)
     elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
     print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)

@@ -226,8 +226,8 @@ def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation
 def confirmed_speedup(trials: Sequence[Trial], target: Target) -> float | None:
     """The baseline's confirmed time over the best one's, geometric means; None unless both are.
 
-    It is what `autotune.compare` says of them: too small where runs of the baseline missed the
-    target, as they count as the limit.
+    Of runs with the same seeds, where both have such. A run that missed the target counts as the
+    limit, so that it is too small where the baseline's missed it, too large where the best one's.
     """
     found = {c.number: c for c in confirmations(trials, target)}
     best = winner(trials, target)
@@ -235,4 +235,9 @@ def confirmed_speedup(trials: Sequence[Trial], target: Target) -> float | None:
     if best is None or baseline is None or not {best.number, baseline.number} <= found.keys():
         return None
     won, base = found[best.number], found[baseline.number]
+    seeds = {t.seed for t in won.runs} & {t.seed for t in base.runs}
+    if len(seeds) >= max(2, min(len(won.runs), len(base.runs))):  # as comparisons pair them
+        won, base = (
+            replace(one, runs=tuple(t for t in one.runs if t.seed in seeds)) for one in (won, base)
+        )
     return base.geometric_seconds / won.geometric_seconds if won.reached else None

@@ -337,6 +337,7 @@ def print_document(told: Mapping[str, Any], out: TextIO) -> None:
     median = "none, too few reached the target" if middle is None else f"{middle:.2f} s"
     print(f"Median of the repeats: {median}; {told['reached']} of {count} reached it.", file=out)
     print(verdict(told), file=out)
+    print(f"The repeats are the study {told['folder']}", file=out)
 
 
 def verdict(told: Mapping[str, Any]) -> str:

@@ -82,9 +82,11 @@ def study_page(
 
 
 def _standing(result: StudyResult) -> str:
-    counts = [f"{sum(t.state is s for t in result.trials)} {s.lower()}" for s in State]
+    counts = [f"{sum(t.state is s for t in result.searched)} {s.lower()}" for s in State]
     said = ", ".join(c for c in counts if not c.startswith("0 "))
-    return f"{len(result.trials)} trials: {said or 'none yet'}; {result.ended}."
+    again = len(result.trials) - len(result.searched)
+    more = f" and {again} repeats" if again else ""
+    return f"{len(result.searched)} trials{more}: {said or 'none yet'}; {result.ended}."
 
 
 def _foot(facts: Mapping[str, Any]) -> str:
@@ -113,7 +115,9 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
     if row["tuning_seconds"] is not None:
         told = f"trial {number}, one run"
         cards.append(("time while tuning", _seconds(row["tuning_seconds"]), told))
-    if row["speedup"]:
+    if row["speedup"] and row["kind"] == tables.BASELINE and row["of"] == "confirmed":
+        cards.append(("faster than the baseline", "none", "nothing beat it when confirmed"))
+    elif row["speedup"]:
         told = "one run each, not confirmed"
         if row["speedup_low"] is not None:
             high = row["speedup_high"]

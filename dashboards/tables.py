@@ -24,8 +24,13 @@ CONFIRM, BASELINE = "confirm", "baseline"
 
 
 def searched(result: StudyResult) -> list[Trial]:
-    """The trials that are no repeats of others, best first; a replay's are all its own."""
-    return [t for t in result.ranked() if t.repeats is None]
+    """The trials that are no repeats of others, best first; a replay's are all its own.
+
+    The best by its confirmed times is the first, once there are any.
+    """
+    first = result.best.number if result.best is not None else None
+    own = [t for t in result.ranked() if t.repeats is None]
+    return sorted(own, key=lambda t: t.number != first)
 
 
 def group(trial: Trial, best: Trial | None) -> str:

@@ -390,9 +390,10 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     rows = at.compare(*gather([str(fast_path)])).rows
     (row,) = (r for r in rows if r.candidate.trial == best.number)
     assert row.speedup == pytest.approx(found.confirmed_speedup)
+    assert not row.speedup_bound
     low, high = row.speedup_interval.low, row.speedup_interval.high
-    sure = f"confirmed; 95 % interval {low:.2f} to {high:.2f}"
-    assert f"{found.confirmed_speedup:.2f}x faster ({sure})" in " ".join(out.getvalue().split())
+    sure = f"faster (confirmed; 95 % interval {low:.2f} to {high:.2f}"
+    assert f"; {found.confirmed_speedup:.2f}x {sure}" in " ".join(out.getvalue().split())
     assert "not confirmed" not in out.getvalue()
     assert "run again on fresh seeds, each alone" in out.getvalue()
     assert "confirm of" not in out.getvalue(), "repeats are not ranked among the trials"
@@ -401,7 +402,7 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     assert document["best"]["time_to_target_seconds"] == best.seconds
     assert document["best"]["confirmed"]["mean_seconds"] == proof.mean_seconds
     assert [c["trial"] for c in document["confirmed"]] == [c.number for c in found.confirmed]
-    assert document["confirmed_speedup_vs_baseline"] == found.confirmed_speedup
+    assert document["confirmed_speedup_vs_baseline"] == row.speedup
     assert document["confirmed_speedup_interval"] == (low, high)
     assert sum(document["counts"].values()) == 8
     assert [t["repeats"] for t in document["trials"][8:]] == [t.repeats for t in found.trials[8:]]
@@ -475,3 +476,38 @@ def test_a_trial_that_was_cut_off_stays_so_whatever_its_repeats_say() -> None:
     cut = reached(0, 1.0, kind="baseline", state=State.CENSORED, reason="interrupted")
     again = [reached(1, 3.0, kind="race", repeats=0), reached(2, 4.0, kind="race", repeats=0)]
     assert merged([cut, *again], TARGET) == (cut,)
+
+
+def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_told(fast_path: Path) -> None:
+    study(fast_path, 8, repeats=2)
+    path = fast_path / JOURNAL
+    found = result.read(fast_path, record.target(fast_path))
+    last = confirming(found.trials)[-1]
+    kept = [row for row in path.read_text().splitlines() if f'"trial":{last.number},' not in row]
+    path.write_text("".join(f"{row}\n" for row in kept))
+    cut = result.read(fast_path, record.target(fast_path))
+    rows = at.compare(*gather([str(fast_path)])).rows
+    row = next(r for r in rows if cut.best and r.candidate.trial == cut.best.number)
+    assert row.speedup == pytest.approx(cut.confirmed_speedup)
+    out = io.StringIO()
+    display.print_result(cut, record.load(fast_path), out)
+    assert "Not all confirmations have been run; go on with: autotune resume" in out.getvalue()
+
+
+def test_a_baseline_that_nothing_beats_is_told_as_such(fast_path: Path) -> None:
+    found = study(fast_path, 8, repeats=3)
+    baseline = found.baseline
+    assert baseline is not None
+    swapped = []
+    for trial in found.trials:
+        if trial.repeats is not None:
+            seconds = 1.0 if trial.repeats == baseline.number else 40.0
+            trial = replace(trial, state=State.REACHED, reason="target", seconds=seconds)
+        swapped.append(trial)
+    told = replace(found, trials=tuple(swapped))
+    assert told.best == baseline
+    out = io.StringIO()
+    display.print_result(told, record.load(fast_path), out)
+    assert "it is the baseline, which nothing beat when confirmed" in " ".join(
+        out.getvalue().split()
+    )

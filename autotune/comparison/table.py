@@ -256,7 +256,7 @@ def _notes(
             f"These times differ in {', '.join(differing)}: that was allowed, and the ratios hold "
             "for all of it together."
         )
-    tuning = [c.name for c in candidates if c.kind == TUNING]
+    tuning = [c.name for c in candidates if c.kind == TUNING and any(r.reached for r in c.runs)]
     if tuning:
         verb = "is one run" if len(tuning) == 1 else "are one run each"
         notes.append(
