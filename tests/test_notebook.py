@@ -19,7 +19,7 @@ def test_a_result_shows_the_fastest_and_what_is_confirmed() -> None:
     assert "<td style='text-align:left'>5 s</td>" in first
     assert "8 s (3 of 3)" in first
     assert "6 s" in second
-    assert "2.56 times faster than the baseline (confirmed)" in shown
+    assert "2.58 times faster than the baseline (confirmed)" in shown
     assert "&gt; 4 s" in shown, "a stopped trial takes longer than this"
 
 
