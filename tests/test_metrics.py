@@ -14,7 +14,18 @@ from sims import lines, race, racing, simulate
 
 from autotune.metrics import NAMES, Figure, Meter
 from autotune.pools.sim import Curve, Point, SimPool
-from autotune.trial import Clock, Hardware, Lost, Report, Reported, Started, State, Suggested, after
+from autotune.trial import (
+    Clock,
+    Ended,
+    Hardware,
+    Lost,
+    Report,
+    Reported,
+    Started,
+    State,
+    Suggested,
+    after,
+)
 
 MONITORING = Path(__file__).parents[1] / "deploy" / "monitoring"
 
@@ -155,3 +166,20 @@ def test_servers_of_the_compose_file_listen_on_loopback() -> None:
     assert "/studies/*/prometheus.json" in job["file_sd_configs"][0]["files"]
     (source,) = yaml.safe_load((MONITORING / "datasources.yml").read_text())["datasources"]
     assert source["url"] == "http://127.0.0.1:9090"
+
+
+def test_repeats_are_no_trials_of_the_plan_and_no_best_time() -> None:
+    told: list[Sequence[Figure]] = []
+    meter = Meter("race", 1, 0, told.append, every=0.0)
+    trials: dict[int, Any] = {}
+    events: list[Any] = []
+    for number, repeats, seconds in ((0, None, 5.0), (1, 0, 2.0)):
+        kind = "trial" if repeats is None else "confirm"
+        events.append(Suggested(number, {}, None, kind, number, repeats=repeats))
+        events.append(Ended(number, State.REACHED, "target", seconds))
+    for event in events:
+        trials[event.trial] = after(trials.get(event.trial), event)
+        meter(event, trials)
+    figures = by_name(told[-1])
+    assert figures["autotune_trials/reached"] == 1
+    assert figures["autotune_best_seconds"] == 5.0

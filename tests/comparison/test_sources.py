@@ -14,7 +14,7 @@ from sims import racing, simulate
 from autotune import cli
 from autotune.comparison import Aim, Comparison, compare, sources, studies
 from autotune.errors import UserError
-from autotune.trial import Hardware, Trial
+from autotune.trial import Hardware, State, Trial
 
 HEAD = "epoch\thours\ttop1Accuracy\ttop5Accuracy\n"
 
@@ -254,3 +254,32 @@ def test_nothing_is_kept_of_a_study_that_is_only_read(race_folder: Path) -> None
     before = {p: p.stat().st_mtime_ns for p in race_folder.rglob("*")}
     table([str(race_folder)])
     assert {p: p.stat().st_mtime_ns for p in race_folder.rglob("*")} == before
+
+
+def test_confirmations_that_were_cut_off_do_not_count(race_folder: Path) -> None:
+    study = studies.read(race_folder)
+    trials = _repeating(study.trials, {2: 1, 3: 0})
+    cut = replace(trials[3], state=State.CENSORED, reason="budget", seconds=0.5, number=99)
+    found = {c.name: c for c in studies.candidates(replace(study, trials=(*trials, cut)))}
+    assert len(found["race#0"].runs) == 1
+    assert not found["race#0"].left_out
+
+
+def test_a_races_seconds_are_part_of_the_search_and_its_trial_stands_by_them(
+    race_folder: Path,
+) -> None:
+    study = studies.read(race_folder)
+    fastest = studies.best_trial(study)
+    assert fastest is not None
+    slow = replace(
+        study.trials[0],
+        number=99,
+        kind="race",
+        repeats=fastest.number,
+        seconds=99.0,
+        spent_seconds=7.0,
+    )
+    raced = replace(study, trials=(*study.trials, slow))
+    assert studies.best_trial(raced) != fastest
+    before, after = (studies.candidates(s)[0] for s in (study, raced))
+    assert after.search_seconds == before.search_seconds + 7.0

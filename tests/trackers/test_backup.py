@@ -246,3 +246,26 @@ def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     assert "http://127.0.0.1:1: " in done.stderr.splitlines()[-1]
     assert "Pa55" not in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_runs_are_shown_where_the_copy_is_refused(study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store may take numbers and refuse files: only the copy, and the study's end, wait."""
+    mirrored(study)
+    study.trial(0, 2.0)
+    copier = study.copier()
+    copier.catch_up(over=False)
+
+    def refused(*_: object) -> None:
+        raise ConnectionError("413 too large")
+
+    monkeypatch.setattr(backup.Backup, "keep", refused)
+    study.trial(1, 1.0)
+    study.close()
+    with pytest.raises(ConnectionError, match="too large"):
+        copier.catch_up(over=True)
+    shown = study.runs()
+    assert shown["trial-0001"].data.metrics["time_to_target_seconds"] == 1.0
+    assert shown["digits"].info.status == "RUNNING", "its copy is not whole yet"
+    monkeypatch.undo()
+    study.copier().catch_up(over=True)
+    assert study.runs()["digits"].info.status == "FINISHED"
