@@ -291,7 +291,8 @@ class Rank:
             self._let_go(error)
         worn = "the trainer raised"
         restoring, self._restoring = self._restoring and not memory, False
-        unread = restoring and isinstance(error, OSError)
+        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+        unread = restoring and isinstance(error, OSError) and not gone
         told = Stretch("raised", error=text.strip(), reason=reason, worn=worn)
         damaged = restoring and not unread
         return replace(told, out_of_memory=memory, damaged=damaged, unread=unread)
