@@ -453,7 +453,7 @@ def _ended(folder: Path, settings: dict[str, Any]) -> bool:
 
     found, search = _result(folder), settings.get("search", True)
     concerned = [t for t in found.trials if search or t.repeats is not None]
-    if any(not t.ended or t.reason == "interrupted" for t in concerned):
+    if any(t.goes_on for t in concerned):
         return False
     repeats, top = settings["repeats"], settings["top"]
     left = next_to_confirm(found.trials, found.target, repeats, top) is not None

@@ -54,7 +54,7 @@ def is_among_best(trial: Trial, others: Sequence[Trial], state: State, count: in
 
 def kept(trials: Collection[Trial], count: int) -> set[int]:
     """The numbers of the trials whose checkpoints are kept, as things stand."""
-    found = {t.number for t in trials if not t.ended or t.reason == "interrupted"}
+    found = {t.number for t in trials if t.goes_on}
     usual = usual_hardware(list(trials))
     reached = [t for t in trials if t.state is State.REACHED and t.hardware == usual]
     like = (t for t in reached if t.checkpoint is not None)  # of who leads now there may be none

@@ -118,10 +118,15 @@ def judge(
         return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
     if trial.seconds >= target.limit:
         return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
-    if trial.kind == "baseline" or trial.repeats is not None:
+    if _runs_to_its_end(trial):
         return None
     stop = _ruled("pruner", pruner, trial, others, target)
     return (State.CENSORED, stop) if stop is not None else None
+
+
+def _runs_to_its_end(trial: Trial) -> bool:
+    """Whether no pruner may stop the trial: it is there to be measured."""
+    return trial.kind == "baseline" or trial.repeats is not None
 
 
 def trial_seed(seed: int, number: int | str) -> int:
@@ -201,7 +206,6 @@ class Loop:
     ) -> None:
         self.plan = plan
         self.target = plan.experiment.target
-        self.folder = folder
         self.journal = journal
         self.pool = pool
         self.suggester = Suggester(sampler, pool)
@@ -270,7 +274,7 @@ class Loop:
         """Judge and take up again what an earlier driver left running or interrupted."""
         self.end_exploited(list(self.trials.values()))
         for trial in list(self.trials.values()):
-            if trial.ended and trial.reason != "interrupted":
+            if not trial.goes_on:
                 continue
             if not self.plan.search and trial.repeats is None:  # left for a driver that searches
                 self.interrupted(trial)
@@ -352,9 +356,10 @@ class Loop:
         everyone = list(self.trials.values())
         number, config = len(everyone), again(trial, everyone)
         assert config is not None, "only what can be run again is chosen"
-        seed = fresh_seed(self.plan.seed, number, everyone)
         if kind == CONFIRM:
             seed = self.round_seed(trial, everyone)
+        else:
+            seed = fresh_seed(self.plan.seed, number, everyone)
         event = Suggested(number, config, None, kind, seed, self.at(), repeats=trial.number)
         self.record(event)
         return self.trials[number]
@@ -455,8 +460,7 @@ class Loop:
         self.record(Reported(number, report, self.at()))
         trial = self.trials[number]
         _check_metric(trial, self.target, ended=False)
-        capped = trial.kind != "baseline" and trial.repeats is None
-        others = self.others(trial) if capped else ()
+        others = () if _runs_to_its_end(trial) else self.others(trial)
         verdict = judge(trial, others, self.target, self.plan.pruner)
         if verdict is None and self.leaving():
             verdict = State.CENSORED, Stop(self.leaving())
@@ -662,7 +666,7 @@ class Loop:
         """Remove the checkpoints of ended trials, but the best ones' and those to be resumed."""
         if not self.pool.realtime or not self._saved:
             return
-        running = [t for t in self.trials.values() if t.repeats is not None and _goes_on(t)]
+        running = [t for t in self.trials.values() if t.repeats is not None and t.goes_on]
         count = self.plan.experiment.failure.keep_checkpoints
         self.journal.sync()
         try:
@@ -719,10 +723,6 @@ def _interrupts(loop: Loop) -> Iterator[None]:
 
 def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
-
-
-def _goes_on(trial: Trial) -> bool:
-    return not trial.ended or trial.reason == "interrupted"
 
 
 def _ruled(

@@ -234,6 +234,11 @@ class Trial:
         return f"<b>{html.escape(self.kind)} {self.number}: {said}</b><table>{body}</table>"
 
     @property
+    def goes_on(self) -> bool:
+        """Whether it runs, or was interrupted and will be taken up again."""
+        return not self.ended or self.reason == "interrupted"
+
+    @property
     def time_to_target(self) -> float | None:
         """Seconds until the target was met, or None if it was not."""
         return self.seconds if self.state is State.REACHED else None

@@ -121,11 +121,7 @@ def needed(trials: Mapping[int, Trial]) -> list[Trial]:
     own = searched(list(trials.values()))
     here = [t for t in own if t.checkpoint is not None and Path(t.checkpoint.path).is_dir()]
     best = incumbent(here, like=usual_hardware(own))
-    return [
-        t
-        for t in trials.values()
-        if t.checkpoint is not None and (not t.ended or t.reason == "interrupted" or t is best)
-    ]
+    return [t for t in trials.values() if t.checkpoint is not None and (t.goes_on or t is best)]
 
 
 def digest(path: Path) -> File:
