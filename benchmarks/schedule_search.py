@@ -9,6 +9,9 @@ number of trials are the same; `SPACE:SAMPLER` takes another sampler for one. Ea
 a space, then the winners and the recipe's baseline run again in turns, `--confirm` times on fresh
 seeds with nothing pruned. A run that misses the target counts as the target's limit. Intervals are
 bootstraps over the study seeds.
+
+`--target`, `--limit` and `--set width=64` make a problem as small as the machine needs it; the
+first line of the output says what was changed.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from _common import Answer, Task, arguments, introduce, keep, measure, serve
 
 SPACES = ("schedules", "lr", "constants", "schedules:widening", "lr:widening")
@@ -48,13 +52,19 @@ def narrowed(experiment: Any, space: str) -> Any:
 
 def _experiment(task: Task) -> Any:
     from autotune import recipes
+    from autotune.space import Fixed, SearchSpace
 
     found = recipes.load(f"search_spaces.{task['problem']}:schedules")
-    target = found.target
-    if task["target"] is not None:
-        target = replace(target, value=task["target"])
+    target = {k: task[k] for k in ("value", "limit") if task[k] is not None}
+    scaling = {"num_workers": task["workers"], "max_concurrent_trials": task["concurrency"]}
+    fixed = {key: Fixed(value) for key, value in task["set"].items()}
+    space = SearchSpace({**found.space.entries, **fixed})
     return replace(
-        found, target=target, scaling=replace(found.scaling, num_workers=task["workers"])
+        found,
+        space=space,
+        baseline={k: v for k, v in found.baseline.items() if k in space.parameters()},
+        target=replace(found.target, **target),
+        scaling=replace(found.scaling, **scaling),
     )
 
 
@@ -161,20 +171,32 @@ def main() -> None:
     parser.add_argument("--confirm", type=int, help="runs of each winner on fresh seeds (5)")
     parser.add_argument("--workers", type=int, default=1, help="ranks of a trial (1)")
     parser.add_argument("--target", type=float, help="another value of the target's metric")
+    parser.add_argument("--limit", type=float, help="another limit of the target, in seconds")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="hold a key of the recipe at a YAML value; may be repeated",
+    )
+    parser.add_argument("--concurrency", type=int, help="trials at once (as many as fit)")
     parser.add_argument("--sampler", default="tpe")
     parser.add_argument(
         "--spaces", default=",".join(SPACES), help="which, with :SAMPLER or without"
     )
     options = parser.parse_args()
     quick = options.quick
-    task: Task = {k: getattr(options, k) for k in ("problem", "workers", "target", "sampler")}
-    if quick and task["target"] is None:
-        task["target"] = 0.5
+    given = ("problem", "workers", "concurrency", "limit", "sampler")
+    task: Task = {key: getattr(options, key) for key in given}
+    task["value"] = options.target if options.target is not None or not quick else 0.5
+    task["set"] = {
+        k: yaml.safe_load(v) for k, _, v in (pair.partition("=") for pair in options.set)
+    }
     task["spaces"] = options.spaces.split(",")
     task["trials"] = options.trials or (2 if quick else 24)
     task["confirm"] = options.confirm if options.confirm is not None else 1 if quick else 5
     about = introduce()
-    print(", ".join(f"{key} {value}" for key, value in task.items() if value is not None))
+    print(", ".join(f"{key} {value}" for key, value in task.items() if value))
     found: list[Answer] = []
     first, count = options.first_seed, options.seeds or (1 if quick else 5)
     for seed in range(first, first + count):
