@@ -227,9 +227,8 @@ def _task(options: argparse.Namespace) -> Task:
     given = ("problem", "workers", "concurrency", "limit", "sampler")
     task: Task = {key: getattr(options, key) for key in given}
     task["value"] = options.target if options.target is not None or not quick else 0.5
-    task["set"] = {
-        k: yaml.safe_load(v) for k, _, v in (pair.partition("=") for pair in options.set)
-    }
+    held = [pair.partition("=") for pair in options.set]
+    task["set"] = {key: _held(value) for key, _, value in held}
     task["spaces"] = options.spaces.split(",")
     task["trials"] = options.trials or (2 if quick else 24)
     task["confirm"] = options.confirm if options.confirm is not None else 1 if quick else 5
