@@ -16,9 +16,11 @@ from typing import Any
 
 from autotune import recipes, record, storage, warm_start
 from autotune.auto import sampler_for
+from autotune.driver.book import Book
+from autotune.driver.plan import Controller, Plan, Watch
 from autotune.errors import UserError
 from autotune.experiment import Experiment
-from autotune.loop import Controller, Loop, Plan, Watch
+from autotune.loop import Loop
 from autotune.metrics import Meter
 from autotune.pools import Observed, Pool
 from autotune.pruners import Pruner, make_pruner
@@ -149,13 +151,13 @@ def _work(
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
         with _tracking(folder, tracking_uri, room), contextlib.closing(room):
             seen = _metered(_saving(plan, folder, watch), plan, folder, room)
-            loop = Loop(plan, folder, journal, room, asker, seen)
+            loop = Loop(Book(plan, folder, journal, room, seen), asker)
             try:
                 reason = loop.run()
             finally:
-                warm_start.keep(folder, asker, tuple(loop.trials.values()))
+                warm_start.keep(folder, asker, tuple(loop.book.trials.values()))
     _write_report(folder, room)
-    return tuple(loop.trials.values()), reason
+    return tuple(loop.book.trials.values()), reason
 
 
 def _checkpoints(experiment: Experiment, study_id: str) -> str:

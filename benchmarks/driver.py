@@ -89,7 +89,7 @@ def virtual(task: Task) -> Answer:
 
 
 def suggest(task: Task) -> Answer:
-    from autotune.loop import Plan
+    from autotune.driver.plan import Plan
     from autotune.study import _make_sampler
 
     random = Random(0)

@@ -40,6 +40,7 @@ LEVELS = {
     "result": 7,
     "record": 7,
     "comparison": 7,
+    "driver": 7,
     "loop": 8,
     "warm_start": 8,
     "study": 9,
