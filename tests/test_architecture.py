@@ -49,7 +49,7 @@ LEVELS = {
 }
 TOP = 11  # the command line and what serves it: may know everything, known by nobody below
 LIBRARIES = {
-    "ray": {"autotune/pools/ray.py", "autotune/submit.py"},
+    "ray": {"autotune/pools/ray.py", "autotune/pools/cluster.py", "autotune/submit.py"},
     "optuna": {"autotune/samplers/optuna.py", "autotune/integrations/optuna.py"},
     "mlflow": {"autotune/trackers/mlflow.py", "autotune/trackers/fetch.py"},
     "dashboards": {"autotune/cli.py", "autotune/study.py", "autotune/trackers/mlflow.py"},
