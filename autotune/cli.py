@@ -107,19 +107,19 @@ def replay_command(options: argparse.Namespace) -> int:
 
 
 def status_command(options: argparse.Namespace) -> int:
-    from autotune import display, record
+    from autotune import display, documents, record
     from autotune.trackers import journal
 
     result = result_in(options.folder)
     held = record.load(options.folder)
     now = {"trials_planned": held.get("trials"), "driver_alive": journal.held(options.folder)}
-    summary = {**display.summary(result, held["name"]), **now}
+    summary = {**documents.summary(result, held["name"]), **now}
     tell(summary, options.json, display.print_status)
     return DONE
 
 
 def best_command(options: argparse.Namespace) -> int:
-    from autotune import display
+    from autotune import display, documents
 
     result = result_in(options.folder)
     if result.best is None:
@@ -127,7 +127,7 @@ def best_command(options: argparse.Namespace) -> int:
             print("null")
         say(f"{not_reached(result)} yet")
         return UNREACHED
-    tell(display.best(result), options.json, display.print_best)
+    tell(documents.best(result), options.json, display.print_best)
     return DONE
 
 

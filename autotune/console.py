@@ -41,11 +41,11 @@ def not_reached(result: Any) -> str:
 
 def finish(result: Any, options: argparse.Namespace) -> int:
     """Print what the study found, and say with the exit code how it ended."""
-    from autotune import display, record
+    from autotune import display, documents, record
 
     held = record.load(result.folder)
     if options.json:
-        print(json.dumps(display.document(result, held["name"])))
+        print(json.dumps(documents.document(result, held["name"])))
     else:
         display.print_result(result, held, sys.stdout)
     if result.ended == "interrupted":

@@ -215,13 +215,13 @@ def _noted(note: str, watch: Any) -> Any:
 
 def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]) -> Any:
     """The result of the study, whose progress is shown while it runs."""
-    from autotune import display
+    from autotune import live
     from autotune.study import run
 
     options.tracking_uri = without_password(options.tracking_uri)
     limit = duration(options.time_limit) if options.time_limit is not None else None
     note = getattr(options, "note", "")
-    with only_json(options.json), display.progress(experiment, settings["trials"]) as shown:
+    with only_json(options.json), live.progress(experiment, settings["trials"]) as shown:
         watch = _noted(note, shown) if note else shown
         try:
             return run(
