@@ -44,7 +44,8 @@ class Remote:
 def _become(train: bytes, path: list[str]) -> None:
     rank = Rank(train, path, 0, 1)
     rank.place("node", "127.0.0.1", 1)
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(True, False, 30.0))
+    own_cores = bool(rank._cores.numbers)  # another study may have them all
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(own_cores, False, 30.0))
     _HERE["rank"] = rank
 
 
