@@ -206,8 +206,10 @@ def compared(trainer: str, repeats: int, half: int, extra: float) -> dict[str, A
         seconds = per_step(trainer, i, statistics.fmean(rates[constant][0]))
         share = f"schedules take {extra / seconds:.3%} of a step of {seconds * 1e3:.2f} ms"
         met = "met" if statistics.median(ratios[constant]) >= GOAL else "missed"
-        print(f"{trainer}, {constant} half: {told(ratios[constant], '')}; goal {GOAL} {met}; {share}")
-    return {"runs": rates, "ratios": ratios}
+        print(
+            f"{trainer}, {constant} half: {told(ratios[constant], '')}; goal {GOAL} {met}; {share}"
+        )
+    return {"samples_per_second": rates, "ratios": ratios}
 
 
 def main() -> None:
@@ -225,7 +227,7 @@ def main() -> None:
         print(f"{'all knobs ' + name:>24}  {nanoseconds:8.0f} ns a step")
     extra = (steps["scheduled"] - steps["constant"]) / 1e9
     found = {name: compared(name, repeats, half, extra) for name in SIZES}
-    keep(options.json, about, nanoseconds=calls, step_nanoseconds=steps, trainers=found)
+    keep(options.json, about, nanoseconds=calls, step_nanoseconds=steps, runs=found)
 
 
 SIDES = {"calls": calls_side, "step": step_side, "train": train_side}

@@ -40,6 +40,12 @@ def test_the_schedules_document_runs(number: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_plain_pytorch_needs_ten_lines() -> None:
+    (block,) = (block for block in blocks("schedules.md") if "import json, torch" in block)
+    lines = [line for line in block.splitlines() if line.strip()]
+    assert sum(not line.startswith(("model =", "optimizer =")) for line in lines) == 10
+
+
 def test_the_comparison_document_runs() -> None:
     names: dict[str, object] = {}
     exec(blocks("comparison.md")[0], names)

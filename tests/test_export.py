@@ -544,8 +544,14 @@ def two_stages(edges: list[Any], *parts: Any) -> dict[str, Any]:
 
 LINE = Linear(0.0, 1.0).to_json()
 BAD_SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
-    "out of order": (two_stages([0.5, 0.2], 1.0, 2.0, 3.0), "Stages: edges: number 2 must be more than 0.5"),
-    "overlapping": (two_stages([0.5, 0.5], 1.0, 2.0, 3.0), "Stages: edges: number 2 must be more than 0.5"),
+    "out of order": (
+        two_stages([0.5, 0.2], 1.0, 2.0, 3.0),
+        "Stages: edges: number 2 must be more than 0.5",
+    ),
+    "overlapping": (
+        two_stages([0.5, 0.5], 1.0, 2.0, 3.0),
+        "Stages: edges: number 2 must be more than 0.5",
+    ),
     "outside": (two_stages([1.5], 1.0, 2.0), "Stages: edges: number 1 must lie in (0, 1), got 1.5"),
     "no number": (
         two_stages([0.5], 1.0, LINE | {"end": math.nan}),
