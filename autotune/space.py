@@ -189,8 +189,8 @@ class SearchSpace:
     def duplicates(self, points: Sequence[Params]) -> list[tuple[int, ...]]:
         """Groups of points, by index, whose configurations mean the same.
 
-        Schedules are compared by `schedules.same_meaning`, however they are written: a polynomial of
-        power 1 is a line.
+        Schedules are compared by `schedules.same_meaning`, however they are written: a polynomial
+        of power 1 is a line.
         """
         groups: dict[Any, list[tuple[dict[str, Glimpse], list[int]]]] = {}
         for i, point in enumerate(points):

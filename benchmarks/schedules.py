@@ -37,12 +37,22 @@ SIZES: dict[str, dict[str, tuple[int, int]]] = {
 COUNTED = ("batch_size", "sequence_length")  # whose product is the samples of a step
 MODELS: dict[str, dict[str, Any]] = {
     "images": {
-        **{"data": "digits", "model": "resnet8", "width": 32, "augment": "crop"},
-        **{"optimizer": "sgd", "milestone": 2560},
+        "data": "digits",
+        "model": "resnet8",
+        "width": 32,
+        "augment": "crop",
+        "optimizer": "sgd",
+        "milestone": 2560,
     },
     "text": {
-        **{"text": "synthetic", "layers": 2, "width": 64, "heads": 2, "optimizer": "sgd"},
-        **{"train_size": 100_000, "val_size": 1000, "milestone": 32_768},
+        "text": "synthetic",
+        "layers": 2,
+        "width": 64,
+        "heads": 2,
+        "optimizer": "sgd",
+        "train_size": 100_000,
+        "val_size": 1000,
+        "milestone": 32_768,
     },
 }
 EPOCHS = {"images": 1078, "text": 100_000}  # samples: images of digits, tokens

@@ -267,7 +267,7 @@ def test_a_document_that_is_nested_without_end_is_told() -> None:
     document = Constant(1).to_json()
     for _ in range(5000):
         document = {"schedule": "Stages", "version": 1, "edges": [], "parts": [document]}
-    with pytest.raises(ValueError, match="^a schedule is nested too deeply in others$"):
+    with pytest.raises(ValueError, match=r"^a schedule is nested too deeply in others$"):
         from_json(document)
 
 

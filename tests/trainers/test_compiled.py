@@ -12,14 +12,29 @@ from autotune.schedules import Piecewise, stages
 from trainers import image, language
 
 IMAGES = {
-    **{"data": "digits", "model": "resnet8", "width": 4, "train_size": 320, "val_size": 70},
-    **{"lr": 0.1, "horizon": 2, "milestone": 80, "microbatch": 40},
+    "data": "digits",
+    "model": "resnet8",
+    "width": 4,
+    "train_size": 320,
+    "val_size": 70,
+    "lr": 0.1,
+    "horizon": 2,
+    "milestone": 80,
+    "microbatch": 40,
     "image_size": Piecewise((0.25, 0.5, 0.75), (5, 6, 7, 8), kind="constant"),
     "batch_size": stages((1, 32), (1, 48)),
 }
 WORDS = {
-    **{"text": "synthetic", "layers": 1, "width": 16, "heads": 2, "optimizer": "adamw"},
-    **{"train_size": 2000, "val_size": 330, "lr": 0.01, "horizon": 1, "milestone": 250},
+    "text": "synthetic",
+    "layers": 1,
+    "width": 16,
+    "heads": 2,
+    "optimizer": "adamw",
+    "train_size": 2000,
+    "val_size": 330,
+    "lr": 0.01,
+    "horizon": 1,
+    "milestone": 250,
     "sequence_length": stages((1, 16), (1, 24), (1, 32)),
     "batch_size": stages((1, 4), (1, 8)),
 }
