@@ -28,7 +28,7 @@ from typing import Any
 from _common import Answer, Task, arguments, in_turns, introduce, keep, measure, serve, told
 
 GOAL = 0.99
-CALLS = 20_000
+CALLS, ROUNDS = 2_000, 25  # short rounds, the least of which nothing interrupted
 SIZES: dict[str, dict[str, tuple[int, int]]] = {
     "images": {"batch_size": (64, 128), "image_size": (6, 8)},
     "text": {"batch_size": (16, 32), "sequence_length": (32, 64)},
@@ -83,7 +83,7 @@ def families() -> dict[str, Any]:
 
 
 def calls_side(task: Task) -> Answer:
-    """Nanoseconds a call, the least of five rounds."""
+    """Nanoseconds a call, the least of many rounds."""
     import torch
 
     places = [Random(0).random() for _ in range(CALLS)]
@@ -94,10 +94,10 @@ def calls_side(task: Task) -> Answer:
             call(place)
         return (time.perf_counter() - begin) / CALLS * 1e9
 
-    empty = min(round_of(lambda place: place) for _ in range(5))
+    empty = min(round_of(lambda place: place) for _ in range(ROUNDS))
     found = {"(empty function)": empty}
     for name, schedule in families().items():
-        found[name] = min(round_of(schedule) for _ in range(5))
+        found[name] = min(round_of(schedule) for _ in range(ROUNDS))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     steps = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
     optimizer.step()
@@ -123,7 +123,7 @@ def scheduled_knobs() -> dict[str, Any]:
 
 
 def step_side(task: Task) -> Answer:
-    """Nanoseconds that a step spends on its knobs, the least of five rounds."""
+    """Nanoseconds that a step spends on its knobs, the least of many rounds."""
     from torch import nn
 
     from autotune import schedules as s
@@ -150,7 +150,7 @@ def step_side(task: Task) -> Answer:
                 knobs.turn(optimizer, place)
             return (time.perf_counter() - begin) / CALLS * 1e9
 
-        found[name] = min(round_of(knobs, held_size, optimizer) for _ in range(5))
+        found[name] = min(round_of(knobs, held_size, optimizer) for _ in range(ROUNDS))
     return {"nanoseconds": found}
 
 
