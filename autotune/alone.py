@@ -136,7 +136,8 @@ def from_file(path: str) -> Any:
 
 def read_config(train: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     """The configuration, its schedules functions of progress, if the trainer takes it."""
-    found, path = {}, HERE / "config.json"
+    found: dict[str, Any] = {}
+    path = HERE / "config.json"
     for key, value in json.loads(path.read_text()).items():
         try:
             found[key] = ready(value)
