@@ -35,15 +35,14 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> int:
     trial = json.loads((HERE / "trial.json").read_text())
-    config = json.loads((HERE / "config.json").read_text())
     train = find_trainer(trial["train"], trial["python_path"])
+    config = {**read_config(train), "seed": trial["seed"]}
     join_group(trial["scaling"]["cpus_per_worker"])
     random.seed(trial["seed"])
     np.random.seed(trial["seed"])
     torch.manual_seed(trial["seed"])
     changes = {made["step"]: Change(**made["change"]) for made in trial["changes"]}
-    running = steps(train, {**{k: ready(v) for k, v in config.items()}, "seed": trial["seed"]})
-    why = race(running, Target(**trial["target"]), changes)
+    why = race(steps(train, config), Target(**trial["target"]), changes)
     if dist.get_rank() == 0:
         print(f"ended: {why}", flush=True)
     dist.destroy_process_group()
@@ -133,6 +132,22 @@ def from_file(path: str) -> Any:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def read_config(train: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """The configuration, its schedules functions of progress, if the trainer takes it."""
+    found: dict[str, Any] = {}
+    path = HERE / "config.json"
+    for key, value in json.loads(path.read_text()).items():
+        try:
+            found[key] = ready(value)
+        except ValueError as error:
+            raise SystemExit(f"{path}: {key}: {error}") from None
+    try:
+        getattr(train, "check", lambda config: None)(found)
+    except ValueError as error:
+        raise SystemExit(f"{path}: {error}") from None
+    return found
 
 
 def ready(value: Any) -> Any:

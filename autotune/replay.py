@@ -23,7 +23,7 @@ from autotune.experiment import Experiment, Scaling
 from autotune.export import FACTS, FORMAT
 from autotune.result import StudyResult
 from autotune.space import Fixed, SearchSpace
-from autotune.trackers.journal import decode_config, encode
+from autotune.trackers.journal import decode_entries, encode
 from autotune.trackers.view import KNOBS as SHOWN
 from autotune.trial import (
     KNOBS,
@@ -83,7 +83,7 @@ def read(folder: Path) -> Exported:
         return Exported(
             folder=folder.resolve(),
             study=str(told["study"]),
-            trial=_trial(told, {k: decode_config(v) for k, v in config.items()}),
+            trial=_trial(told, decode_entries(config)),
             target=Target(**told["target"]),
             scaling=Scaling(**{**told["scaling"], "max_concurrent_trials": 1}),
             failure=FailurePolicy(**told["failure"]),

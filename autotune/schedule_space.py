@@ -57,13 +57,14 @@ class ScheduleSpace:
         final: the last value (the first, where `direction` is rising) as a share of the peak.
         warmup: share of the horizon in which it first rises linearly from 0; not for `one_cycle`.
         power, decay, start, peak_at: of `polynomial`, `wsd`, `one_cycle`, as in `schedules`; the
-            `start` is a share of the peak.
+            `start` is a share of the peak, at most all of it.
         knots: how many inner knots or edges, for `piecewise` and `staircase`.
         direction: whether it goes from the peak down (`falling`), up to it (`rising`: it begins
             at `final * peak`), or, for knots, anywhere between the two (`free`: each knot has a
             value of its own). `one_cycle` and `wsd` only fall.
         mirrors: the schedule that the family `mirror` moves opposite to, as a momentum that falls
-            while the learning rate rises (Smith and Topin, arXiv 1708.07120).
+            while the learning rate rises (Smith and Topin, arXiv 1708.07120). It mirrors the shape
+            as searched, before that one follows another or makes up for this momentum.
         follows: the schedule with which this one is scaled whenever that one changes, as a
             learning rate with the batch size; by `rule`: none, sqrt or linear.
         effective: the momentum (or first beta) with which the peak is understood as
@@ -159,19 +160,19 @@ class ScheduleSpace:
         return options(self.family)
 
     def _check_shares(self) -> None:
-        most = {"warmup": 1.0, "peak_at": 1.0, "decay": 1.0, "start": math.inf}
-        for name, end in most.items():
+        for name in ("warmup", "peak_at", "decay"):
             low, high = bounds(getattr(self, name))
-            if not 0 <= low <= high < end:
+            if not 0 <= low <= high < 1:
                 raise ValueError(
-                    f"ScheduleSpace {name} must lie in [0, {end:g}) but got {getattr(self, name)!r}"
+                    f"ScheduleSpace {name} must lie in [0, 1) but got {getattr(self, name)!r}"
                 )
-        low, high = bounds(self.final)
-        if not 0 <= low <= high <= 1:
-            raise ValueError(
-                f"ScheduleSpace final must lie in [0, 1], a share of the peak, but got "
-                f"{self.final!r}; for values that grow, direction='rising'"
-            )
+        for name, more in (("start", ""), ("final", "; for values that grow, direction='rising'")):
+            low, high = bounds(getattr(self, name))
+            if not 0 <= low <= high <= 1:
+                raise ValueError(
+                    f"ScheduleSpace {name} must lie in [0, 1], a share of the peak, but got "
+                    f"{getattr(self, name)!r}{more}"
+                )
 
     def _check_counted(self) -> None:
         if not isinstance(self.peak, Int):
@@ -208,7 +209,9 @@ class ScheduleSpace:
 
     def _check_corners(self, family: str) -> None:
         """Build what the corners of the box stand for, so that no point of it can fail."""
-        drawn = {**dict(self._shape_fields()), **{k: p for k, (p, _) in self._knot_fields()}}
+        drawn = dict(self._shape_fields())
+        if family in _KNOTTED:
+            drawn |= {name: parameter for name, (parameter, _) in self._knot_fields()}
         drawn["end"] = self._anywhere()
         low = {k: p.low if isinstance(p, Float | Int) else options(p)[0] for k, p in drawn.items()}
         knots = options(self.knots)[-1]

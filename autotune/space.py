@@ -31,6 +31,7 @@ from autotune.parameters import (
     wanted_values,
 )
 from autotune.schedule_space import ScheduleSpace, following, mirrored, with_momentum
+from autotune.schedules.analysis import Glimpse, glimpse, same_at_a_glimpse
 from autotune.trial import Config, Params
 
 __all__ = [
@@ -188,15 +189,23 @@ class SearchSpace:
     def duplicates(self, points: Sequence[Params]) -> list[tuple[int, ...]]:
         """Groups of points, by index, whose configurations mean the same.
 
-        Schedules mean the same if they give the same values at all of a thousand places, however
-        they are written: a polynomial of power 1 is a line.
+        Schedules are compared by `schedules.same_meaning`, however they are written: a polynomial
+        of power 1 is a line.
         """
-        groups: dict[Any, list[int]] = {}
+        groups: dict[Any, list[tuple[dict[str, Glimpse], list[int]]]] = {}
         for i, point in enumerate(points):
             config = self.config(point)
-            key = tuple((name, _meaning(value)) for name, value in config.items())
-            groups.setdefault(key, []).append(i)
-        return [tuple(group) for group in groups.values() if len(group) > 1]
+            drawn = {k: glimpse(v) for k, v in config.items() if isinstance(v, schedules.Schedule)}
+            plain = tuple((k, None if k in drawn else repr(v)) for k, v in config.items())
+            alike = groups.setdefault(plain, [])
+            for others, found in alike:
+                if all(same_at_a_glimpse(drawn[name], others[name]) for name in drawn):
+                    found.append(i)
+                    break
+            else:
+                alike.append((drawn, [i]))
+        found_all = (tuple(found) for alike in groups.values() for _, found in alike)
+        return sorted(group for group in found_all if len(group) > 1)
 
     def suggest(self, draw: Callable[[str, Parameter], Any]) -> Params:
         """A point: `draw` is asked for each parameter whose condition holds, in order."""
@@ -401,10 +410,6 @@ def _fields_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _count(parameter: Parameter) -> float:
     return math.inf if isinstance(parameter, Float) else len(options(parameter))
-
-
-def _meaning(value: Any) -> Any:
-    return schedules.meaning(value) if isinstance(value, schedules.Schedule) else repr(value)
 
 
 def _depending(leaves: Sequence[_Leaf]) -> list[list[_Leaf]]:

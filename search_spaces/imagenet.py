@@ -119,8 +119,9 @@ def resnet50() -> Experiment:
         FileNotFoundError: the folder of images is not there; in one line, where it belongs.
     """
     folder = data_folder(None).resolve() / "imagenet"
+    made_up = "ImageNet (search_spaces.imagenet:resnet50_synthetic needs none)"
     for part in ("train", "val"):
-        require(folder / part, "ImageNet")
+        require(folder / part, made_up)
     fixed = {
         "data": "folder",
         "data_dir": str(folder),

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from autotune import schedules
 from autotune.comparison import Row
-from autotune.schedules import Cosine, stages
+from autotune.schedules import Cosine, Linear, stages
+from trainers import language, settings
+from trainers.training import OPTIONS
 
-OTHERS = ("sequence_length", "weight_decay", "trust_coefficient", "label_smoothing")
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -38,6 +40,12 @@ def test_the_schedules_document_runs(number: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_plain_pytorch_needs_ten_lines() -> None:
+    (block,) = (block for block in blocks("schedules.md") if "import json, torch" in block)
+    lines = [line for line in block.splitlines() if line.strip()]
+    assert sum(not line.startswith(("model =", "optimizer =")) for line in lines) == 10
+
+
 def test_the_comparison_document_runs() -> None:
     names: dict[str, object] = {}
     exec(blocks("comparison.md")[0], names)
@@ -52,11 +60,51 @@ def test_every_figure_of_a_comparison_has_a_card() -> None:
         assert field.name == "candidate" or f"`{field.name}`" in text, field.name
 
 
-def test_every_family_and_knob_has_a_card() -> None:
-    text = (DOCS / "schedules.md").read_text()
+SOURCES = ("arXiv", "DAWNBench")
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of every row of the table below a heading of schedules.md."""
+    text = (DOCS / "schedules.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def test_every_family_has_a_card_with_its_source() -> None:
+    cards = {cells[0].partition("(")[0].strip("`"): cells for cells in table("Cards: families")}
+    assert cards.keys() == {kind.__name__ for kind in get_args(schedules.Schedule)}
     for kind in get_args(schedules.Schedule):
-        (card,) = (line for line in text.splitlines() if line.startswith(f"| `{kind.__name__}("))
-        _, *cells, _ = card.split(" |")
-        assert kind is schedules.Constant or "arXiv" in cells[-1] or "DAWNBench" in cells[-1], card
-    for knob in ("lr", "momentum", "beta1", "beta2", "batch_size", "image_size", *OTHERS):
-        assert f"`{knob}`" in text, knob
+        call, *about, source = cards[kind.__name__]
+        own = [field.name for field in fields(kind)]
+        assert call.startswith(f"`{kind.__name__}({', '.join(own)})`"), call
+        assert len(about) == 2
+        assert all(about), call
+        assert any(name in source for name in SOURCES), call
+
+
+def schedulable(trainer: Any, known: dict[str, Any]) -> set[str]:
+    """The keys of a trainer that take a schedule, found by giving them one."""
+    found = set()
+    for key in (*trainer.KEYS, *OPTIONS):
+        for value in (0.5, 8, 64):
+            for optimizer in ("sgd", "adamw", "lars"):
+                config = {"lr": 0.1, **known, "optimizer": optimizer, key: Linear(value, value)}
+                with contextlib.suppress(ValueError):
+                    trainer.read_settings(config)
+                    found.add(key)
+    return found
+
+
+def test_every_knob_that_takes_a_schedule_has_a_card_with_its_source() -> None:
+    images = schedulable(settings, {"data": "digits", "model": "resnet8"})
+    words = schedulable(language, {"text": "synthetic"})
+    assert {"lr", "image_size", "momentum", "trust_coefficient"} <= images
+    assert {"lr", "sequence_length", "beta1", "beta2"} <= words
+    cards = {name: cells for cells in table("Cards: knobs") for name in cells[0].split("`")[1::2]}
+    assert cards.keys() == images | words
+    sourced = " ".join(cells[-1] for cells in table("Cards: families") + table("Cards: knobs"))
+    for knob, (_, how, usual, source) in cards.items():
+        assert how, knob
+        assert usual, knob
+        work = source.partition(";")[0]  # cited in full here, or in another card
+        assert any(name in source for name in SOURCES) or f"{work}, arXiv" in sourced, knob

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -20,10 +21,11 @@ from sims import lines, racing, simulate
 import autotune as at
 from autotune import cli, export, replay
 from autotune.console import result_in
-from autotune.schedules import from_json
+from autotune.schedules import Linear, as_schedule, from_json
 from autotune.trackers import journal
 from autotune.trial import Change, Report, State, Target, Trial
 
+ROOT = Path(__file__).parents[1]
 IMAGES = """
 import autotune as at
 from trainers.image import train
@@ -534,6 +536,68 @@ def test_a_damaged_export_gets_one_clear_line(
     assert says in err
     assert err.count("\n") == 1
     assert not (exported / "studies").exists()
+
+
+def two_stages(edges: list[Any], *parts: Any) -> dict[str, Any]:
+    written = [as_schedule(p).to_json() if isinstance(p, float) else p for p in parts]
+    return {"schedule": "Stages", "version": 1, "edges": edges, "parts": written}
+
+
+LINE = Linear(0.0, 1.0).to_json()
+BAD_SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
+    "out of order": (
+        two_stages([0.5, 0.2], 1.0, 2.0, 3.0),
+        "Stages: edges: number 2 must be more than 0.5",
+    ),
+    "overlapping": (
+        two_stages([0.5, 0.5], 1.0, 2.0, 3.0),
+        "Stages: edges: number 2 must be more than 0.5",
+    ),
+    "outside": (two_stages([1.5], 1.0, 2.0), "Stages: edges: number 1 must lie in (0, 1), got 1.5"),
+    "no number": (
+        two_stages([0.5], 1.0, LINE | {"end": math.nan}),
+        "Stages: part 2: Linear: end must be a finite number, got nan",
+    ),
+    "later": (LINE | {"version": 2}, "Linear: version must be 1, got 2: a later autotune wrote"),
+    "unknown": (LINE | {"schedule": "Liner"}, "unknown schedule 'Liner', did you mean 'Linear'?"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SCHEDULES)
+def test_a_bad_schedule_of_an_export_is_told_with_its_knob(
+    exported: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    schedule, says = BAD_SCHEDULES[name]
+    (exported / "out" / "config.json").write_text(json.dumps({"knobs": {"lr": schedule}}))
+    capsys.readouterr()
+    assert cli.main(["replay", "out", "--tracking-uri", "off"]) == cli.USER
+    err = capsys.readouterr().err
+    assert f"knobs: lr: {says}" in err
+    assert err.count("\n") == 1
+    assert not (exported / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"lr": two_stages([0.5, 0.2], 1.0, 2.0, 3.0)}, "lr: Stages: edges: number 2 must be more"),
+        ({"lr": two_stages([0.5], 0.1, -0.1)}, "lr must be a number at least 0, but stage 2 of 2"),
+        ({"lr": 0.1, "dropout": LINE}, "unknown key 'dropout' in the configuration"),
+    ],
+    ids=["no schedule", "not allowed", "no such knob"],
+)
+def test_train_py_tells_a_bad_schedule_in_one_line(
+    exported: Path, config: dict[str, Any], says: str
+) -> None:
+    out = exported / "out"
+    told = json.loads((out / "trial.json").read_text())
+    place = {"train": "trainers.image:train", "python_path": [str(ROOT)]}
+    (out / "trial.json").write_text(json.dumps({**told, **place}))
+    (out / "config.json").write_text(json.dumps({"data": "digits", "model": "mlp", **config}))
+    done = run("train.py", cwd=out)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{out.resolve() / 'config.json'}: {says}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_torn_files_of_an_export(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:

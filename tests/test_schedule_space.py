@@ -247,6 +247,31 @@ def test_points_of_the_same_meaning_are_reported() -> None:
     assert space.duplicates(same) == [(0, 2)]
 
 
+def test_points_that_only_look_alike_are_not_reported() -> None:
+    """Edges nearer than the places of `meaning` are still different edges."""
+    peak = Int(16, 64, power_of_two=True)
+    entry = ScheduleSpace(peak, family="staircase", knots=1, direction="rising")
+    space = SearchSpace({"x": entry, "n": Int(1, 2)})
+    points = space.sample(400, seed=0)
+    found = [space.config(point)["x"] for point in points]
+    meanings = {schedules.meaning(schedule) for schedule in found}
+    assert len(meanings) < len(found), "the case that this is about"
+    assert space.duplicates(points) == []
+    twins = [*points, points[7], points[3], points[7]]
+    assert space.duplicates(twins) == [(3, 401), (7, 400, 402)]
+    assert space.duplicates([points[0], {**points[0], "n": 3 - points[0]["n"]}]) == []
+
+
+@pytest.mark.parametrize("direction", ["rising", "falling", "free"])
+def test_knots_do_not_matter_to_a_family_without_them(direction: Any) -> None:
+    """Two sizes have no staircase of the default's two edges, but a constant each."""
+    space = SearchSpace(
+        {"x": ScheduleSpace(Int(4, 8, step=4), family="constant", direction=direction)}
+    )
+    assert space.size().points == 2
+    assert {space.config(p)["x"] for p in space.sample(20)} == set(map(schedules.Constant, (4, 8)))
+
+
 def test_samples_are_the_same_for_the_same_seed() -> None:
     assert EVERYTHING.sample(5, seed=1) == EVERYTHING.sample(5, seed=1)
     assert EVERYTHING.sample(5, seed=1) != EVERYTHING.sample(5, seed=2)
@@ -285,6 +310,10 @@ def test_a_sampled_point_survives_the_journal(seed: int) -> None:
         (
             lambda: ScheduleSpace(LOG, family="staircase", final=1.5),
             "ScheduleSpace final must lie in [0, 1], a share of the peak, but got 1.5",
+        ),
+        (
+            lambda: ScheduleSpace(LOG, family="one_cycle", start=Float(0.5, 1.5)),
+            "ScheduleSpace start must lie in [0, 1], a share of the peak, but got Float(",
         ),
         (
             lambda: ScheduleSpace(LOG, family="one_cycle", peak_at=0.0),

@@ -24,6 +24,13 @@ def from_json(obj: Mapping[str, Any]) -> Schedule:
         ValueError: an unknown schedule, version or field, a missing field, or a bad value; in a
             schedule within another, the line begins with the path to it.
     """
+    try:
+        return _read(obj)
+    except RecursionError:
+        raise ValueError("a schedule is nested too deeply in others") from None
+
+
+def _read(obj: Mapping[str, Any]) -> Schedule:
     name = obj.get("schedule") if isinstance(obj, Mapping) else None
     if not isinstance(name, str):
         raise ValueError(f"a schedule must be a JSON object that names its schedule, got {obj!r}")
@@ -31,8 +38,7 @@ def from_json(obj: Mapping[str, Any]) -> Schedule:
         kinds = {known.lower(): known for known in _KINDS}
         near = kinds[get_close_matches(name.lower(), kinds, n=1, cutoff=0.0)[0]]
         raise ValueError(f"unknown schedule {name!r}, did you mean {near!r}?")
-    if obj.get("version") != VERSION:
-        raise ValueError(f"{name}: version must be {VERSION}, got {obj.get('version')!r}")
+    _check_version(name, obj.get("version"))
     given = {key: value for key, value in obj.items() if key not in ("schedule", "version")}
     known = [field.name for field in fields(_KINDS[name])]
     if given.keys() != set(known):
@@ -46,8 +52,16 @@ def from_json(obj: Mapping[str, Any]) -> Schedule:
     return cast(Schedule, _KINDS[name](**given))
 
 
+def _check_version(name: str, version: Any) -> None:
+    """A later version may mean something else by the same fields; there is no earlier one."""
+    if version != VERSION or isinstance(version, bool):
+        later = isinstance(version, int) and version > VERSION
+        hint = ": a later autotune wrote it, and reads it" if later else ""
+        raise ValueError(f"{name}: version must be {VERSION}, got {version!r}{hint}")
+
+
 def _within(path: str, obj: Mapping[str, Any]) -> Schedule:
     try:
-        return from_json(obj)
+        return _read(obj)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

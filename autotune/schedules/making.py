@@ -48,7 +48,7 @@ def as_schedule(value: Schedule | float) -> Schedule:
     return value if isinstance(value, Schedule) else Constant(value)
 
 
-def warmed(schedule: Schedule, warmup: float) -> Schedule:
+def warmed(schedule: Schedule | float, warmup: float) -> Schedule:
     """Rise linearly from 0 to the schedule's first value in the fraction `warmup` in [0, 1).
 
     All of the schedule then runs in what is left. A warm-up of 0 gives the schedule itself.
@@ -56,19 +56,20 @@ def warmed(schedule: Schedule, warmup: float) -> Schedule:
     >>> print(warmed(Constant(0.1), 0.05))
     0-5%: linear 0 -> 0.1, 5-100%: constant 0.1
     """
+    schedule = as_schedule(schedule)
     if warmup == 0:
         return schedule
     return Stages((warmup,), (Linear(0.0, schedule(0.0)), schedule))
 
 
-def scaled(schedule: Schedule, factor: float) -> Schedule:
+def scaled(schedule: Schedule | float, factor: float) -> Schedule:
     """The schedule with all its values times `factor` (> 0 where the schedule needs values > 0).
 
     >>> from autotune.schedules import OneCycle
     >>> scaled(OneCycle(0.1, 1.0, 0.0), 4)
     OneCycle(start=0.4, peak=4.0, end=0.0, peak_at=0.3, shape='cosine')
     """
-    return schedule._scaled(factor)
+    return as_schedule(schedule)._scaled(factor)
 
 
 def stages(*parts: tuple[float, Schedule | float]) -> Schedule:

@@ -86,12 +86,28 @@ def encode(value: Any) -> Any:
 
 
 def decode_config(value: Any) -> Any:
-    """A configuration from its JSON form: schedules become values again."""
+    """A value of a configuration from its JSON form: schedules become values again.
+
+    Raises:
+        ValueError: a schedule that is none; the line begins with the keys that lead to it.
+    """
     if isinstance(value, dict):
         if "schedule" in value and "version" in value:
             return schedules.from_json(value)
-        return {k: decode_config(v) for k, v in value.items()}
+        return decode_entries(value)
     return [decode_config(v) for v in value] if isinstance(value, list) else value
+
+
+def decode_entries(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole configuration from its JSON form; see `decode_config`."""
+    return {key: _decoded(key, value) for key, value in config.items()}
+
+
+def _decoded(key: str, value: Any) -> Any:
+    try:
+        return decode_config(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -154,7 +170,7 @@ def _origin(data: dict[str, Any]) -> Origin:
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "config": lambda data: {k: decode_config(v) for k, v in data.items()},
+    "config": decode_entries,
     "report": _report,
     "checkpoint": _checkpoint,
     "hardware": lambda data: Hardware(**data),

@@ -24,6 +24,7 @@ from autotune.schedules import (
     Stages,
     edges_of,
     extremes,
+    scaled,
     stages,
     warmed,
 )
@@ -122,3 +123,8 @@ def test_stages_from_numbers_and_schedules() -> None:
     assert stages((7, 0.5)) == Constant(0.5)
     whole = Cosine(1, 0)
     assert stages((7, whole)) is whole
+
+
+def test_numbers_are_constant_schedules_wherever_schedules_are_made() -> None:
+    assert warmed(0.5, 0.25) == warmed(Constant(0.5), 0.25)
+    assert scaled(0.5, 3) == Constant(1.5)

@@ -54,6 +54,7 @@ from autotune.schedules import (
     Step,
     Until,
     as_schedule,
+    edges_of,
     from_json,
     scaled,
     warmed,
@@ -155,6 +156,40 @@ def test_continuous(kind: Any, data: st.DataObject, x: float) -> None:
     largest = largest_of(schedule)
     for at in (x, 1.0 - 1e-9, *(knot - 1e-9 for knot in knots if knot > 0.0)):
         assert abs(schedule(at + 1e-9) - schedule(at)) <= 0.01 * largest
+
+
+@every
+@quick
+@given(data=st.data(), xs=st.lists(progresses, min_size=1, max_size=4))
+def test_it_jumps_at_its_edges_only(case: Case, data: st.DataObject, xs: list[float]) -> None:
+    """Compositions too: between neighbours of `edges_of` a small step moves the value little."""
+    schedule = data.draw(case.some)
+    largest = largest_of(schedule)
+    step = 1e-9
+    for low, high in pairwise((0.0, *edges_of(schedule), 1.0)):
+        if high - low < 10 * step:
+            continue
+        for at in (low, *(low + (high - low - 2 * step) * x for x in xs), high - 2 * step):
+            assert abs(schedule(at + step) - schedule(at)) <= 0.01 * largest, (at, low, high)
+
+
+@quick
+@given(data=st.data(), a=progresses, b=progresses)
+def test_what_is_made_of_monotone_schedules_is_monotone(
+    data: st.DataObject, a: float, b: float
+) -> None:
+    kind = data.draw(st.sampled_from([k for k in CASES if CASES[k].monotone]))
+    base = data.draw(CASES[kind].some)
+    knots = sorted(data.draw(st.lists(values, min_size=3, max_size=3)))
+    rising = (
+        Piecewise((0.3,), tuple(knots)),
+        Piecewise((0.3, 0.6), tuple(knots), kind="constant"),
+        Stages((0.3,), (Linear(knots[0], knots[1]), Cosine(knots[1], knots[2]))),
+    )
+    opposite, way = Mirrored(base, 0.85, 0.95), base(1.0) - base(0.0)
+    for schedule, sign in ((opposite, -1.0 if way > 0 else 1.0), *((s, 1.0) for s in rising)):
+        slack = 1e-9 * largest_of(schedule)
+        assert sign * schedule(min(a, b)) <= sign * schedule(max(a, b)) + slack
 
 
 @quick

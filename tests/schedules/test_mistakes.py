@@ -177,6 +177,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: stages((1, 1), (1e-20, 2), (1, 3)),
         "^stages: part 2: length 1e-20 is too short in a total of 2$",
     ),
+    "warming up what is no schedule": (
+        lambda: warmed("cosine", 0.1),  # type: ignore[arg-type]
+        "^Constant: value must be a finite number, got 'cosine'$",
+    ),
+    "scaling what is no schedule": (
+        lambda: scaled(None, 2),  # type: ignore[arg-type]
+        "^Constant: value must be a finite number, got None$",
+    ),
     "nothing": (lambda: draw({}), "draw needs at least 1 schedule, got 0"),
 }
 
@@ -194,7 +202,23 @@ DOCUMENTS: dict[str, tuple[Any, str]] = {
     "case": ({"schedule": "wsd"}, "unknown schedule 'wsd', did you mean 'WSD'"),
     "anonymous": ({"start": 1}, "must be a JSON object that names its schedule, got {'start': 1}"),
     "number": (0.5, r"must be a JSON object that names its schedule, got 0\.5"),
-    "version": (Linear(0, 1).to_json() | {"version": 2}, "Linear: version must be 1, got 2"),
+    "later version": (
+        Linear(0, 1).to_json() | {"version": 2, "slope": 3},
+        "^Linear: version must be 1, got 2: a later autotune wrote it, and reads it$",
+    ),
+    "earlier version": (
+        Linear(0, 1).to_json() | {"version": 0},
+        "^Linear: version must be 1, got 0$",
+    ),
+    "version, bool": (
+        Linear(0, 1).to_json() | {"version": True},
+        "^Linear: version must be 1, got True$",
+    ),
+    "later version within": (
+        warmed(Linear(1, 0), 0.5).to_json()
+        | {"parts": [Linear(0, 1).to_json(), Linear(1, 0).to_json() | {"version": 7}]},
+        "^Stages: part 2: Linear: version must be 1, got 7: a later autotune wrote it, and reads",
+    ),
     "unversioned": ({"schedule": "Linear"}, "Linear: version must be 1, got None"),
     "missing": (
         {"schedule": "Linear", "version": 1, "start": 0},
@@ -237,6 +261,14 @@ DOCUMENTS: dict[str, tuple[Any, str]] = {
         "^Effective: its fields must be base, momentum; got base$",
     ),
 }
+
+
+def test_a_document_that_is_nested_without_end_is_told() -> None:
+    document = Constant(1).to_json()
+    for _ in range(5000):
+        document = {"schedule": "Stages", "version": 1, "edges": [], "parts": [document]}
+    with pytest.raises(ValueError, match=r"^a schedule is nested too deeply in others$"):
+        from_json(document)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

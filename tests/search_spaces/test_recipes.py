@@ -140,5 +140,34 @@ def test_imagenet_tries_the_record_runs_first(
             assert isinstance(config[knob], schedules.Schedule)
 
 
+def test_without_imagenet_the_recipe_names_the_one_that_runs_anywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="imagenet:resnet50_synthetic") as told:
+        imagenet.resnet50()
+    assert "\n" not in str(told.value)
+
+
+def test_a_record_run_goes_through_all_its_stages_on_synthetic_images() -> None:
+    """AIACC's 28 epochs of 16 images, batches a 2048th of its own, images half as large."""
+    found = imagenet.resnet50_synthetic()
+    config, _ = found.space.complete(found.configs[-1])
+    batch_size = schedules.scaled(config["batch_size"], 1 / 8)
+    few = {"train_size": 16, "val_size": 8, "milestone": 64, "batch_size": batch_size}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    trainer = found.train({**config, **few})
+    metrics = [next(trainer).evaluate() for _ in range(8)]
+    trainer.close()
+    torch.set_num_threads(threads)
+    assert [m["progress"] for m in metrics] == pytest.approx([i / 7 for i in range(8)])
+    assert [m["image_size"] for m in metrics] == [48, 48, 48, 48, 64, 64, 112, 144]
+    assert [m["batch_size"] for m in metrics] == [16] * 7 + [8]
+    for knob in ("lr", "momentum"):
+        assert [m[knob] for m in metrics] == [config[knob](m["progress"]) for m in metrics]
+    assert all(math.isfinite(m["train_loss"]) for m in metrics[1:])
+
+
 def test_the_example_of_deriving_holds() -> None:
     assert doctest.testmod(search_spaces).failed == 0

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from autotune.schedules import Cosine, Linear, warmed
+from autotune.schedules import Cosine, Linear, stages, warmed
 from autotune.trial import Change
 
+FALLS = Cosine(0.1, 0.01)
 ROOT = Path(__file__).parents[2]
 MLP = {"model": "mlp", "width": 16, "momentum": 0.5}
 NET = {"model": "resnet8", "width": 4, "augment": "crop+flip+cutout", "train_size": 500}
@@ -26,8 +27,13 @@ NET = {"model": "resnet8", "width": 4, "augment": "crop+flip+cutout", "train_siz
         {**MLP, "batch_size": Linear(3, 60), "horizon": 1, "label_smoothing": 0.1},
         {**NET, "norm": "group", "batch_size": 31, "momentum": 0.5},
         {**MLP, "optimizer": "lars", "lr": 5.0, "trust_coefficient": 0.01, "batch_size": 31},
+        {**MLP, "batch_size": stages((1, 33), (1, 7), (1, 64)), "horizon": 0.835, "lr": FALLS},
+        {**MLP, "batch_size": Linear(3, 61), "horizon": 0.1, "milestone": 300, "lr": FALLS},
     ],
-    ids=["even", "uneven microbatches", "scheduled batch", "convolutions", "lars"],
+    ids=[
+        *("even", "uneven microbatches", "scheduled batch", "convolutions", "lars"),
+        *("another batch at every milestone", "a horizon within a milestone"),
+    ],
 )
 def test_two_ranks_equal_one_process(
     config: dict[str, Any], record: Any, on_two_ranks: Any, apart: Any
@@ -41,6 +47,15 @@ def test_two_ranks_equal_one_process(
                 assert found[key] == pytest.approx(wanted[key], rel=1e-4)
         loss = alone["metrics"][-1]["train_loss"]
         assert rank["metrics"][-1]["train_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_past_a_horizon_within_a_milestone_the_last_values_hold(on_two_ranks: Any) -> None:
+    config = {**MLP, "batch_size": Linear(3, 61), "horizon": 0.1, "milestone": 300, "lr": FALLS}
+    for rank in on_two_ranks(config, 2):
+        assert [m["lr"] for m in rank["metrics"]] == [0.1, 0.01, 0.01]
+        assert [m["batch_size"] for m in rank["metrics"]] == [3, 61, 61]
+        assert rank["metrics"][1]["progress"] > 2
+        assert rank["steps"][2] - rank["steps"][1] in (61 * 4, 61 * 5)
 
 
 def test_evaluation_is_exact_with_uneven_shards_and_equal_on_all_ranks(
