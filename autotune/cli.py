@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -75,12 +76,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from autotune import recipes
+    from autotune import recipes, register
     from autotune.study import auto_sampler
 
     experiment = recipes.load(options.recipe)
     out = options.out if options.out is not None else Path("studies") / experiment.name
     options.tracking_uri = _checked(options.tracking_uri)
+    experiment = register.prepared(experiment, options.register, options.tracking_uri)
     if options.mirror:
         _go_on(experiment.name, out, options.tracking_uri)
     sampler = options.sampler
@@ -103,7 +105,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def resume_command(options: argparse.Namespace) -> int:
-    from autotune import recipes, record, replay
+    from autotune import recipes, record, register, replay
 
     if options.from_mlflow is not None:
         _fetch(options)
@@ -114,13 +116,19 @@ def resume_command(options: argparse.Namespace) -> int:
     _as_held(options, held)
     exported = replay.source(held)
     if exported is not None:
+        register.refuse_replay(options.folder, options.register)
         return _replay(
             replay.read(exported), options.folder, options.trials or held["trials"], options
         )
     settings = {**_settings(held), "trials": options.trials or held["trials"]}
-    if _ended(options.folder, settings):
+    ended = _ended(options.folder, settings)
+    if ended and not options.register:
         return _shown(options)
-    return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
+    experiment = recipes.load(settings["recipe"])
+    experiment = register.prepared(experiment, options.register, options.tracking_uri)
+    if ended:
+        return _shown(options)
+    return _study(experiment, options.folder, options, settings)
 
 
 def _fetch(options: argparse.Namespace) -> None:
@@ -174,6 +182,7 @@ def status_command(options: argparse.Namespace) -> int:
     summary = {
         **display.summary(result, held["name"]),
         "trials_planned": held.get("trials"),
+        "confirmations": display.confirmations(result, held),
         "driver_alive": journal.held(options.folder),
     }
     if options.json:
@@ -434,7 +443,23 @@ def _finish(result: Any, options: argparse.Namespace) -> int:
     if result.ended == "interrupted":
         _say(f"interrupted; go on with: autotune resume {result.folder}")
         return INTERRUPTED
-    return DONE if result.best is not None else UNREACHED
+    if result.best is None:
+        return UNREACHED
+    return _registered(result.folder, options) if getattr(options, "register", None) else DONE
+
+
+def _registered(folder: Path, options: argparse.Namespace) -> int:
+    """Register the best trial's model; the study is done whether or not that works."""
+    from autotune import register
+
+    try:
+        told = register.register(folder, options.register, options.tracking_uri)
+    except UserError as error:
+        again = f"autotune resume {folder} --register {shlex.quote(options.register)}"
+        _say(f"autotune: no model is registered: {error}; try again with: {again}")
+        return BROKEN
+    _say(f"registered trial {told['trial']} as {told['uri']}")
+    return DONE
 
 
 def _result(folder: Path) -> Any:
@@ -512,6 +537,8 @@ def _say(text: str) -> None:
 
 _FOLDER = ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder"})
 _JSON = ("--json", {"action": "store_true", "help": "print one JSON document on stdout"})
+_REGISTER = ("--register", {"metavar": "NAME", "help": "make the best trial's model a version of "
+                            "this registered model of MLflow's"})  # fmt: skip
 _WHERE: list[tuple[str, dict[str, Any]]] = [
     ("--time-limit", {"metavar": "10m", "help": "end the study after this time"}),
     ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (default: in the study folder)"}),
@@ -535,13 +562,15 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
             ("--pruner", {"metavar": "NAME", "default": "convergence",
                           "help": "convergence (slower_than_best and forecast), "
                           "slower_than_best, forecast, asha, hyperband, bottom_at_same_time, "
-                          "none, or module:function"}),
-            ("--controller", {"metavar": "NAME", "help": "regulator, policy, either with keyword "
-                              "arguments, pbt, pb2, module:function or file.py:function (none)"}),
+                          "none, module:function or file.py:function"}),
+            ("--controller", {"metavar": "NAME", "help": "regulator, policy, pbt, pb2, each with "
+                              "or without keyword arguments, as in pbt(interval=2); "
+                              "module:function or file.py:function (none)"}),
             ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
             ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
             ("--repeats", {"metavar": "N", "type": _count, "default": 0,
                            "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
+            _REGISTER,
             ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
                           "and go on with the study that MLflow has"}),
             *_WHERE,
@@ -558,6 +587,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
                                "(run --mirror); it is fetched from there first"}),
             ("--out", {"metavar": "DIR", "type": Path,
                        "help": "the folder to fetch it into (studies/NAME)"}),
+            _REGISTER,
             *_WHERE,
         ],
     ),

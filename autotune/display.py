@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, Group
@@ -18,6 +18,7 @@ from rich.text import Text
 from autotune import proof
 from autotune.experiment import Experiment
 from autotune.repeats import confirming, next_to_confirm, searched, winner
+from autotune.repeats import progress as progress_of
 from autotune.result import StudyResult, row, shown
 from autotune.trackers.journal import encode
 from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, usual_hardware
@@ -303,6 +304,15 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
     }
 
 
+def confirmations(result: StudyResult, held: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How far the confirmations are that were asked for, as JSON types; None if none were."""
+    asked = held.get("repeats", 0), held.get("top", 3)
+    if not asked[0]:
+        return None
+    found = progress_of(result.trials, result.target, *asked, held.get("trials", 0))
+    return {**asdict(found), "repeats": asked[0], "top": asked[1]}
+
+
 def best(result: StudyResult) -> dict[str, Any]:
     """The best trial with its configuration, as JSON types.
 
@@ -346,6 +356,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     print(f"{summary['study']} ({alive})", file=out)
     print(f"  target: {target['metric']} {target['value']:g}", file=out)
     print(f"  trials: {states} of {summary['trials_planned']}", file=out)
+    if summary.get("confirmations"):
+        print(f"  confirmations: {_confirming(summary['confirmations'])}", file=out)
     if best:
         forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
         seconds = f"{best['time_to_target_seconds']:.2f} s"
@@ -357,6 +369,19 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
     print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)
+
+
+def _confirming(told: Mapping[str, Any]) -> str:
+    """The progress of confirmations in words.
+
+    >>> _confirming({"done": 4, "running": 1, "planned": 12, "repeats": 3, "top": 3})
+    '4 of 12 done, 1 running'
+    """
+    if told["planned"] is None:
+        seeds = f"{told['repeats']} fresh seed{'' if told['repeats'] == 1 else 's'}"
+        return f"the best {told['top']} and the baseline, {seeds} each, after the search"
+    running = f", {told['running']} running" if told["running"] else ""
+    return f"{told['done']} of {told['planned']} done{running}"
 
 
 def _name(trial: Trial) -> str:

@@ -68,10 +68,10 @@ def run(
             arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `forecast`, `none`, a function (see `autotune.pruners`), or its name as
-            `module:function`.
-        controller: turns knobs of running trials, or forks them: `policy`, `regulator`, either with
-            keyword arguments, `pbt`, `pb2` (see `autotune.controllers`), a function
-            (trial, others, target) -> Change | Fork | None, or its name as `module:function`.
+            `module:function` or `file.py:function`.
+        controller: turns knobs of running trials, or forks them: `policy`, `regulator`, `pbt`,
+            `pb2`, each with or without keyword arguments (see `autotune.controllers`), a function
+            (trial, others, target) -> Change | Fork | None, or its name as for a pruner.
         out: the study folder; `studies/NAME` by default.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
@@ -252,12 +252,12 @@ def _controller(
 ) -> Controller | None:
     if controller is None or controller == "none":
         return None
-    from autotune.controllers import POPULATIONS, is_named, make_controller
+    from autotune.controllers import POPULATIONS, called, is_named, make_controller
 
-    if isinstance(controller, str) and controller in POPULATIONS:
-        return _population(controller, experiment, seed)
     if isinstance(controller, str) and not is_named(controller):
         controller = recipes.find(controller, "controller")
+    if isinstance(controller, str) and called(controller)[0] in POPULATIONS:
+        return _population(controller, experiment, seed)
     return make_controller(controller, experiment.knobs)
 
 
@@ -310,16 +310,16 @@ def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch
     return metered
 
 
-def _population(name: str, experiment: Experiment, seed: int) -> Controller:
-    if experiment.scaling.max_concurrent_trials == 1:
-        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
-    if name == "pb2":
-        from autotune.controllers.pb2 import pb2
-
-        return pb2(experiment.space, experiment.target, seed=seed)
+def _population(text: str, experiment: Experiment, seed: int) -> Controller:
+    from autotune.controllers import called, made
+    from autotune.controllers.pb2 import pb2
     from autotune.controllers.population import pbt
 
-    return pbt(experiment.space, experiment.target, seed=seed)
+    name, _ = called(text)
+    if experiment.scaling.max_concurrent_trials == 1:
+        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
+    make = {"pb2": pb2, "pbt": pbt}[name]
+    return made(text, make, experiment.space, experiment.target, seed=seed)
 
 
 def _named(**parts: Any) -> dict[str, str | None]:

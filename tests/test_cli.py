@@ -18,9 +18,9 @@ from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
+    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --register --mirror "
     "--time-limit --tracking-uri --ray-address --json",
-    "resume": "--trials --from-mlflow --out --time-limit --tracking-uri --ray-address --json",
+    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address --json",
     "status": "--json",
     "best": "--json",
     "confirm": "--repeats --top --time-limit --tracking-uri --ray-address --json",
@@ -30,7 +30,7 @@ FLAGS = {
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
-    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
+    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --register --mirror "
     "--time-limit --tracking-uri --address --follow --driver-cpus --driver-resources --pip --env "
     "--json",
     "jobs": "--address --json",
