@@ -58,7 +58,12 @@ def check(name: str, uri: str | None) -> None:
     Raises:
         UserError: one of these.
     """
-    if not name.strip() or not name.isprintable() or set(name) & {*_BAD_NAME} or len(name) > _LONGEST:
+    if (
+        not name.strip()
+        or not name.isprintable()
+        or set(name) & {*_BAD_NAME}
+        or len(name) > _LONGEST
+    ):
         raise UserError(
             f"--register must be a model's name of up to {_LONGEST} characters without / and : "
             f"but got {name!r:.80}"

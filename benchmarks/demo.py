@@ -113,7 +113,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="how many studies (5)")
     parser.add_argument("--sampler", default="auto")
     parser.add_argument("--pruner", default="convergence")
-    parser.add_argument("--confirm", type=int, help="fresh seeds of the best 3 and the baseline (3)")
+    parser.add_argument(
+        "--confirm", type=int, help="fresh seeds of the best 3 and the baseline (3)"
+    )
     options = parser.parse_args()
     quick = options.quick
     seeds = options.seeds or (1 if quick else 5)

@@ -18,9 +18,10 @@ from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --register --mirror "
-    "--time-limit --tracking-uri --ray-address --json",
-    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address --json",
+    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --register "
+    "--mirror --time-limit --tracking-uri --ray-address --json",
+    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address "
+    "--json",
     "status": "--json",
     "best": "--json",
     "confirm": "--repeats --top --time-limit --tracking-uri --ray-address --json",
@@ -30,9 +31,9 @@ FLAGS = {
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
-    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --register --mirror "
-    "--time-limit --tracking-uri --address --follow --driver-cpus --driver-resources --pip --env "
-    "--json",
+    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --register "
+    "--mirror --time-limit --tracking-uri --address --follow --driver-cpus --driver-resources "
+    "--pip --env --json",
     "jobs": "--address --json",
     "logs": "--follow --address",
     "cancel": "--address",
@@ -109,6 +110,8 @@ MISTAKES = [
     (["ui", "nowhere"], "is not a study folder"),
     (["report", "nowhere"], "is not a study folder"),
     (["compare", "nowhere"], "nowhere does not exist"),
+    (["run", f"{RECIPES}:good", "--controller", "pbt(every=2)"], "unknown argument of pbt 'every'"),
+    (["run", f"{RECIPES}:good", "--register", "x"], "but train has no train.model = function"),
     (["compare", "x.tsv", "--target", "top5"], "--target must be like top5=93"),
     (["compare", "mlflow:x"], "must be named like mlflow:EXPERIMENT/RUN"),
 ]
@@ -192,6 +195,27 @@ def test_a_trainer_that_always_fails_is_exit_4_with_its_traceback(
     assert 'raise RuntimeError("a bug of the trainer\'s")' in err
     assert "the study could not go on: 5 trials failed in a row" in err
     assert "autotune resume" in err
+
+
+def test_a_total_that_is_less_than_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_address: str
+) -> None:
+    folder = tmp_path / "study"
+    run = ["run", f"{RECIPES}:good", "--out", str(folder), "--tracking-uri", "off"]
+    assert cli.main([*run, "--trials", "2"]) == cli.DONE
+    record, journal = ((folder / n).read_bytes() for n in ("experiment.json", "journal.jsonl"))
+    capsys.readouterr()
+    assert cli.main([*run, "--trials", "1"]) == cli.USER
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{folder} has 2 trials already: their number (--trials) is a total" in err
+    assert "must be at least 2 but got 1" in err
+    assert (folder / "experiment.json").read_bytes() == record
+    assert (folder / "journal.jsonl").read_bytes() == journal
+    more = record.replace(b'"trials": 2', b'"trials": 9')
+    (folder / "experiment.json").write_bytes(more)
+    assert cli.main([*run, "--trials", "2"]) == cli.DONE, "9 were asked for, 2 are there"
+    assert (folder / "experiment.json").read_bytes() != more
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +38,24 @@ def store(folder: Path) -> Any:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
+@contextmanager
+def at_store(folder: Path) -> Iterator[None]:
+    """MLflow's own functions look there."""
+    import mlflow
+
+    mlflow.set_tracking_uri(store(folder).tracking_uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(None)
+
+
 def loaded(folder: Path, name: str, version: int) -> Any:
     """The registered model, from where its version says that it is."""
     import mlflow
 
-    client = store(folder)
-    mlflow.set_tracking_uri(client.tracking_uri)
-    try:
+    with at_store(folder):
         return mlflow.pyfunc.load_model(f"models:/{name}/{version}")
-    finally:
-        mlflow.set_tracking_uri(None)
 
 
 def test_the_registered_model_is_as_accurate_as_the_trial(
@@ -86,9 +96,8 @@ def told_in_mlflow(folder: Path, best: dict[str, Any]) -> None:
     run = client.get_run(version.run_id)
     assert run.data.tags["autotune.trial"] == str(best["trial"])
     assert run.info.status == "FINISHED"
-    place = mlflow.artifacts.download_artifacts(
-        "models:/digits model/1/extra_files", tracking_uri=client.tracking_uri
-    )
+    with at_store(folder):
+        place = mlflow.artifacts.download_artifacts("models:/digits model/1/extra_files")
     names = sorted(p.name for p in Path(place).iterdir())
     assert names == ["config.json", "schedules.json", "schedules.png", "trial.json"]
     schedule = from_json(json.loads((Path(place) / "schedules.json").read_text())["lr"])
@@ -135,7 +144,10 @@ def test_registered_afterwards_once_and_with_what_was_confirmed_since(
 
 
 MISTAKES = [
-    ([f"{TOYS}:good", "--register", "x"], "but train has no train.model = function(config, states)"),
+    (
+        [f"{TOYS}:good", "--register", "x"],
+        "but train has no train.model = function(config, states)",
+    ),
     ([f"{RECIPES}:lines", "--register", "a/b"], "--register must be a model's name"),
     ([f"{RECIPES}:lines", "--register", ""], "--register must be a model's name"),
     ([f"{RECIPES}:lines", "--register", "x", "--tracking-uri", "off"], "--tracking-uri is off"),

@@ -57,8 +57,9 @@ def trained(
     Args:
         states: the checkpoint of every rank, in the order of ranks.
 
-    Images are float32 (N, channels, height, width), each channel normalised by its mean and standard
-    deviation over the training images (`trainers.data`); the output has the scores of the classes.
+    Images are float32 (N, channels, height, width), each channel normalised by its mean and
+    standard deviation over the training images (`trainers.data`); the output has the classes'
+    scores.
     No data is read: what it said of the model's shape is in the shapes of the weights.
     """
     settings, weights = read_settings(config), served.weights(states)

@@ -7,6 +7,7 @@ nor pickled code is needed to load it.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from autotune.errors import UserError
 
+_PATIENCE_SECONDS, _POLL_SECONDS = 120.0, 1.0
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
 _NEEDS = ("mlflow", "torch", "numpy")  # to load it
 
@@ -50,17 +52,22 @@ class Entry:
     text: str
 
 
-def register(uri: str, name: str, entry: Entry) -> tuple[int, bool]:
+def register(
+    uri: str, name: str, entry: Entry, patience: float = _PATIENCE_SECONDS
+) -> tuple[int, bool]:
     """Make the model a version of the registered model `name`: its number, and whether it is new.
 
     Registered again, the version gets the tags as they are now.
 
+    Args:
+        patience: seconds for which the trial's run is waited for.
+
     Raises:
-        UserError: MLflow has no run of the trial.
+        UserError: MLflow has no run of the trial by then.
         MlflowException, OSError: what MLflow and the store of artifacts raise.
     """
     client = MlflowClient(tracking_uri=uri)
-    run = _run(client, entry)
+    run = _run(client, entry, patience)
     try:
         client.create_registered_model(name)
     except MlflowException as error:
@@ -75,13 +82,18 @@ def register(uri: str, name: str, entry: Entry) -> tuple[int, bool]:
     return int(found.version), False
 
 
-def _run(client: MlflowClient, entry: Entry) -> Run:
-    experiments = [e.experiment_id for e in client.search_experiments()]
+def _run(client: MlflowClient, entry: Entry, patience: float) -> Run:
+    """The trial's run, which may still be written."""
     wanted = f"tags.`autotune.study_id` = '{entry.study_id}'"
-    found = client.search_runs(experiments, f"{wanted} AND tags.`autotune.trial` = '{entry.trial}'")
-    if not found:
-        raise UserError(f"MLflow has no run of trial {entry.trial} yet")
-    return found[0]
+    wanted += f" AND tags.`autotune.trial` = '{entry.trial}'"
+    deadline = time.monotonic() + patience
+    while True:
+        experiments = [e.experiment_id for e in client.search_experiments()]
+        if found := client.search_runs(experiments, wanted):
+            return found[0]
+        if time.monotonic() >= deadline:
+            raise UserError(f"MLflow has no run of trial {entry.trial} yet")
+        time.sleep(_POLL_SECONDS)
 
 
 def _version(client: MlflowClient, name: str, run: Run) -> ModelVersion | None:

@@ -12,7 +12,9 @@ from trainers.image import train
 
 KNOWN = {
     **{name: at.Fixed(value) for name, value in {"data": "digits", "model": "resnet8"}.items()},
-    **{"width": at.Fixed(4), "milestone": at.Fixed(1000), "horizon": at.Fixed(8)},
+    "width": at.Fixed(4),
+    "milestone": at.Fixed(1000),
+    "horizon": at.Fixed(8),
 }
 SPACE = at.SearchSpace({**KNOWN, "lr": at.ScheduleSpace(at.Float(0.2, 0.3), family="cosine")})
 TARGET = at.Target("val_accuracy", 0.6, limit=60)
