@@ -1,6 +1,7 @@
 """How long MLflow's UI takes with a study of hundreds of trials.
 
-    python benchmarks/mlflow_ui.py [--trials 300] [--repeats 3] [--pictures FOLDER]
+    python benchmarks/mlflow_ui.py [--trials 300] [--repeats 3] [--json FILE]
+    python benchmarks/mlflow_ui.py --study studies/demo --pictures docs/images     # the README's
 
 A study folder is written as a driver writes it, and shown in a store of its own (SQLite) by the
 mirror. Measured are the request that a leaderboard makes (all runs of the study, by time to
@@ -24,7 +25,7 @@ from typing import Any
 
 from _common import ROOT, arguments, introduce, keep, repeats_of, told
 
-from autotune import ui
+from autotune import record, ui
 from autotune.schedules import Cosine
 from autotune.trackers.journal import Closed, Journal, Opened
 from autotune.trackers.mirror import catch_up, environment, ui_command
@@ -75,10 +76,10 @@ def timed(work: Callable[[], object], repeats: int) -> list[float]:
     return found[1:]
 
 
-def searched(host: str, experiment: str, count: int) -> int:
+def searched(host: str, experiment: str, study_id: str, count: int) -> int:
     ask = {
         "experiment_ids": [experiment],
-        "filter": f"tags.`autotune.study_id` = '{STUDY_ID}'",
+        "filter": f"tags.`autotune.study_id` = '{study_id}'",
         "order_by": ["metrics.`time_to_target_seconds` ASC"],
         "max_results": count,
     }
@@ -120,8 +121,21 @@ def pages(trials: str, report: str, repeats: int, pictures: Path | None) -> dict
             browser.picture(pictures / "trials.png")
         found["report_seconds"] = timed(shown, repeats)
         if pictures is not None:
-            browser.picture(pictures / "report-in-mlflow.png")
+            time.sleep(2.0)
+            browser.picture(pictures / "mlflow.png")
         return {**found, "errors": browser.errors}
+
+
+def alone(file: Path, pictures: Path) -> None:
+    """A picture of the report as a page of its own."""
+    from browser import Browser
+
+    with Browser() as browser:
+        browser.size(1200, 1060)
+        browser.open(file.absolute())
+        browser.until("document.querySelectorAll('#accuracy .main-svg').length > 0")
+        time.sleep(2.0)
+        browser.picture(pictures / "report.png")
 
 
 def measured(folder: Path, repeats: int, pictures: Path | None) -> dict[str, Any]:
@@ -130,44 +144,54 @@ def measured(folder: Path, repeats: int, pictures: Path | None) -> dict[str, Any
     if not catch_up(folder, None, 3600.0):
         raise SystemExit(f"MLflow is not written: see {folder / 'mlflow.log'}")
     found: dict[str, Any] = {"mirror_seconds": time.perf_counter() - begin}
+    held = record.load(folder)
+    study = held["name"], held["study_id"]
     command = ui_command(folder)
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
     with open(folder / "ui.log", "wb") as log:
         server = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 300
-        while True:
-            try:
-                trials, report = (
-                    a.partition(": ")[2] for a in ui.addresses(host, "many", STUDY_ID)
-                )
-                break
-            except (OSError, KeyError, IndexError):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)
+        trials, report = _served(host, *study)
         experiment = trials.partition("experiments/")[2].partition("/")[0]
-        found["runs"] = searched(host, experiment, 5000)
-        found["all_seconds"] = timed(lambda: searched(host, experiment, 5000), repeats)
-        found["hundred_seconds"] = timed(lambda: searched(host, experiment, 100), repeats)
+        asked = host, experiment, study[1]
+        found["runs"] = searched(*asked, 5000)
+        found["all_seconds"] = timed(lambda: searched(*asked, 5000), repeats)
+        found["hundred_seconds"] = timed(lambda: searched(*asked, 100), repeats)
         return {**found, **pages(trials, report, repeats, pictures)}
     finally:
         server.terminate()
         server.wait(60)
 
 
+def _served(host: str, name: str, study_id: str) -> tuple[str, str]:
+    """The addresses of the trials and of the report, once the server answers."""
+    deadline = time.monotonic() + 300
+    while True:
+        try:
+            trials, report = ui.addresses(host, name, study_id)
+            return trials.partition(": ")[2], report.partition(": ")[2]
+        except (OSError, KeyError, IndexError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
 def main() -> None:
     parser = arguments(__doc__, repeats=3)
     parser.add_argument("--trials", type=int, help="of the study (300)")
+    parser.add_argument("--study", type=Path, help="a study folder, instead of a made one")
     parser.add_argument("--pictures", type=Path, help="a folder for screenshots")
     options = parser.parse_args()
     trials = options.trials or (20 if options.quick else 300)
     repeats = 1 if options.quick else repeats_of(options)
     about = introduce()
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "study"
-        written(folder, trials)
+        folder = options.study or Path(place) / "study"
+        if options.study is None:
+            written(folder, trials)
         found = measured(folder, repeats, options.pictures)
+        if options.pictures is not None:
+            alone(folder / "report.html", options.pictures)
     print(f"{found['runs']} runs; written into MLflow in {found['mirror_seconds']:.1f} s")
     for name, what in (
         ("all_seconds", "request for all runs, by time to target"),

@@ -184,7 +184,7 @@ def _other(
         for _ in range(_OTHERS):
             value = drawn(parameters[name], random)
             if value != known[name]:
-                return {name: value}
+                return {name: _inside(parameters[name], value)}
     return {}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import populations
 import pytest
 from sims import lines, simulate
 from steered import METRIC, problem, steered
@@ -445,5 +446,9 @@ def test_a_population_takes_its_settings_by_name(fast_path: Path) -> None:
     assert isinstance(made, Population)
     assert (made.interval, made.share, made.knobs, made.seed) == (2.5, 0.5, (knob,), 7)
     assert _controller(f"pb2(knobs=[{knob!r}], seed=3)", experiment, 7).seed == 3
-    study(fast_path / "a", 2, controller=text, experiment=experiment)
-    assert json.loads((fast_path / "a" / "experiment.json").read_text())["controller"] == text
+    found = populations.study(fast_path / "a", 12, controller="pbt(interval=2.5, share=0.5)")
+    saved_at = [t.origin.checkpoint.clock.train for t in found.trials if t.origin is not None]
+    assert all(2.5 <= seconds < 3 for seconds in saved_at[:3]), "half of six, at the first look"
+    assert all(5 <= seconds < 5.5 for seconds in saved_at[3:]), "and at the second"
+    assert len(saved_at) == 6
+    assert record.load(fast_path / "a")["controller"] == "pbt(interval=2.5, share=0.5)"

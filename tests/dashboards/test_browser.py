@@ -83,6 +83,8 @@ def test_the_leaderboard_fits_a_desk(confirmed: Path, width: int) -> None:
         cells = browser.says(f"[...{table}.rows[1].cells].map(c => c.textContent)")
         assert "8 (7 to 10; 3 of 3)" in cells
         assert browser.says("document.documentElement.scrollWidth") <= width
+        bar = "document.querySelector('nav')"
+        assert browser.says(f"{bar}.scrollWidth - {bar}.clientWidth") == 0, "all links are seen"
         assert browser.errors == []
 
 
