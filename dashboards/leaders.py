@@ -80,7 +80,7 @@ def _ratio(row: Row) -> str:
     low, high = row["speedup_low"], row["speedup_high"]
     if low is not None:
         return f"{said} ({low:.3g} {f'to {high:.3g}' if high is not None else 'up'})"
-    return said if row["of"] == "confirmed" else f"{said} unconfirmed"
+    return said if row["of"] == "confirmed" else f"{said} (one run each)"
 
 
 def _rate(row: Row) -> str:
