@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune import display, export, recipes, record, result
+from autotune import display, export, proof, recipes, record, result
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
 from autotune.result import StudyResult
@@ -211,7 +211,7 @@ def _text(trial: Trial, told: Mapping[str, Any]) -> str:
         f"{target['value']:g} in {trial.seconds:.2f} s when it was tuned"
     )
     if told["best"]["confirmed"]:
-        said += f", {display.proof.line(told['best']['confirmed'])}"
+        said += f", {proof.line(told['best']['confirmed'])}"
     return f"{said}. Its schedules are in extra_files/schedules.json."
 
 

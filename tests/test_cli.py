@@ -197,27 +197,6 @@ def test_a_trainer_that_always_fails_is_exit_4_with_its_traceback(
     assert "autotune resume" in err
 
 
-def test_a_total_that_is_less_than_there_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_address: str
-) -> None:
-    folder = tmp_path / "study"
-    run = ["run", f"{RECIPES}:good", "--out", str(folder), "--tracking-uri", "off"]
-    assert cli.main([*run, "--trials", "2"]) == cli.DONE
-    record, journal = ((folder / n).read_bytes() for n in ("experiment.json", "journal.jsonl"))
-    capsys.readouterr()
-    assert cli.main([*run, "--trials", "1"]) == cli.USER
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert f"{folder} has 2 trials already: their number (--trials) is a total" in err
-    assert "must be at least 2 but got 1" in err
-    assert (folder / "experiment.json").read_bytes() == record
-    assert (folder / "journal.jsonl").read_bytes() == journal
-    more = record.replace(b'"trials": 2', b'"trials": 9')
-    (folder / "experiment.json").write_bytes(more)
-    assert cli.main([*run, "--trials", "2"]) == cli.DONE, "9 were asked for, 2 are there"
-    assert (folder / "experiment.json").read_bytes() != more
-
-
 @pytest.mark.slow
 def test_a_study_from_end_to_end(tmp_path: Path) -> None:
     """`run --json` in a process of its own, then everything that one does with its folder."""
