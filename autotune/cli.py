@@ -112,8 +112,12 @@ def status_command(options: argparse.Namespace) -> int:
 
     result = result_in(options.folder)
     held = record.load(options.folder)
-    now = {"trials_planned": held.get("trials"), "driver_alive": journal.held(options.folder)}
-    summary = {**documents.summary(result, held["name"]), **now}
+    summary = {
+        **documents.summary(result, held["name"]),
+        "trials_planned": held.get("trials"),
+        "confirmations": documents.confirmations(result, held),
+        "driver_alive": journal.held(options.folder),
+    }
     tell(summary, options.json, display.print_status)
     return DONE
 

@@ -113,25 +113,25 @@ def _controller(
 ) -> Controller | None:
     if controller is None or controller == "none":
         return None
-    from autotune.controllers import POPULATIONS, is_named, make_controller
+    from autotune.controllers import POPULATIONS, called, is_named, make_controller
 
-    if isinstance(controller, str) and controller in POPULATIONS:
-        return _population(controller, experiment, seed)
     if isinstance(controller, str) and not is_named(controller):
         controller = recipes.find(controller, "controller")
+    if isinstance(controller, str) and called(controller)[0] in POPULATIONS:
+        return _population(controller, experiment, seed)
     return make_controller(controller, experiment.knobs)
 
 
-def _population(name: str, experiment: Experiment, seed: int) -> Controller:
-    if experiment.scaling.max_concurrent_trials == 1:
-        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
-    if name == "pb2":
-        from autotune.controllers.pb2 import pb2
-
-        return pb2(experiment.space, experiment.target, seed=seed)
+def _population(text: str, experiment: Experiment, seed: int) -> Controller:
+    from autotune.controllers import called, made
+    from autotune.controllers.pb2 import pb2
     from autotune.controllers.population import pbt
 
-    return pbt(experiment.space, experiment.target, seed=seed)
+    name, _ = called(text)
+    if experiment.scaling.max_concurrent_trials == 1:
+        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
+    make = {"pb2": pb2, "pbt": pbt}[name]
+    return made(text, make, experiment.space, experiment.target, seed=seed)
 
 
 # --- what a study begins with ---------------------------------------------------------------------

@@ -6,10 +6,13 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from autotune.errors import UserError
 
 DONE, USER, UNREACHED, BROKEN, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -51,7 +54,23 @@ def finish(result: Any, options: argparse.Namespace) -> int:
     if result.ended == "interrupted":
         say(f"interrupted; go on with: autotune resume {result.folder}")
         return INTERRUPTED
-    return DONE if result.best is not None else UNREACHED
+    if result.best is None:
+        return UNREACHED
+    return _registered(result.folder, options) if getattr(options, "register", None) else DONE
+
+
+def _registered(folder: Path, options: argparse.Namespace) -> int:
+    """Register the best trial's model; the study is done whether or not that works."""
+    from autotune import register
+
+    try:
+        told = register.register(folder, options.register, options.tracking_uri)
+    except UserError as error:
+        again = f"autotune resume {folder} --register {shlex.quote(options.register)}"
+        say(f"autotune: no model is registered: {error}; try again with: {again}")
+        return BROKEN
+    say(f"registered trial {told['trial']} as {told['uri']}")
+    return DONE
 
 
 @contextlib.contextmanager

@@ -171,6 +171,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     print(f"{summary['study']} ({alive})", file=out)
     print(f"  target: {target['metric']} {target['value']:g}", file=out)
     print(f"  trials: {states} of {summary['trials_planned']}", file=out)
+    if summary.get("confirmations"):
+        print(f"  confirmations: {_confirming(summary['confirmations'])}", file=out)
     if best:
         forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
         seconds = f"{best['time_to_target_seconds']:.2f} s"
@@ -182,6 +184,19 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
     print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)
+
+
+def _confirming(told: Mapping[str, Any]) -> str:
+    """The progress of confirmations in words.
+
+    >>> _confirming({"done": 4, "running": 1, "planned": 12, "repeats": 3, "top": 3})
+    '4 of 12 done, 1 running'
+    """
+    if told["planned"] is None:
+        seeds = f"{told['repeats']} fresh seed{'' if told['repeats'] == 1 else 's'}"
+        return f"the best {told['top']} and the baseline, {seeds} each, after the search"
+    running = f", {told['running']} running" if told["running"] else ""
+    return f"{told['done']} of {told['planned']} done{running}"
 
 
 def name_of(trial: Trial) -> str:

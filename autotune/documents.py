@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from autotune import proof
+from autotune.repeats import progress
 from autotune.result import StudyResult, row
 from autotune.trackers.journal import encode
 from autotune.trial import State, Target, Trial
@@ -40,6 +42,15 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
             t.spent_seconds for t in result.trials if t.repeats is not None
         ),
     }
+
+
+def confirmations(result: StudyResult, held: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How far the confirmations are that were asked for, as JSON types; None if none were."""
+    asked = held.get("repeats", 0), held.get("top", 3)
+    if not asked[0]:
+        return None
+    found = progress(result.trials, result.target, *asked, held.get("trials", 0))
+    return {**asdict(found), "repeats": asked[0], "top": asked[1]}
 
 
 def best(result: StudyResult) -> dict[str, Any]:

@@ -42,6 +42,8 @@ def _count(text: str) -> int:
 
 FOLDER: Flag = ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder"})
 JSON: Flag = ("--json", {"action": "store_true", "help": "print one JSON document on stdout"})
+REGISTER: Flag = ("--register", {"metavar": "NAME", "help": "make the best trial's model a version "
+                                 "of this registered model of MLflow's"})  # fmt: skip
 WHERE: list[Flag] = [
     ("--time-limit", {"metavar": "10m", "help": "end the study after this time"}),
     ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (default: in the study folder)"}),
@@ -61,13 +63,15 @@ RUN: list[Flag] = [
     ("--pruner", {"metavar": "NAME", "default": "convergence",
                   "help": "convergence (slower_than_best and forecast), "
                   "slower_than_best, forecast, asha, hyperband, bottom_at_same_time, "
-                  "none, or module:function"}),
-    ("--controller", {"metavar": "NAME", "help": "regulator, policy, either with keyword "
-                      "arguments, pbt, pb2, module:function or file.py:function (none)"}),
+                  "none, module:function or file.py:function"}),
+    ("--controller", {"metavar": "NAME", "help": "regulator, policy, pbt, pb2, each with or "
+                      "without keyword arguments, as in pbt(interval=2); module:function or "
+                      "file.py:function (none)"}),
     ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
     ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
     ("--repeats", {"metavar": "N", "type": _count, "default": 0,
                    "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
+    REGISTER,
     ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
                   "and go on with the study that MLflow has"}),
     *WHERE,
@@ -80,6 +84,7 @@ RESUME: list[Flag] = [
                        "(run --mirror); it is fetched from there first"}),
     ("--out", {"metavar": "DIR", "type": Path,
                "help": "the folder to fetch it into (studies/NAME)"}),
+    REGISTER,
     *WHERE,
 ]  # fmt: skip
 CONFIRM: list[Flag] = [

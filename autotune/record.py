@@ -23,7 +23,7 @@ from autotune.schedule_space import ScheduleSpace
 from autotune.space import SearchSpace
 from autotune.trackers import journal
 from autotune.trackers.journal import JOURNAL, RECORD, decode_config, encode
-from autotune.trial import Reported, Target
+from autotune.trial import Reported, Suggested, Target
 
 _SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
 _SPACE_MODULES = ("autotune.parameters", "autotune.schedule_space")
@@ -129,8 +129,22 @@ def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
             return
         difference = _first_difference(key, held.get(key), facts[key])
         raise UserError(f"{folder} holds another study: its {difference}")
+    _check_total(folder, held, facts)
     facts["study_id"] = held["study_id"]
     facts["recipe"] = facts.get("recipe") or held.get("recipe")
+
+
+def _check_total(folder: Path, held: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Refuse fewer trials in all than there are."""
+    asked = facts.get("trials")
+    if asked is None or asked >= held.get("trials", asked):
+        return
+    known = [e for e in journal.read(folder) if isinstance(e, Suggested) and e.repeats is None]
+    if asked < len(known):
+        raise UserError(
+            f"{folder} has {len(known)} trials already: their number (--trials) is a total and "
+            f"must be at least {len(known)} but got {asked}"
+        )
 
 
 def write(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ the trials.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median_high
@@ -149,6 +150,34 @@ def next_to_confirm(
     first = done % len(final)
     turns = [*final[first:], *final[:first]]
     return next(t for t in turns if counts[t.number] == done)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the confirmations are: runs that are done, that run now, and that there are to be.
+
+    `planned` is None while the search goes on, which may yet find other finalists.
+    """
+
+    done: int
+    running: int
+    planned: int | None
+
+
+def progress(
+    trials: Sequence[Trial], target: Target, repeats: int, top: int, total: int
+) -> Progress:
+    """The progress of `repeats` runs of each finalist after a search of `total` trials."""
+    runs = confirming(trials)
+    running = sum(t.goes_on for t in runs)
+    own = searched(trials)
+    if len(own) < total or any(t.goes_on for t in own):
+        return Progress(sum(_timed(t) for t in runs), running, None)
+    final = {t.number for t in finalists(trials, target, top)}
+    ended = [t for t in runs if t.repeats in final and t.ended and t.reason not in CUT]
+    counts = Counter(t.repeats for t in ended)
+    done = sum(min(counts[number], repeats) for number in final)
+    return Progress(done, running, repeats * len(final))
 
 
 # --- what came of it ------------------------------------------------------------------------------

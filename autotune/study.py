@@ -65,10 +65,10 @@ def run(
             arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `forecast`, `none`, a function (see `autotune.pruners`), or its name as
-            `module:function`.
-        controller: turns knobs of running trials, or forks them: `policy`, `regulator`, either with
-            keyword arguments, `pbt`, `pb2` (see `autotune.controllers`), a function
-            (trial, others, target) -> Change | Fork | None, or its name as `module:function`.
+            `module:function` or `file.py:function`.
+        controller: turns knobs of running trials, or forks them: `policy`, `regulator`, `pbt`,
+            `pb2`, each with or without keyword arguments (see `autotune.controllers`), a function
+            (trial, others, target) -> Change | Fork | None, or its name as for a pruner.
         out: the study folder; `studies/NAME` by default.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.

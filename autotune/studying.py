@@ -26,12 +26,13 @@ from autotune.flags import duration
 
 
 def run(options: argparse.Namespace) -> int:
-    from autotune import recipes
+    from autotune import recipes, register
     from autotune.collaborators import auto_sampler
 
     experiment = recipes.load(options.recipe)
     out = options.out if options.out is not None else Path("studies") / experiment.name
     options.tracking_uri = without_password(options.tracking_uri)
+    experiment = register.prepared(experiment, options.register, options.tracking_uri)
     if options.mirror:
         _go_on(experiment.name, out, options.tracking_uri)
     sampler = options.sampler
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> int:
-    from autotune import recipes, record, replay
+    from autotune import recipes, record, register, replay
 
     if options.from_mlflow is not None:
         _fetch(options)
@@ -65,13 +66,19 @@ def resume(options: argparse.Namespace) -> int:
     _as_held(options, held)
     exported = replay.source(held)
     if exported is not None:
+        register.refuse_replay(options.folder, options.register)
         return _replay(
             replay.read(exported), options.folder, options.trials or held["trials"], options
         )
     settings = {**_settings(held), "trials": options.trials or held["trials"]}
-    if _ended(options.folder, settings):
+    ended = _ended(options.folder, settings)
+    if ended and not options.register:
         return _shown(options)
-    return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
+    experiment = recipes.load(settings["recipe"])
+    experiment = register.prepared(experiment, options.register, options.tracking_uri)
+    if ended:
+        return _shown(options)
+    return _study(experiment, options.folder, options, settings)
 
 
 def confirm(options: argparse.Namespace) -> int:

@@ -1,12 +1,13 @@
-"""The demo study over several seeds: what a search finds, what it costs, what is left of it.
+"""What `make demo` does, over several seeds: what a search finds, what it costs, what is left.
 
-    python benchmarks/demo.py [--recipe search_spaces.digits:lars] [--trials 30] [--seeds 5]
+    python benchmarks/demo.py [--recipe search_spaces.digits:lars] [--trials 36] [--seeds 5]
 
-Each seed is a study of its own, as `autotune run` does it: the baseline, then the search. "Found"
-is the baseline's time to target over the best trial's, one run each. The best of many noisy runs is
-flattered by its luck, so baseline and best are then run again `--confirm` times in turns, with
-fresh seeds and nothing pruned; "confirmed" is the ratio of the medians. A run that misses the
-target within the target's limit counts as that limit, which is marked.
+Each seed is a study of its own, run as `make demo` runs it: the baseline, the search with the
+sampler and pruner that are the defaults, then the best three and the baseline again on `--confirm`
+fresh seeds, in turns and each alone. "Found" is the baseline's time to target over the best
+trial's, one run each: the best of many noisy runs is flattered by its luck. "Confirmed" is the
+ratio of the confirmed times (geometric means, the same seeds) of the baseline and of the best. A
+run that misses the target within the target's limit counts as that limit, which is marked.
 """
 
 from __future__ import annotations
@@ -15,40 +16,35 @@ import math
 import statistics
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from _common import Answer, Task, arguments, introduce, keep, measure, serve, told
-
-CONFIRM_SEED = 1_000_000  # added to the study's seed, so that no trial's seed comes back
 
 
 def study_side(task: Task) -> Answer:
     import autotune
     from autotune import recipes
 
-    experiment = recipes.load(task["recipe"])
     begin = time.monotonic()
     result = autotune.run(
-        experiment,
+        recipes.load(task["recipe"]),
         trials=task["trials"],
         time_limit=task["time_limit"],
         sampler=task["sampler"],
         pruner=task["pruner"],
+        repeats=task["confirm"],
         out=Path(task["folder"], "study"),
         seed=task["seed"],
     )
-    answer = {**_found(result), "wall_seconds": time.monotonic() - begin}
-    if result.best is None or result.baseline is None or not task["confirm"]:
-        return answer
-    return {**answer, **_confirmed(experiment, result, task)}
+    wall = {"wall_seconds": time.monotonic() - begin}
+    return {**_found(result), **wall, **_confirmed(result)}
 
 
 def _found(result: Any) -> Answer:
     clocks = [trial.clock for trial in result.trials]
     training = sum(c.train + c.data for c in clocks)
-    states = [str(trial.state) for trial in result.trials]
+    states = [str(trial.state) for trial in result.searched]
     baseline, best = result.baseline, result.best
     return {
         "states": {state: states.count(state) for state in sorted(set(states))},
@@ -63,27 +59,17 @@ def _found(result: Any) -> Answer:
     }
 
 
-def _confirmed(experiment: Any, result: Any, task: Task) -> Answer:
-    """Baseline and best again, in turns, on fresh seeds."""
-    import autotune
-
-    pair = [result.baseline.config, result.best.config]
-    again = autotune.run(
-        replace(experiment, baseline=None, configs=pair * task["confirm"]),
-        trials=2 * task["confirm"],
-        sampler="random",
-        pruner="none",
-        out=Path(task["folder"], "confirm"),
-        seed=task["seed"] + CONFIRM_SEED,
-    )
-    limit = experiment.target.limit
-    seconds = [t.time_to_target or limit for t in again.trials]
-    medians = [statistics.median(seconds[side::2]) for side in (0, 1)]
+def _confirmed(result: Any) -> Answer:
+    """What the study confirmed, if anything."""
+    best = result.confirmation(result.best) if result.best is not None else None
+    base = result.confirmation(result.baseline) if result.baseline is not None else None
+    if best is None or base is None:
+        return {}
     return {
-        "confirm_baseline_seconds": seconds[0::2],
-        "confirm_best_seconds": seconds[1::2],
-        "confirm_missed": sum(t.time_to_target is None for t in again.trials),
-        "confirmed": medians[0] / medians[1],
+        "confirm_baseline_seconds": base.times,
+        "confirm_best_seconds": best.times,
+        "confirm_missed": sum(len(one.runs) - one.reached for one in (best, base)),
+        "confirmed": result.confirmed_speedup,
     }
 
 
@@ -122,19 +108,21 @@ def geometric(values: list[float]) -> str:
 def main() -> None:
     parser = arguments(__doc__, repeats=1)
     parser.add_argument("--recipe", default="search_spaces.digits:lars")
-    parser.add_argument("--trials", type=int, help="of each study, the baseline included (30)")
+    parser.add_argument("--trials", type=int, help="of each study, the baseline included (36)")
     parser.add_argument("--time-limit", type=float, help="seconds of each study")
     parser.add_argument("--seeds", type=int, help="how many studies (5)")
-    parser.add_argument("--sampler", default="tpe")
+    parser.add_argument("--sampler", default="auto")
     parser.add_argument("--pruner", default="convergence")
-    parser.add_argument("--confirm", type=int, help="runs of baseline and of best afterwards (3)")
+    parser.add_argument(
+        "--confirm", type=int, help="fresh seeds of the best 3 and the baseline (3)"
+    )
     options = parser.parse_args()
     quick = options.quick
     seeds = options.seeds or (1 if quick else 5)
     task = {key: getattr(options, key) for key in ("recipe", "time_limit", "sampler", "pruner")}
     if quick and task["time_limit"] is None:
         task["time_limit"] = 5.0
-    task["trials"] = options.trials or (2 if quick else 30)
+    task["trials"] = options.trials or (2 if quick else 36)
     task["confirm"] = (0 if quick else 3) if options.confirm is None else options.confirm
     about = introduce()
     print(", ".join(f"{key} {value}" for key, value in task.items() if value is not None))

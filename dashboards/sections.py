@@ -8,22 +8,18 @@ from typing import Any
 from autotune.comparison.words import Comparison
 from autotune.result import StudyResult
 from autotune.trial import State, Trial
-from dashboards import figures, searched, tables, work
+from dashboards import figures, leaders, searched, tables, work
 from dashboards import importance as parameters
 from dashboards.page import Section
 
-_CURVES, _POINTS, _BARS, _LINES, _SPANS, _LEADERS = 150, 150, 40, 300, 1500, 20
+_CURVES, _POINTS, _BARS, _LINES, _SPANS = 150, 150, 40, 300, 1500
 _SCHEDULES = 5
-_ALIKE = 1.25  # samples per second that differ by more are not of the same, idle hardware
-_OF_REPEATS = ("bound", "repeats_per_second", "confirmed_seconds", "confirmed_low",
-               "confirmed_high", "repeats", "speedup_low", "speedup_high",
-               "probability_faster")  # fmt: skip
 
 
 def sections(result: StudyResult, comparison: Comparison | None = None) -> list[Section]:
     """All sections, in the order of the questions that a reader has."""
     trials = tables.searched(result)
-    first = _leaderboard(result, tables.leaderboard(result, comparison))
+    first = leaders.section(result, tables.leaderboard(result, comparison))
     return [first, *(make(result, trials) for make in SECTIONS)]
 
 
@@ -77,48 +73,6 @@ def _note(trial: Trial) -> str:
     said = how.get(trial.state, f"{trial.reason or 'running'} at {trial.seconds:.4g} s")
     lines = [f"trial {trial.number}: {said}", *tables.configuration(trial).split("  ")[:12]]
     return "<br>".join(figures.escape(line[:90]) for line in lines)
-
-
-def _leaderboard(result: StudyResult, rows: Sequence[tables.Row]) -> Section:
-    if not rows:
-        return Section("leaderboard", "Leaderboard", "", missing="No trial has been made yet.")
-    confirmed = any(r["repeats"] for r in rows)
-    columns = {"rank": "rank", "trial": "trial", "kind": "kind", "tuning_seconds": "tuning (s)",
-               "confirmed_seconds": "confirmed (s)", "confirmed_low": "fastest repeat",
-               "confirmed_high": "slowest repeat", "repeats": "repeats",
-               "bound": "", "speedup": "baseline / trial", "of": "of times",
-               "speedup_low": "95% from", "speedup_high": "to",
-               "probability_faster": "P(faster)", "stopped_at_seconds": "longer than (s)",
-               "state": "state", "reason": "reason", "best_metric": f"best {result.target.metric}",
-               "samples_to_target": "samples to target", "samples_per_second": "samples/s",
-               "repeats_per_second": "samples/s of repeats",
-               "spent_seconds": "spent (s)", "configuration": "configuration"}  # fmt: skip
-    columns = {k: h for k, h in columns.items() if confirmed or k not in _OF_REPEATS}
-    shown = [r for r in rows if r["rank"] or r["repeats"]][:_LEADERS]
-    text = (
-        "Time to target while tuning (one run, chosen for being fast, so it looks better than it "
-        "is) beside the times of repeats on fresh seeds, which are the ones to quote."
-        if confirmed
-        else "Time to target of single runs. The fastest of many looks better than it is: confirm "
-        "it on fresh seeds before you quote it."
-    )
-    plot = figures.leaderboard(shown) if shown else None
-    return Section(
-        "leaderboard", "Leaderboard", text, plot, rows, columns, _unlike(rows), open=True
-    )
-
-
-def _unlike(rows: Sequence[tables.Row]) -> str:
-    """Whether repeats were faster or slower because of the hardware, and not by luck."""
-    for row in rows:
-        own, again = row["samples_per_second"], row["repeats_per_second"]
-        if own and again and not 1 / _ALIKE <= again / own <= _ALIKE:
-            return (
-                f"Repeats of trial {row['trial']} ran at {again / own:.2f} times the samples per "
-                "second of its run in the search: the hardware was busier or freer, and that part "
-                "of the difference between tuning and confirmed times is not luck."
-            )
-    return ""
 
 
 def _distribution(result: StudyResult, trials: Sequence[Trial]) -> Section:

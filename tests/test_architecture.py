@@ -51,7 +51,10 @@ TOP = 11  # the command line and what serves it: may know everything, known by n
 LIBRARIES = {
     "ray": {"autotune/pools/ray.py", "autotune/pools/cluster.py", "autotune/submit.py"},
     "optuna": {"autotune/samplers/optuna.py", "autotune/integrations/optuna.py"},
-    "mlflow": {"autotune/trackers/mlflow.py", "autotune/trackers/fetch.py"},
+    "mlflow": {
+        *("autotune/trackers/mlflow.py", "autotune/trackers/fetch.py"),
+        "autotune/trackers/registry.py",
+    },
     "dashboards": {"autotune/cli.py", "autotune/study.py", "autotune/trackers/mlflow.py"},
     "lightning": {"autotune/integrations/lightning.py"},
     "transformers": {"autotune/integrations/huggingface.py"},

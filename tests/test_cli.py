@@ -20,9 +20,10 @@ from autotune.flags import duration
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
-    "--time-limit --tracking-uri --ray-address --json",
-    "resume": "--trials --from-mlflow --out --time-limit --tracking-uri --ray-address --json",
+    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --register "
+    "--mirror --time-limit --tracking-uri --ray-address --json",
+    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address "
+    "--json",
     "status": "--json",
     "best": "--json",
     "confirm": "--repeats --top --time-limit --tracking-uri --ray-address --json",
@@ -32,9 +33,9 @@ FLAGS = {
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
-    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
-    "--time-limit --tracking-uri --address --follow --driver-cpus --driver-resources --pip --env "
-    "--json",
+    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --register "
+    "--mirror --time-limit --tracking-uri --address --follow --driver-cpus --driver-resources "
+    "--pip --env --json",
     "jobs": "--address --json",
     "logs": "--follow --address",
     "cancel": "--address",
@@ -111,6 +112,8 @@ MISTAKES = [
     (["ui", "nowhere"], "is not a study folder"),
     (["report", "nowhere"], "is not a study folder"),
     (["compare", "nowhere"], "nowhere does not exist"),
+    (["run", f"{RECIPES}:good", "--controller", "pbt(every=2)"], "unknown argument of pbt 'every'"),
+    (["run", f"{RECIPES}:good", "--register", "x"], "but train has no train.model = function"),
     (["compare", "x.tsv", "--target", "top5"], "--target must be like top5=93"),
     (["compare", "mlflow:x"], "must be named like mlflow:EXPERIMENT/RUN"),
 ]

@@ -414,6 +414,32 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     )
 
 
+def test_status_says_how_many_confirmations_are_done(fast_path: Path) -> None:
+    found = study(fast_path / "a", 6, repeats=3, top=2)
+    lines_ = (fast_path / "a" / JOURNAL).read_text().splitlines()
+    held = {"repeats": 3, "top": 2, "trials": 6}
+    seen: list[dict[str, Any]] = []
+    for count in range(1, len(lines_) + 1):
+        events = [from_line(line) for line in lines_[:count]]
+        trials = tuple(fold(e for e in events if not isinstance(e, Opened | Closed)).values())
+        told = documents.confirmations(replace(found, trials=trials), held)
+        assert told is not None
+        seen.append(told)
+    planned = [told["planned"] for told in seen]
+    begun = planned.index(9)
+    assert planned == [None] * begun + [9] * (len(planned) - begun), "two finalists, the baseline"
+    assert [told["done"] for told in seen[:begun]] == [0] * begun
+    done = [told["done"] for told in seen[begun:]]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, 9)
+    assert {told["running"] for told in seen[begun:]} == {0, 1}
+    out = io.StringIO()
+    summary = {**documents.summary(found, "x"), "trials_planned": 6, "driver_alive": False}
+    display.print_status({**summary, "confirmations": seen[-1]}, out)
+    assert "  confirmations: 9 of 9 done\n" in out.getvalue()
+    assert documents.confirmations(found, {"repeats": 0}) is None
+
+
 def test_without_confirmations_nothing_is_said_of_them(fast_path: Path) -> None:
     found = study(fast_path, 8)
     document = documents.document(found, "racing")

@@ -135,3 +135,16 @@ def test_a_study_goes_on_where_its_recipe_s_file_has_moved() -> None:
     assert record._anywhere(one) != record._anywhere(f"{FILE_PREFIX}own_0123456789ab.other")
     assert record._anywhere(one) != record._anywhere(f"{FILE_PREFIX}his_0123456789ab.train")
     assert record._anywhere({"a": one}) == {"a": one}
+
+
+def test_a_total_that_is_less_than_there_is(fast_path: Path) -> None:
+    simulate(racing([1.0, 2.0]), fast_path, 2)
+    before = {file.name: file.read_bytes() for file in fast_path.iterdir() if file.is_file()}
+    with pytest.raises(at.UserError, match="must be at least 2 but got 1") as caught:
+        simulate(racing([1.0, 2.0]), fast_path, 1)
+    assert f"{fast_path} has 2 trials already: their number (--trials)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert before == {f.name: f.read_bytes() for f in fast_path.iterdir() if f.is_file()}
+    record.write(fast_path, {**record.load(fast_path), "trials": 9})
+    assert len(simulate(racing([1.0, 2.0]), fast_path, 2).trials) == 2, "9 were asked for"
+    assert record.load(fast_path)["trials"] == 2

@@ -7,13 +7,14 @@ It runs alone, `for milestone in train(config): print(milestone.step, milestone.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
+from trainers import served
 from trainers.data import read_images, synthetic
 from trainers.distributed import Ranks, process_group
 from trainers.folder import FolderStream
@@ -48,6 +49,30 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
         yield from run(settings.training, ranks, _task(settings, ranks))
 
 
+def trained(
+    config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]
+) -> tuple[nn.Module, Tensor]:
+    """The classifier that `config` trained, as it was evaluated, and an example of its input.
+
+    Args:
+        states: the checkpoint of every rank, in the order of ranks.
+
+    Images are float32 (N, channels, height, width), each channel normalised by its mean and
+    standard deviation over the training images (`trainers.data`); the output has the classes'
+    scores.
+    No data is read: what it said of the model's shape is in the shapes of the weights.
+    """
+    settings, weights = read_settings(config), served.weights(states)
+    first, last = served.outer(weights)
+    side, size = settings.full_size, settings.val_image_size
+    channels = first.shape[1] // (side * side) if settings.model == "mlp" else first.shape[1]
+    shape = (channels, side, side)
+    made = make_model(settings.model, shape, len(last), settings.width, settings.norm)
+    made.load_state_dict(weights)
+    return made.eval(), torch.zeros(served.EXAMPLES, channels, size, size)
+
+
+train.model = trained  # type: ignore[attr-defined]  # what a registry gets
 train.check = read_settings  # type: ignore[attr-defined]  # what a study asks before it starts
 train.memory_keys = (  # type: ignore[attr-defined]  # what decides the memory of a step
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),

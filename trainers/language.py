@@ -21,13 +21,15 @@ and `microbatch` count sequences.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
+from trainers import served
 from trainers.distributed import Ranks, process_group
 from trainers.gpt import GPT, flops_per_token
 from trainers.loop import StepAt, Task, run
@@ -116,6 +118,26 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
         yield from run(settings.training, ranks, _task(settings, ranks))
 
 
+def trained(
+    config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]
+) -> tuple[nn.Module, Tensor]:
+    """The language model that `config` trained, and an example of its input, int64 (N, L).
+
+    Args:
+        states: the checkpoint of every rank, in the order of ranks.
+
+    L is the length at which it was evaluated; the output has the scores of the next token at every
+    place. No text is read: the number of words is in the weights.
+    """
+    settings, weights = read_settings(config), served.weights(states)
+    words = len(weights["embedding.weight"])
+    made = GPT(words, settings.layers, settings.width, settings.heads)
+    made.load_state_dict(weights)
+    length = settings.val_sequence_length
+    return made.eval(), torch.zeros(served.EXAMPLES, length, dtype=torch.int64)
+
+
+train.model = trained  # type: ignore[attr-defined]  # what a registry gets
 train.check = read_settings  # type: ignore[attr-defined]  # what a study asks before it starts
 train.memory_keys = (  # type: ignore[attr-defined]  # what decides the memory of a step
     *("text", "tokens", "vocabulary", "sequence_length", "val_sequence_length"),

@@ -84,6 +84,11 @@ def _baseline(
         own = studies.baseline(study) if study is not None else None
         return own or found[0].candidates[0]
     number = re.fullmatch(r"trial:(\d+)", word)
+    if number is None and word.startswith("trial:") and not Path(word).exists():
+        raise UserError(
+            f"--baseline must be like trial:7, a trial of the first study, or a source but got "
+            f"{word!r}"
+        )
     if number is None:
         source = read(word, aim=aim, tracking_uri=tracking_uri)
         return min(source.candidates, key=_time)

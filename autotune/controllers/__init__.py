@@ -23,8 +23,10 @@ __all__ = [
     "CONTROLLERS",
     "POPULATIONS",
     "Controller",
+    "called",
     "goes_on",
     "is_named",
+    "made",
     "make_controller",
     "policy",
     "regulator",
@@ -64,15 +66,15 @@ def make_controller(
         UserError: an unknown name or argument, one that is out of range, a knob that is not
             allowed, or a folder without a policy.
     """
-    made = _named(controller) if isinstance(controller, str) else controller
-    if not isinstance(made, Linear):
-        return made
-    made = made.within(allowed)
-    if start_from is not None and goes_on(made):
+    found = _named(controller) if isinstance(controller, str) else controller
+    if not isinstance(found, Linear):
+        return found
+    found = found.within(allowed)
+    if start_from is not None and goes_on(found):
         held = start_from if isinstance(start_from, Saved) else read(Path(start_from))
-        told = {**made.told, "from": held.place, "from_study": held.study}
-        made = replace(made, start=held.weights, told=told, _memo={})
-    return made
+        told = {**found.told, "from": held.place, "from_study": held.study}
+        found = replace(found, start=held.weights, told=told, _memo={})
+    return found
 
 
 def goes_on(controller: Controller | None) -> bool:
@@ -84,28 +86,50 @@ def goes_on(controller: Controller | None) -> bool:
     return isinstance(controller, Linear) and controller.learner is not None
 
 
-def _named(text: str) -> Controller:
+def called(text: str) -> tuple[str, dict[str, Any]]:
+    """A name with keyword arguments, taken apart.
+
+    >>> called("pbt(interval=2.5)"), called("policy")
+    (('pbt', {'interval': 2.5}), ('policy', {}))
+
+    Raises:
+        UserError: neither a name nor a call of one with plain values.
+    """
     try:
         call = ast.parse(text, mode="eval").body
     except SyntaxError:
         raise UserError(_unknown(text)) from None
     name = ast.unparse(call.func if isinstance(call, ast.Call) else call)
-    if name in POPULATIONS:
-        raise UserError(
-            f"controller {text!r}: {name} takes settings from Python only; name the object that "
-            "has them: --controller file.py:object"
-        )
-    if name not in CONTROLLERS:
+    if name not in CONTROLLERS and name not in POPULATIONS:
         raise UserError(_unknown(name))
-    keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
-    accepted = inspect.signature(CONTROLLERS[name]).parameters
+    return name, _keywords(call, text) if isinstance(call, ast.Call) else {}
+
+
+def made(text: str, make: Callable[..., Controller], *given: Any, **known: Any) -> Controller:
+    """The controller that `make` gives for the keyword arguments in `text`.
+
+    Args:
+        given, known: what else `make` takes; keyword arguments in the text go before `known`.
+
+    Raises:
+        UserError: an argument that it does not take, or that is out of range.
+    """
+    name, keywords = called(text)
+    accepted = [*inspect.signature(make).parameters][len(given) :]
     for key in keywords:
         if key not in accepted:
             raise UserError(unknown(f"argument of {name}", key, accepted))
     try:
-        return CONTROLLERS[name](**keywords)
+        return make(*given, **{**known, **keywords})
     except (TypeError, ValueError) as error:
         raise UserError(f"controller {text!r}: {error}") from None
+
+
+def _named(text: str) -> Controller:
+    name, _ = called(text)
+    if name in POPULATIONS:
+        raise UserError(f"controller {name!r} is made from an experiment, by autotune.run")
+    return made(text, CONTROLLERS[name])
 
 
 def _keywords(call: ast.Call, text: str) -> dict[str, Any]:

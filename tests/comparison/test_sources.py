@@ -196,6 +196,9 @@ def test_a_baseline_that_is_none(race_folder: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + "1\t0.1\t50\t93\n")
     with pytest.raises(UserError, match="trial:3 is a trial of a study, but none is compared"):
         sources.gather([str(file)], "trial:3")
+    for word in ("trial:x", "trial:", "trial:-1"):
+        with pytest.raises(UserError, match=f"--baseline must be like trial:7, .* got '{word}'"):
+            sources.gather([str(race_folder)], word)
     with pytest.raises(UserError, match="has no trial 9"):
         sources.gather([str(race_folder)], "trial:9")
     with pytest.raises(UserError, match="no published run is compared"):

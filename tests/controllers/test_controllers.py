@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import populations
 import pytest
 from sims import lines, simulate
 from steered import METRIC, problem, steered
@@ -22,7 +23,9 @@ from autotune.controllers import make_controller, policy, regulator, saved
 from autotune.controllers.features import FEATURES, View, change_of, decisions
 from autotune.controllers.learners import LEARNERS, Episode, awr
 from autotune.controllers.policy import Linear, noises, worths
+from autotune.controllers.population import Population
 from autotune.replay import SamePoint
+from autotune.study import _controller
 from autotune.trackers import journal
 from autotune.trial import KNOBS, Change, Hardware, Report, State, Target, Trial
 
@@ -419,7 +422,33 @@ def test_a_study_does_not_begin_with_itself(fast_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["pbt", "pb2"])
 def test_populations_are_named_like_other_controllers(name: str, fast_path: Path) -> None:
-    with pytest.raises(at.UserError, match="takes settings from Python only"):
-        study(fast_path / "a", 2, controller=f"{name}(interval=2)", experiment=problem(None))
-    with pytest.raises(at.UserError, match="did you mean 'pb"):
-        study(fast_path / "a", 2, controller=f"{name}t", experiment=problem(None))
+    mistakes = {
+        f"{name}t": "did you mean 'pb",
+        f"{name}(intervall=2)": f"unknown argument of {name} 'intervall'; did you mean 'interval'",
+        f"{name}(space=1)": f"unknown argument of {name} 'space'",
+        f"{name}(share=0.9)": "share must be more than 0 and at most 0.5 but got 0.9",
+        f"{name}(interval='2')": f"controller \"{name}\\(interval='2'\\)\": ",
+        f"{name}(2)": "give its arguments by keyword",
+        f"{name}(knobs=['lrr'])": "unknown knob 'lrr'",
+    }
+    for text, says in mistakes.items():
+        with pytest.raises(at.UserError, match=says) as caught:
+            study(fast_path / "a", 2, controller=text, experiment=problem(None))
+        assert "\n" not in str(caught.value)
+    assert not (fast_path / "a").exists()
+
+
+def test_a_population_takes_its_settings_by_name(fast_path: Path) -> None:
+    experiment = problem(None)
+    knob = next(iter(experiment.space.entries))
+    text = f"pbt(interval=2.5, share=0.5, knobs=[{knob!r}])"
+    made = _controller(text, experiment, 7)
+    assert isinstance(made, Population)
+    assert (made.interval, made.share, made.knobs, made.seed) == (2.5, 0.5, (knob,), 7)
+    assert _controller(f"pb2(knobs=[{knob!r}], seed=3)", experiment, 7).seed == 3
+    found = populations.study(fast_path / "a", 12, controller="pbt(interval=2.5, share=0.5)")
+    saved_at = [t.origin.checkpoint.clock.train for t in found.trials if t.origin is not None]
+    assert all(2.5 <= seconds < 3 for seconds in saved_at[:3]), "half of six, at the first look"
+    assert all(5 <= seconds < 5.5 for seconds in saved_at[3:]), "and at the second"
+    assert len(saved_at) == 6
+    assert record.load(fast_path / "a")["controller"] == "pbt(interval=2.5, share=0.5)"

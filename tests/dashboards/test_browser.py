@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import made_studies as made
 import pytest
 from browser import Browser, needs_browser
 
+from autotune.schedules import Cosine
 from dashboards import write_study
 
 pytestmark = [needs_browser, pytest.mark.timeout(600)]
@@ -40,6 +42,68 @@ def test_every_plot_is_drawn(file: Path, width: int, height: int, phone: bool, d
         assert browser.says("document.documentElement.dataset.theme") == other
         ink = browser.says("getComputedStyle(document.querySelector('.xtick text')).fill")
         assert ink == ("rgb(20, 24, 29)" if dark else "rgb(233, 237, 241)")
+        assert browser.errors == []
+
+
+@pytest.fixture(scope="module")
+def confirmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose winners are confirmed, with ten searched parameters."""
+    names = (
+        "momentum",
+        "weight_decay",
+        "trust",
+        "warmup",
+        "label_smoothing",
+        "horizon",
+        "nesterov",
+    )
+    point = {"lr": 0.1234, "batch_size": 256, **dict.fromkeys(names, 0.1234)}
+    known = made.confirmed()
+    trials = [
+        replace(t, config={**point, "schedule": Cosine(0.4, 0.0)}, params=point)
+        for t in known.trials
+    ]
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_study(made.study(*trials), path)
+    return path
+
+
+@pytest.mark.parametrize("width", [1200, 1440])
+def test_the_leaderboard_fits_a_desk(confirmed: Path, width: int) -> None:
+    table = "document.querySelector('#leaderboard table')"
+    with Browser() as browser:
+        browser.size(width, 900)
+        browser.open(confirmed)
+        browser.until(f"{DRAWN}.length > 0")
+        box = f"{table}.parentElement"
+        assert browser.says(f"{box}.scrollWidth - {box}.clientWidth") == 0
+        heads = browser.says(f"[...{table}.querySelectorAll('th')].map(h => h.textContent)")
+        assert "confirmed (s), range" in heads
+        assert heads[-1] == "configuration"
+        cells = browser.says(f"[...{table}.rows[1].cells].map(c => c.textContent)")
+        assert "8 (7 to 10; 3 of 3)" in cells
+        assert browser.says("document.documentElement.scrollWidth") <= width
+        bar = "document.querySelector('nav')"
+        assert browser.says(f"{bar}.scrollWidth - {bar}.clientWidth") == 0, "all links are seen"
+        assert browser.errors == []
+
+
+def test_every_plot_and_table_is_reached_by_keyboard(confirmed: Path) -> None:
+    stop = "document.activeElement.closest('section')?.id + ' ' + document.activeElement.className"
+    with Browser() as browser:
+        browser.size(1200, 900)
+        browser.open(confirmed)
+        browser.until(f"{DRAWN}.length > 0")
+        seen = set()
+        for _ in range(120):
+            browser.press("Tab")
+            seen.add(browser.says(stop))
+        plots = browser.says(
+            "[...document.querySelectorAll('[data-figure]')].map(b => b.closest('section').id)"
+        )
+        assert len(plots) == 8, "little is searched here: nothing of what decides"
+        assert {f"{name} scroll" for name in plots} <= seen
+        assert browser.says(f"{DRAWN}.length") == len(plots), "what is reached is drawn"
         assert browser.errors == []
 
 

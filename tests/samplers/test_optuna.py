@@ -17,7 +17,7 @@ from sims import learning as learn
 
 from autotune.errors import UserError
 from autotune.samplers.optuna import SAMPLERS, OptunaSampler, export, make_sampler
-from autotune.space import Float, SearchSpace
+from autotune.space import Choice, Float, Int, SearchSpace
 from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target(METRIC, 0.9, limit=5)
@@ -233,3 +233,29 @@ def test_widening_does_not_run_the_baseline_again() -> None:
     for seed in range(10):
         sampler = OptunaSampler("widening", space, Target("acc", 1, limit=1), seed=seed)
         assert all(sampler.ask(number, trials) != given for number in range(1, 11))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        SearchSpace({"x": Choice(["a", "b"])}),
+        SearchSpace({"x": Choice(["a", "b"]), "y": Int(1, 2), "z": Choice(["only"])}),
+        SearchSpace({"x": Choice(["a"]), "y": Int(1, 512, power_of_two=True)}),
+    ],
+    ids=["one choice", "few points", "one free"],
+)
+def test_widening_does_not_draw_the_baseline_by_chance(space: SearchSpace) -> None:
+    given = {n: {"x": "a", "y": 1, "z": "only"}[n] for n in space.parameters()}
+    trials = [Trial(0, given, given, kind="baseline")]
+    for seed in range(20):
+        sampler = OptunaSampler("widening", space, Target("acc", 1, limit=1), seed=seed)
+        points = [sampler.ask(number, trials) for number in range(1, 11)]
+        assert given not in points
+        assert all(space.check(point) == point for point in points)
+
+
+def test_where_there_is_nothing_else_widening_draws_the_baseline() -> None:
+    space = SearchSpace({"x": Choice(["a"])})
+    trials = [Trial(0, {"x": "a"}, {"x": "a"}, kind="baseline")]
+    sampler = OptunaSampler("widening", space, Target("acc", 1, limit=1), seed=0)
+    assert sampler.ask(1, trials) == {"x": "a"}

@@ -1,0 +1,210 @@
+"""How long MLflow's UI takes with a study of hundreds of trials.
+
+    python benchmarks/mlflow_ui.py [--trials 300] [--repeats 3] [--json FILE]
+    python benchmarks/mlflow_ui.py --study studies/demo --pictures docs/images     # the README's
+
+A study folder is written as a driver writes it, and shown in a store of its own (SQLite) by the
+mirror. Measured are the request that a leaderboard makes (all runs of the study, by time to
+target), the same for the first hundred, and, where there is a Chromium, the pages as a person
+opens them: from the address until the first trials stand in the table, until all of them do, and
+until the report's first plot is drawn within MLflow's artifact view.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from _common import ROOT, arguments, introduce, keep, repeats_of, told
+
+from autotune import record, ui
+from autotune.schedules import Cosine
+from autotune.trackers.journal import Closed, Journal, Opened
+from autotune.trackers.mirror import catch_up, environment, ui_command
+from autotune.trial import Clock, Ended, Hardware, Report, Reported, Started, State, Suggested
+
+STUDY_ID = "5eed" * 8
+MILESTONES = 20
+_ROWS = "document.querySelectorAll('a[href*=\"/runs/\"]').length"
+
+
+def written(folder: Path, trials: int) -> None:
+    """A study of so many trials, two thirds of them stopped early."""
+    folder.mkdir(parents=True)
+    target = {"metric": "val_accuracy", "value": 0.9, "mode": "max", "clock": "train"}
+    facts = {"name": "many", "study_id": STUDY_ID, "seed": 0, "space": {"entries": {}}}
+    target |= {"limit": 60.0, "confirm": 1}  # type: ignore[dict-item]
+    (folder / "experiment.json").write_text(json.dumps({**facts, "target": target}))
+    chance, hardware = random.Random(0), Hardware("cpu", 2, 1.0)
+    with Journal(folder) as journal:
+        journal.append(Opened("many"))
+        for number in range(trials):
+            rate, speed = chance.uniform(0.01, 1), chance.uniform(10, 40)
+            config = {"lr": Cosine(rate, 0.0), "batch_size": 32, "momentum": chance.random()}
+            point = {"lr.peak": rate, "momentum": config["momentum"]}
+            journal.append(Suggested(number, config, point, "trial", number))
+            journal.append(Started(number, 0.25, hardware))
+            reached = number % 3 == 0
+            last = MILESTONES if reached else chance.randrange(2, MILESTONES)
+            for i in range(last + 1):
+                seconds = speed * i / MILESTONES
+                metrics = {"val_accuracy": 0.9 * i / MILESTONES, "train_loss": 1 - i / MILESTONES}
+                clock = Clock(setup=1.0, train=seconds, eval=0.01 * i)
+                journal.append(Reported(number, Report(100 * i, seconds, metrics, clock)))
+            state, why = (State.REACHED, "target") if reached else (State.CENSORED, "capped")
+            at = 30.0 * number
+            journal.append(Ended(number, state, why, speed * last / MILESTONES, "", "", at))
+        journal.append(Closed("done"))
+        journal.sync()
+
+
+def timed(work: Callable[[], object], repeats: int) -> list[float]:
+    """Seconds of each time; the first one, which warms the server up, is left out."""
+    found = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return found[1:]
+
+
+def searched(host: str, experiment: str, study_id: str, count: int) -> int:
+    ask = {
+        "experiment_ids": [experiment],
+        "filter": f"tags.`autotune.study_id` = '{study_id}'",
+        "order_by": ["metrics.`time_to_target_seconds` ASC"],
+        "max_results": count,
+    }
+    request = urllib.request.Request(
+        f"{host}/api/2.0/mlflow/runs/search",
+        json.dumps(ask).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return len(json.load(answer)["runs"])
+
+
+def pages(trials: str, report: str, repeats: int, pictures: Path | None) -> dict[str, Any]:
+    """Seconds of the pages in Chromium; nothing where there is none."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    from browser import PROGRAM, Browser
+
+    if PROGRAM is None:
+        print("no Chromium: pages are not measured")
+        return {}
+    with Browser() as browser:
+        browser.size(1500, 1000)
+
+        def table() -> None:
+            browser.open("about:blank")
+            browser.open(trials)
+            browser.until(f"{_ROWS} > 10")
+
+        def shown() -> None:
+            browser.open("about:blank")
+            browser.open(report)
+            browser.until("document.querySelector('iframe') !== null")
+            (frame,) = browser.frames()
+            browser.until("document.querySelectorAll('.main-svg').length > 0", frame=frame)
+
+        found: dict[str, Any] = {"table_seconds": timed(table, repeats)}
+        if pictures is not None:
+            time.sleep(2.0)
+            browser.picture(pictures / "trials.png")
+        found["report_seconds"] = timed(shown, repeats)
+        if pictures is not None:
+            time.sleep(2.0)
+            browser.picture(pictures / "mlflow.png")
+        return {**found, "errors": browser.errors}
+
+
+def alone(file: Path, pictures: Path) -> None:
+    """A picture of the report as a page of its own."""
+    from browser import Browser
+
+    with Browser() as browser:
+        browser.size(1200, 1060)
+        browser.open(file.absolute())
+        browser.until("document.querySelectorAll('#accuracy .main-svg').length > 0")
+        time.sleep(2.0)
+        browser.picture(pictures / "report.png")
+
+
+def measured(folder: Path, repeats: int, pictures: Path | None) -> dict[str, Any]:
+    """Everything that is measured of a study folder."""
+    begin = time.perf_counter()
+    if not catch_up(folder, None, 3600.0):
+        raise SystemExit(f"MLflow is not written: see {folder / 'mlflow.log'}")
+    found: dict[str, Any] = {"mirror_seconds": time.perf_counter() - begin}
+    held = record.load(folder)
+    study = held["name"], held["study_id"]
+    command = ui_command(folder)
+    host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
+    with open(folder / "ui.log", "wb") as log:
+        server = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+    try:
+        trials, report = _served(host, *study)
+        experiment = trials.partition("experiments/")[2].partition("/")[0]
+        asked = host, experiment, study[1]
+        found["runs"] = searched(*asked, 5000)
+        found["all_seconds"] = timed(lambda: searched(*asked, 5000), repeats)
+        found["hundred_seconds"] = timed(lambda: searched(*asked, 100), repeats)
+        return {**found, **pages(trials, report, repeats, pictures)}
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def _served(host: str, name: str, study_id: str) -> tuple[str, str]:
+    """The addresses of the trials and of the report, once the server answers."""
+    deadline = time.monotonic() + 300
+    while True:
+        try:
+            trials, report = ui.addresses(host, name, study_id)
+            return trials.partition(": ")[2], report.partition(": ")[2]
+        except (OSError, KeyError, IndexError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def main() -> None:
+    parser = arguments(__doc__, repeats=3)
+    parser.add_argument("--trials", type=int, help="of the study (300)")
+    parser.add_argument("--study", type=Path, help="a study folder, instead of a made one")
+    parser.add_argument("--pictures", type=Path, help="a folder for screenshots")
+    options = parser.parse_args()
+    trials = options.trials or (20 if options.quick else 300)
+    repeats = 1 if options.quick else repeats_of(options)
+    about = introduce()
+    with tempfile.TemporaryDirectory() as place:
+        folder = options.study or Path(place) / "study"
+        if options.study is None:
+            written(folder, trials)
+        found = measured(folder, repeats, options.pictures)
+        if options.pictures is not None:
+            alone(folder / "report.html", options.pictures)
+    print(f"{found['runs']} runs; written into MLflow in {found['mirror_seconds']:.1f} s")
+    for name, what in (
+        ("all_seconds", "request for all runs, by time to target"),
+        ("hundred_seconds", "request for the first hundred"),
+        ("table_seconds", "page with the table of trials"),
+        ("report_seconds", "page with the report in the artifact view"),
+    ):
+        if name in found:
+            print(f"{what}: {told(found[name], ' s')}")
+    for error in found.get("errors", ()):
+        print(f"console: {error}")
+    keep(options.json, about, trials=trials, runs=found)
+
+
+if __name__ == "__main__":
+    main()

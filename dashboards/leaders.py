@@ -1,0 +1,101 @@
+"""The leaderboard: what is quoted of each trial, in as few columns as fit a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.result import StudyResult
+from dashboards import figures
+from dashboards.page import Section
+from dashboards.tables import Row, brief
+
+_MOST = 20  # in the plot
+_ALIKE = 1.25  # samples per second that differ by more are not of the same, idle hardware
+_OF_REPEATS = ("confirmed", "probability_faster")
+
+
+def section(result: StudyResult, rows: Sequence[Row]) -> Section:
+    """The first section of a report, from the rows of `tables.leaderboard`."""
+    if not rows:
+        return Section("leaderboard", "Leaderboard", "", missing="No trial has been made yet.")
+    confirmed = any(r["repeats"] for r in rows)
+    columns = {"rank": "rank", "trial": "trial", "tuned": "tuning (s)",
+               "confirmed": "confirmed (s), range", "ratio": "baseline / trial",
+               "probability_faster": "P(faster)", "reason": "ended by",
+               "best_metric": f"best {result.target.metric}", "samples_to_target": "samples",
+               "rate": "samples/s", "spent_seconds": "spent (s)",
+               "configuration": "configuration"}  # fmt: skip
+    columns = {k: h for k, h in columns.items() if confirmed or k not in _OF_REPEATS}
+    shown = [r for r in rows if r["rank"] or r["repeats"]][:_MOST]
+    text = (
+        "Time to target while tuning (one run, chosen for being fast, so it looks better than it "
+        "is) beside the times of repeats on fresh seeds, which are the ones to quote: their "
+        "median, the fastest and the slowest, and how many reached the target."
+        if confirmed
+        else "Time to target of single runs. The fastest of many looks better than it is: confirm "
+        "it on fresh seeds before you quote it."
+    )
+    plot = figures.leaderboard(shown) if shown else None
+    said = [{**row, **_cells(row)} for row in rows]
+    return Section(
+        "leaderboard", "Leaderboard", text, plot, said, columns, _unlike(rows), open=True
+    )
+
+
+def _cells(row: Row) -> Row:
+    """What is told in one cell where the row has several values."""
+    return {
+        "trial": row["trial"] if row["kind"] == "trial" else f"{row['trial']} {row['kind']}",
+        "tuned": _tuned(row),
+        "confirmed": _confirmed(row),
+        "ratio": _ratio(row),
+        "reason": row["reason"] or row["state"].lower(),
+        "rate": _rate(row),
+    }
+
+
+def _tuned(row: Row) -> str:
+    if row["tuning_seconds"] is not None:
+        return brief(row["tuning_seconds"])
+    stopped = row["stopped_at_seconds"]
+    return f"> {brief(stopped)}" if stopped is not None else "-"
+
+
+def _confirmed(row: Row) -> str:
+    """The median of the repeats, their range, and how many reached the target."""
+    if not row["repeats"]:
+        return "-"
+    reached = sum(done for _, done in row["runs"])
+    low, high = row["confirmed_low"], row["confirmed_high"]
+    spread = f"{brief(low)} to {brief(high)}; " if high is not None else ""
+    middle = row["confirmed_seconds"]
+    return f"{brief(middle)} ({spread}{reached} of {row['repeats']})"
+
+
+def _ratio(row: Row) -> str:
+    """The speedup, with its interval; or of what it is, if it is not of confirmed times."""
+    if not row["speedup"]:
+        return "-"
+    said = f"{row['bound']}{row['speedup']:.3g}"
+    low, high = row["speedup_low"], row["speedup_high"]
+    if low is not None:
+        return f"{said} ({low:.3g} {f'to {high:.3g}' if high is not None else 'up'})"
+    return said if row["of"] == "confirmed" else f"{said} (one run each)"
+
+
+def _rate(row: Row) -> str:
+    own, again = row["samples_per_second"], row["repeats_per_second"]
+    return f"{brief(own)}; repeats {brief(again)}" if again is not None else brief(own)
+
+
+def _unlike(rows: Sequence[Row]) -> str:
+    """Whether repeats were faster or slower because of the hardware, and not by luck."""
+    for row in rows:
+        own, again = row["samples_per_second"], row["repeats_per_second"]
+        if own and again and not 1 / _ALIKE <= again / own <= _ALIKE:
+            return (
+                f"Repeats of trial {row['trial']} ran at {again / own:.2f} times the samples per "
+                "second of its run in the search: the hardware was busier or freer, and that part "
+                "of the difference between tuning and confirmed times is not luck."
+            )
+    return ""
