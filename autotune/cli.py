@@ -76,7 +76,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run_command(options: argparse.Namespace) -> int:
     from autotune import recipes
-    from autotune.study import auto_sampler
+    from autotune.collaborators import auto_sampler
 
     experiment = recipes.load(options.recipe)
     out = options.out if options.out is not None else Path("studies") / experiment.name

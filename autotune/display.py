@@ -23,7 +23,7 @@ from autotune.trackers.journal import encode
 from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, usual_hardware
 
 if TYPE_CHECKING:
-    from autotune.loop import Watch
+    from autotune.driver.plan import Watch
 
 _ROWS = 30  # running trials that are shown
 _COLOURS = {

@@ -20,8 +20,8 @@ from steered import problem, steered
 import autotune as at
 from autotune import display, record, repeats, result
 from autotune.comparison.sources import gather
+from autotune.driver.plan import fresh_seed, trial_seed
 from autotune.lineage import as_one, descent
-from autotune.loop import fresh_seed, trial_seed
 from autotune.pools.sim import Curve, SimPool
 from autotune.repeats import Confirmation, confirming, finalists, merged, winner
 from autotune.trackers import journal
