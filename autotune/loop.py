@@ -144,6 +144,14 @@ class Loop:
                 return
             if not trial.ended:
                 self.start(trial)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Have suggestions computed ahead; not where a fork or a race may take their numbers."""
+        plan, left = self.plan, self.plan.trials - self.book.count
+        more = self.searching and self.book.count >= len(plan.experiment.given())
+        if more and not self.leaving() and plan.controller is None and not plan.racing:
+            self.suggester.ahead(len(self.book.trials), self.book.standing, left)
 
     def next(self) -> Trial | None:
         """What is to be started now; None if something else must come first."""
