@@ -32,35 +32,40 @@ CASES = {
 TARGET = Target("val_accuracy", 0.97, limit=12.0)
 
 
-def share(config: dict[str, Any], milestones: int) -> float:
-    """The statistics' share of the training's processor time."""
-    spent = 0.0
+def share(config: dict[str, Any], pairs: int) -> list[float]:
+    """The statistics' share of the training's processor time, pair by pair.
+
+    Stretches with and without them take turns within one training. Clocks around their calls would
+    cost more than they do: at most steps they only count.
+    """
     kept = {name: getattr(Statistics, name) for name in ("next", "before")}
-
-    def timed(function: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any, **named: Any) -> None:
-            nonlocal spent
-            begin = time.thread_time()
-            function(*arguments, **named)
-            spent += time.thread_time() - begin
-
-        return call
-
     running = train({"data": "digits", "lr": 0.05, "milestone": 2560, **config})
     next(running)
     next(running)
-    for name, function in kept.items():
-        setattr(Statistics, name, timed(function))
-    try:
+
+    def stretch(measured: bool) -> float:
+        for name, function in kept.items():
+            setattr(Statistics, name, function if measured else _nothing)
         begin = time.thread_time()
-        for _ in range(milestones):
-            next(running)
-        whole = time.thread_time() - begin
+        next(running)
+        return time.thread_time() - begin
+
+    shares = []
+    try:
+        for number in range(pairs):
+            first = number % 2 == 0
+            one, other = stretch(first), stretch(not first)
+            with_them, without = (one, other) if first else (other, one)
+            shares.append(1 - without / with_them)
     finally:
         for name, function in kept.items():
             setattr(Statistics, name, function)
         running.close()
-    return spent / whole
+    return shares
+
+
+def _nothing(*arguments: Any, **named: Any) -> None:
+    """Stands for the statistics where they are left out."""
 
 
 def ended(number: int) -> Trial:
@@ -110,9 +115,11 @@ def main() -> None:
     about, runs = introduce(), {}
     repeats, cases = (1, list(CASES)[:1]) if options.quick else (options.repeats, list(CASES))
     for name in cases:
-        found = [100 * share(CASES[name], 3) for _ in range(repeats)]
+        found = [100 * own for own in share(CASES[name], 4 if options.quick else PAIRS)]
         runs[name] = found
-        print(f"{name:<22} {statistics.median(found):.2f} % of training", flush=True)
+        low, high = np.quantile([statistics.median(d) for d in draws(found)], [0.025, 0.975])
+        middle = statistics.median(found)
+        print(f"{name:<22} {middle:.2f} % of training ({low:.2f} to {high:.2f})", flush=True)
     for learner in ("awr", "ppo"):
         for trials in (16, 128):
             usual, most = decision(learner, trials)

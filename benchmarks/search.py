@@ -37,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ class Problem:
         judge: the seconds to the target that a configuration is worth, infinite if it misses it.
         recorded: whether `judge` costs nothing.
         length: seconds of a configuration's whole curve, where it is recorded.
+        effective: `space` with lr / (1 - momentum) in place of the learning rate.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Problem:
     judge: Judge
     recorded: bool
     length: Judge | None = None
+    effective: at.SearchSpace | None = None
 
     def whole(self, config: Config) -> float:
         """Seconds of a recorded run that nothing stops before its target, limit or end."""
@@ -135,15 +137,14 @@ def _recorded(number: int, unit: np.ndarray, accuracy: np.ndarray, seconds: np.n
         pairs = zip(seconds[row], accuracy[row], strict=True)
         return Curve([Point(i + 1, float(t), {METRIC: float(a)}) for i, (t, a) in enumerate(pairs)])
 
-    space = at.SearchSpace(
-        {
-            name: at.Int(int(low), int(high), log=log) if whole else at.Float(low, high, log=log)
-            for name, (low, high, log, whole) in RANGES.items()
-        }
-    )
+    entries: dict[str, Any] = {
+        name: at.Int(int(low), int(high), log=log) if whole else at.Float(low, high, log=log)
+        for name, (low, high, log, whole) in RANGES.items()
+    }
+    rate = at.Float(1e-3, 1.0, log=True, effective="momentum")
     return Problem(
         f"lcbench-{number}",
-        space,
+        at.SearchSpace(entries),
         at.Target(METRIC, value, limit=limit),
         lambda: simulate,
         accuracy.shape[1],
@@ -151,6 +152,7 @@ def _recorded(number: int, unit: np.ndarray, accuracy: np.ndarray, seconds: np.n
         lambda config: float(times[nearest(config)]),
         recorded=True,
         length=lambda config: float(seconds[nearest(config), -1]),
+        effective=at.SearchSpace({**entries, "learning_rate": rate}),
     )
 
 
@@ -174,6 +176,7 @@ def trained() -> list[Problem]:
             task.best(),
             judged(task),
             recorded=False,
+            effective=task.space(effective=True),
         )
         for task in farm.tasks()
     ]
@@ -186,6 +189,12 @@ Run = tuple[Config, float, float, bool]
 
 
 # --- autotune's own studies -----------------------------------------------------------------------
+
+
+def effective_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
+    """The same over the effective learning rate."""
+    assert problem.effective is not None
+    return our_study(replace(problem, space=problem.effective), sampler, pruner, seed, spend)
 
 
 def our_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
@@ -341,6 +350,7 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "tpe, capped": ("ours", "tpe", "slower_than_best"),
     "tpe, bottom half": ("ours", "tpe", "bottom_at_same_time"),
     "gp, capped": ("ours", "gp", "slower_than_best"),
+    "policy, capped": ("ours", "policy", "slower_than_best"),
     "policy, bottom half": ("ours", "policy", "bottom_at_same_time"),
     "policy:actor, bottom half": ("ours", "policy:actor", "bottom_at_same_time"),
     "policy:reinforce, bottom half": ("ours", "policy:reinforce", "bottom_at_same_time"),
@@ -352,6 +362,10 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "convergence, forecast": ("ours", "convergence", "forecast"),
     "convergence, asha": ("ours", "convergence", "asha"),
     "convergence, hyperband": ("ours", "convergence", "hyperband"),
+    **{
+        f"{sampler}, capped, effective lr": ("effective", sampler, "slower_than_best")
+        for sampler in ("random", "tpe", "gp", "policy", "policy:actor", "convergence")
+    },
     "Optuna random + Hyperband": ("peer", "random", "hyperband"),
     "Optuna TPE": ("peer", "tpe", "none"),
     "Optuna TPE + median": ("peer", "tpe", "median"),
@@ -359,6 +373,9 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "Ray Tune's rule (ASHA, TPE)": ("peer", "tpe", "asha"),
     **{name: ("package", name, "") for name in peers.available()},
 }
+
+
+STUDIES = {"ours": our_study, "effective": effective_study, "peer": peer_study}
 
 
 def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) -> Answer:
@@ -371,7 +388,7 @@ def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) 
         if kind == "package":
             answer = peers.study(problem, sampler, seed, seconds)
         else:
-            run = our_study if kind == "ours" else peer_study
+            run = STUDIES[kind]
             answer = run(problem, sampler, pruner, seed, seconds)
         took = time.process_time() - begin
         answers[name] = {**measures(problem, answer, seconds), "cpu": took}

@@ -152,3 +152,16 @@ def test_a_missed_target_counts_as_the_whole_spend() -> None:
     line = _told.row("ours", [study("a", 0, until_25=None), study("a", 1, until_25=1.0)], 4.0)
     assert "2.00 (1.00-4.00)" in line
     assert "50%" in line
+
+
+@pytest.mark.parametrize("problem", [search.trained()[0]], ids=lambda p: p.name)
+def test_the_effective_learning_rate_is_searched_in_place_of_the_other(
+    problem: search.Problem,
+) -> None:
+    assert problem.effective is not None
+    for space, share in ((problem.space, 0.0), (problem.effective, 1.0)):
+        for point in space.sample(20, seed=1):
+            schedule = space.config(point)["lr"]
+            peak = max(schedule(i / 400) for i in range(401))
+            expected = point["lr.peak"] * (1 - share * point["momentum"])
+            assert peak == pytest.approx(expected, rel=0.02)

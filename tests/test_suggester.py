@@ -52,7 +52,7 @@ def before(events: Sequence[str], one: str, other: str) -> bool:
 def test_a_slow_sampler_is_asked_while_the_groups_train(fast_path: Path) -> None:
     slow = Noted(seconds=0.2)
     result = slow.study(fast_path, 6)
-    assert [t.number for t in result.trials] == [number for number in range(6)]
+    assert [t.number for t in result.trials] == list(range(6))
     for number in range(2, 5):  # the first suggestion shows that it is slow
         assert before(slow.events, f"asked {number + 1}", f"ended {number}"), slow.events
     assert all(t.params == {"rate": RATE} for t in result.trials[1:])
