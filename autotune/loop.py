@@ -148,10 +148,10 @@ class Loop:
 
     def prepare(self) -> None:
         """Have suggestions computed ahead; not where a fork or a race may take their numbers."""
-        plan, left = self.plan, self.plan.trials - self.book.count
-        more = self.searching and self.book.count >= len(plan.experiment.given())
-        if more and not self.leaving() and plan.controller is None and not plan.racing:
-            self.suggester.ahead(len(self.book.trials), self.book.standing, left)
+        plan, book, given = self.plan, self.book, len(self.plan.experiment.given())
+        alone = plan.controller is None and not plan.racing and book.count >= given
+        if alone and self.wanting() and self.searching:
+            self.suggester.ahead(len(book.trials), book.standing, plan.trials - book.count)
 
     def next(self) -> Trial | None:
         """What is to be started now; None if something else must come first."""

@@ -28,7 +28,7 @@ from autotune.pruners import PRUNERS
 from autotune.samplers.optuna import NAMES
 
 Study = Callable[[Path, int], Any]
-TRIALS = 28
+TRIALS = 18
 _WRITTEN = ("controller.json", "policy.json", "schedules.json")
 
 
