@@ -144,6 +144,14 @@ class Loop:
                 return
             if not trial.ended:
                 self.start(trial)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Have suggestions computed ahead; not where a fork or a race may take their numbers."""
+        plan, book, given = self.plan, self.book, len(self.plan.experiment.given())
+        alone = plan.controller is None and not plan.racing and book.count >= given
+        if alone and self.wanting() and self.searching:
+            self.suggester.ahead(len(book.trials), book.standing, plan.trials - book.count)
 
     def next(self) -> Trial | None:
         """What is to be started now; None if something else must come first."""

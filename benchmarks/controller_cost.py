@@ -1,7 +1,7 @@
 """What controllers cost: the trainer's statistics in a step, and a decision in the loop.
 
-The statistics are timed where they are made, in processor time of the training thread, and shown as
-a share of the training they are part of; no peer, as it is the same run.
+Stretches of one training with the statistics and without them take turns; the difference is shown
+as a share of the training's processor time. No peer, as it is the same run.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from _common import introduce, keep
 
@@ -32,35 +32,51 @@ CASES = {
 TARGET = Target("val_accuracy", 0.97, limit=12.0)
 
 
-def share(config: dict[str, Any], milestones: int) -> float:
-    """The statistics' share of the training's processor time."""
-    spent = 0.0
+def share(config: dict[str, Any], pairs: int, seconds: float = 60.0) -> list[float]:
+    """The statistics' share of the training's processor time, pair by pair.
+
+    Stretches with and without them take turns within one training. Clocks around their calls would
+    cost more than they do: at most steps they only count. Ends after `seconds`, but not before
+    eight pairs.
+    """
     kept = {name: getattr(Statistics, name) for name in ("next", "before")}
-
-    def timed(function: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any, **named: Any) -> None:
-            nonlocal spent
-            begin = time.thread_time()
-            function(*arguments, **named)
-            spent += time.thread_time() - begin
-
-        return call
-
     running = train({"data": "digits", "lr": 0.05, "milestone": 2560, **config})
     next(running)
     next(running)
-    for name, function in kept.items():
-        setattr(Statistics, name, timed(function))
-    try:
+
+    def stretch(measured: bool) -> float:
+        for name, function in kept.items():
+            setattr(Statistics, name, function if measured else _nothing)
         begin = time.thread_time()
-        for _ in range(milestones):
-            next(running)
-        whole = time.thread_time() - begin
+        next(running)
+        return time.thread_time() - begin
+
+    shares: list[float] = []
+    end = time.monotonic() + seconds
+    try:
+        for number in range(pairs):
+            if number >= 8 and time.monotonic() > end:
+                break
+            first = number % 2 == 0
+            one, other = stretch(first), stretch(not first)
+            with_them, without = (one, other) if first else (other, one)
+            shares.append(1 - without / with_them)
     finally:
         for name, function in kept.items():
             setattr(Statistics, name, function)
         running.close()
-    return spent / whole
+    return shares
+
+
+def middle(shares: list[float]) -> str:
+    """The median in per cent, with a 95 % bootstrap interval."""
+    draws = np.random.default_rng(0).choice(shares, (2000, len(shares)))
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    return f"{np.median(shares):.2f} % ({low:.2f} to {high:.2f}, n={len(shares)})"
+
+
+def _nothing(*arguments: Any, **named: Any) -> None:
+    """Stands for the statistics where they are left out."""
 
 
 def ended(number: int) -> Trial:
@@ -102,17 +118,16 @@ def decision(learner: str, trials: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=400, help="stretches with and without (400)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     about, runs = introduce(), {}
-    repeats, cases = (1, list(CASES)[:1]) if options.quick else (options.repeats, list(CASES))
+    pairs, cases = (4, list(CASES)[:1]) if options.quick else (options.pairs, list(CASES))
     for name in cases:
-        found = [100 * share(CASES[name], 3) for _ in range(repeats)]
-        runs[name] = found
-        print(f"{name:<22} {statistics.median(found):.2f} % of training", flush=True)
+        runs[name] = [100 * own for own in share(CASES[name], pairs)]
+        print(f"{name:<22} {middle(runs[name])} of training", flush=True)
     for learner in ("awr", "ppo"):
         for trials in (16, 128):
             usual, most = decision(learner, trials)

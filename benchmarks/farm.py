@@ -204,13 +204,17 @@ class Task:
     limit: float = 512.0
     goal: float | None = None
 
-    def space(self) -> at.SearchSpace:
-        """What is searched; the horizon is a share of the limit."""
+    def space(self, effective: bool = False) -> at.SearchSpace:
+        """What is searched; the horizon is a share of the limit.
+
+        `effective`: peaks are those of lr / (1 - momentum), over as many decades.
+        """
         rates = at.ScheduleSpace(
-            at.Float(1e-3, 10.0, log=True),
+            at.Float(1e-2, 1e2, log=True) if effective else at.Float(1e-3, 10.0, log=True),
             family=at.Choice(("constant", "linear", "cosine", "polynomial", "step")),
             final=0.01,
             warmup=at.Float(0.0, 0.5),
+            effective="momentum" if effective else None,
         )
         return at.SearchSpace(
             {

@@ -86,6 +86,11 @@ class Job:
     next: int = 0
     reached: float | None = None
 
+    def done(self) -> tuple[Config, float, float, bool]:
+        """Where it was stopped, as `search.Run` has it; a whole run goes on past its target."""
+        spent, whole = float(self.run.seconds[self.next - 1]), float(self.run.seconds[-1])
+        return self.run.config, spent, whole, spent < whole and self.reached is None
+
 
 @dataclass
 class Workers:
@@ -94,6 +99,7 @@ class Workers:
     race: Race
     found: list[tuple[float, float, Config]] = field(default_factory=list)
     started: int = 0
+    jobs: list[Job] = field(default_factory=list)
 
     def drive(
         self, ask: Callable[[], Job], told: Callable[[Job, int, float], bool], spend: float
@@ -117,11 +123,14 @@ class Workers:
                 self.found.append((now, spent, job.run.config))
             if not told(job, milestone, accuracy):
                 heapq.heappush(agenda, (now + self._next_stretch(job), order, job))
-        return {"found": self.found, "trials": self.started, "lost": 0}
+        running = [id(job) for _, _, job in agenda]
+        done = [job.done() for job in self.jobs if id(job) not in running and job.next]
+        return {"found": self.found, "trials": self.started, "done": done}
 
     def job(self, token: Any, params: Params) -> Job:
         self.started += 1
-        return Job(token, self.race.run(params, self.started - 1))
+        self.jobs.append(Job(token, self.race.run(params, self.started - 1)))
+        return self.jobs[-1]
 
     def _next_stretch(self, job: Job) -> float:
         before = float(job.run.seconds[job.next - 1]) if job.next else 0.0
@@ -347,7 +356,8 @@ def study(problem: Any, method: str, seed: int, spend: float) -> Answer:
 
     Returns:
         `found`: (tuning time, time to target, configuration) of each trial that met the target;
-        `trials`: how many configurations were begun; `lost`: 0, not known.
+        `trials`: how many configurations were begun; `done`: those that ended, each with its
+        seconds, those of a whole run, and whether it was stopped before it met the target.
     """
     warnings.simplefilter("ignore")
     np.random.seed(seed)

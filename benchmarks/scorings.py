@@ -42,6 +42,7 @@ import numpy as np
 import search
 import torch
 from _common import Answer, arguments, introduce, keep
+from _told import row
 
 import autotune as at
 from autotune.encoding import effective_rate, encoded, rank_score
@@ -332,7 +333,7 @@ def main() -> None:
     heads = ("regret @1/4", "regret", "until 25 % (found)", "until 10 % (found)", "trials")
     print("  ".join(("scoring".rjust(29), *heads)))
     for name in names:
-        print(search.row(name, runs[name], spend))
+        print(row(name, runs[name], spend))
     keep(options.json, about, spend=spend, runs=runs)
 
 

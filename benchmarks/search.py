@@ -12,17 +12,23 @@ Told for each method, over tasks and seeds: *regret*, the time to target of the 
 found over that of the best one known, after a quarter of the spend and after all of it (geometric
 mean; the limit where none was found); the tuning time until a configuration within 25 % and 10 %
 of the best was found, in limits (geometric mean; the whole spend where it was not found, with the
-share that found it); trials; and how many within 25 % of the best were stopped for another reason
-than their time (`lost`, recorded curves only). On the farm a configuration is judged by its median
+share that found it); trials; and, on recorded curves, what stopping saved of the seconds that the
+ended trials would have trained, and how many configurations within 25 % of the best were begun and
+how many of them were stopped for another reason than their time (a peer's: before they met the
+target). On the farm a configuration is judged by its median
 time on five fresh seeds, and one that was new to the study only because of a lucky seed is judged
 so too. Peers maximise accuracy over epochs (or milestones), as they are used: Optuna's samplers
 with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped trial is told as complete),
 and, where they are installed, SMAC3 and Syne Tune (see `peers.py`). Their incumbent is judged by
-its time to target all the same. Intervals are bootstraps over pairs of task and seed.
+its time to target all the same. Ratios to a peer are paired by task and seed. Intervals are
+bootstraps over those pairs; that of a ratio is also told with the tasks drawn, and the seeds of
+each drawn task. Studies may be made a few seeds at a time (`--first-seed`), and told together
+(`--merge`).
 """
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import itertools
 import math
@@ -31,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,11 +45,12 @@ from typing import Any
 import numpy as np
 import peers
 from _common import Answer, arguments, introduce, keep, serve
+from _told import Runs, merged, table
 
 import autotune as at
 from autotune.pools.sim import Curve, Point, SimPool, Simulate
 from autotune.trackers import journal
-from autotune.trial import Config, Ended, Params, State
+from autotune.trial import CUT, Config, Ended, Params, State
 
 WORKERS = 8
 FRESH = 5  # seeds that judge a configuration of the farm
@@ -62,6 +69,8 @@ class Problem:
         best: the least seconds to the target that are known.
         judge: the seconds to the target that a configuration is worth, infinite if it misses it.
         recorded: whether `judge` costs nothing.
+        length: seconds of a configuration's whole curve, where it is recorded.
+        effective: `space` with lr / (1 - momentum) in place of the learning rate.
     """
 
     name: str
@@ -72,6 +81,13 @@ class Problem:
     best: float
     judge: Judge
     recorded: bool
+    length: Judge | None = None
+    effective: at.SearchSpace | None = None
+
+    def whole(self, config: Config) -> float:
+        """Seconds of a recorded run that nothing stops before its target, limit or end."""
+        assert self.length is not None
+        return min(self.judge(config), self.target.limit, self.length(config))
 
 
 RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, log, whole
@@ -121,21 +137,22 @@ def _recorded(number: int, unit: np.ndarray, accuracy: np.ndarray, seconds: np.n
         pairs = zip(seconds[row], accuracy[row], strict=True)
         return Curve([Point(i + 1, float(t), {METRIC: float(a)}) for i, (t, a) in enumerate(pairs)])
 
-    space = at.SearchSpace(
-        {
-            name: at.Int(int(low), int(high), log=log) if whole else at.Float(low, high, log=log)
-            for name, (low, high, log, whole) in RANGES.items()
-        }
-    )
+    entries: dict[str, Any] = {
+        name: at.Int(int(low), int(high), log=log) if whole else at.Float(low, high, log=log)
+        for name, (low, high, log, whole) in RANGES.items()
+    }
+    rate = at.Float(1e-3, 1.0, log=True, effective="momentum")
     return Problem(
         f"lcbench-{number}",
-        space,
+        at.SearchSpace(entries),
         at.Target(METRIC, value, limit=limit),
         lambda: simulate,
         accuracy.shape[1],
         float(times.min()),
         lambda config: float(times[nearest(config)]),
         recorded=True,
+        length=lambda config: float(seconds[nearest(config), -1]),
+        effective=at.SearchSpace({**entries, "learning_rate": rate}),
     )
 
 
@@ -159,15 +176,25 @@ def trained() -> list[Problem]:
             task.best(),
             judged(task),
             recorded=False,
+            effective=task.space(effective=True),
         )
         for task in farm.tasks()
     ]
 
 
 Found = list[tuple[float, float, Config]]  # tuning time, time to target, of one that reached it
+Run = tuple[Config, float, float, bool]
+"""A trial that ended: seconds trained, seconds if nothing had stopped it, whether a rule did so
+(other than by its time) before it met the target."""
 
 
 # --- autotune's own studies -----------------------------------------------------------------------
+
+
+def effective_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
+    """The same over the effective learning rate."""
+    assert problem.effective is not None
+    return our_study(replace(problem, space=problem.effective), sampler, pruner, seed, spend)
 
 
 def our_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
@@ -187,10 +214,12 @@ def our_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: flo
     configs = {trial.number: trial.config for trial in result.trials}
     ends = [e for e in events if isinstance(e, Ended) and e.state is State.REACHED]
     found = [(end.at, end.seconds, configs[end.trial]) for end in ends]
-    lost = [t for t in result.trials if t.state is State.CENSORED and t.reason not in _FAIR]
-    if problem.recorded:
-        lost = [t for t in lost if problem.judge(t.config) <= 1.25 * problem.best]
-    return {"found": found, "trials": len(result.trials), "lost": len(lost) * problem.recorded}
+    done: list[Run] = []
+    for trial in result.trials if problem.recorded else ():
+        if trial.ended and trial.reason not in CUT:
+            stopped = trial.state is State.CENSORED and trial.reason not in _FAIR
+            done.append((trial.config, trial.seconds, problem.whole(trial.config), stopped))
+    return {"found": found, "trials": len(result.trials), "done": done}
 
 
 _FAIR = ("capped", "limit", "budget", "finished")
@@ -217,6 +246,7 @@ class Peer:
 
         agenda: list[tuple[float, int, Any, Config, Curve, int]] = []
         found: Found = []
+        done: list[Run] = []
         met: set[int] = set()
         numbers = itertools.count()
         count, now = 0, 0.0
@@ -245,11 +275,13 @@ class Peer:
                 met.add(trial.number)
                 found.append((now, point.seconds, config))
             if self._ends(trial, epoch, accuracy):
+                stopped = epoch + 1 < self.problem.milestones and trial.number not in met
+                done.append((config, point.seconds, curve.points[-1].seconds, stopped))
                 start()
             else:
                 after = now + curve.points[epoch + 1].seconds - point.seconds
                 heapq.heappush(agenda, (after, order, trial, config, curve, epoch + 1))
-        return {"found": found, "trials": count, "lost": 0}
+        return {"found": found, "trials": count, "done": done}
 
     def _ends(self, trial: Any, epoch: int, accuracy: float) -> bool:
         import optuna
@@ -318,6 +350,7 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "tpe, capped": ("ours", "tpe", "slower_than_best"),
     "tpe, bottom half": ("ours", "tpe", "bottom_at_same_time"),
     "gp, capped": ("ours", "gp", "slower_than_best"),
+    "policy, capped": ("ours", "policy", "slower_than_best"),
     "policy, bottom half": ("ours", "policy", "bottom_at_same_time"),
     "policy:actor, bottom half": ("ours", "policy:actor", "bottom_at_same_time"),
     "policy:reinforce, bottom half": ("ours", "policy:reinforce", "bottom_at_same_time"),
@@ -329,6 +362,10 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "convergence, forecast": ("ours", "convergence", "forecast"),
     "convergence, asha": ("ours", "convergence", "asha"),
     "convergence, hyperband": ("ours", "convergence", "hyperband"),
+    **{
+        f"{sampler}, capped, effective lr": ("effective", sampler, "slower_than_best")
+        for sampler in ("random", "tpe", "gp", "policy", "policy:actor", "convergence")
+    },
     "Optuna random + Hyperband": ("peer", "random", "hyperband"),
     "Optuna TPE": ("peer", "tpe", "none"),
     "Optuna TPE + median": ("peer", "tpe", "median"),
@@ -336,6 +373,9 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "Ray Tune's rule (ASHA, TPE)": ("peer", "tpe", "asha"),
     **{name: ("package", name, "") for name in peers.available()},
 }
+
+
+STUDIES = {"ours": our_study, "effective": effective_study, "peer": peer_study}
 
 
 def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) -> Answer:
@@ -348,7 +388,7 @@ def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) 
         if kind == "package":
             answer = peers.study(problem, sampler, seed, seconds)
         else:
-            run = our_study if kind == "ours" else peer_study
+            run = STUDIES[kind]
             answer = run(problem, sampler, pruner, seed, seconds)
         took = time.process_time() - begin
         answers[name] = {**measures(problem, answer, seconds), "cpu": took}
@@ -377,40 +417,36 @@ def measures(problem: Problem, answer: Answer, spend: float) -> Answer:
         "until_25": until(1.25),
         "until_10": until(1.10),
         "trials": answer["trials"],
-        "lost": answer["lost"],
+        **stopping(problem, answer["done"]),
     }
 
 
-def interval(values: Sequence[float]) -> str:
-    """Geometric mean with a 95 % bootstrap interval."""
-    logs = np.log(np.asarray(values))
-    draws = np.random.default_rng(0).choice(logs, (4000, len(logs))).mean(axis=1)
-    low, high = np.exp(np.quantile(draws, [0.025, 0.975]))
-    return f"{math.exp(logs.mean()):5.2f} ({low:.2f}-{high:.2f})"
+def stopping(problem: Problem, done: Sequence[Run]) -> Answer:
+    """What stopping saved, of how many would-be winners, and how many it stopped."""
+    if not problem.recorded or not done:
+        return {"saved": None, "winners": None, "lost": None}
+    good = [stopped for config, _, _, stopped in done if _is_good(problem, config)]
+    saved = 1 - sum(run[1] for run in done) / sum(run[2] for run in done)
+    return {"saved": saved, "winners": len(good), "lost": sum(good)}
 
 
-def row(name: str, runs: Sequence[Answer], spend: float) -> str:
-    cells = [f"{name:>29}"]
-    cells += [f"{interval([r[key] for r in runs]):>18}" for key in ("regret_quarter", "regret")]
-    for key in ("until_25", "until_10"):
-        times = [r[key] if r[key] is not None else spend for r in runs]
-        share = sum(r[key] is not None for r in runs) / len(runs)
-        cells.append(f"{interval(times):>18} {share:4.0%}")
-    cells.append(f"{statistics.fmean(r['trials'] for r in runs):7.0f}")
-    cells.append(f"{statistics.fmean(r['lost'] for r in runs):6.2f}")
-    cells.append(f"{statistics.fmean(r['cpu'] for r in runs):6.1f} s")
-    return "  ".join(cells)
+def _is_good(problem: Problem, config: Config) -> bool:
+    return problem.judge(config) <= 1.25 * problem.best
 
 
-def ratios(runs: dict[str, list[Answer]], against: str, spend: float) -> list[str]:
-    """Tuning time until within 25 %, of `against` over each method's, paired by task and seed."""
-    told = []
-    for name, own in runs.items():
-        if name != against:
-            pairs = zip(runs[against], own, strict=True)
-            each = [(a["until_25"] or spend) / (b["until_25"] or spend) for a, b in pairs]
-            told.append(f"{name:>29}  {interval(each)}")
-    return told
+def searched(options: argparse.Namespace, chosen: Sequence[str]) -> Runs:
+    """Every method on every task and seed that was asked for."""
+    found = recorded(options.data) if options.problem == "lcbench" else trained()
+    runs: Runs = {name: [] for name in chosen}
+    first = options.first_seed
+    for seed in range(first, first + (options.seeds or (1 if options.quick else 3))):
+        for number, problem in enumerate(found[: options.tasks or (1 if options.quick else None)]):
+            # Another seed for each task: the first points must not be the same ones everywhere.
+            answers = compared(problem, chosen, 100 * seed + number, options.spend)
+            print(f"{problem.name}, study {seed} done", file=sys.stderr, flush=True)
+            for name, answer in answers.items():
+                runs[name].append({**answer, "task": problem.name, "seed": seed})
+    return runs
 
 
 def main() -> None:
@@ -419,10 +455,18 @@ def main() -> None:
     parser.add_argument("--data", help="folder of lcbench_dev.npz")
     parser.add_argument("--tasks", type=int, help="how many tasks (all)")
     parser.add_argument("--seeds", type=int, help="studies of each (3)")
+    parser.add_argument("--first-seed", type=int, default=0, help="number of the first study (0)")
     parser.add_argument("--spend", type=float, default=6.0, help="tuning time, in limits (6)")
     parser.add_argument("--methods", help="some of the methods, separated by ';'")
     parser.add_argument("--seen", type=int, help="ended trials that tpe and gp look at (500, 250)")
+    parser.add_argument(
+        "--merge", nargs="+", type=Path, metavar="FILE", help="the table of several --json files"
+    )
     options = parser.parse_args()
+    if options.merge:
+        runs, options.spend = merged(options.merge)
+        print(table(runs, options.spend))
+        return
     if options.seen:
         from autotune.samplers import optuna as samplers
 
@@ -434,28 +478,11 @@ def main() -> None:
     if wrong:
         parser.error(f"unknown method {wrong[0]!r}; there are: {'; '.join(METHODS)}")
     about = introduce()
-    found = recorded(options.data) if options.problem == "lcbench" else trained()
     if options.quick:
-        options.spend, chosen = (
-            0.5,
-            (options.methods and chosen) or ["random, capped", "Optuna TPE"],
-        )
-    runs: dict[str, list[Answer]] = {name: [] for name in chosen}
-    for seed in range(options.seeds or (1 if options.quick else 3)):
-        for number, problem in enumerate(found[: options.tasks or (1 if options.quick else None)]):
-            # Another seed for each task: the first points must not be the same ones everywhere.
-            answers = compared(problem, chosen, 100 * seed + number, options.spend)
-            print(f"{problem.name}, study {seed} done", file=sys.stderr, flush=True)
-            for name, answer in answers.items():
-                runs[name].append({**answer, "task": problem.name, "seed": seed})
-    heads = ("regret @1/4", "regret", "until 25 % (found)", "until 10 % (found)", "trials", "lost")
-    print("  ".join(("method".rjust(29), *heads, "took")))
-    for name in chosen:
-        print(row(name, runs[name], options.spend))
-    against = "Optuna TPE + Hyperband"
-    if against in runs:
-        print(f"tuning time until within 25 % of the best, of {against} over that of")
-        print("\n".join(ratios(runs, against, options.spend)))
+        options.spend = 0.5
+        chosen = chosen if options.methods else ["random, capped", "Optuna TPE"]
+    runs = searched(options, chosen)
+    print(table(runs, options.spend))
     keep(options.json, about, problem=options.problem, spend=options.spend, runs=runs)
 
 

@@ -25,6 +25,7 @@ SCRIPTS = {
     "infeasible.py": "runs",
     "driver.py": "virtual",
     "mlflow_ui.py": "runs",
+    "decisions.py": "runs",
 }
 
 

@@ -15,6 +15,10 @@ import pytest
 
 from autotune import schedules
 from autotune.comparison import Row
+from autotune.controllers import CONTROLLERS, POPULATIONS
+from autotune.controllers.learners import LEARNERS
+from autotune.pruners import PRUNERS
+from autotune.samplers.optuna import NAMES
 from autotune.schedules import Cosine, Linear, stages
 from trainers import language, settings
 from trainers.training import OPTIONS
@@ -108,3 +112,42 @@ def test_every_knob_that_takes_a_schedule_has_a_card_with_its_source() -> None:
         assert usual, knob
         work = source.partition(";")[0]  # cited in full here, or in another card
         assert any(name in source for name in SOURCES) or f"{work}, arXiv" in sourced, knob
+
+
+def cards(document: str, section: str) -> dict[str, dict[str, str]]:
+    """The rows of a section's tables of methods, those whose first column is the name."""
+    text = (DOCS / document).read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    found: dict[str, dict[str, str]] = {}
+    heads: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(" |")]
+        cells[0] = cells[0].removeprefix("| ")
+        if not line.startswith("| "):
+            heads = [] if not line.startswith("|") else heads
+        elif not heads:
+            heads = cells
+        elif heads[0] == "name":
+            for method in re.findall(r"`([^`]+)`", cells[0]):
+                assert method not in found, f"{method} has two cards"
+                found[method] = dict(zip(heads, cells, strict=True))
+    return found
+
+
+METHODS = {
+    ("search.md", "Samplers"): NAMES,
+    ("search.md", "Pruners"): tuple(PRUNERS),
+    ("controllers.md", "Cards"): (*CONTROLLERS, *(f'policy(learner="{n}")' for n in LEARNERS)),
+    ("population.md", "Controllers"): POPULATIONS,
+}
+
+
+@pytest.mark.parametrize("place", METHODS, ids=" ".join)
+def test_every_method_has_a_card(place: tuple[str, str]) -> None:
+    """With its source, its cost in figures, when to take it and when not."""
+    found = cards(*place)
+    assert set(METHODS[place]) <= set(found)
+    for method, row in found.items():
+        card = {head.partition(" of ")[0]: cell for head, cell in row.items()}
+        for head in ("what", "when", "when not", "cost", "source"):
+            assert len(card[head]) > 3, f"{method}: {head}"
+        assert re.search(r"\d", card["cost"]) or "as `" in card["cost"], f"{method}: a figure"

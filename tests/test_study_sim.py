@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sims import METRIC, RATES, lines, race, racing, simulate, wide
+from sims import METRIC, RATES, RealTime, lines, race, racing, simulate, wide
 from sims import learning as learn
 
 import autotune as at
@@ -390,28 +390,6 @@ def test_a_sampler_with_nothing_left_ends_the_study(fast_path: Path) -> None:
     assert len(result.trials) == 3
     assert all(t.ended for t in result.trials)
     assert result.ended == "done"
-
-
-class RealTime(SimPool):
-    """A simulated pool whose seconds are hundredths of real ones."""
-
-    realtime: bool = True
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.realtime = True
-        self._woken = threading.Event()
-
-    def wake(self) -> None:
-        self._woken.set()
-
-    def wait(self, timeout: float | None) -> Any:
-        if self._agenda:
-            time.sleep(max(self._agenda[0][0] - self._now, 0) / 100)
-            return super().wait(timeout)
-        self._woken.wait(5)
-        self._woken.clear()
-        return None
 
 
 def test_a_slow_sampler_delays_no_event(fast_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""Suggestions, computed beside the loop."""
+"""Suggestions, computed beside the loop, and ahead of it where they take long."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from autotune.errors import StudyError
@@ -10,41 +12,65 @@ from autotune.pools import Pool
 from autotune.samplers import Sampler
 from autotune.trial import Params, Trial
 
+PATIENCE = 0.1  # seconds that an idle group waits for a suggestion that knows the newest results
+
 
 class Suggester:
-    """Computes one suggestion at a time beside the loop, and wakes it when it is ready."""
+    """Computes suggestions beside the loop, one after the other, and wakes it when one is ready.
+
+    A sampler that answers within `PATIENCE` is asked when a worker group is idle, so it knows of
+    every trial that has ended. One that takes longer, because it fits a model, is asked while all
+    groups train, for the next number: an idle group then gets a point at once, from a model that
+    has not seen the last trials end. Where groups had to wait all the same, as they became idle
+    together, one point more is held ready, up to one for each group. On a virtual clock, where
+    nothing happens beside the loop, nothing is asked ahead.
+    """
 
     def __init__(self, sampler: Sampler, pool: Pool) -> None:
         self._sampler = sampler
         self._pool = pool
         self._beside = ThreadPoolExecutor(1, "suggest") if pool.realtime else None
-        self._pending: Future[Params | None] | None = None
+        self._asked: deque[Future[Params | None]] = deque()
+        self._held: list[Trial] = []  # drawn ahead; only the thread that draws looks at them
+        self._took = 0.0
+        self._depth, self._late = 1, False
         self.exhausted = False
 
     @property
     def pending(self) -> bool:
         """Whether a suggestion has been asked for and not been taken yet."""
-        return self._pending is not None
+        return bool(self._asked)
 
     def take(self, number: int, trials: Collection[Trial]) -> Params | None:
         """The suggestion for trial `number`, or None while it is being computed.
 
         None as well once the sampler is `exhausted`, that is, has nothing left to propose.
         """
-        if self._pending is None:
-            self._pending = self._submit(number, tuple(trials))
-        if not self._pending.done():
+        ahead = bool(self._asked)
+        if not ahead:
+            self._asked.append(self._submit(number, tuple(trials)))
+        if not self._asked[0].done():
+            self._late |= ahead
             return None
-        done, self._pending = self._pending, None
+        done = self._asked.popleft()
         error = done.exception()
         if error is not None:
             raise StudyError(f"the sampler failed: {type(error).__name__}: {error}") from error
         self.exhausted = done.result() is None
         return done.result()
 
+    def ahead(self, number: int, trials: Callable[[], Collection[Trial]], most: int) -> None:
+        """All groups train: ask for trial `number` and those after it, `most` at most."""
+        if self._beside is None or self._took <= PATIENCE:
+            return
+        self._depth, self._late = self._depth + self._late, False
+        self._depth = min(self._depth, max(self._pool.busy(), 1))
+        while len(self._asked) < min(self._depth, most):
+            self._asked.append(self._submit(number + len(self._asked), tuple(trials())))
+
     def _submit(self, number: int, trials: Sequence[Trial]) -> Future[Params | None]:
         if self._beside is not None:
-            future = self._beside.submit(self._sampler.ask, number, trials)
+            future = self._beside.submit(self._draw, number, trials)
             future.add_done_callback(lambda _: self._pool.wake())
             return future
         at_once: Future[Params | None] = Future()
@@ -53,6 +79,16 @@ class Suggester:
         except Exception as error:
             at_once.set_exception(error)
         return at_once
+
+    def _draw(self, number: int, trials: Sequence[Trial]) -> Params | None:
+        """Ask the sampler, which takes points that are held ready for running trials."""
+        begin, known = time.monotonic(), {t.number for t in trials}
+        self._held = [t for t in self._held if t.number not in known]
+        point = self._sampler.ask(number, (*trials, *self._held))
+        if point is not None:
+            self._held.append(Trial(number, point, point))
+        self._took = time.monotonic() - begin
+        return point
 
     def close(self) -> None:
         if self._beside is not None:

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,3 +135,25 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     for row in rows:
         del row["time"]
     return rows
+
+
+class RealTime(SimPool):
+    """A simulated pool whose seconds are hundredths of real ones."""
+
+    realtime: bool = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.realtime = True
+        self._woken = threading.Event()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def wait(self, timeout: float | None) -> Any:
+        if self._agenda:
+            time.sleep(max(self._agenda[0][0] - self._now, 0) / 100)
+            return super().wait(timeout)
+        self._woken.wait(5)
+        self._woken.clear()
+        return None

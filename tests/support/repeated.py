@@ -1,0 +1,114 @@
+"""Studies on a virtual clock, and a digest of what each wrote down: to be run in two processes.
+
+    python repeated.py SEED
+
+Whatever a process brings along that is not the study's seed (the order of sets, global random
+states, the hour) must not show in what is written down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import populations
+from sims import MEMORY, learning, lines, simulate, wide
+from steered import problem, steered
+
+from autotune.controllers import CONTROLLERS, POPULATIONS
+from autotune.controllers.learners import LEARNERS
+from autotune.controllers.policy import SETTINGS
+from autotune.pruners import PRUNERS
+from autotune.samplers.optuna import NAMES
+
+Study = Callable[[Path, int], Any]
+TRIALS = 18
+_WRITTEN = ("controller.json", "policy.json", "schedules.json")
+
+
+def _searched(sampler: str, pruner: str, **options: Any) -> Study:
+    def study(folder: Path, seed: int) -> Any:
+        asked = {"sampler": sampler, "pruner": pruner, "seed": seed, "workers": 4, **options}
+        return simulate(wide(), folder, TRIALS, learning, **asked)
+
+    return study
+
+
+def _steered(controller: str) -> Study:
+    def study(folder: Path, seed: int) -> Any:
+        asked = {"controller": controller, "seed": seed, "workers": 4}
+        return simulate(problem(None), folder, TRIALS, steered, **asked)
+
+    return study
+
+
+def _population(controller: str, sampler: str) -> Study:
+    def study(folder: Path, seed: int) -> Any:
+        asked = {"controller": controller, "sampler": sampler, "seed": seed}
+        return populations.study(folder, TRIALS, **asked)
+
+    return study
+
+
+def _warm(folder: Path, seed: int) -> Any:
+    """A policy that goes on from another study's."""
+    _searched("policy", "none")(folder / "first", 0)
+    return _searched("policy", "asha", start_from=folder / "first")(folder, seed)
+
+
+def studies() -> dict[str, Study]:
+    """Every sampler with every pruner in turns, every pruner, every controller, and warm starts."""
+    made: dict[str, Study] = {}
+    pruners = list(PRUNERS)
+    for number, sampler in enumerate(NAMES):
+        pruner = pruners[number % len(pruners)]
+        made[f"{sampler}, {pruner}"] = _searched(sampler, pruner)
+    for pruner in pruners:
+        made[f"random, {pruner}"] = _searched("random", pruner)
+    made["convergence, convergence, racing"] = _searched("convergence", "convergence", racing=0.2)
+    made["policy from another"] = _warm
+    settings = [f"policy(setting={s!r}, learner={n!r})" for s in SETTINGS for n in LEARNERS]
+    named = [name for name in CONTROLLERS if name != "policy"]
+    for controller in [*settings, *named]:
+        made[controller] = _steered(controller)
+    for controller in POPULATIONS:
+        for sampler in ("qmc", "convergence"):
+            made[f"{controller} from {sampler}"] = _population(controller, sampler)
+    return made
+
+
+def digest(study: Study, seed: int) -> str:
+    """Of all that the study wrote down, but for the hour."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        folder = Path(place, "study")
+        study(folder, seed)
+        told = [lines(folder)]
+        told += [json.loads((folder / n).read_text()) for n in _WRITTEN if (folder / n).is_file()]
+    text = json.dumps(told).replace(place, "")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def disturb() -> None:
+    """Draw from every global random state; the interpreter's own order of sets is disturbed too."""
+    import numpy as np
+    import torch
+
+    _ = random.random(), np.random.random(), torch.rand(1)
+
+
+def main(seed: int) -> None:
+    found = {}
+    for name, study in studies().items():
+        disturb()
+        found[name] = digest(study, seed)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
