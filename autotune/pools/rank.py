@@ -7,13 +7,10 @@ without the driver's answer: what stops on one rank stops on all. It knows torch
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
-import signal
 import socket
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -28,7 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune import reporting
-from autotune.pools import Launch, warm
+from autotune.pools import Launch, stacks, warm
 from autotune.pools.cores import claim_cores
 from autotune.pools.saving import Writer, Written, load
 from autotune.trial import Change, Checkpoint, Clock, Milestone
@@ -69,7 +66,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker process runs, and the file into which SIGUSR1 makes it write its stacks."""
+    """Where a worker process runs, and the file of its own into which it writes its stacks."""
 
     node: str
     host: str
@@ -118,9 +115,8 @@ class Rank:
         self._cores = claim_cores(cores)
         cuda = torch.cuda.is_available()
         device = torch.cuda.get_device_name() if cuda else _cpu_name()
-        self._stacks = tempfile.NamedTemporaryFile(prefix="autotune-stacks-")
-        faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
-        return Place(node, host, os.getpid(), self._cores.numbers, device, self._stacks.name)
+        self._stacks, path = stacks.listen(node)
+        return Place(node, host, os.getpid(), self._cores.numbers, device, path)
 
     def serve(self, host: str) -> int:
         """On rank 0: open the store at which the group meets; returns its port.
@@ -325,24 +321,8 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def stack_of(place: Place) -> str:
-    """Where a process on this machine is stuck in its trainer, the innermost call first.
-
-    It answers even while it holds the interpreter's lock; a stopped process does not.
-    """
-    file = Path(place.stacks)
-    with contextlib.suppress(OSError):
-        before = file.stat().st_size
-        os.kill(place.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + 1.0
-        while file.stat().st_size == before and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.05)
-        for thread in file.read_text()[before:].split("\n\n"):
-            calls = [line for line in thread.splitlines() if line.startswith("  File")]
-            own = [i for i, call in enumerate(calls) if any(f'"{f}"' in call for f in _OWN_FILES)]
-            if own:
-                return "\n".join(calls[: own[0]])
-    return "  (no answer)"
+    """Where a process on this machine is stuck in its trainer, the innermost call first."""
+    return stacks.stack_of(place.stacks, place.node, place.pid, _OWN_FILES)
 
 
 def _from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:

@@ -31,6 +31,7 @@ from autotune.experiment import Scaling
 from autotune.metrics import NAMES, Figure
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
 from autotune.pools.rank import Meeting, Place, Rank, Stretch, stack_of
+from autotune.pools.stacks import is_here
 from autotune.recipes import is_recipe_file
 from autotune.trial import Change, Checkpoint, Clock, Hardware, Report, slowest
 
@@ -635,8 +636,9 @@ def _troubled(group: _Group) -> bool:
 
 def _stacks(group: _Group, ranks: list[int]) -> str:
     """Where the ranks that run on this machine are stuck, innermost call first."""
-    here = [r for r in ranks if os.path.exists(group.places[r].stacks)]
-    return "\n".join(f"rank {r} is at:\n{stack_of(group.places[r])}" for r in here)
+    places = [(r, group.places[r]) for r in ranks]
+    here = [(r, p) for r, p in places if is_here(p.stacks, p.node, p.pid)]
+    return "\n".join(f"rank {r} is at:\n{stack_of(p)}" for r, p in here)
 
 
 def _ranks(ranks: list[int]) -> str:

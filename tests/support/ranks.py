@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from autotune.pools import Launch
-from autotune.pools.rank import Meeting, Rank, Stretch
+from autotune.pools.rank import Meeting, Place, Rank, Stretch
 
 _HERE: dict[str, Rank] = {}
 
@@ -23,7 +23,8 @@ class Remote:
         self._patience = patience
         context = multiprocessing.get_context("spawn")
         self._process = ProcessPoolExecutor(1, mp_context=context)
-        self._process.submit(_become, cloudpickle.dumps(train), sys.path).result(patience)
+        become = self._process.submit(_become, cloudpickle.dumps(train), sys.path)
+        self.place: Place = become.result(patience)
 
     def start(
         self, config: Mapping[str, Any] | None = None, *, seed: int = 1, **launch: Any
@@ -34,17 +35,26 @@ class Remote:
     def __call__(self, method: str, *arguments: Any) -> Any:
         return self._process.submit(_call, method, arguments).result(self._patience)
 
+    def send(self, method: str, *arguments: Any) -> None:
+        """Call without waiting for the answer."""
+        self._process.submit(_call, method, arguments)
+
+    def leave(self) -> None:
+        """End the process in its own time."""
+        self._process.shutdown()
+
     def close(self) -> None:
         for process in self._process._processes.values():
             process.kill()
         self._process.shutdown()
 
 
-def _become(train: bytes, path: list[str]) -> None:
+def _become(train: bytes, path: list[str]) -> Place:
     rank = Rank(train, path, 0, 1)
-    rank.place("node", "127.0.0.1", 1)
+    place = rank.place("node", "127.0.0.1", 1)
     rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(True, False, 30.0))
     _HERE["rank"] = rank
+    return place
 
 
 def _call(method: str, arguments: tuple[Any, ...]) -> Any:
