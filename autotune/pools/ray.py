@@ -39,6 +39,9 @@ _GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once o
 _MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a collective
 _CLOSE_SECONDS = 2.0  # for ranks that wait at a milestone to close their trainer
 _START_SECONDS = 600.0  # for a group's processes to start and meet
+# What a trainer writes to its streams is kept in two files of so many bytes each, on Ray's disk:
+# by itself Ray keeps all of it.
+_LOGS = {"RAY_ROTATION_MAX_BYTES": str(64 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "1"}
 _MOST_STARTS = 3  # groups in a row that may fail to start before the study gives up
 
 
@@ -578,6 +581,7 @@ def _node_resources() -> list[dict[str, float]]:
 def _worker_environment(scaling: Scaling, strategy: str) -> dict[str, str]:
     threads = str(max(int(scaling.cpus_per_worker), 1))
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    variables |= {name: os.environ.get(name, value) for name, value in _LOGS.items()}
     if not scaling.gpus_per_worker:
         variables["CUDA_VISIBLE_DEVICES"] = ""
     if strategy == "STRICT_PACK":

@@ -87,7 +87,9 @@ class Story:
     def _told(
         self, entry: Entry, number: int, before: Trial | None, now: int
     ) -> dict[int, list[Point]]:
-        self._end_ms = now = now or self._end_ms
+        if now < self._end_ms:  # the clock went back, but the newest point is to be the latest
+            now = self._end_ms + 1 if now else self._end_ms
+        self._end_ms = now
         self._begin_ms = self._begin_ms or now
         if before is None or not (before.ended and self.trials[number].ended):
             self._times[number] = (self._times.get(number, (now, now))[0], now)

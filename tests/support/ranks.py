@@ -52,7 +52,7 @@ class Remote:
 def _become(train: bytes, path: list[str]) -> Place:
     rank = Rank(train, path, 0, 1)
     place = rank.place("node", "127.0.0.1", 1)
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(True, False, 30.0))
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(bool(place.cores), False, 30.0))
     _HERE["rank"] = rank
     return place
 
