@@ -55,14 +55,21 @@ def changed(clean: Mapping[str, Any]) -> list[str]:
     return [name for name, setting in _SETTINGS.items() if setting.read() != clean[name]]
 
 
+def _handler(number: int) -> Any:
+    """A signal's handler; torch sets one when a process first has a loader, and never again."""
+    handler = signal.getsignal(number)
+    torch_s = str(getattr(handler, "__module__", "")).startswith("torch.utils.data")
+    return signal.SIG_DFL if torch_s else handler
+
+
 def _handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in _SIGNALS}
+    return {number: _handler(number) for number in _SIGNALS}
 
 
 def _put_back_handlers(clean: Mapping[int, Any]) -> None:
     for number, handler in clean.items():
         python_s = handler is not None and number != _ASKED_BY
-        if python_s and signal.getsignal(number) != handler:
+        if python_s and _handler(number) != handler:
             signal.signal(number, handler)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 from ranks import Remote
 from shaking import shaking, staying
+from torch.utils.data._utils import signal_handling
+
+from autotune.pools import settings
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +64,25 @@ def test_what_cannot_be_put_back_replaces_the_process(stays: str, worn: str) -> 
         assert worn in remote("stop", None).worn
     finally:
         remote.close()
+
+
+def test_the_handler_that_torch_sets_once_stays() -> None:
+    """Without it a loader would not learn that its worker died, and torch does not set it again."""
+    before, known = signal.getsignal(signal.SIGCHLD), signal_handling._SIGCHLD_handler_set
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    clean = settings.read()
+    signal_handling._SIGCHLD_handler_set = False
+    try:
+        signal_handling._set_SIGCHLD_handler()
+        torch_s = signal.getsignal(signal.SIGCHLD)
+        assert torch_s is not signal.SIG_DFL
+        assert settings.changed(clean) == []
+        settings.put_back(clean)
+        assert signal.getsignal(signal.SIGCHLD) is torch_s
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        assert settings.changed(clean) == ["signal handlers"]
+        settings.put_back(clean)
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+        signal_handling._SIGCHLD_handler_set = known
