@@ -12,7 +12,7 @@ import pytest
 from ranks import Remote
 from toys import chosen
 
-from autotune.pools.rank import stack_of
+from autotune.pools.faults import stack_of
 
 
 def left(folder: Path) -> list[str]:
