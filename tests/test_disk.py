@@ -122,8 +122,9 @@ def test_workers_on_a_full_disk_go_on_without_checkpoints_and_then_from_the_last
     folder, saved = small.place / "study", [0]
 
     def watch(event: Any, trials: Any) -> None:
-        if trials[0].checkpoint is not None and not saved[0]:
-            saved[0] = trials[0].checkpoint.step
+        checkpoint = trials[0].checkpoint
+        if checkpoint is not None and checkpoint.step >= 200 and not saved[0]:
+            saved[0] = checkpoint.step
             small.fill()
 
     with pytest.raises(at.StudyError, match=r"journal\.jsonl: No space left on device"):
