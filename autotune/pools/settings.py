@@ -127,7 +127,7 @@ def _put_back_autocast(clean: tuple[bool, ...]) -> None:
 
 
 def _attention() -> tuple[bool, ...]:
-    cuda = torch.backends.cuda
+    cuda: Any = torch.backends.cuda  # its functions have no types
     return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()
 
 
