@@ -4,7 +4,7 @@ BIN := .venv/bin
 RECIPE ?= search_spaces.digits:lars
 TRIALS ?= 36
 
-.PHONY: demo test lint audit wheel clean
+.PHONY: demo test soak lint audit wheel clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -19,6 +19,9 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest
 	$(BIN)/python tests/wheel.py
+
+soak: .venv/installed
+	$(BIN)/python -m pytest -m soak -s
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -101,6 +101,7 @@ class Loop:
         why = self.leaving()
         for trial in [t for t in self.book.trials.values() if not t.ended]:
             end(self.book, trial.number, State.CENSORED, Stop(why))
+        checkpoints.sweep(self.book)  # what was saved as a trial ended came after its own sweep
         ended = self.book.everyone()
         if ended and all(t.state is State.FAILED for t in ended) and not why:
             raise StudyError(f"every trial failed; the last: {ended[-1].reason}")

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from autotune import storage
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
 from autotune.parameters import Choice, Fixed, Float, Int
@@ -148,11 +149,10 @@ def _check_total(folder: Path, held: Mapping[str, Any], facts: Mapping[str, Any]
 
 
 def write(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write `experiment.json` whole or not at all."""
-    part = folder / f"{RECORD}.part"
+    """Write `experiment.json`, whole or not at all, onto the disk itself."""
     try:
-        part.write_text(json.dumps(facts, indent=2) + "\n")
-        part.replace(folder / RECORD)
+        with storage.writing(str(folder), RECORD) as file:
+            file.write((json.dumps(facts, indent=2) + "\n").encode())
     except OSError as error:
         raise StudyError(f"cannot write {folder / RECORD}: {error.strerror}") from None
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune import record, result
+from autotune import record, result, storage
 from autotune.errors import StudyError, UserError
 from autotune.samplers.actor import document, from_document
 from autotune.samplers.policy import PolicySampler, learned
@@ -115,10 +115,9 @@ def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
     """Write what the sampler has learned into the study's folder, if it is a policy."""
     if not isinstance(sampler, PolicySampler):
         return
-    part = folder / f"{POLICY}.part"
     told = {"sampler": sampler.name, "trials": len(trials), **document(sampler.policy(trials))}
     try:
-        part.write_text(json.dumps(told, indent=2) + "\n")
-        part.replace(folder / POLICY)
+        with storage.writing(str(folder), POLICY) as file:
+            file.write((json.dumps(told, indent=2) + "\n").encode())
     except OSError as error:
         raise StudyError(f"cannot write {folder / POLICY}: {error.strerror}") from None

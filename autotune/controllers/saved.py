@@ -30,8 +30,11 @@ def write(folder: Path, study: str, document: Mapping[str, Any]) -> None:
     """Write a controller's document into the study folder, whole or not at all."""
     part = folder / f"{FILE}.part"
     told = {"autotune_controller": FORMAT, "study": study, **document}
-    part.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
-    part.replace(folder / FILE)
+    try:
+        part.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
+        part.replace(folder / FILE)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def is_in(place: Path) -> bool:

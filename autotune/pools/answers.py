@@ -36,7 +36,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker process runs, and the file into which SIGUSR1 makes it write its stacks."""
+    """Where a worker process runs, and the file of its own into which it writes its stacks."""
 
     node: str
     host: str

@@ -20,6 +20,10 @@ from autotune.pools.answers import Place
 from autotune.pools.rank import Rank
 from autotune.recipes import is_recipe_file
 
+# What a trainer writes to its streams is kept in two files of so many bytes each, on Ray's disk:
+# by itself Ray keeps all of it.
+_LOGS = {"RAY_ROTATION_MAX_BYTES": str(64 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "1"}
+
 
 def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
     """How many trials the nodes hold at once, and Ray's placement strategy for each.
@@ -166,6 +170,7 @@ def processes(placement: Any, scaling: Scaling, strategy: str, train: bytes) -> 
 def _environment(scaling: Scaling, strategy: str) -> dict[str, str]:
     threads = str(max(int(scaling.cpus_per_worker), 1))
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    variables |= {name: os.environ.get(name, value) for name, value in _LOGS.items()}
     if not scaling.gpus_per_worker:
         variables["CUDA_VISIBLE_DEVICES"] = ""
     if strategy == "STRICT_PACK":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import time
 import traceback
 from pathlib import Path
 
 import torch
 
 from autotune import reporting
+from autotune.pools import stacks
 from autotune.pools.answers import Place
 
 _NO_MEMORY = (
@@ -41,24 +38,8 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def stack_of(place: Place) -> str:
-    """Where a process on this machine is stuck in its trainer, the innermost call first.
-
-    It answers even while it holds the interpreter's lock; a stopped process does not.
-    """
-    file = Path(place.stacks)
-    with contextlib.suppress(OSError):
-        before = file.stat().st_size
-        os.kill(place.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + 1.0
-        while file.stat().st_size == before and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.05)
-        for thread in file.read_text()[before:].split("\n\n"):
-            calls = [line for line in thread.splitlines() if line.startswith("  File")]
-            own = [i for i, call in enumerate(calls) if any(f'"{f}"' in call for f in _OWN_FILES)]
-            if own:
-                return "\n".join(calls[: own[0]])
-    return "  (no answer)"
+    """Where a process on this machine is stuck in its trainer, the innermost call first."""
+    return stacks.stack_of(place.stacks, place.node, place.pid, _OWN_FILES)
 
 
 def from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:

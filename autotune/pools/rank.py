@@ -7,13 +7,10 @@ without the driver's answer: what stops on one rank stops on all. It knows torch
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
-import signal
 import socket
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -28,7 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune import reporting
-from autotune.pools import Launch, warm
+from autotune.pools import Launch, stacks, warm
 from autotune.pools.answers import Meeting, Place, Stretch
 from autotune.pools.cores import claim_cores
 from autotune.pools.faults import from_trainer, out_of_memory
@@ -63,9 +60,8 @@ class Rank:
         self._cores = claim_cores(cores)
         cuda = torch.cuda.is_available()
         device = torch.cuda.get_device_name() if cuda else _cpu_name()
-        self._stacks = tempfile.NamedTemporaryFile(prefix="autotune-stacks-")
-        faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
-        return Place(node, host, os.getpid(), self._cores.numbers, device, self._stacks.name)
+        self._stacks, path = stacks.listen(node)
+        return Place(node, host, os.getpid(), self._cores.numbers, device, path)
 
     def serve(self, host: str) -> int:
         """On rank 0: open the store at which the group meets; returns its port.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from autotune import storage
 from autotune.pools import Broke, Progress, Raised
 from autotune.pools.answers import Stretch
 from autotune.pools.faults import stack_of
 from autotune.pools.groups import Group
+from autotune.pools.stacks import is_here
 from autotune.trial import Checkpoint, Report, slowest
 
 
@@ -92,8 +91,9 @@ def troubled(group: Group) -> bool:
 
 def stacks(group: Group, ranks: list[int]) -> str:
     """Where the ranks that run on this machine are stuck, innermost call first."""
-    here = [r for r in ranks if os.path.exists(group.places[r].stacks)]
-    return "\n".join(f"rank {r} is at:\n{stack_of(group.places[r])}" for r in here)
+    places = [(r, group.places[r]) for r in ranks]
+    here = [(r, p) for r, p in places if is_here(p.stacks, p.node, p.pid)]
+    return "\n".join(f"rank {r} is at:\n{stack_of(p)}" for r, p in here)
 
 
 def name_of(group: Group, rank: int) -> str:

@@ -22,8 +22,11 @@ import psutil
 import torch
 from torch.nn.modules import module as _modules
 
+from autotune.pools import settings
+
 _GROWTH_BYTES = 512 * 2**20
 _GROWTH_FACTOR = 1.5
+_GROWTH_FILES = 64
 _HOOKS = [n for n in dir(_modules) if n.startswith("_global_") and n.endswith("_hooks")]
 _BACKENDS: list[tuple[Any, str]] = [
     (torch.backends.cudnn, "benchmark"),
@@ -47,6 +50,7 @@ class Snapshot:
     path: list[str]
     backends: tuple[Any, ...]
     setters: tuple[tuple[Callable[[Any], object], Any], ...]
+    settings: dict[str, Any]
     hooks: dict[str, dict[int, Any]]
     filters: list[Any]
     numpy_errors: Any
@@ -59,10 +63,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Held:
-    """Memory that a process holds: resident, and allocated on its GPU."""
+    """What a process holds: memory, resident and allocated on its GPU, and open files."""
 
     host_bytes: int
     gpu_bytes: int
+    files: int
 
 
 def snapshot() -> Snapshot:
@@ -84,6 +89,7 @@ def snapshot() -> Snapshot:
             (torch.autograd.set_detect_anomaly, False),
             (_set_deterministic, torch.get_deterministic_debug_mode()),
         ),
+        settings=settings.read(),
         hooks={name: dict(getattr(_modules, name)) for name in _HOOKS if _is_dict(name)},
         filters=list(warnings.filters),
         numpy_errors=np.geterr(),
@@ -115,6 +121,7 @@ def restore(clean: Snapshot) -> None:
             setattr(owner, name, value)
     for put_back, value in clean.setters:
         put_back(value)
+    settings.put_back(clean.settings)
     for name, hooks in clean.hooks.items():
         current = getattr(_modules, name)
         current.clear()
@@ -141,9 +148,10 @@ def _stop_progress_bars() -> None:
 
 
 def held() -> Held:
-    """The memory that this process holds now."""
+    """What this process holds now."""
     gpu = int(torch.cuda.memory_allocated()) if gpu_in_use() else 0
-    return Held(int(psutil.Process().memory_info().rss), gpu)
+    files = len(os.listdir("/proc/self/fd"))
+    return Held(int(psutil.Process().memory_info().rss), gpu, files)
 
 
 def leavings(clean: Snapshot, usual: Held) -> str:
@@ -158,7 +166,11 @@ def leavings(clean: Snapshot, usual: Held) -> str:
         return f"threads left running: {', '.join(sorted(left))}"
     if _children() > clean.children:
         return "child processes left running"
+    if stay := settings.changed(clean.settings):
+        return f"settings that cannot be put back: {', '.join(stay)}"
     now = held()
+    if now.files > usual.files + _GROWTH_FILES:
+        return f"files left open: {now.files - usual.files}"
     for what, bytes_now, before in (
         ("memory", now.host_bytes, usual.host_bytes),
         ("GPU memory", now.gpu_bytes, usual.gpu_bytes),

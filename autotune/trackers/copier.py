@@ -97,8 +97,11 @@ class Cursor:
 
     def _write(self, data: Mapping[str, Any]) -> None:
         part = self._path.with_suffix(".part")
-        part.write_text(json.dumps(data, indent=1) + "\n")
-        part.replace(self._path)
+        try:
+            part.write_text(json.dumps(data, indent=1) + "\n")
+            part.replace(self._path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 class Copier:

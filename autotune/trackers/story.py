@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -27,9 +28,10 @@ from autotune.trackers.view import (
     tags,
     text,
 )
-from autotune.trial import Ended, Reported, State, Suggested, Trial, after
+from autotune.trial import Ended, Reported, Saved, State, Suggested, Trial, after
 
 _STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
+_TIMES = ("train_seconds", "samples_per_second")  # no two attempts take the same
 _ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
 
 
@@ -44,6 +46,7 @@ class Story:
         self._begin_ms = self._end_ms = 0
         self._times: dict[int, tuple[int, int]] = {}
         self._furthest: dict[int, dict[str, int]] = {}
+        self._sums: dict[int, dict[tuple[int, str], int]] = {}
 
     def take(self, line: bytes) -> dict[int, list[Point]]:
         """Read the next line: the runs that it changes, each with its new points.
@@ -59,6 +62,7 @@ class Story:
         self.lines += 1
         changed = self._told(entry, number, before, now)
         if number in self.trials:
+            self._settle(entry, number, self.trials[number])
             self.trials[number] = self._light(entry, self.trials[number])
         return changed
 
@@ -83,7 +87,9 @@ class Story:
     def _told(
         self, entry: Entry, number: int, before: Trial | None, now: int
     ) -> dict[int, list[Point]]:
-        self._end_ms = now = now or self._end_ms
+        if now < self._end_ms:  # the clock went back, but the newest point is to be the latest
+            now = self._end_ms + 1 if now else self._end_ms
+        self._end_ms = now
         self._begin_ms = self._begin_ms or now
         if before is None or not (before.ended and self.trials[number].ended):
             self._times[number] = (self._times.get(number, (now, now))[0], now)
@@ -121,13 +127,32 @@ class Story:
     def _new(
         self, number: int, values: Mapping[str, float], step: int, now: int
     ) -> Iterator[Point]:
-        """Points at steps not yet told: after a loss the same steps are reported again."""
+        """Points not yet told. After a loss the same steps are reported again: what differs then
+        hides what was told before, as the newer point of a step does in a store.
+        """
         furthest = self._furthest.setdefault(number, {})
-        for name, value in values.items():
-            key = clean(name)
-            if step > furthest.get(key, -1):
-                furthest[key] = step
-                yield Point(key, value, step, now)
+        others = {k: v for k, v in values.items() if k not in _TIMES}
+        times = {k: {k: values[k]} for k in _TIMES if k in values}
+        for name, group in {**times, "": others}.items():
+            differs = self._differs(number, (step, name), group)
+            for key, value in ((clean(k), v) for k, v in group.items()):
+                if differs or step > furthest.get(key, -1):
+                    furthest[key] = max(step, furthest.get(key, -1))
+                    yield Point(key, value, step, now)
+
+    def _differs(self, number: int, place: tuple[int, str], values: Mapping[str, float]) -> bool:
+        """Whether other values than these have been told there."""
+        told, now = self._sums.setdefault(number, {}), zlib.crc32(repr([*values.items()]).encode())
+        before, told[place] = told.get(place), now
+        return before is not None and before != now
+
+    def _settle(self, entry: Entry, number: int, trial: Trial) -> None:
+        """Forget what cannot be reported again: it ended, or two checkpoints lie beyond it."""
+        if isinstance(entry, Ended) and entry.reason != INTERRUPTED:
+            self._sums.pop(number, None)
+        elif isinstance(entry, Saved) and trial.earlier is not None:
+            told, saved = self._sums.get(number, {}), trial.earlier.step
+            self._sums[number] = {place: v for place, v in told.items() if place[0] > saved}
 
     def _once(self, number: int, values: Mapping[str, float], now: int) -> list[Point]:
         """Points of the whole run, at its last step, where a later one hides an earlier one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -51,6 +52,11 @@ class Browser:
     def close(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)  # its renderers, too
         self._process.wait()
+        end = time.monotonic() + 30
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < end:  # until then they write into the folder
+                os.killpg(self._process.pid, 0)
+                time.sleep(0.01)
         os.close(self._to)
         os.close(self._from)
         self._folder.cleanup()

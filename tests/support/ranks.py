@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from autotune.pools import Launch
-from autotune.pools.answers import Meeting, Stretch
+from autotune.pools.answers import Meeting, Place, Stretch
 from autotune.pools.rank import Rank
 
 _HERE: dict[str, Rank] = {}
@@ -24,7 +24,8 @@ class Remote:
         self._patience = patience
         context = multiprocessing.get_context("spawn")
         self._process = ProcessPoolExecutor(1, mp_context=context)
-        self._process.submit(_become, cloudpickle.dumps(train), sys.path).result(patience)
+        become = self._process.submit(_become, cloudpickle.dumps(train), sys.path)
+        self.place: Place = become.result(patience)
 
     def start(
         self, config: Mapping[str, Any] | None = None, *, seed: int = 1, **launch: Any
@@ -35,18 +36,26 @@ class Remote:
     def __call__(self, method: str, *arguments: Any) -> Any:
         return self._process.submit(_call, method, arguments).result(self._patience)
 
+    def send(self, method: str, *arguments: Any) -> None:
+        """Call without waiting for the answer."""
+        self._process.submit(_call, method, arguments)
+
+    def leave(self) -> None:
+        """End the process in its own time."""
+        self._process.shutdown()
+
     def close(self) -> None:
         for process in self._process._processes.values():
             process.kill()
         self._process.shutdown()
 
 
-def _become(train: bytes, path: list[str]) -> None:
+def _become(train: bytes, path: list[str]) -> Place:
     rank = Rank(train, path, 0, 1)
-    rank.place("node", "127.0.0.1", 1)
-    own_cores = bool(rank._cores.numbers)  # another study may have them all
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(own_cores, False, 30.0))
+    place = rank.place("node", "127.0.0.1", 1)
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(bool(place.cores), False, 30.0))
     _HERE["rank"] = rank
+    return place
 
 
 def _call(method: str, arguments: tuple[Any, ...]) -> Any:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
 
 import pytest
 
 from autotune.trackers.mirror import CURSOR
 from autotune.trackers.mlflow import MlflowStore
-from autotune.trial import Checkpoint, Clock, Hardware, Lost, Saved, Started, State
+from autotune.trial import Checkpoint, Clock, Hardware, Lost, Reported, Saved, Started, State
+
+from .conftest import HARDWARE, report
 
 
 def test_a_running_study_is_running(study) -> None:
@@ -36,6 +40,28 @@ def test_a_lost_attempt_is_not_shown_twice(study) -> None:
     assert [step for step, _ in study.history(run, "acc")] == [0, 100, 200, 300]
     assert study.history(run, "samples_per_second")[-1] == (300, 100.0)
     assert run.data.tags["autotune.attempts"] == "2"
+
+
+def test_what_is_measured_anew_after_a_loss_hides_what_was_lost(study) -> None:
+    """A curve is that of the attempt that counts; values that are the same are not told twice."""
+    study.begin(0)
+    study.write(Reported(0, report(100, seen=1.0)), Reported(0, report(200, seen=2.0)))
+    study.copier().catch_up(over=False)
+    time.sleep(0.01)  # MLflow's times are milliseconds
+    study.write(Lost(0, "worker died"), Started(0, 0.0, HARDWARE))
+    slower = replace(report(100, seen=1.0), clock=Clock(train=3.0), seconds=3.0)
+    study.write(Reported(0, slower), Reported(0, report(200, seen=2.5)))
+    study.end(0, State.REACHED, "target", 4.0)
+    study.copier().catch_up(over=False)
+    run = study.runs()["trial-0000"]
+
+    def curve(key: str) -> list[tuple[int, float]]:
+        found = study.client().get_metric_history(run.info.run_id, key)
+        return [(p.step, p.value) for p in sorted(found, key=lambda p: (p.step, p.timestamp))]
+
+    assert curve("train_seconds") == [(100, 1.0), (100, 3.0), (200, 2.0)]
+    assert curve("seen") == [(100, 1.0), (200, 2.0), (200, 2.5)]
+    assert run.data.metrics["seen"] == 2.5
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["driver killed", "driver interrupted"])

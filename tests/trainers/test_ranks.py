@@ -97,7 +97,7 @@ def test_a_batch_smaller_than_the_ranks_is_refused_on_all(on_two_ranks: Any) -> 
     assert told == ["batch_size must be at least the number of ranks, 2, got 1"] * 2
 
 
-def test_the_example_runs_under_torchrun() -> None:
+def test_the_example_runs_under_torchrun(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
         [
@@ -110,7 +110,7 @@ def test_the_example_runs_under_torchrun() -> None:
             "examples/train_alone.py",
         ],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,

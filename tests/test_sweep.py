@@ -1,0 +1,45 @@
+"""What is left of the checkpoints when a study is done: those that are to be kept, and no more."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sims import race, racing, simulate
+
+import autotune as at
+from autotune.pools.sim import SimPool
+from autotune.trial import Hardware
+
+
+class Mixed(SimPool):
+    """Its checkpoints are folders, and every second trial runs on a shared core."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.realtime = True
+
+    def start(self, launch: Any) -> Hardware:
+        return replace(super().start(launch), shared=launch.trial % 2 == 1)
+
+    def stop(self, trial: int, save: str | None) -> None:
+        super().stop(trial, save)
+        if save is not None:  # written after the trial's end was written down
+            Path(save).mkdir(parents=True)
+
+
+@pytest.mark.parametrize("rates", [[2.0, 1.0], [2.0, 5.0, 3.0, 9.0]])
+def test_the_last_trial_of_other_hardware_leaves_no_checkpoint(
+    fast_path: Path, rates: list[float]
+) -> None:
+    """It is the fastest of its like, for which it is saved as it ends, but not of the study."""
+    folder = fast_path / "study"
+    pool = Mixed(race, 1)
+    experiment = racing(rates, failure=at.FailurePolicy(checkpoint_interval=1))
+    result = simulate(experiment, folder, len(rates), pool=pool, pruner="none")
+    assert result.trials[-1].hardware.shared
+    assert result.best is not None
+    assert os.listdir(folder / "checkpoints") == [f"trial-{result.best.number:04d}"]
