@@ -36,6 +36,7 @@ from autotune.lineage import copied, origin
 from autotune.memory import fitting, halved, memory_keys
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
 from autotune.pruners import Pruner
+from autotune.repeated import Repeated
 from autotune.repeats import (
     CONFIRM,
     RACE,
@@ -219,6 +220,7 @@ class Loop:
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))  # repeats are on top of it
         self.ledger = Ledger(self.trials)
+        self.shown = Repeated(self.trials, self.target, bool(plan.racing))
         self._saved = any(t.checkpoint is not None for t in self.trials.values())
         journal.entries.clear()  # all that they say is in `trials`
 
@@ -624,6 +626,7 @@ class Loop:
         before = self.trials.get(event.trial)
         now = self.trials[event.trial] = after(before, event)
         self.ledger.note(before, now)
+        self.shown.note(before, now)
         self.count += isinstance(event, Suggested) and event.repeats is None
         self._saved = self._saved or now.checkpoint is not None
         if self.watch is not None:
@@ -650,11 +653,7 @@ class Loop:
         return merged(list(everyone), self.target) if self.repeated else everyone
 
     def others(self, trial: Trial) -> Sequence[Trial]:
-        if not self.repeated:
-            return self.ledger.others(trial)
-        shown = racing.proven if self.plan.racing else merged
-        everyone = shown(list(self.trials.values()), self.target)
-        return [t for t in everyone if t.number != trial.number]
+        return (self.shown if self.repeated else self.ledger).others(trial)
 
     def is_best(self, trial: Trial, state: State) -> bool:
         if trial.repeats is not None or state is not State.REACHED:

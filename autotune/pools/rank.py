@@ -30,8 +30,8 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from autotune import reporting
 from autotune.pools import Launch, warm
 from autotune.pools.cores import claim_cores
-from autotune.pools.saving import Writer, Written, load
-from autotune.trial import Change, Checkpoint, Clock, Milestone
+from autotune.pools.saving import Writer, Written, restored
+from autotune.trial import Change, Clock, Milestone
 
 _NO_MEMORY = (
     "can't allocate memory",  # torch's allocator on the host
@@ -189,7 +189,7 @@ class Rank:
                 config["microbatch"] = launch.microbatch
             if launch.checkpoint is not None:
                 self._restoring = True
-                config["state"] = self._load(launch.checkpoint)
+                config["state"] = restored(launch.checkpoint.path, launch.checkpoint.sums)
                 self._restoring = False
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
@@ -260,10 +260,6 @@ class Rank:
         begin = time.perf_counter()
         self._writer.save(self._milestone.state(), folder, blocking)
         return replace(clock, checkpoint=time.perf_counter() - begin)
-
-    def _load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        expected = checkpoint.sums[self._rank] if checkpoint.sums else ""
-        return load(checkpoint.path, self._rank, expected)
 
     # --- and its end --------------------------------------------------------------------------
 
