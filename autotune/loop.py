@@ -74,6 +74,7 @@ from autotune.trial import (
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
 Rule = TypeVar("Rule")
+_MOST_UNREAD = 10  # times in a row that a checkpoint is out of reach before the study waits for you
 Watch = Callable[[Event, Mapping[int, Trial]], None]
 
 
@@ -220,6 +221,7 @@ class Loop:
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))  # repeats are on top of it
         self.ledger = Ledger(self.trials)
+        self.unread: dict[int, int] = {}  # how often in a row a trial's checkpoint was out of reach
         self.shown = Repeated(self.trials, self.target, bool(plan.racing))
         self._saved = any(t.checkpoint is not None for t in self.trials.values())
         journal.entries.clear()  # all that they say is in `trials`
@@ -275,6 +277,8 @@ class Loop:
     def take_up(self) -> None:
         """Judge and take up again what an earlier driver left running or interrupted."""
         self.end_exploited(list(self.trials.values()))
+        if self._saved and self.pool.realtime and not self.plan.checkpoints:
+            Path(self.checkpoints).mkdir(exist_ok=True)  # what is not in it is gone
         for trial in list(self.trials.values()):
             if not trial.goes_on:
                 continue
@@ -450,12 +454,15 @@ class Loop:
                 self.out_of_memory(trial, signal)
             case Raised(error=error, reason=reason):
                 self.end(trial.number, State.FAILED, Stop(reason), error)
+            case Broke(unread=True):
+                self.out_of_reach(trial, signal)
             case Broke():
                 self.broke(trial, signal)
 
     def progress(self, signal: Progress) -> None:
         """Write the report down, judge the trial, and answer its ranks."""
         number, report = signal.trial, signal.report
+        self.unread.pop(number, None)
         self.saved(self.trials[number], signal.saved)
         if signal.unsaved:
             _warn(f"trial {number}: a checkpoint could not be written: {signal.unsaved}")
@@ -598,6 +605,22 @@ class Loop:
             self.end(number, State.INFEASIBLE, Stop(reason, signal.reason), signal.error)
             return
         self.record(Lost(number, reason, broke=False, at=self.at(), microbatch=smaller))
+
+    def out_of_reach(self, trial: Trial, signal: Broke) -> None:
+        """Go on trying where the checkpoint's store gives no answer; the trial loses nothing.
+
+        Raises:
+            StudyError: it was tried often enough; the study can be resumed, the checkpoint is kept.
+        """
+        number, tries = trial.number, self.unread.get(trial.number, 0) + 1
+        self.unread[number] = tries
+        said = f"trial {number}: its checkpoint cannot be reached ({signal.reason})"
+        if tries >= _MOST_UNREAD:
+            why = "resume the study when it can, or make its folder anew if all in it is lost"
+            raise StudyError(f"{said}, tried {tries} times: {why}")
+        _warn(f"{said}: it is tried again")
+        reason = "checkpoint out of reach"
+        self.record(Lost(number, reason, signal.error, broke=False, at=self.at()))
 
     def broke(self, trial: Trial, signal: Broke) -> None:
         if trial.retries < self.plan.experiment.failure.max_retries:

@@ -30,8 +30,9 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from autotune import reporting
 from autotune.pools import Launch, warm
 from autotune.pools.cores import claim_cores
-from autotune.pools.saving import Writer, Written, restored
-from autotune.trial import Change, Clock, Milestone
+from autotune.pools.saving import Writer, Written, patiently, restored
+from autotune.storage import is_gone
+from autotune.trial import Change, Checkpoint, Clock, Milestone
 
 _NO_MEMORY = (
     "can't allocate memory",  # torch's allocator on the host
@@ -39,6 +40,7 @@ _NO_MEMORY = (
     "_ALLOC_FAILED",  # cuBLAS, cuDNN
     "bad_alloc",  # C++
 )
+_PATIENCE_SECONDS, _PATIENCE_SHARE = 30.0, 0.1  # with a store; at most that share of the time-out
 _OWN_FILES = (Path(__file__), Path(reporting.__file__))
 
 
@@ -189,7 +191,7 @@ class Rank:
                 config["microbatch"] = launch.microbatch
             if launch.checkpoint is not None:
                 self._restoring = True
-                config["state"] = restored(launch.checkpoint.path, launch.checkpoint.sums)
+                config["state"] = self._restored(launch.checkpoint)
                 self._restoring = False
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
@@ -261,6 +263,13 @@ class Rank:
         self._writer.save(self._milestone.state(), folder, blocking)
         return replace(clock, checkpoint=time.perf_counter() - begin)
 
+    def _restored(self, saved: Checkpoint) -> dict[str, Any]:
+        seconds = min(_PATIENCE_SECONDS, _PATIENCE_SHARE * self._timeout.total_seconds())
+        found: dict[str, Any] = patiently(
+            lambda: restored(saved.path, saved.sums), saved.path, seconds
+        )
+        return found
+
     # --- and its end --------------------------------------------------------------------------
 
     def _finish(self, kind: str) -> Stretch:
@@ -287,8 +296,7 @@ class Rank:
             self._let_go(error)
         worn = "the trainer raised"
         restoring, self._restoring = self._restoring and not memory, False
-        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-        unread = restoring and isinstance(error, OSError) and not gone
+        unread = restoring and isinstance(error, OSError) and not is_gone(error)
         told = Stretch("raised", error=text.strip(), reason=reason, worn=worn)
         damaged = restoring and not unread
         return replace(told, out_of_memory=memory, damaged=damaged, unread=unread)

@@ -345,7 +345,8 @@ class RayPool:
         self._replace(group)
         damaged = any(a.damaged for a in raised.values())
         if any(a.unread for a in raised.values()) and not (memory or damaged):
-            return Broke(trial, f"the checkpoint could not be read: {reason}", "\n\n".join(parts))
+            first = next(a.reason for a in raised.values() if a.unread)
+            return Broke(trial, first, "\n\n".join(parts), unread=True)
         return Raised(trial, "\n\n".join(parts), reason, memory, damaged)
 
     def _disagree(self, group: _Group, answers: dict[int, Stretch]) -> Raised:

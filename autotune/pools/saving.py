@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from autotune import storage
 from autotune.pools.shards import apart, mapped, together
 
 _SMALL_BYTES = 4 * 2**20
+_PAUSE_SECONDS = 1.0  # between two tries to read from a store that is out of reach
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,32 @@ def restored(folder: str, sums: Sequence[str] = ()) -> dict[str, Any]:
     return state
 
 
+def patiently(read: Callable[[], Any], folder: str, seconds: float) -> Any:
+    """What `read` finds in a checkpoint's folder, tried again while its store is out of reach.
+
+    Raises:
+        OSError: it still was after so many seconds.
+        Exception: the store is there, and the checkpoint is not or is damaged.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return _demanded(read, folder)
+        except OSError as error:
+            if storage.is_gone(error) or time.monotonic() >= end:
+                raise
+        time.sleep(min(_PAUSE_SECONDS, seconds))
+
+
+def _demanded(read: Callable[[], Any], folder: str) -> Any:
+    try:
+        return read()
+    except OSError as error:
+        if storage.is_gone(error):
+            storage.demand(folder.rsplit("/", 2)[0])  # the root, above the trial's own folder
+        raise
+
+
 def _written_by(folder: str) -> int:
     found = sum(name.startswith("rank-") and name.endswith(".pt") for name in storage.names(folder))
     if not found:
@@ -156,8 +184,9 @@ def load(folder: str, rank: int, checksum: str, device: str = "cpu") -> dict[str
     """
     name = f"rank-{rank}.pt"
     with storage.reading(folder, name) as file:
-        if checksum:
-            storage.check(folder, checksum, name)
+        if checksum:  # of the file that is then read, and not of one that has taken its place
+            storage.verify(file, checksum, storage.join(folder, name))
+            file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     return state
 
