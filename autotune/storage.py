@@ -177,9 +177,15 @@ def reach(url: str) -> None:
 
     Raises:
         ValueError, ImportError: the protocol is unknown, or its plug-in is not installed.
+        OSError: the store is connected to at once, and gives no answer.
     """
     if is_url(url):
-        _system(url)
+        try:
+            _system(url)
+        except (ValueError, ImportError, OSError):
+            raise
+        except Exception as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def is_gone(error: BaseException) -> bool:

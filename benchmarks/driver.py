@@ -79,7 +79,7 @@ def virtual(task: Task) -> Answer:
     def study(folder: Path, **more: Any) -> float:
         begin = time.process_time()
         pool = SimPool(learning, task["at_once"])
-        options = {"sampler": task["sampler"], "pruner": "convergence", "seed": 0}
+        options = {k: task[k] for k in ("sampler", "racing")} | {"pruner": "convergence", "seed": 0}
         at.run(experiment(), trials=task["trials"], pool=pool, out=folder, **options, **more)
         return time.process_time() - begin
 
@@ -196,6 +196,7 @@ def tell_virtual(options: Any) -> list[Answer]:
     for trials in options.trials:
         at_once = min(options.at_once, trials)
         task = {"trials": trials, "at_once": at_once, "sampler": options.sampler}
+        task |= {"racing": options.racing}
         found = measure(__file__, "virtual", task)
         told.append({**task, **found})
         print(
@@ -267,6 +268,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, nargs="+", default=[1000, 5000, 20000])
     parser.add_argument("--at-once", type=int, default=1000)
     parser.add_argument("--sampler", default="random", help="of the part `virtual`")
+    parser.add_argument("--racing", type=float, default=0.0, help="likewise, a share")
     parser.add_argument("--samplers", nargs="+", default=["random", "tpe", "convergence", "policy"])
     parser.add_argument("--history", type=int, nargs="+", default=[100, 1000, 5000, 20000])
     parser.add_argument("--mirror", type=int, nargs=3, default=[100, 1000, 100])

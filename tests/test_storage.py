@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -135,6 +136,13 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
 def test_an_unknown_protocol_is_refused() -> None:
     with pytest.raises(ValueError, match="Protocol not known: nowhere"):
         storage.reach("nowhere://bucket")
+
+
+def test_a_store_that_refuses_at_once_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(OSError, match="refused"):
+        storage.reach(f"ftp://127.0.0.1:{port}/bucket")
 
 
 class Unreachable(MemoryFileSystem):

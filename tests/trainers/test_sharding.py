@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.schedules import Linear
+from trainers.language import read_settings
 
 SHARDED = {"text": "synthetic", "sharding": "full", "layers": 2}
 KINDS = [
@@ -35,3 +36,15 @@ def test_sharded_ranks_equal_one_process(
             wanted = alone["metrics"][-1][key]
             assert rank["metrics"][-1][key] == pytest.approx(wanted, rel=1e-3), key
         assert rank["freed"]
+
+
+@pytest.mark.parametrize("more", [{"compile": True}, {"precision": "fp16"}])
+def test_what_cannot_be_sharded_is_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="sharding 'full' takes precision fp32 or bf16, and comp"):
+        read_settings({"text": "synthetic", "lr": 0.1, "sharding": "full", **more})
+
+
+def test_a_rank_without_anything_to_validate_is_refused_on_all(on_two_ranks: Any) -> None:
+    told = [rank["error"] for rank in on_two_ranks({**SHARDED, "val_size": 32}, 1)]
+    says = "val_size must give each rank a sequence where the model is sharded, at least 33 tokens"
+    assert told == [f"{says}, got 32"] * 2
