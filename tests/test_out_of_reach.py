@@ -52,7 +52,7 @@ def died_once() -> SimPool:
 
 def study(folder: Path, pool: SimPool) -> at.StudyResult:
     policy = at.FailurePolicy(checkpoint_interval=5, max_retries=1)
-    return simulate(racing([0.2], failure=policy), folder, 1, pool=pool)
+    return simulate(racing([0.25], failure=policy), folder, 1, pool=pool)
 
 
 def test_a_trial_waits_for_its_checkpoint_and_no_retry_is_counted(
@@ -63,7 +63,7 @@ def test_a_trial_waits_for_its_checkpoint_and_no_retry_is_counted(
     pool.times = 9
     result = study(fast_path, pool)
     trial = result.trials[0]
-    assert (trial.state, trial.retries, trial.seconds) == (State.REACHED, 1, 50.0)
+    assert (trial.state, trial.retries, trial.seconds) == (State.REACHED, 1, 40.0)
     saved = [e.checkpoint for e in journal.read(result.folder) if isinstance(e, Saved)]
     before = [c for c in saved if c.step <= 300][-1]
     assert pool.given == [None] + [before] * 10
@@ -82,4 +82,4 @@ def test_after_ten_times_the_study_waits_for_you(fast_path: Path) -> None:
     again = Away(race, 1)
     trial = study(fast_path, again).trials[0]
     assert again.given == [pool.given[-1]], "it goes on from the same checkpoint"
-    assert (trial.state, trial.retries, trial.seconds) == (State.REACHED, 1, 50.0)
+    assert (trial.state, trial.retries, trial.seconds) == (State.REACHED, 1, 40.0)
