@@ -64,10 +64,11 @@ def test_a_trial_waits_for_its_checkpoint_and_no_retry_is_counted(
     result = study(fast_path, pool)
     trial = result.trials[0]
     assert (trial.state, trial.retries, trial.seconds) == (State.REACHED, 1, 40.0)
-    saved = [e.checkpoint for e in journal.read(result.folder) if isinstance(e, Saved)]
-    before = [c for c in saved if c.step <= 300][-1]
+    events = journal.read(result.folder)
+    first = next(i for i, e in enumerate(events) if isinstance(e, Lost))
+    before = [e.checkpoint for e in events[:first] if isinstance(e, Saved)][-1]
     assert pool.given == [None] + [before] * 10
-    lost = [e for e in journal.read(result.folder) if isinstance(e, Lost)]
+    lost = [e for e in events if isinstance(e, Lost)]
     assert [(e.broke, e.damaged) for e in lost] == [(True, False)] + [(False, False)] * 9
     assert capsys.readouterr().err.count(f"{SAID}: it is tried again") == 9
 
