@@ -10,12 +10,14 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 _CHUNK_BYTES = 2**20
+_TRIES, _PAUSE_SECONDS = 6, 0.05  # to make a folder that others make at the same moment
 _IN_MEMORY_BYTES = 64 * 2**20  # of a file that has been sent; a larger one is put on the disk
 
 
@@ -68,7 +70,7 @@ def writing(folder: str, name: str) -> Iterator[Summed]:
     """
     if is_url(folder):
         with _store(folder) as (system, path):
-            system.makedirs(path, exist_ok=True)
+            _make(system, path)
             with system.open(join(path, name), "wb") as file:
                 yield Summed(file)
         return
@@ -151,7 +153,7 @@ def copy(source: str, to: str) -> bool:
     if is_url(source):
         with _store(source) as (system, path):
             goal = _system(to)[1]
-            system.makedirs(goal, exist_ok=True)
+            _make(system, goal)
             for name in found:
                 system.copy(join(path, name), join(goal, name))
         return bool(found)
@@ -226,6 +228,19 @@ def _store(url: str) -> Iterator[tuple[Any, str]]:
         if isinstance(error, OSError):
             raise
         raise OSError(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def _make(system: Any, path: str) -> None:
+    """Make a folder that other ranks may be making: some stores tell who comes second an error."""
+    for left in reversed(range(_TRIES)):
+        try:
+            system.makedirs(path, exist_ok=True)
+            return
+        except Exception:
+            if not left:
+                raise
+            system.invalidate_cache()  # it knows nothing of what others have made
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _link(file: Path, to: Path) -> None:

@@ -83,7 +83,7 @@ def split(batch: Batch, samples: int, ranks: Ranks, most: int | None) -> list[Ba
     count = -(-largest // (most or largest))
     if len(y) >= count:
         return list(zip(x.tensor_split(count), y.tensor_split(count), strict=True))
-    parts = list(zip(x.split(1), y.split(1), strict=True))
+    parts = list(zip(torch.split(x, 1), torch.split(y, 1), strict=True))
     return [*parts, *[_unlabelled(batch)] * (count - len(parts))]
 
 

@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint import (
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
-    LoadPlan,
-    LoadPlanner,
     Metadata,
-    StorageReader,
+    MetadataIndex,
+    TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 Parts = Mapping[tuple[Any, ...], Mapping[str, Any]]
@@ -105,8 +106,8 @@ def fill(wanted: dict[str, Tensor], shelf: Shelf) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         try:
-            checkpoint.load(wanted, storage_reader=shelf, no_dist=True)
-        except checkpoint.CheckpointException as error:  # torch's, for one rank or many
+            load(wanted, storage_reader=shelf, no_dist=True)
+        except CheckpointException as error:  # torch's, for one rank or many
             raise next(iter(error.failures.values()))[0] from None
 
 

@@ -100,7 +100,7 @@ def _told(value: Any, kinds: Any) -> dict[str, Any]:
 
 def _offsets(value: Any) -> list[int]:
     """Where this rank's part begins, as `torch.distributed.checkpoint` plans to write it."""
-    from torch.distributed.checkpoint import DefaultSavePlanner
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
     if not value.to_local().numel():
         return [0] * value.ndim

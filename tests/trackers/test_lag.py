@@ -6,7 +6,10 @@ import tracemalloc
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from autotune.trackers.copier import _LINES, Copier, Cursor
+import pytest
+
+from autotune.trackers import copier
+from autotune.trackers.copier import Copier, Cursor
 from autotune.trackers.mirror import CURSOR
 from autotune.trackers.view import Point, Shown
 from autotune.trial import Reported
@@ -48,20 +51,23 @@ def behind(path: Path, milestones: int) -> tuple[Counted, int]:
             journal.append(Reported(0, report(step, **METRICS)))
         journal.sync()
     store = Counted()
-    copier = Copier(study.path, lambda _: store, Cursor(study.path / CURSOR, "own"), print)
+    made = Copier(study.path, lambda _: store, Cursor(study.path / CURSOR, "own"), print)
     tracemalloc.start()
     try:
-        copier.catch_up(over=False)
+        made.catch_up(over=False)
         return store, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
-def test_however_far_it_lags_it_holds_no_more(fast_path: Path) -> None:
+def test_however_far_it_lags_it_holds_no_more(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copier, "_LINES", 50)
     behind(fast_path, 1)  # what is imported once
-    few, less = behind(fast_path, 600)
-    many, more = behind(fast_path, 1800)
-    assert (few.points, many.points) == (600 * len(METRICS), 1800 * len(METRICS))
-    assert many.most <= _LINES * (len(METRICS) + 20), "in steps of so many lines"
+    few, less = behind(fast_path, 150)
+    many, more = behind(fast_path, 600)
+    assert (few.points, many.points) == (150 * len(METRICS), 600 * len(METRICS))
+    assert many.most <= 50 * (len(METRICS) + 20), "in steps of so many lines"
     held = (more - less) / (many.points - few.points)
     assert held < 40, f"{held:.0f} bytes are held of each point that was shown"
