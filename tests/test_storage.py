@@ -175,3 +175,23 @@ def test_a_root_that_is_not_there_is_out_of_reach_and_an_empty_one_is_not(tmp_pa
         storage.demand(str(tmp_path / "mount"))
     (tmp_path / "mount").mkdir()
     storage.demand(str(tmp_path / "mount"))
+
+
+class Second(MemoryFileSystem):
+    """A store that tells who comes second to make a folder an error, as FTP servers do."""
+
+    protocol = "second"
+    told = False
+
+    def makedirs(self, path, exist_ok=False):
+        super().makedirs(path, exist_ok=True)
+        if not Second.told:
+            Second.told = True
+            raise LookupError("550 it is there")
+
+
+def test_two_ranks_may_make_a_folder_at_the_same_moment() -> None:
+    fsspec.register_implementation("second", Second, clobber=True)
+    write("second://bucket/trial-0001/step-10", b"0123456789")
+    assert Second.told
+    assert storage.names("second://bucket/trial-0001/step-10") == ["rank-0.pt"]
