@@ -190,6 +190,6 @@ def checkpoints(experiment: Experiment, study_id: str) -> str:
         given = str(Path(given).absolute())
     try:
         storage.reach(given)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         raise UserError(f"checkpoint_folder {given!r} cannot be used: {error}") from None
     return storage.join(given, f"{experiment.name}-{study_id[:8]}")

@@ -190,7 +190,7 @@ class Lessons:
         for trial in begun[self._begun :]:
             if gap := _first_gap(trial, target):
                 insort(self._gaps, gap)
-        self._learned.add([lesson(trial, target) for trial in over[self._over :]])
+        self._learned.add([self._of(trial, target) for trial in over[self._over :]])
         self._begun, self._over = len(begun), len(over)
         count = len(self._gaps)
         if not count:

@@ -255,6 +255,7 @@ class Loop:
     def progress(self, signal: Progress) -> None:
         """Write the report down, judge the trial, and answer its ranks."""
         book, number = self.book, signal.trial
+        book.unread.pop(number, None)
         checkpoints.saved(book, book.trials[number], signal.saved)
         if signal.unsaved:
             warn(f"trial {number}: a checkpoint could not be written: {signal.unsaved}")

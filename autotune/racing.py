@@ -57,14 +57,23 @@ def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     that: it may have been lucky.
     """
     known = merged(trials, target)
-    raced = {t.repeats for t in trials if t.repeats is not None and t.ended}
-    best = incumbent([t for t in known if t.number in raced])
-    if best is None:
-        return known
+    best, raced = best_proven(known, trials), run_again(trials)
+    return tuple(t if t.number in raced else held(t, best) for t in known)
 
-    def held(trial: Trial) -> Trial:
-        lucky = trial.state is State.REACHED and trial.number not in raced
-        faster = lucky and trial.hardware == best.hardware and trial.seconds < best.seconds
-        return replace(trial, seconds=best.seconds) if faster else trial
 
-    return tuple(held(t) for t in known)
+def run_again(trials: Sequence[Trial]) -> set[int]:
+    """The numbers of the trials of which a repeat has ended."""
+    return {t.repeats for t in trials if t.repeats is not None and t.ended}
+
+
+def best_proven(known: Sequence[Trial], trials: Sequence[Trial]) -> Trial | None:
+    """The fastest of those that have been run again, as `merged` has them."""
+    raced = run_again(trials)
+    return incumbent([t for t in known if t.number in raced])
+
+
+def held(trial: Trial, best: Trial | None) -> Trial:
+    """A trial that was not run again, no faster than the best of those that were."""
+    if best is None or trial.state is not State.REACHED or trial.hardware != best.hardware:
+        return trial
+    return replace(trial, seconds=best.seconds) if trial.seconds < best.seconds else trial

@@ -9,16 +9,24 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 _CHUNK_BYTES = 2**20
+_TRIES, _PAUSE_SECONDS = 6, 0.05  # to make a folder that others make at the same moment
+_IN_MEMORY_BYTES = 64 * 2**20  # of a file that has been sent; a larger one is put on the disk
 
 
 class DamagedError(RuntimeError):
-    """A file that is not what was written, or not there."""
+    """A file that is not what was written."""
+
+
+class UnreachableError(OSError):
+    """The store of checkpoints is not there, now: a mount that is gone, a server without answer."""
 
 
 class Summed:
@@ -61,10 +69,10 @@ def writing(folder: str, name: str) -> Iterator[Summed]:
     it before all files of its checkpoint have been written.
     """
     if is_url(folder):
-        system, path = _system(folder)
-        system.makedirs(path, exist_ok=True)
-        with system.open(join(path, name), "wb") as file:
-            yield Summed(file)
+        with _store(folder) as (system, path):
+            _make(system, path)
+            with system.open(join(path, name), "wb") as file:
+                yield Summed(file)
         return
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -82,40 +90,30 @@ def writing(folder: str, name: str) -> Iterator[Summed]:
 
 @contextlib.contextmanager
 def reading(folder: str, name: str) -> Iterator[IO[bytes]]:
-    """A file, from its beginning."""
+    """A file, from its beginning; one behind a URL has been sent whole when the block begins."""
     if is_url(folder):
-        system, path = _system(folder)
-        with _told_as_os_error(folder), system.open(join(path, name), "rb") as file:
-            yield file
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copied:
+            with _store(folder) as (system, path), system.open(join(path, name), "rb") as file:
+                shutil.copyfileobj(file, copied, _CHUNK_BYTES)
+            copied.seek(0)
+            yield copied
         return
     with open(Path(folder, name), "rb") as file:
         yield file
 
 
-def checksum(folder: str, *names: str) -> str:
-    """The checksum of files one after another, as `Summed` has it for one."""
-    found = 0
-    for name in names:
-        with reading(folder, name) as file:
-            while data := file.read(_CHUNK_BYTES):
-                found = zlib.crc32(data, found)
-    return f"crc32:{found:08x}"
-
-
-def check(folder: str, expected: str, *names: str) -> None:
-    """Raise where the files are not what was written.
+def verify(file: IO[bytes], expected: str, said: str) -> None:
+    """Raise where what is left to read in a file is not what was written.
 
     Raises:
-        DamagedError: their checksum is another, or they are not there; says which.
-        OSError: they cannot be read, now.
+        DamagedError: its checksum is another; names the file as `said`.
+        OSError: it cannot be read, now.
     """
-    said = f"{join(folder, names[0])}{' and others' * (len(names) > 1)}"
-    try:
-        found = checksum(folder, *names)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise DamagedError(f"{said} cannot be read: {error.strerror or error}") from None
-    if expected and found != expected:
-        raise DamagedError(f"{said} is damaged: its checksum is {found} and not {expected}")
+    found = 0
+    while data := file.read(_CHUNK_BYTES):
+        found = zlib.crc32(data, found)
+    if (told := f"crc32:{found:08x}") != expected:
+        raise DamagedError(f"{said} is damaged: its checksum is {told} and not {expected}")
 
 
 def names(folder: str) -> list[str]:
@@ -126,8 +124,7 @@ def names(folder: str) -> list[str]:
     """
     try:
         if is_url(folder):
-            system, path = _system(folder)
-            with _told_as_os_error(folder):
+            with _store(folder) as (system, path):
                 system.invalidate_cache(path)  # others write there
                 found = [str(entry).rstrip("/") for entry in system.ls(path, detail=False)]
             return sorted(entry.rpartition("/")[2] for entry in found)
@@ -141,8 +138,7 @@ def remove(folder: str) -> None:
     if not is_url(folder):
         shutil.rmtree(folder, ignore_errors=True)
         return
-    system, path = _system(folder)
-    with contextlib.suppress(OSError), _told_as_os_error(folder):
+    with contextlib.suppress(OSError), _store(folder) as (system, path):
         system.rm(path, recursive=True)
 
 
@@ -155,11 +151,11 @@ def copy(source: str, to: str) -> bool:
     remove(to)  # left by a driver that was killed right here
     found = [name for name in names(source) if not name.endswith(".part")]
     if is_url(source):
-        system, path = _system(source)
-        goal = _system(to)[1]
-        system.makedirs(goal, exist_ok=True)
-        for name in found:
-            system.copy(join(path, name), join(goal, name))
+        with _store(source) as (system, path):
+            goal = _system(to)[1]
+            _make(system, goal)
+            for name in found:
+                system.copy(join(path, name), join(goal, name))
         return bool(found)
     Path(to).mkdir(parents=True)
     try:
@@ -183,20 +179,68 @@ def reach(url: str) -> None:
 
     Raises:
         ValueError, ImportError: the protocol is unknown, or its plug-in is not installed.
+        OSError: the store is connected to at once, and gives no answer.
     """
     if is_url(url):
-        _system(url)
+        try:
+            _system(url)
+        except (ValueError, ImportError, OSError):
+            raise
+        except Exception as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether an error says that a file is not there, and not that it could not be looked for."""
+    return isinstance(error, FileNotFoundError | NotADirectoryError)
+
+
+def demand(root: str) -> None:
+    """Raise where a root that was written to is not there: what lay in it need not be gone.
+
+    Raises:
+        UnreachableError: no folder of that name, nothing behind that URL, or no answer.
+    """
+    try:
+        there = bool(names(root)) if is_url(root) else os.path.isdir(root)
+    except OSError as error:
+        raise UnreachableError(f"{root}: {error}") from None
+    if not there:
+        raise UnreachableError(f"{root} is not there")
 
 
 @contextlib.contextmanager
-def _told_as_os_error(place: str) -> Iterator[None]:
-    """Stores have errors of their own for what is an OSError on a disk."""
+def _store(url: str) -> Iterator[tuple[Any, str]]:
+    """The file system behind a URL and the path in it.
+
+    Stores have errors of their own for what is an OSError on a disk. Where one was raised, the
+    connection may be dead, which fsspec would hand out again for as long as the process lives.
+    """
+    system = None
     try:
-        yield
-    except OSError:
-        raise
+        system, path = _system(url)
+        yield system, path
     except Exception as error:
-        raise OSError(f"{place}: {type(error).__name__}: {error}") from error
+        if is_gone(error):
+            raise
+        if system is not None:
+            type(system).clear_instance_cache()
+        if isinstance(error, OSError):
+            raise
+        raise OSError(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def _make(system: Any, path: str) -> None:
+    """Make a folder that other ranks may be making: some stores tell who comes second an error."""
+    for left in reversed(range(_TRIES)):
+        try:
+            system.makedirs(path, exist_ok=True)
+            return
+        except Exception:
+            if not left:
+                raise
+            system.invalidate_cache()  # it knows nothing of what others have made
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _link(file: Path, to: Path) -> None:

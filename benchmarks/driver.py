@@ -2,7 +2,7 @@
 
     python benchmarks/driver.py [--parts virtual suggest mirror peers] [--json FILE]
         [--trials 1000 5000 20000] [--at-once 1000] [--history 100 1000 5000 20000]
-        [--mirror 100 1000 100] [--peer-trials 100 1000] [--peers autotune tune-reuse]
+        [--mirror 100 1000 100] [--peer-trials 100 1000 10000] [--peer-seconds 900]
 
     virtual   studies of no-op trials with ten reports on a virtual clock, `--at-once` of them at a
               time, flushed to a file system in memory: events handled a CPU second, the driver's
@@ -10,7 +10,9 @@
     suggest   CPU seconds of a suggestion when so many trials have ended
     mirror    a study of `--mirror` trials, milestones and metrics, with MLflow and without: what
               the driver takes for it, until when MLflow has all, and the mirror's greatest memory
-    peers     real no-op trials on Ray against Ray Tune, as in `trial_cost.py`
+    peers     real trials on Ray that report once, against Ray Tune with `reuse_actors`: the time of
+              each and the driver's part of it. A side that is not done after `--peer-seconds` is
+              cut off, and the row says after how many trials; what all would take is drawn on
 
 Where the clock is virtual, figures are CPU seconds of the driver, so that other work on the
 machine changes them little.
@@ -28,6 +30,7 @@ from typing import Any
 
 import trial_cost
 from _common import Answer, Side, Task, arguments, introduce, keep, measure, missing, serve
+from _noop import SIDES, row
 
 import autotune as at
 from autotune.pools.sim import Curve, Point, SimPool
@@ -76,7 +79,7 @@ def virtual(task: Task) -> Answer:
     def study(folder: Path, **more: Any) -> float:
         begin = time.process_time()
         pool = SimPool(learning, task["at_once"])
-        options = {"sampler": task["sampler"], "pruner": "convergence", "seed": 0}
+        options = {k: task[k] for k in ("sampler", "racing")} | {"pruner": "convergence", "seed": 0}
         at.run(experiment(), trials=task["trials"], pool=pool, out=folder, **options, **more)
         return time.process_time() - begin
 
@@ -157,6 +160,8 @@ def mirror(task: Task) -> Answer:
     )
     used = time.process_time() - begin[1]
     answer = {"driver": ends[-1] - begin[0], "driver_cpu": used, "until_mlflow": 0.0, "rss_mb": 0.0}
+    answer["events"] = len(ends)
+    answer["driver_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if task["mlflow"]:
         answer["rss_mb"] = _wait_and_weigh()
         answer["until_mlflow"] = time.monotonic() - begin[0]
@@ -191,6 +196,7 @@ def tell_virtual(options: Any) -> list[Answer]:
     for trials in options.trials:
         at_once = min(options.at_once, trials)
         task = {"trials": trials, "at_once": at_once, "sampler": options.sampler}
+        task |= {"racing": options.racing}
         found = measure(__file__, "virtual", task)
         told.append({**task, **found})
         print(
@@ -231,9 +237,11 @@ def tell_mirror(options: Any) -> list[Answer]:
                 if mlflow
                 else "no MLflow"
             )
+            each = 1e3 * last["driver_cpu"] / last["events"]
             print(
                 f"  {count} trials x {milestones} x {metrics}: the driver {last['driver']:.1f} s "
-                f"({last['driver_cpu']:.1f} s of CPU); {where}",
+                f"({last['driver_cpu']:.1f} s of CPU, {each:.2f} ms an event, "
+                f"{last['driver_mb']:.0f} MiB); {where}",
                 flush=True,
             )
     return told
@@ -248,15 +256,9 @@ def tell_peers(options: Any) -> list[Answer]:
     told = []
     for trials in options.peer_trials:
         for side in sides:
-            task = trial_cost.task_of(side, trials, 2, 0)
-            found = measure(trial_cost.__file__, side, task)
+            found = measure(__file__, side, {"trials": trials, "limit": options.peer_seconds})
             told.append({"side": side, "trials": trials, **found})
-            seconds = found["windows"]["trials"]["seconds"]
-            print(
-                f"  {side}, {trials} trials: {1e3 * found['per_trial_seconds']:.1f} ms each, "
-                f"{seconds:.1f} s, {found['windows']['in_all']['cpu_seconds']:.0f} s of CPU in all",
-                flush=True,
-            )
+            print(row(side, trials, found), flush=True)
     return told
 
 
@@ -266,11 +268,13 @@ def main() -> None:
     parser.add_argument("--trials", type=int, nargs="+", default=[1000, 5000, 20000])
     parser.add_argument("--at-once", type=int, default=1000)
     parser.add_argument("--sampler", default="random", help="of the part `virtual`")
+    parser.add_argument("--racing", type=float, default=0.0, help="likewise, a share")
     parser.add_argument("--samplers", nargs="+", default=["random", "tpe", "convergence", "policy"])
     parser.add_argument("--history", type=int, nargs="+", default=[100, 1000, 5000, 20000])
     parser.add_argument("--mirror", type=int, nargs=3, default=[100, 1000, 100])
-    parser.add_argument("--peer-trials", type=int, nargs="+", default=[100, 1000])
-    parser.add_argument("--peers", nargs="+", default=["autotune", "tune-reuse"])
+    parser.add_argument("--peer-trials", type=int, nargs="+", default=[100, 1000, 10000])
+    parser.add_argument("--peers", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--peer-seconds", type=float, default=900.0)
     options = parser.parse_args()
     if options.quick:
         options.trials, options.history, options.mirror = [40], [40], [1, 20, 5]
@@ -291,6 +295,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    made: dict[str, Side] = {"virtual": virtual, "suggest": suggest, "mirror": mirror}
+    made: dict[str, Side] = {"virtual": virtual, "suggest": suggest, "mirror": mirror, **SIDES}
     if not serve(made, sys.argv[1:]):
         main()

@@ -33,6 +33,7 @@ LEVELS = {
     "lineage": 2,
     "repeats": 3,
     "racing": 4,
+    "repeated": 5,
     "memory": 2,
     "keeping": 2,
     "recipes": 5,

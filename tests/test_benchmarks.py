@@ -26,6 +26,7 @@ SCRIPTS = {
     "driver.py": "virtual",
     "mlflow_ui.py": "runs",
     "decisions.py": "runs",
+    "checkpoints.py": "runs",
 }
 
 

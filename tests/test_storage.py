@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ def write(folder: str, data: bytes, name: str = "rank-0.pt") -> str:
         file.write(data[:3])
         file.write(data[3:])
     return file.checksum
+
+
+def check(folder: str, expected: str, name: str = "rank-0.pt") -> None:
+    with storage.reading(folder, name) as file:
+        storage.verify(file, expected, storage.join(folder, name))
 
 
 @contextmanager
@@ -46,8 +52,7 @@ def test_what_is_written_is_read_back_and_checked(root: str) -> None:
     assert storage.names(place) == ["rank-0.pt"]
     with storage.reading(place, "rank-0.pt") as file:
         assert file.read() == b"0123456789"
-    storage.check(place, written, "rank-0.pt")
-    assert storage.checksum(place, "rank-0.pt") == written
+    check(place, written)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
@@ -62,9 +67,10 @@ def test_damage_is_told(root: str, tmp_path: Path, damage: str) -> None:
         file.write_bytes(data)
     else:
         file.unlink()
-    says = "cannot be read: No such file" if damage == "gone" else "is damaged: its checksum is crc"
-    with pytest.raises(storage.DamagedError, match=says):
-        storage.check(root, written, "rank-0.pt")
+    gone = pytest.raises(FileNotFoundError)
+    damaged = pytest.raises(storage.DamagedError, match="is damaged: its checksum is crc")
+    with gone if damage == "gone" else damaged:
+        check(root, written)
 
 
 def test_copies_outlive_what_they_were_made_from(root: str) -> None:
@@ -132,6 +138,13 @@ def test_an_unknown_protocol_is_refused() -> None:
         storage.reach("nowhere://bucket")
 
 
+def test_a_store_that_refuses_at_once_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(OSError, match="refused"):
+        storage.reach(f"ftp://127.0.0.1:{port}/bucket")
+
+
 class Unreachable(MemoryFileSystem):
     """A store that is there, but does not answer; its errors are its own."""
 
@@ -150,6 +163,35 @@ def test_a_store_that_does_not_answer_is_not_damaged() -> None:
     with pytest.raises(OSError, match="LookupError: no answer"):
         storage.names(place)
     with pytest.raises(OSError, match="LookupError: no answer"):
-        storage.check(place, "crc32:00000000", "rank-0.pt")
-    with pytest.raises(storage.DamagedError):
-        storage.check("/nowhere/at/all", "crc32:00000000", "rank-0.pt")
+        check(place, "crc32:00000000")
+    with pytest.raises(storage.UnreachableError, match="no answer"):
+        storage.demand("unreachable://bucket")
+    with pytest.raises(FileNotFoundError):
+        check("/nowhere/at/all", "crc32:00000000")
+
+
+def test_a_root_that_is_not_there_is_out_of_reach_and_an_empty_one_is_not(tmp_path: Path) -> None:
+    with pytest.raises(storage.UnreachableError, match="is not there"):
+        storage.demand(str(tmp_path / "mount"))
+    (tmp_path / "mount").mkdir()
+    storage.demand(str(tmp_path / "mount"))
+
+
+class Second(MemoryFileSystem):
+    """A store that tells who comes second to make a folder an error, as FTP servers do."""
+
+    protocol = "second"
+    told = False
+
+    def makedirs(self, path, exist_ok=False):
+        super().makedirs(path, exist_ok=True)
+        if not Second.told:
+            Second.told = True
+            raise LookupError("550 it is there")
+
+
+def test_two_ranks_may_make_a_folder_at_the_same_moment() -> None:
+    fsspec.register_implementation("second", Second, clobber=True)
+    write("second://bucket/trial-0001/step-10", b"0123456789")
+    assert Second.told
+    assert storage.names("second://bucket/trial-0001/step-10") == ["rank-0.pt"]

@@ -14,6 +14,7 @@ its configuration, beside the common ones of `trainers.training`:
 | `sequence_length` * | tokens of a sequence while training (128) |
 | `val_sequence_length` | when evaluating (the largest value of `sequence_length`) |
 | `layers`, `width`, `heads` | of the model (4, 128, 4) |
+| `sharding` | none, or full: parameters, gradients and optimizer over the ranks (none) |
 
 `sequence_length` takes a number or a schedule, rounded to a whole number at each step. `batch_size`
 and `microbatch` count sequences.
@@ -45,6 +46,7 @@ from trainers.readers import (
     text,
     whole,
 )
+from trainers.sharding import SHARDINGS
 from trainers.text import TOKENS, Text, TextStream, load_text
 from trainers.training import TRAINING, Training, read_training
 
@@ -65,6 +67,7 @@ class Settings:
     layers: int
     width: int
     heads: int
+    sharding: str
 
 
 OWN: Mapping[str, Key] = {
@@ -79,6 +82,7 @@ OWN: Mapping[str, Key] = {
     "layers": (4, whole(1)),
     "width": (128, whole(2)),
     "heads": (4, whole(1)),
+    "sharding": ("none", one_of(SHARDINGS)),
 }
 KEYS: Mapping[str, Key] = {**OWN, **TRAINING}
 """Every key but the optimizer's: its default, and what reads it."""
@@ -94,6 +98,8 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     width, heads = own["width"], own["heads"]
     if width % (2 * heads):
         raise ValueError(f"width must be a multiple of twice the heads, {2 * heads}, got {width}")
+    if own["sharding"] != "none" and (training.compile or training.precision == "fp16"):
+        raise ValueError("sharding 'full' takes precision fp32 or bf16, and compile False")
     longest = own["val_sequence_length"] or round(greatest(own["sequence_length"]))
     return Settings(training, **{**own, "val_sequence_length": longest})
 
@@ -141,7 +147,7 @@ train.model = trained  # type: ignore[attr-defined]  # what a registry gets
 train.check = read_settings  # type: ignore[attr-defined]  # what a study asks before it starts
 train.memory_keys = (  # type: ignore[attr-defined]  # what decides the memory of a step
     *("text", "tokens", "vocabulary", "sequence_length", "val_sequence_length"),
-    *("layers", "width", "heads", "optimizer", "precision", "compile"),
+    *("layers", "width", "heads", "sharding", "optimizer", "precision", "compile"),
 )
 
 
@@ -149,7 +155,7 @@ def _task(settings: Settings, ranks: Ranks) -> Task[TextStream]:
     def stream(_: StepAt) -> TextStream:
         s = settings
         found = load_text(s.text, s.data_dir, s.tokens, s.vocabulary, ranks.device)
-        found = _part(settings, found)
+        found = _part(settings, found, ranks)
         return TextStream(found, s.training.seed, ranks, s.val_sequence_length, s.val_size)
 
     def model(stream: TextStream) -> nn.Module:
@@ -162,10 +168,11 @@ def _task(settings: Settings, ranks: Ranks) -> Task[TextStream]:
         stream=stream,
         model=model,
         flops=flops_per_token,
+        units=None if settings.sharding == "none" else lambda model: list(model.layers),
     )
 
 
-def _part(settings: Settings, found: Text) -> Text:
+def _part(settings: Settings, found: Text, ranks: Ranks) -> Text:
     """The part of a text that is used, which every sequence must fit into.
 
     Raises:
@@ -179,6 +186,13 @@ def _part(settings: Settings, found: Text) -> Text:
     for key, size in asked.items():
         if size is not None and size > there[key]:
             raise ValueError(f"{key} must be at most {there[key]}, all that there is, got {size}")
+    tokens = settings.val_size or there["val_size"]
+    least = (ranks.size - 1) * settings.val_sequence_length + 1
+    if settings.sharding != "none" and tokens < least:
+        raise ValueError(
+            f"val_size must give each rank a sequence where the model is sharded, at least {least} "
+            f"tokens, got {tokens}"
+        )
     train = found.train[: settings.train_size]
     most = len(train) - 1
     rule = f"at most {most}, what the training text can hold"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainers.distributed import Ranks, averaged_buffers
 from trainers.knobs import build_optimizer
+from trainers.sharding import in_step, like, sharded, split, unsynchronised
 from trainers.statistics import Statistics
 from trainers.stream import NO_LABEL, Batch
 from trainers.training import Training
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 EVALUATED_MICROBATCHES = 4  # that an evaluation has in a forward pass, at most
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -48,17 +52,24 @@ def _split(batch: Batch, most: int | None) -> list[Batch]:
 
 
 class Learner:
-    """Distributed data-parallel training of one classifier, step by step.
+    """Distributed training of one classifier, step by step: data-parallel, sharded if asked.
 
     Args:
         model: on the ranks' device, with the same parameters on every rank; it gives the scores
             of the classes in its output's last dimension.
         training: of which the optimizer, precision and microbatch count.
         layout: the memory format of its input.
+        units: parts of the model that are sharded over the ranks, each on its own; None: every
+            rank has all of the model.
     """
 
     def __init__(
-        self, model: nn.Module, ranks: Ranks, training: Training, layout: torch.memory_format
+        self,
+        model: nn.Module,
+        ranks: Ranks,
+        training: Training,
+        layout: torch.memory_format,
+        units: Sequence[nn.Module] | None = None,
     ) -> None:
         self.model = model
         self._ranks = ranks
@@ -66,7 +77,10 @@ class Learner:
         self._dtype = DTYPES.get(training.precision)
         self._layout = layout
         self._network: nn.Module = model
-        if ranks.size > 1:
+        self._sharded: FSDPModule | None = None
+        if units is not None and ranks.size > 1:
+            self._sharded = sharded(model, units)
+        elif ranks.size > 1:
             self._network = DistributedDataParallel(
                 model,
                 device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
@@ -90,7 +104,7 @@ class Learner:
 
         The gradient is that of the mean loss over the global batch, however it is shared out.
         """
-        parts = _split(batch, self._training.microbatch)
+        parts = self._parts(batch, samples)
         for part in parts[:-1]:
             with self._unsynchronised():
                 self._backward(part, samples, smoothing)
@@ -103,13 +117,19 @@ class Learner:
             self._scaler.update()
         self.optimizer.zero_grad()
 
+    def _parts(self, batch: Batch, samples: int) -> list[Batch]:
+        if self._sharded is None:
+            return _split(batch, self._training.microbatch)
+        return split(batch, samples, self._ranks, self._training.microbatch)
+
     def _backward(self, part: Batch, samples: int, smoothing: float) -> None:
         x, y = part
+        how = "mean" if self._sharded is None else "sum"  # parts of a sharded batch may be empty
         with self._autocast():
-            out = self._network(x.contiguous(memory_format=self._layout))
-            loss = F.cross_entropy(out.flatten(0, -2), y.flatten(), label_smoothing=smoothing)
-        self.loss.add_(loss.detach(), alpha=y.numel())
-        share = y.numel() * self._ranks.size / samples
+            out = self._network(x.contiguous(memory_format=self._layout)).flatten(0, -2)
+            loss = F.cross_entropy(out, y.flatten(), label_smoothing=smoothing, reduction=how)
+        self.loss.add_(loss.detach(), alpha=y.numel() if how == "mean" else 1)
+        share = (y.numel() if how == "mean" else 1) * self._ranks.size / samples
         if share != 1:
             loss = loss * share
         torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
@@ -117,7 +137,7 @@ class Learner:
     def _unsynchronised(self) -> AbstractContextManager[None]:
         if isinstance(self._network, DistributedDataParallel):
             return self._network.no_sync()
-        return nullcontext()
+        return nullcontext() if self._sharded is None else unsynchronised(self._sharded)
 
     def _autocast(self) -> AbstractContextManager[None]:
         if self._dtype is None:
@@ -149,8 +169,9 @@ class Learner:
     def _fitting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches in parts of a few microbatches: without gradients little is kept."""
         microbatch = self._training.microbatch
-        for batch in batches:
-            yield from _split(batch, microbatch and microbatch * EVALUATED_MICROBATCHES)
+        most = microbatch and microbatch * EVALUATED_MICROBATCHES
+        parts = (part for batch in batches for part in _split(batch, most))
+        return parts if self._sharded is None else in_step(list(parts), self._ranks)
 
     def warm_up(self, batches: Iterable[Batch], evaluated: Iterable[Batch]) -> None:
         """Steps on dummy batches and an evaluation of others, of which no trace remains.
@@ -180,6 +201,8 @@ class Learner:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state`; the optimizer's settings stay those of this configuration."""
+        if self._sharded is not None:
+            state = like(state, self.model)
         self.model.load_state_dict(state["model"])
         own = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
@@ -191,4 +214,4 @@ class Learner:
     def close(self) -> None:
         """Free DDP's hooks and the memory of model and optimizer, whoever still refers to this."""
         self.optimizer.state.clear()
-        del self._network, self.model, self.optimizer, self.statistics
+        del self._network, self._sharded, self.model, self.optimizer, self.statistics

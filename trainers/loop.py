@@ -41,6 +41,7 @@ class Task(Generic[S]):
         model: builds the model for a stream, on the host, from torch's global generator.
         layout: memory format of the model's input.
         flops: of a training step by sample, for a model and an item's size; None: not told.
+        units: the parts of a model that are sharded over the ranks one by one; None: it is not.
     """
 
     size_key: str
@@ -50,6 +51,7 @@ class Task(Generic[S]):
     model: Callable[[S], nn.Module]
     layout: torch.memory_format = torch.contiguous_format
     flops: Callable[[Any, int], float] | None = None
+    units: Callable[[Any], Sequence[nn.Module]] | None = None
 
 
 def run(
@@ -96,7 +98,8 @@ class Loop(Generic[S]):
         model = model.to(memory_format=task.layout)  # type: ignore[call-overload]
         if training.compile:
             model.compile()
-        return Learner(model, self._ranks, training, task.layout)
+        units = None if task.units is None else task.units(model)
+        return Learner(model, self._ranks, training, task.layout, units)
 
     def milestones(self) -> Generator[Milestone, Change | None, None]:
         change = yield self._milestone(0.0)
@@ -188,7 +191,10 @@ class Loop(Generic[S]):
         now, end = self._progress(self._seen), self._progress(self._end)
         steps = [self._planned(at) for at in self._looked_at(now, max(now, end))]
         for batch_size, size in warmed_up(steps, self._ranks.size, self._training.microbatch):
-            count = sum(passes(self._local(batch_size), self._training.microbatch))
+            local = self._local(batch_size)
+            if self._task.units is not None:  # all ranks make the same passes
+                local = -(-batch_size // self._ranks.size)
+            count = sum(passes(local, self._training.microbatch))
             yield self._stream.dummy(count, size)
 
     def _looked_at(self, now: float, end: float) -> list[float]:

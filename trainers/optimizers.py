@@ -324,6 +324,7 @@ def make_optimizer(
     check_settings({"lr": lr, **chosen})
     groups = parameter_groups(model, weight_decay=weight_decay, exclude=exclude)
     free = kind in (SGD, AdamW) and not chosen.keys() & {"foreach", "fused", "differentiable"}
+    free &= kind is AdamW or not any(hasattr(p, "full_tensor") for p in model.parameters())
     if free and all(p.is_floating_point() and p.device.type in _FUSED for p in model.parameters()):
         chosen["fused"] = True
     return kind(groups, lr=lr, **chosen)

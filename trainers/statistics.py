@@ -1,8 +1,9 @@
 """What a training tells of its gradients and its steps, for controllers; measured at few steps.
 
 Nothing waits for the device, and nothing is gathered over ranks: gradients that were averaged are
-the same on all of them. One step in 8, and the last one before a milestone, costs the norm of the
-gradient; that last one also a copy of the weights, to see how far it moves them.
+the same on all of them (of sharded ones the norms are gathered at the milestone). One step in 8,
+and the last one before a milestone, costs the norm of the gradient; that last one also a copy of
+the weights, to see how far it moves them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import statistics
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+
+from trainers.sharding import whole
 
 EVERY = 8  # one step in so many is sampled
 
@@ -87,5 +90,5 @@ def _norm(tensors: list[Tensor]) -> Tensor:
 
 
 def _total(norms: list[Tensor]) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms).float())
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([whole(n) for n in norms]).float())
     return norm

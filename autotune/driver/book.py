@@ -7,11 +7,11 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from autotune import racing
 from autotune.driver.plan import Plan, Watch
 from autotune.ledger import Ledger
 from autotune.memory import memory_keys
 from autotune.pools import Pool
+from autotune.repeated import Repeated
 from autotune.repeats import merged, searched
 from autotune.trackers.journal import Closed, Journal, Opened
 from autotune.trial import Event, Suggested, Trial, after, fold
@@ -21,7 +21,8 @@ class Book:
     """One driver's record of a study. `trials` is its only state; it says what the journal says.
 
     `count` is how many of the plan's trials there are: repeats are on top of it. `checkpoints` is
-    the folder or URL that they lie in, and `any_saved` says whether there has been one.
+    the folder or URL that they lie in, and `any_saved` says whether there has been one; `unread`
+    counts how often in a row a trial's was out of reach.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class Book:
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))
         self.ledger = Ledger(self.trials)
+        self.shown = Repeated(self.trials, self.target, bool(plan.racing))
+        self.unread: dict[int, int] = {}
         self.any_saved = any(t.checkpoint is not None for t in self.trials.values())
         journal.entries.clear()  # all that they say is in `trials`
 
@@ -50,6 +53,7 @@ class Book:
         before = self.trials.get(event.trial)
         now = self.trials[event.trial] = after(before, event)
         self.ledger.note(before, now)
+        self.shown.note(before, now)
         self.count += isinstance(event, Suggested) and event.repeats is None
         self.any_saved = self.any_saved or now.checkpoint is not None
         if self.watch is not None:
@@ -84,11 +88,7 @@ class Book:
 
     def others(self, trial: Trial) -> Sequence[Trial]:
         """All trials but this one, as what decides on it sees them."""
-        if not self.repeated:
-            return self.ledger.others(trial)
-        shown = racing.proven if self.plan.racing else merged
-        everyone = shown(self.everyone(), self.target)
-        return [t for t in everyone if t.number != trial.number]
+        return (self.shown if self.repeated else self.ledger).others(trial)
 
 
 def warn(text: str) -> None:

@@ -6,19 +6,26 @@ at its checkpoint.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from autotune.driver import ending
 from autotune.driver.book import Book, warn
 from autotune.driver.checkpoints import discard
 from autotune.driver.forking import end_exploited
 from autotune.driver.judging import judge
+from autotune.errors import StudyError
 from autotune.memory import halved
 from autotune.pools import Broke, Raised
 from autotune.trial import Lost, State, Stop, Trial
+
+_MOST_UNREAD = 10  # times in a row that a checkpoint is out of reach before the study waits for you
 
 
 def take_up(book: Book) -> None:
     """Judge and take up again what an earlier driver left running or interrupted."""
     end_exploited(book, book.everyone())
+    if book.any_saved and book.pool.realtime and not book.plan.checkpoints:
+        Path(book.checkpoints).mkdir(exist_ok=True)  # what is not in it is gone
     for trial in book.everyone():
         if not trial.goes_on:
             continue
@@ -34,11 +41,29 @@ def take_up(book: Book) -> None:
 
 def broke(book: Book, trial: Trial, signal: Broke) -> None:
     """Go on with other workers, as often as the failure policy allows."""
-    if trial.retries < book.plan.experiment.failure.max_retries:
+    if signal.unread:
+        _out_of_reach(book, trial, signal)
+    elif trial.retries < book.plan.experiment.failure.max_retries:
         book.record(Lost(trial.number, signal.reason, signal.error, at=book.at()))
     else:
         stop = Stop(signal.reason, f"{trial.attempts} attempts")
         ending.end(book, trial.number, State.FAILED, stop, signal.error)
+
+
+def _out_of_reach(book: Book, trial: Trial, signal: Broke) -> None:
+    """Go on trying where the checkpoint's store gives no answer; the trial loses nothing.
+
+    Raises:
+        StudyError: it was tried often enough; the study can be resumed, the checkpoint is kept.
+    """
+    number, tries = trial.number, book.unread.get(trial.number, 0) + 1
+    book.unread[number] = tries
+    said = f"trial {number}: its checkpoint cannot be reached ({signal.reason})"
+    if tries >= _MOST_UNREAD:
+        why = "resume the study when it can, or make its folder anew if all in it is lost"
+        raise StudyError(f"{said}, tried {tries} times: {why}")
+    warn(f"{said}: it is tried again")
+    book.record(Lost(number, "checkpoint out of reach", signal.error, broke=False, at=book.at()))
 
 
 def raised(book: Book, trial: Trial, signal: Raised) -> None:

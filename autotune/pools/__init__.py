@@ -80,12 +80,14 @@ class Raised:
 class Broke:
     """A worker of the trial died or hung; its other ranks have been ended.
 
-    `error` says where the ranks hung.
+    `error` says where the ranks hung. `unread`: the store of the trial's checkpoint gave no answer,
+    so that it never began.
     """
 
     trial: int
     reason: str
     error: str = ""
+    unread: bool = False
 
 
 Signal = Progress | Stopped | Finished | Raised | Broke

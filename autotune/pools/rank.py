@@ -29,8 +29,11 @@ from autotune.pools import Launch, stacks, warm
 from autotune.pools.answers import Meeting, Place, Stretch
 from autotune.pools.cores import claim_cores
 from autotune.pools.faults import from_trainer, out_of_memory
-from autotune.pools.saving import Writer, load
+from autotune.pools.saving import Writer, patiently, restored
+from autotune.storage import is_gone
 from autotune.trial import Change, Checkpoint, Clock, Milestone
+
+_PATIENCE_SECONDS, _PATIENCE_SHARE = 30.0, 0.1  # with a store; at most that share of the time-out
 
 
 class Rank:
@@ -130,7 +133,7 @@ class Rank:
                 config["microbatch"] = launch.microbatch
             if launch.checkpoint is not None:
                 self._restoring = True
-                config["state"] = self._load(launch.checkpoint)
+                config["state"] = self._restored(launch.checkpoint)
                 self._restoring = False
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
@@ -202,9 +205,12 @@ class Rank:
         self._writer.save(self._milestone.state(), folder, blocking)
         return replace(clock, checkpoint=time.perf_counter() - begin)
 
-    def _load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        expected = checkpoint.sums[self._rank] if checkpoint.sums else ""
-        return load(checkpoint.path, self._rank, expected)
+    def _restored(self, saved: Checkpoint) -> dict[str, Any]:
+        seconds = min(_PATIENCE_SECONDS, _PATIENCE_SHARE * self._timeout.total_seconds())
+        found: dict[str, Any] = patiently(
+            lambda: restored(saved.path, saved.sums), saved.path, seconds
+        )
+        return found
 
     # --- and its end --------------------------------------------------------------------------
 
@@ -232,8 +238,7 @@ class Rank:
             self._let_go(error)
         worn = "the trainer raised"
         restoring, self._restoring = self._restoring and not memory, False
-        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-        unread = restoring and isinstance(error, OSError) and not gone
+        unread = restoring and isinstance(error, OSError) and not is_gone(error)
         told = Stretch("raised", error=text.strip(), reason=reason, worn=worn)
         damaged = restoring and not unread
         return replace(told, out_of_memory=memory, damaged=damaged, unread=unread)

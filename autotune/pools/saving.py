@@ -1,26 +1,30 @@
 """Inside a worker: writes a rank's state beside its training, and reads it back.
 
 The state is copied at its milestone and written by a thread while training goes on. A small one is
-written at once: a thread would cost more than it saves.
+written at once: a thread would cost more than it saves. Of tensors that are sharded over the ranks
+each writes the part that it holds.
 """
 
 from __future__ import annotations
 
-import copy
 import io
 import pickle
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from autotune import storage
+from autotune.pools.shards import apart, mapped, together
 
 _SMALL_BYTES = 4 * 2**20
+_PAUSE_SECONDS = 1.0  # between two tries to read from a store that is out of reach
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Writer:
         Raises:
             TypeError: the state could not be read back with `torch.load(weights_only=True)`.
         """
+        state = apart(state)
         check_readable(state)
         self._folder = folder
         if self._writing is not None:
@@ -116,17 +121,73 @@ class _Stoppable:
         self._file.flush()
 
 
-def load(folder: str, rank: int, checksum: str) -> dict[str, Any]:
-    """A rank's state; `checksum` may be empty, where none was written down.
+def restored(folder: str, sums: Sequence[str] = ()) -> dict[str, Any]:
+    """This rank's state of a checkpoint, its sharded tensors over the ranks that there are now.
+
+    It need not be as many as wrote it. A process without a process group gets whole tensors, and
+    of what was not sharded that of rank 0; of several, one gets that of the rank of its own number,
+    modulo so many as there were.
+
+    Args:
+        sums: the files' checksums, where they were written down.
+
+    Raises:
+        Exception: a file that is needed is not there, or not what was written.
+    """
+    ranks, rank = len(sums) or _written_by(folder), dist.get_rank() if dist.is_initialized() else 0
+
+    def read(number: int, device: str) -> dict[str, Any]:
+        return load(folder, number, sums[number] if sums else "", device)
+
+    state: dict[str, Any] = together(read(rank % ranks, "cpu"), read, ranks)
+    return state
+
+
+def patiently(read: Callable[[], Any], folder: str, seconds: float) -> Any:
+    """What `read` finds in a checkpoint's folder, tried again while its store is out of reach.
+
+    Raises:
+        OSError: it still was after so many seconds.
+        Exception: the store is there, and the checkpoint is not or is damaged.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return _demanded(read, folder)
+        except OSError as error:
+            if storage.is_gone(error) or time.monotonic() >= end:
+                raise
+        time.sleep(min(_PAUSE_SECONDS, seconds))
+
+
+def _demanded(read: Callable[[], Any], folder: str) -> Any:
+    try:
+        return read()
+    except OSError as error:
+        if storage.is_gone(error):
+            storage.demand(folder.rsplit("/", 2)[0])  # the root, above the trial's own folder
+        raise
+
+
+def _written_by(folder: str) -> int:
+    found = sum(name.startswith("rank-") and name.endswith(".pt") for name in storage.names(folder))
+    if not found:
+        raise FileNotFoundError(f"{folder} is no checkpoint: it holds no rank-0.pt")
+    return found
+
+
+def load(folder: str, rank: int, checksum: str, device: str = "cpu") -> dict[str, Any]:
+    """What a rank wrote; `checksum` may be empty, where none was written down.
 
     Raises:
         Exception: the file is not there, or not what was written.
     """
     name = f"rank-{rank}.pt"
     with storage.reading(folder, name) as file:
-        if checksum:
-            storage.check(folder, checksum, name)
-        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        if checksum:  # of the file that is then read, and not of one that has taken its place
+            storage.verify(file, checksum, storage.join(folder, name))
+            file.seek(0)
+        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     return state
 
 
@@ -138,7 +199,7 @@ def owned(value: Any, copies: dict[Any, Tensor]) -> Any:
         if key not in copies:
             copies[key] = value.detach().to("cpu", copy=True)
         return copies[key]
-    return _mapped(value, lambda inner: owned(inner, copies))
+    return mapped(value, lambda inner: owned(inner, copies))
 
 
 def size_of(value: Any) -> int:
@@ -174,18 +235,4 @@ def check_readable(state: Mapping[str, Any]) -> None:
 def _emptied(value: Any) -> Any:
     if type(value) is Tensor:
         return torch.empty(0, dtype=value.dtype)
-    return _mapped(value, _emptied)
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nested dicts and lists (of whatever kind), with `change` made to what is in them."""
-    if isinstance(value, dict):
-        made = copy.copy(value)
-        made.update({k: change(v) for k, v in value.items()})
-        return made
-    if isinstance(value, tuple):
-        parts = [change(v) for v in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, list):
-        return [change(v) for v in value]
-    return value
+    return mapped(value, _emptied)

@@ -69,7 +69,8 @@ def raised(group: Group, answers: dict[int, Stretch]) -> Raised | Broke:
     trial = group.launch.trial
     damaged = any(a.damaged for a in bad.values())
     if any(a.unread for a in bad.values()) and not (memory or damaged):
-        return Broke(trial, f"the checkpoint could not be read: {reason}", "\n\n".join(parts))
+        unread = next(a.reason for a in bad.values() if a.unread)
+        return Broke(trial, unread, "\n\n".join(parts), unread=True)
     return Raised(trial, "\n\n".join(parts), reason, memory, damaged)
 
 

@@ -8,13 +8,15 @@ it, so that whatever breaks off, the copy that it names is whole.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +30,7 @@ COPY, MANIFEST = "study", "manifest.json"
 CHECKPOINTS = "checkpoints"
 MIRRORED = "autotune.mirrored"  # the tag that says when the copy was last looked after
 ALIVE_SECONDS = 180.0  # a copy looked after so lately has a driver
-_SIGN_SECONDS = 60.0
+_SIGN_SECONDS = 60.0  # between two signs, also while something is uploaded
 _SHORTEST_PAUSE, _SHARE = 5.0, 10.0  # between two copies: that long, and that many times one's time
 _TRIES = 5
 _OWN = ("mlflow.json",)  # JSON files of the folder that are a view's
@@ -82,20 +84,44 @@ class Backup:
         place = Path(tempfile.mkdtemp(prefix=".mirror-", dir=self._folder))
         try:
             _copy(self._folder, place / COPY)
-            self._send(store, place)
+            with self.signing(store):
+                self._send(store, place)
         finally:
             shutil.rmtree(place, ignore_errors=True)
         self._length = length
         took = time.monotonic() - now
         self._due = time.monotonic() + max(_SHORTEST_PAUSE, _SHARE * took)
-        store.tag(self._run, {MIRRORED: str(int(time.time()))})
+        self._sign(store)
 
     def sign(self, store: Keeper) -> None:
         """Say, once a minute, that there is somebody who looks after the copy."""
-        now = time.monotonic()
-        if now - self._signed > _SIGN_SECONDS:
-            store.tag(self._run, {MIRRORED: str(int(time.time()))})
-            self._signed = now
+        if time.monotonic() - self._signed > _SIGN_SECONDS:
+            self._sign(store)
+
+    def _sign(self, store: Keeper) -> None:
+        store.tag(self._run, {MIRRORED: str(int(time.time()))})
+        self._signed = time.monotonic()
+
+    @contextlib.contextmanager
+    def signing(self, store: Keeper) -> Iterator[None]:
+        """Inside, the sign is given however long something takes, as one large upload may.
+
+        The sign says that a process works for the study, and not that the store is quick.
+        """
+        done = threading.Event()
+
+        def work() -> None:
+            while not done.wait(_SIGN_SECONDS):
+                with contextlib.suppress(Exception):  # who uploads is told of the store's trouble
+                    self._sign(store)
+
+        thread = threading.Thread(target=work, name="autotune-sign", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def _send(self, store: Keeper, place: Path) -> None:
         copy = place / COPY

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -269,3 +270,39 @@ def test_runs_are_shown_where_the_copy_is_refused(study, monkeypatch: pytest.Mon
     monkeypatch.undo()
     study.copier().catch_up(over=True)
     assert study.runs()["digits"].info.status == "FINISHED"
+
+
+def test_an_upload_that_takes_long_gives_signs_all_along(
+    study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One upload of more than three minutes would look as if nobody was there."""
+    study.trial(0, 2.0)
+    monkeypatch.setattr(backup, "_SIGN_SECONDS", 0.05)
+    enough = threading.Event()
+
+    class Slow(Shelf):
+        signs = 0
+
+        def upload(self, number: int, folder: Path) -> None:
+            self.signs, before = 0, dict(self.tags)
+            enough.clear()
+            assert enough.wait(120), f"no sign while it is uploaded, since {before}"
+            super().upload(number, folder)
+
+        def tag(self, number: int, tags: Mapping[str, str]) -> None:
+            super().tag(number, tags)
+            self.signs += 1
+            if self.signs == 1:
+                raise ConnectionError("a sign that was lost is no fault of the upload's")
+            if self.signs > 2:
+                enough.set()
+
+    shelf = Slow(tmp_path / "shelf")
+    shelf.signs = 1  # the one before it begins
+    kept = backup.Backup(study.path, -1)
+    kept.keep(shelf, over=False)
+    assert [len(names) for names in shelf.uploads] == [2, 1]
+    assert backup.alive("RUNNING", shelf.tags)
+    signs = shelf.signs
+    assert not [t for t in threading.enumerate() if t.name == "autotune-sign"]
+    assert shelf.signs == signs, "nobody signs once it is done"

@@ -1,0 +1,50 @@
+"""The language trainer with its model sharded over two ranks of a real gloo group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.schedules import Linear
+from trainers.language import read_settings
+
+SHARDED = {"text": "synthetic", "sharding": "full", "layers": 2}
+KINDS = [
+    {},
+    {"batch_size": 7, "microbatch": 2},
+    {"batch_size": 3, "microbatch": 1},
+    {"batch_size": Linear(3, 9), "horizon": 0.5, "optimizer": "sgd", "lr": 0.1},
+    {"optimizer": "lars", "lr": 1.0, "trust_coefficient": 0.02},
+    {"optimizer": "lamb", "lr": 0.01, "max_grad_norm": 1.0},
+]
+NAMES = ["even", "uneven microbatches", "an idle rank", "scheduled batch", "lars", "lamb"]
+
+
+@pytest.mark.parametrize("config", KINDS, ids=NAMES)
+def test_sharded_ranks_equal_one_process(
+    config: dict[str, Any], record: Any, on_two_ranks: Any
+) -> None:
+    alone, ranks = record({**SHARDED, **config}, 2), on_two_ranks({**SHARDED, **config}, 2)
+    for rank in ranks:
+        assert rank["steps"] == alone["steps"]
+        for found, wanted in zip(rank["metrics"], alone["metrics"], strict=True):
+            assert found.keys() == wanted.keys()
+            for key in ("val_accuracy", "val_loss", "lr", "batch_size"):
+                assert found[key] == pytest.approx(wanted[key], rel=1e-4)
+        for key in ("train_loss", "grad_norm", "weight_norm", "update_ratio"):
+            wanted = alone["metrics"][-1][key]
+            assert rank["metrics"][-1][key] == pytest.approx(wanted, rel=1e-3), key
+        assert rank["freed"]
+
+
+@pytest.mark.parametrize("more", [{"compile": True}, {"precision": "fp16"}])
+def test_what_cannot_be_sharded_is_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="sharding 'full' takes precision fp32 or bf16, and comp"):
+        read_settings({"text": "synthetic", "lr": 0.1, "sharding": "full", **more})
+
+
+def test_a_rank_without_anything_to_validate_is_refused_on_all(on_two_ranks: Any) -> None:
+    told = [rank["error"] for rank in on_two_ranks({**SHARDED, "val_size": 32}, 1)]
+    says = "val_size must give each rank a sequence where the model is sharded, at least 33 tokens"
+    assert told == [f"{says}, got 32"] * 2
