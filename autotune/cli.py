@@ -98,6 +98,7 @@ def run_command(options: argparse.Namespace) -> int:
         "recipe": recipes.absolute(options.recipe),
         "repeats": options.repeats,
         "mirror": options.mirror,
+        "mix_hardware": options.mix_hardware,
     }
     return _study(experiment, out, options, settings)
 
@@ -332,7 +333,7 @@ def _settings(held: dict[str, Any]) -> dict[str, Any]:
     names = ("trials", "sampler", "pruner", "seed")
     told = {n: held[n] for n in names} | {n: held.get(n, other) for n, other in later.items()}
     place = {"recipe": recipes.moved(held["recipe"]), "mirror": held.get("mirrored", False)}
-    return told | place
+    return told | place | {"mix_hardware": held.get("mix_hardware", False)}
 
 
 def _shown(options: argparse.Namespace) -> int:
@@ -544,6 +545,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, list[Any]]] 
                            "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
             ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
                           "and go on with the study that MLflow has"}),
+            ("--mix-hardware", {"action": "store_true", "help": "rank times on unequal hardware "
+                                "together (default: only like with like)"}),
             *_WHERE,
         ],
     ),

@@ -32,6 +32,7 @@ from autotune import keeping, racing
 from autotune.errors import StudyError, UserError, unknown
 from autotune.experiment import Experiment
 from autotune.ledger import Ledger
+from autotune.likeness import stamped
 from autotune.lineage import copied, origin
 from autotune.memory import fitting, halved, memory_keys
 from autotune.pools import Broke, Finished, Launch, Pool, Progress, Raised, Signal, Stopped
@@ -71,6 +72,7 @@ from autotune.trial import (
     fold,
 )
 
+MOST_ATTEMPTS = 20  # from then on a lost node is a retry: the trial may be what takes them down
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
 Rule = TypeVar("Rule")
 Watch = Callable[[Event, Mapping[int, Trial]], None]
@@ -84,7 +86,7 @@ class Plan:
     the `trials` of the search are done, the `top` best configurations and the baseline are run
     `repeats` times again. Without `search` that is all there is to do. `racing` is the share of
     the search that goes into races. `checkpoints` is the folder or URL of checkpoints, if they are
-    not in the study folder.
+    not in the study folder. With `mix_hardware` times on unequal hardware are ranked together.
     """
 
     experiment: Experiment
@@ -99,6 +101,7 @@ class Plan:
     search: bool = True
     racing: float = 0.0
     checkpoints: str = ""
+    mix_hardware: bool = False
 
 
 def judge(
@@ -416,7 +419,9 @@ class Loop:
             trial.saved_clock,
             self.fitting(trial),
         )
-        hardware = self.written.start(launch)
+        ran, origin = self.written.start(launch), trial.origin
+        parent = self.trials[origin.parent] if origin is not None else None
+        hardware = stamped(ran, trial, parent, self.plan.mix_hardware)
         at = self.at()
         waited = at - trial.waiting_since
         self.record(Started(trial.number, waited, hardware, at, launch.microbatch))
@@ -598,8 +603,9 @@ class Loop:
         self.record(Lost(number, reason, broke=False, at=self.at(), microbatch=smaller))
 
     def broke(self, trial: Trial, signal: Broke) -> None:
-        if trial.retries < self.plan.experiment.failure.max_retries:
-            self.record(Lost(trial.number, signal.reason, signal.error, at=self.at()))
+        counts = not signal.node_lost or trial.attempts >= MOST_ATTEMPTS
+        if not counts or trial.retries < self.plan.experiment.failure.max_retries:
+            self.record(Lost(trial.number, signal.reason, signal.error, counts, self.at()))
         else:
             stop = Stop(signal.reason, f"{trial.attempts} attempts")
             self.end(trial.number, State.FAILED, stop, signal.error)

@@ -58,13 +58,15 @@ def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """
     known = merged(trials, target)
     raced = {t.repeats for t in trials if t.repeats is not None and t.ended}
-    best = incumbent([t for t in known if t.number in raced])
-    if best is None:
+    rerun = [t for t in known if t.number in raced]
+    bests = {like: incumbent(rerun, like) for like in {t.hardware for t in rerun}}
+    if not any(bests.values()):
         return known
 
     def held(trial: Trial) -> Trial:
+        best = bests.get(trial.hardware)
         lucky = trial.state is State.REACHED and trial.number not in raced
-        faster = lucky and trial.hardware == best.hardware and trial.seconds < best.seconds
-        return replace(trial, seconds=best.seconds) if faster else trial
+        faster = lucky and best is not None and trial.seconds < best.seconds
+        return replace(trial, seconds=best.seconds) if best is not None and faster else trial
 
     return tuple(held(t) for t in known)

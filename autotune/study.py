@@ -54,6 +54,7 @@ def run(
     start_from: str | Path | None = None,
     recipe: str | None = None,
     mirror: bool = False,
+    mix_hardware: bool = False,
     watch: Watch | None = None,
     pool: Pool | None = None,
 ) -> StudyResult:
@@ -94,6 +95,8 @@ def run(
         recipe: where the experiment comes from, kept for `autotune resume`.
         mirror: have MLflow keep a copy of what `autotune resume --from-mlflow` needs: the journal,
             the record and checkpoints. `tracking_uri` is then that of an MLflow server.
+        mix_hardware: rank times on unequal hardware together, as the stamps of its trials then say.
+            By default only like is ranked with like.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run; by default worker groups on Ray.
 
@@ -119,17 +122,20 @@ def run(
     asker = _asker(sampler, plan, start)
     told: dict[str, Any] = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
     told |= {"repeats": repeats, "top": top, "racing": racing, "mirrored": mirror}
+    told |= {"mix_hardware": mix_hardware}
     told |= warm_start.facts(start_from, start)
     told |= _named(sampler=sampler, pruner=pruner, controller=controller)
     facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
     record.check(folder, facts, resume)
-    plan = replace(plan, checkpoints=_checkpoints(experiment, facts["study_id"]))
+    place = _checkpoints(experiment, facts["study_id"])
+    plan = replace(plan, checkpoints=place, mix_hardware=mix_hardware)
     room = pool if pool is not None else _ray_pool(experiment, trials if search else 1, ray_address)
     done, reason = _work(plan, folder, facts, tracking_uri, room, asker, watch)
     asked: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner}
     asked |= {"controller": controller, "tracking_uri": tracking_uri, "ray_address": ray_address}
     asked |= {"start_from": start_from, "recipe": recipe, "watch": watch, "pool": pool}
     asked |= {"out": folder, "seed": seed, "racing": racing, "mirror": mirror}
+    asked |= {"mix_hardware": mix_hardware}
     again = partial(run, experiment, search=False, **asked)
     return StudyResult(folder, experiment.target, done, reason, again)
 

@@ -24,6 +24,7 @@ SCRIPTS = {
     "racing.py": "runs",
     "infeasible.py": "runs",
     "driver.py": "virtual",
+    "recovery.py": "runs",
 }
 
 

@@ -19,7 +19,7 @@ from autotune.errors import UserError
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
     "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
-    "--time-limit --tracking-uri --ray-address --json",
+    "--mix-hardware --time-limit --tracking-uri --ray-address --json",
     "resume": "--trials --from-mlflow --out --time-limit --tracking-uri --ray-address --json",
     "status": "--json",
     "best": "--json",
@@ -31,7 +31,7 @@ FLAGS = {
     "ui": "",
     "doctor": "--json",
     "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
-    "--time-limit --tracking-uri --address --follow --driver-cpus --driver-resources --pip --env "
+    "--mix-hardware --time-limit --tracking-uri --address --follow --driver-cpus --driver-resources --pip --env "
     "--json",
     "jobs": "--address --json",
     "logs": "--follow --address",

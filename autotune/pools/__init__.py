@@ -80,12 +80,14 @@ class Raised:
 class Broke:
     """A worker of the trial died or hung; its other ranks have been ended.
 
-    `error` says where the ranks hung.
+    `error` says where the ranks hung; `node_lost`: the machine is gone, which is no fault of the
+    trial's.
     """
 
     trial: int
     reason: str
     error: str = ""
+    node_lost: bool = False
 
 
 Signal = Progress | Stopped | Finished | Raised | Broke

@@ -28,8 +28,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune import reporting
-from autotune.pools import Launch, warm
+from autotune.pools import Launch, machine, warm
 from autotune.pools.cores import claim_cores
+from autotune.pools.machine import Machine
 from autotune.pools.saving import Writer, Written, load
 from autotune.trial import Change, Checkpoint, Clock, Milestone
 
@@ -75,7 +76,7 @@ class Place:
     host: str
     pid: int
     cores: tuple[int, ...]
-    device: str
+    machine: Machine
     stacks: str
 
 
@@ -84,11 +85,13 @@ class Meeting:
     """What all ranks of a group agree on when they become one.
 
     Ranks that share a GPU (`whole_gpus` is False) reduce with gloo: NCCL refuses two on a device.
+    Those of one node meet on its loopback interface (`one_node`).
     """
 
     own_cores: bool
     whole_gpus: bool
     timeout_seconds: float
+    one_node: bool = True
 
 
 class Rank:
@@ -116,11 +119,10 @@ class Rank:
     def place(self, node: str, host: str, cores: int) -> Place:
         """Say where this process is, and which `cores` of the node are its own if so many are."""
         self._cores = claim_cores(cores)
-        cuda = torch.cuda.is_available()
-        device = torch.cuda.get_device_name() if cuda else _cpu_name()
+        self._machine = machine.look(host)
         self._stacks = tempfile.NamedTemporaryFile(prefix="autotune-stacks-")
         faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
-        return Place(node, host, os.getpid(), self._cores.numbers, device, self._stacks.name)
+        return Place(node, host, os.getpid(), self._cores.numbers, self._machine, self._stacks.name)
 
     def serve(self, host: str) -> int:
         """On rank 0: open the store at which the group meets; returns its port.
@@ -147,6 +149,10 @@ class Rank:
             torch.set_num_threads(len(self._cores.numbers))
         else:
             self._cores.release()
+        if meeting.one_node:
+            machine.use_interface("lo")
+        else:
+            machine.use_interface(self._machine.interface or machine.interface_towards(host))
         os.environ.update(
             RANK=str(self._rank),
             WORLD_SIZE=str(self._world_size),
@@ -382,12 +388,3 @@ def _metrics(values: object) -> dict[str, float]:
         return {str(name): float(value) for name, value in values.items()}
     except (TypeError, ValueError) as error:
         raise TypeError(f"evaluate must return numbers: {error} in {values!r:.200}") from None
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "CPU"
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "CPU")

@@ -30,7 +30,9 @@ from autotune.errors import StudyError, UserError
 from autotune.experiment import Scaling
 from autotune.metrics import NAMES, Figure
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
+from autotune.pools.machine import stamp
 from autotune.pools.rank import Meeting, Place, Rank, Stretch, stack_of
+from autotune.pools.watch import HeadLost, Node, Nodes, Watch, answers
 from autotune.recipes import is_recipe_file
 from autotune.trial import Change, Checkpoint, Clock, Hardware, Report, slowest
 
@@ -39,6 +41,8 @@ _MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a 
 _CLOSE_SECONDS = 2.0  # for ranks that wait at a milestone to close their trainer
 _START_SECONDS = 600.0  # for a group's processes to start and meet
 _MOST_STARTS = 3  # groups in a row that may fail to start before the study gives up
+_REACH_SECONDS = 1.0  # for a node's own service to answer, when workers on it are gone
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class _Group:
 
     number: int
     placement: Any
+    strategy: str
     actors: list[Any] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     hardware: Hardware = Hardware()
@@ -82,7 +87,7 @@ class _Group:
 
 
 class RayPool:
-    """Runs trials on warm worker groups of a Ray cluster, as many as fit.
+    """Runs trials on warm worker groups of a Ray cluster, as many as fit, also as it grows.
 
     Args:
         train: the trainer.
@@ -107,23 +112,22 @@ class RayPool:
     ) -> None:
         self._owns_ray = _connect(address)
         try:
-            most, strategy = fit(scaling, _node_resources())
+            fit(scaling, _node_resources())
         except UserError:
             self._leave_ray()
             raise
         self._scaling = scaling
         self._hang_timeout = hang_timeout
-        self._strategy = strategy
         self._train = _pickled(train)
-        self._inbox: queue.SimpleQueue[_Arrived | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Arrived | Nodes | HeadLost | None] = queue.SimpleQueue()
         self._groups: dict[int, _Group] = {}
+        self._made = 0
         self._gauges: dict[str, Gauge] = {}
-        for number in range(min(most, scaling.max_concurrent_trials or most)):
-            bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
-            bundle = {k: v for k, v in bundle.items() if v}
-            placement = placement_group([bundle] * scaling.num_workers, strategy=strategy)
-            self._groups[number] = _Group(number, placement)
-            self._open(self._groups[number])
+        self._nodes = _nodes()
+        self._head_lost = False
+        self._grow()
+        head = ray.get_runtime_context().gcs_address
+        self._watch = Watch(_nodes, head, self._inbox.put, self._nodes)
 
     # --- the protocol -------------------------------------------------------------------------
 
@@ -166,10 +170,11 @@ class RayPool:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         while True:
             now = time.monotonic()
-            late = min(self._groups.values(), key=lambda g: g.deadline)
-            if late.deadline <= now and self._inbox.empty():  # else we are late, not the group
+            late = min(self._groups.values(), key=lambda g: g.deadline, default=None)
+            due = late.deadline if late is not None else float("inf")
+            if late is not None and due <= now and self._inbox.empty():  # else we are late, not it
                 return self._overdue(late)
-            until = min(end, late.deadline)
+            until = min(end, due)
             try:
                 wait = max(until - now, 0.0) if until < float("inf") else None
                 arrived = self._inbox.get(timeout=wait)
@@ -179,7 +184,9 @@ class RayPool:
                 continue
             if arrived is None:
                 return None
-            if self._take(arrived):
+            if not isinstance(arrived, _Arrived):
+                self._told(arrived)
+            elif self._take(arrived):
                 return self._concluded(self._groups[arrived.group])
 
     def wake(self) -> None:
@@ -189,6 +196,11 @@ class RayPool:
         return time.monotonic()
 
     def close(self) -> None:
+        self._watch.close()
+        if self._head_lost:  # nobody is left to be told
+            self._groups.clear()
+            self._owns_ray = False
+            return
         burials = [self._kill(group) for group in self._groups.values()]
         for burial in burials:
             burial.join(2 * _CLOSE_SECONDS)
@@ -196,6 +208,46 @@ class RayPool:
             remove_placement_group(group.placement)
         self._groups.clear()
         self._leave_ray()
+
+    # --- a cluster that changes -----------------------------------------------------------------
+
+    def _told(self, found: Nodes | HeadLost) -> None:
+        """Use the nodes that there are now; without a head, leave while the study can be resumed.
+
+        Groups whose node is gone wait for room on another one, or for a new one.
+        """
+        if isinstance(found, HeadLost):
+            self._head_lost = True
+            silent = f"has not answered for {found.seconds:.0f} s"
+            raise StudyError(f"Ray's head at {found.address} {silent}: resume on another cluster")
+        self._nodes = found.nodes
+        for group in self._groups.values():
+            group.failed_starts = 0  # those may have been the lost node's
+        self._grow()
+
+    def _grow(self) -> None:
+        """Open the groups for which there is room, up to as many as were asked for."""
+        scaling = self._scaling
+        try:
+            most, strategy = fit(scaling, [dict(node.resources) for node in self._nodes])
+        except UserError:  # for now; the groups that there are wait for room
+            return
+        most = min(most, scaling.max_concurrent_trials or most)
+        while len(self._groups) < most:
+            placement = _placement(scaling, strategy)
+            group = self._groups[self._made] = _Group(self._made, placement, strategy)
+            self._made += 1
+            self._open(group)
+
+    def _lost_nodes(self, group: _Group, ranks: list[int]) -> list[str]:
+        """The nodes of these ranks, if nothing answers on any of them any more.
+
+        Ray tells of a worker at once, and of a node only after it has missed some heartbeats.
+        """
+        known = {node.name: node for node in self._nodes}
+        names = sorted({group.places[rank].node for rank in ranks})
+        found = [known[name] for name in names if name in known]
+        return [] if any(answers(n.host, n.port, _REACH_SECONDS) for n in found) else names
 
     # --- monitoring -----------------------------------------------------------------------------
 
@@ -361,17 +413,22 @@ class RayPool:
         assert group.launch is not None
         names = ", ".join(self._name(group, rank) for rank in sorted(dead))
         error = str(group.answers[dead[0]]).strip()
+        lost = self._lost_nodes(group, dead)
+        if lost:
+            return self._broken(group, f"node lost: {names}", error, lost)
         if isinstance(group.answers[dead[0]], ray.exceptions.OutOfMemoryError):
             trial, closing = group.launch.trial, group.state == "closing"
             self._replace(group)
             return Stopped(trial) if closing else Raised(trial, error, f"{names} was killed", True)
         return self._broken(group, f"worker died: {names}", error)
 
-    def _broken(self, group: _Group, reason: str, error: str = "") -> Signal:
+    def _broken(
+        self, group: _Group, reason: str, error: str = "", lost: Sequence[str] = ()
+    ) -> Signal:
         assert group.launch is not None
         trial, closing = group.launch.trial, group.state == "closing"
-        self._replace(group)
-        return Stopped(trial) if closing else Broke(trial, reason, error)
+        self._replace(group, lost)
+        return Stopped(trial) if closing else Broke(trial, reason, error, bool(lost))
 
     def _name(self, group: _Group, rank: int) -> str:
         place = group.places[rank]
@@ -400,7 +457,7 @@ class RayPool:
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     group.placement, placement_group_bundle_index=rank
                 ),
-                runtime_env={"env_vars": _worker_environment(scaling, self._strategy)},
+                runtime_env={"env_vars": _worker_environment(scaling)},
             ).remote(self._train, sys.path, rank, scaling.num_workers)
             for rank in range(scaling.num_workers)
         ]
@@ -425,10 +482,10 @@ class RayPool:
         """Cores of their own for all ranks or for none, and one backend for all."""
         scaling = self._scaling
         own_cores = not scaling.shared and all(p.cores for p in group.places)
-        meeting = Meeting(own_cores, scaling.gpus_per_worker >= 1, self._hang_timeout)
-        device, shared = group.places[0].device, not own_cores
-        group.hardware = Hardware(device, scaling.num_workers, scaling.cpus_per_worker, shared)
-        host = group.places[0].host
+        nodes = len({p.node for p in group.places})
+        meeting = Meeting(own_cores, scaling.gpus_per_worker >= 1, self._hang_timeout, nodes == 1)
+        group.hardware = stamp([p.machine for p in group.places], nodes, scaling, not own_cores)
+        host = group.places[0].host if nodes > 1 else _LOOPBACK
         port = group.actors[0].serve.remote(host)
         refs = [actor.join.remote(host, port, meeting) for actor in group.actors]
         self._expect(group, refs, _START_SECONDS)
@@ -449,12 +506,23 @@ class RayPool:
             raise StudyError(f"worker processes do not start: {what}")
         print(f"one of the worker groups does not start and is given up: {what}", file=sys.stderr)
 
-    def _replace(self, group: _Group) -> None:
-        self._kill(group)
+    def _replace(self, group: _Group, lost: Sequence[str] = ()) -> None:
+        """Start the group's processes anew; elsewhere, if nodes are lost that Ray still believes in.
+
+        By itself Ray places them again once it has given the node up, and not before.
+        """
+        if not lost:
+            self._kill(group)
+        else:
+            self._kill(group, group.placement)
+            group.placement = _placement(self._scaling, group.strategy, lost)
         self._open(group)
 
-    def _kill(self, group: _Group) -> threading.Thread:
-        """End the group's processes; those that wait at a milestone close their trainer first."""
+    def _kill(self, group: _Group, placement: Any = None) -> threading.Thread:
+        """End the group's processes; those that wait at a milestone close their trainer first.
+
+        Then its `placement` is given up, if it is not to be used again.
+        """
         actors, group.actors = group.actors, []
         waiting = [
             actors[rank]
@@ -464,7 +532,8 @@ class RayPool:
         group.turn += 1
         group.deadline = float("inf")
         group.answers.clear()
-        burial = threading.Thread(target=_bury, args=(actors, waiting), name="bury", daemon=True)
+        dead = (actors, waiting, placement)
+        burial = threading.Thread(target=_bury, args=dead, name="bury", daemon=True)
         burial.start()
         return burial
 
@@ -485,7 +554,8 @@ class _Worker(Rank):
 def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
     """How many trials the nodes hold at once, and Ray's placement strategy for each.
 
-    One trial's workers are packed on one node where they fit on one, else over several.
+    One trial's workers are packed on one node where they fit on one, else over several, unless
+    `placement_strategy` says otherwise.
 
     Raises:
         UserError: not even one trial fits; says what is asked for and what there is.
@@ -493,17 +563,38 @@ def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
     need = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
     need = {k: v for k, v in need.items() if v}
     workers = [int(min((n.get(k, 0.0) + 1e-9) // v for k, v in need.items())) for n in nodes]
-    packed = sum(w // scaling.num_workers for w in workers)
+    strategy, size = scaling.placement_strategy, scaling.num_workers
+    packed = sum(w // size for w in workers) if strategy in ("PACK", "STRICT_PACK") else 0
     if packed:
         return packed, "STRICT_PACK"
-    if sum(workers) >= scaling.num_workers:
-        return sum(workers) // scaling.num_workers, "PACK"
+    most = _apart(workers, size) if strategy == "STRICT_SPREAD" else sum(workers) // size
+    if most and strategy != "STRICT_PACK":
+        return most, strategy
+    where = {"STRICT_PACK": " on one node", "STRICT_SPREAD": " on different nodes"}
     asked = " and ".join(f"{v:g} {k}" for k, v in need.items())
     have = "; ".join(" and ".join(f"{n.get(k, 0.0):g} {k}" for k in ("CPU", "GPU")) for n in nodes)
     raise UserError(
-        f"a trial of {scaling.num_workers} workers with {asked} each can never fit: "
+        f"a trial of {size} workers with {asked} each can never fit{where.get(strategy, '')}: "
         f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} ({have})"
     )
+
+
+def _placement(scaling: Scaling, strategy: str, lost: Sequence[str] = ()) -> Any:
+    """Room for a group, on none of the nodes that are `lost`."""
+    bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
+    bundles = [{k: v for k, v in bundle.items() if v}] * scaling.num_workers
+    if not lost:
+        return placement_group(bundles, strategy=strategy)
+    elsewhere = [{"ray.io/node-id": f"!in({','.join(lost)})"}] * scaling.num_workers
+    return placement_group(bundles, strategy=strategy, bundle_label_selector=elsewhere)
+
+
+def _apart(workers: list[int], size: int) -> int:
+    """How many trials of `size` workers fit, none of which has two workers on a node."""
+    trials = 0
+    while sum(min(w, trials + 1) for w in workers) >= (trials + 1) * size:
+        trials += 1
+    return trials
 
 
 def cluster() -> str:
@@ -571,16 +662,29 @@ def _reach(address: str) -> None:
 
 
 def _node_resources() -> list[dict[str, float]]:
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [dict(node.resources) for node in _nodes()]
 
 
-def _worker_environment(scaling: Scaling, strategy: str) -> dict[str, str]:
+def _nodes() -> tuple[Node, ...]:
+    """The nodes that are alive, in the order of their names."""
+    alive = (node for node in ray.nodes() if node["Alive"])
+    found = (
+        Node(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            node["NodeManagerPort"],
+            tuple(sorted(node["Resources"].items())),
+        )
+        for node in alive
+    )
+    return tuple(sorted(found, key=lambda node: node.name))
+
+
+def _worker_environment(scaling: Scaling) -> dict[str, str]:
     threads = str(max(int(scaling.cpus_per_worker), 1))
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if not scaling.gpus_per_worker:
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    if strategy == "STRICT_PACK":
-        variables["GLOO_SOCKET_IFNAME"] = "lo"
     return variables
 
 
@@ -606,7 +710,7 @@ def _cluster_errors() -> Iterator[None]:
         raise StudyError(f"Ray: {type(error).__name__}: {reason}") from error
 
 
-def _bury(actors: list[Any], waiting: list[Any]) -> None:
+def _bury(actors: list[Any], waiting: list[Any], placement: Any) -> None:
     """Let the waiting ones close their trainer, for a moment, then end all of the processes.
 
     Beside the loop, since a trainer's `finally` may wait for a rank that is no more.
@@ -618,6 +722,9 @@ def _bury(actors: list[Any], waiting: list[Any]) -> None:
     for actor in actors:
         with contextlib.suppress(Exception):
             ray.kill(actor, no_restart=True)
+    if placement is not None:
+        with contextlib.suppress(Exception):
+            remove_placement_group(placement)
 
 
 def _has_room(group: _Group) -> bool:
