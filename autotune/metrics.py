@@ -16,7 +16,7 @@ from autotune.trial import Event, Hardware, Lost, State, Trial
 NAMES: Mapping[str, str] = {
     "autotune_trials": "Trials of the study by state.",
     "autotune_trials_planned": "Trials that the study is to have in all.",
-    "autotune_best_seconds": "Least seconds to the target so far, on the hardware that most trials ran on.",
+    "autotune_best_seconds": "Least seconds to the target so far, on the hardware of most trials.",
     "autotune_spent_seconds": "Seconds of worker groups that all trials have cost together.",
     "autotune_workers_busy": "Workers that run a trial.",
     "autotune_gpus_busy": "GPUs of the workers that run a trial.",

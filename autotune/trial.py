@@ -197,7 +197,7 @@ class Hardware:
 
     @property
     def model(self) -> str:
-        """What one worker has, in words: the stamp without how many there are, and whether shared."""
+        """What one worker has, in words: the stamp without number and sharing."""
         if self.mixed:
             return "any hardware, taken to be alike"
         return f"{self.device} ({', '.join(self._parts(' a worker'))}){self._earlier}"

@@ -31,8 +31,8 @@ FLAGS = {
     "ui": "",
     "doctor": "--json",
     "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --mirror "
-    "--mix-hardware --time-limit --tracking-uri --address --follow --driver-cpus --driver-resources --pip --env "
-    "--json",
+    "--mix-hardware --time-limit --tracking-uri --address --follow --driver-cpus "
+    "--driver-resources --pip --env --json",
     "jobs": "--address --json",
     "logs": "--follow --address",
     "cancel": "--address",

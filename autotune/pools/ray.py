@@ -507,7 +507,7 @@ class RayPool:
         print(f"one of the worker groups does not start and is given up: {what}", file=sys.stderr)
 
     def _replace(self, group: _Group, lost: Sequence[str] = ()) -> None:
-        """Start the group's processes anew; elsewhere, if nodes are lost that Ray still believes in.
+        """Start the group's processes anew; elsewhere, if nodes are lost that Ray believes in.
 
         By itself Ray places them again once it has given the node up, and not before.
         """

@@ -1,22 +1,25 @@
 """A Ray cluster of several nodes on this machine, whose nodes come and are killed.
 
-Each node is a `ray start` of its own, with processes, a folder and an environment of its own. The
+Each node has processes and an environment of its own, those of `ray start` that trials need. The
 head has no CPUs, as on many clusters: it holds drivers, and no trial.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from heads import ROOT, START_SECONDS, free_ports
@@ -25,13 +28,14 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_agent_register_timeout_ms": str(int(1000 * START_SECONDS)),
     "RAY_raylet_start_wait_time_s": str(int(START_SECONDS)),  # on a machine that is busy
 }
 
 
 @dataclass(frozen=True)
 class Node:
-    """One node: the `ray start --block` that all of its processes descend from."""
+    """One node: the process that all others of it descend from."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -64,8 +68,7 @@ class Cluster:
     def add(self, cpus: int = 1, env: Mapping[str, str] = {}) -> Node:
         """Another node; returns once it has joined."""
         log = self.folder / f"node-{len(self.nodes)}"
-        command = [f"--address={self.address}", f"--num-cpus={cpus}"]
-        node = _ray_start(command, log, env)
+        node = _start(log, env, num_cpus=cpus, gcs_address=self.address)
         self.nodes.append(node)
         return node
 
@@ -79,10 +82,10 @@ class Cluster:
 def cluster(cpus: int = 0) -> Iterator[Cluster]:
     """A head, with so many CPUs; everything that was started ends with it."""
     folder = Path(tempfile.mkdtemp(prefix="nodes", dir="/tmp"))  # Ray's sockets need a short path
-    port, client = free_ports(2)
-    ports = [f"--port={port}", f"--ray-client-server-port={client}", "--include-dashboard=false"]
-    command = ["--head", *ports, f"--temp-dir={folder / 'ray'}", f"--num-cpus={cpus}"]
-    made = Cluster(f"127.0.0.1:{port}", folder, _ray_start(command, folder / "head", {}))
+    (port,) = free_ports(1)
+    about = {"num_cpus": cpus, "gcs_server_port": port, "temp_dir": str(folder / "ray")}
+    head = _start(folder / "head", {}, **about)
+    made = Cluster(head.log.read_text().rpartition("up at ")[2].strip(), folder, head)
     try:
         yield made
     finally:
@@ -98,20 +101,36 @@ def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
     return {**kept, **QUIET, "PYTHONPATH": os.pathsep.join(p for p in paths if p), **more}
 
 
-def _ray_start(words: Sequence[str], log: Path, env: Mapping[str, str]) -> Node:
-    command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words),
-        *("--node-ip-address=127.0.0.1", "--object-store-memory=80000000"),
-        "--disable-usage-stats",
-    ]
+def _start(log: Path, env: Mapping[str, str], **about: Any) -> Node:
+    command = [sys.executable, __file__, json.dumps(about)]
     with open(log, "wb") as out:
-        process = subprocess.Popen(
-            command, env=environment(env), stdout=out, stderr=out, start_new_session=True
-        )
+        own = environment({"TMPDIR": str(log.parent), **env})  # with locks of cores of its own
+        process = subprocess.Popen(command, env=own, stdout=out, stderr=out, start_new_session=True)
     node, end = Node(process, log), time.monotonic() + START_SECONDS
-    while b"Ray runtime started" not in log.read_bytes():
+    while b"up at " not in log.read_bytes():
         if process.poll() is not None or time.monotonic() > end:
             node.kill()
             raise AssertionError(f"no Ray node: {log.read_text()[-2000:]}")
         time.sleep(0.1)
     return node
+
+
+def main(about: dict[str, Any]) -> None:
+    """Be a node, as `ray start --block` is, with only the processes that trials need."""
+    from ray._private.node import Node as RayNode
+    from ray._private.parameter import RayParams
+
+    head = "gcs_address" not in about
+    few = {"include_log_monitor": False, "no_monitor": True, "include_dashboard": False}
+    if not head:
+        about["redis_address"] = about["gcs_address"]
+    params = RayParams(
+        object_store_memory=80_000_000, min_worker_port=0, max_worker_port=0, **few, **about
+    )
+    node = RayNode(params, head=head, shutdown_at_exit=True, spawn_reaper=False)
+    print(f"up at {node.gcs_address}", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

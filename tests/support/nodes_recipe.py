@@ -1,4 +1,4 @@
-"""Studies for a cluster whose nodes come and go. `NODES_LOG` names the file of what trainers saw."""
+"""Studies for a cluster whose nodes come and go; `NODES_LOG` names the trainers' own log."""
 
 from __future__ import annotations
 
