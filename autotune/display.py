@@ -1,31 +1,22 @@
-"""What a person sees of a study: live progress, plain lines, the final table, JSON documents."""
+"""What a person sees of a study: how it stands, the final table, and trials in words."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from autotune import proof
-from autotune.experiment import Experiment
-from autotune.repeats import confirming, next_to_confirm, searched, winner
-from autotune.result import StudyResult, row, shown
-from autotune.trackers.journal import encode
-from autotune.trial import Ended, Event, Lost, Started, State, Target, Trial, usual_hardware
+from autotune.documents import speedup
+from autotune.repeats import next_to_confirm
+from autotune.result import StudyResult, shown
+from autotune.trial import State, Target, Trial, usual_hardware
 
 if TYPE_CHECKING:
-    from autotune.loop import Watch
+    pass
 
-_ROWS = 30  # running trials that are shown
 _COLOURS = {
     State.REACHED: "green",
     State.CENSORED: "yellow",
@@ -35,115 +26,17 @@ _COLOURS = {
 }
 
 
-@contextlib.contextmanager
-def progress(experiment: Experiment, trials: int) -> Iterator[Watch]:
-    """A watch for `run`: a live display on a terminal, a plain line an event otherwise."""
-    console = Console(file=sys.stderr)
-    view = _Progress(experiment.target, trials)
-    if not console.is_terminal:
-        yield lambda event, all_trials: _print_event(event, all_trials, experiment.target)
-        return
-    with Live(get_renderable=view.render, console=console, refresh_per_second=4) as live:
-
-        def watch(event: Event, all_trials: Mapping[int, Trial]) -> None:
-            view.source = all_trials
-            if isinstance(event, Ended) and event.error:
-                live.console.print(_failure(event), markup=False, highlight=False)
-
-        yield watch
-
-
-@dataclass
-class _Progress:
-    target: Target
-    total: int
-    source: Mapping[int, Trial] = field(default_factory=dict)
-    begin: float = field(default_factory=time.monotonic)
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """The trials as they are now; made for each picture and not for each event."""
-        return tuple(dict(self.source).values())  # a copy first: another thread adds to it
-
-    def render(self) -> Group:
-        trials = self.trials
-        running = [t for t in trials if t.placed]
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        for name in ("running", "seconds", self.target.metric, "best", "configuration"):
-            table.add_column(name, justify="left", no_wrap=True)
-        for trial in running[:_ROWS]:
-            last = trial.reports[-1].metrics.get(self.target.metric) if trial.reports else None
-            table.add_row(
-                _name(trial),
-                f"{trial.seconds:.1f}",
-                _number(last),
-                _number(self.target.best(trial)),
-                configuration(trial),
-            )
-        more = [Text(f"and {len(running) - _ROWS} more")] if len(running) > _ROWS else []
-        return Group(Text(self.headline(trials)), table, *more)
-
-    def headline(self, trials: tuple[Trial, ...]) -> str:
-        best = winner(trials, self.target)
-        own = searched(trials)
-        ended, confirmed = [t for t in own if t.ended], confirming(trials)
-        elapsed = time.monotonic() - self.begin
-        left = elapsed / len(ended) * max(self.total - len(ended), 0) if ended else None
-        parts = [
-            f"{len(ended)}/{self.total} trials",
-            ", ".join(f"{n} {s.lower()}" for s, n in counts(own).items() if n),
-            f"{sum(t.ended for t in confirmed)} confirmations" if confirmed else "",
-            f"best {best.seconds:.2f} s (trial {best.number})"
-            if best
-            else "target not reached yet",
-            f"spent {sum(t.spent_seconds for t in trials):.0f} s",
-            "starting workers" if left is None else f"about {left:.0f} s to go" if left else "",
-        ]
-        return " · ".join(p for p in parts if p)
-
-
-def _print_event(event: Event, trials: Mapping[int, Trial], target: Target) -> None:
-    trial = trials[event.trial]
-    at = f"{event.at:8.1f} s  {_name(trial):<12}"
-    match event:
-        case Started():
-            again = f" again from step {trial.checkpoint.step}" if trial.checkpoint else ""
-            if trial.origin is not None and trial.attempts == 1:
-                again = f" at step {trial.origin.checkpoint.step}"
-            _line(f"{at} started{again}: {configuration(trial)}")
-        case Lost():
-            smaller = f", microbatch {event.microbatch} from here on" if event.microbatch else ""
-            _line(f"{at} broke off: {event.reason}{smaller}")
-            if event.error:
-                _line(event.error)
-        case Ended():
-            detail = f" ({event.detail})" if event.detail else ""
-            _line(f"{at} {outcome(trial, target)}{detail}")
-            if event.error:
-                _line(_failure(event))
-
-
-def _failure(event: Ended) -> str:
-    return f"trial {event.trial} failed:\n{event.error}"
-
-
 def outcome(trial: Trial, target: Target) -> str:
     """How a trial ended, in words."""
     match trial.state:
         case State.REACHED:
             return f"reached {target.metric} {target.value:g} in {trial.seconds:.2f} s"
         case State.CENSORED:
-            best = _number(target.best(trial))
+            best = number(target.best(trial))
             return f"censored after {trial.seconds:.2f} s, {trial.reason}; best {best}"
         case State.FAILED | State.INFEASIBLE:
             return f"{trial.state.lower()}: {trial.reason}"
     return "running"
-
-
-def counts(trials: Sequence[Trial]) -> dict[State, int]:
-    """How many trials are in each state."""
-    found = Counter(t.state for t in trials)
-    return {state: found[state] for state in State}
 
 
 def configuration(trial: Trial) -> str:
@@ -160,7 +53,7 @@ def configuration(trial: Trial) -> str:
     point = trial.point
     names = trial.config if point is None else {n.partition(".")[0] for n in point}
     values = {name: trial.config[name] for name in trial.config if name in names}
-    return "  ".join(f"{k}={_number(shown(v))}" for k, v in values.items())
+    return "  ".join(f"{k}={number(shown(v))}" for k, v in values.items())
 
 
 # --- the end --------------------------------------------------------------------------------------
@@ -188,10 +81,10 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
         at = f"{reached:.2f} s" if reached is not None else f"> {trial.seconds:.2f} s"
         table.add_row(
             str(rank) if ranked else "-",
-            _name(trial),
+            name_of(trial),
             at if trial.state in (State.REACHED, State.CENSORED, State.RUNNING) else "-",
             f"{trial.spent_seconds:.1f} s",
-            _number(target.best(trial)),
+            number(target.best(trial)),
             trial.reason,
             configuration(trial),
             style=_COLOURS[trial.state] if out.isatty() else "",
@@ -225,7 +118,7 @@ def _conclusion(result: StudyResult) -> str:
         told = outcome(baseline, result.target)
         text += f"; baseline: {proof.line(proof.facts(again)) if again is not None else told}"
     if result.confirmed_speedup is not None:
-        text += f"; {_ratio(_sure(result))}"
+        text += f"; {_ratio(speedup(result))}"
     elif result.speedup is not None:
         text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
     return f"{text}. {spent.capitalize()}."
@@ -252,74 +145,6 @@ def _ratio(sure: Mapping[str, Any]) -> str:
         return f"{said} (confirmed; too few runs for an interval)"
     luck = ", so that it may be luck" if interval[0] <= 1 <= interval[1] else ""
     return f"{said} (confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}{luck})"
-
-
-def _sure(result: StudyResult) -> dict[str, Any]:
-    """The confirmed speedup as `autotune.compare` has it: with its bound's sign and interval."""
-    from autotune.comparison.sources import confirmed
-
-    best, speedup, bound, interval = result.best, result.confirmed_speedup, "", None
-    found = confirmed(result.folder) if speedup is not None else None
-    rows = found.rows if found is not None and best is not None else ()
-    row = next((r for r in rows if best is not None and r.candidate.trial == best.number), None)
-    if row is not None and row.speedup is not None and not row.is_baseline:
-        speedup, bound, ends = row.speedup, row.speedup_bound, row.speedup_interval
-        if ends is not None and ends.low is not None and ends.high is not None:
-            interval = ends.low, ends.high
-    return {
-        "confirmed_speedup_vs_baseline": speedup,
-        "confirmed_speedup_bound": bound,
-        "confirmed_speedup_interval": interval,
-    }
-
-
-def document(result: StudyResult, name: str) -> dict[str, Any]:
-    """The whole result as one JSON document."""
-    trials = [
-        {**_facts(t, result.target), "clock": encode(t.clock), "attempts": t.attempts}
-        for t in result.trials
-    ]
-    return {**summary(result, name), "trials": trials}
-
-
-def summary(result: StudyResult, name: str) -> dict[str, Any]:
-    """How a study stands, as JSON types."""
-    by_state = {str(s): n for s, n in counts(result.searched).items()}
-    return {
-        "study": name,
-        "folder": str(result.folder),
-        "ended": result.ended,
-        "target": encode(result.target),
-        "counts": by_state,
-        "best": best(result) if result.best is not None else None,
-        "baseline": _facts(result.baseline, result.target) if result.baseline else None,
-        "speedup_vs_baseline": result.speedup,
-        "confirmed": [proof.facts(c) for c in result.confirmed],
-        **_sure(result),
-        "spent_seconds": result.spent_seconds,
-        "repeats_spent_seconds": sum(
-            t.spent_seconds for t in result.trials if t.repeats is not None
-        ),
-    }
-
-
-def best(result: StudyResult) -> dict[str, Any]:
-    """The best trial with its configuration, as JSON types.
-
-    Raises:
-        ValueError: no trial has reached the target.
-    """
-    if result.best is None:
-        raise ValueError("no trial has reached the target")
-    held = result.confirmation(result.best)
-    told = proof.facts(held) if held is not None else None
-    return {**_facts(result.best, result.target), "confirmed": told}
-
-
-def _facts(trial: Trial, target: Target) -> dict[str, Any]:
-    known = {k: v for k, v in row(trial, target).items() if not k.startswith("config.")}
-    config, params = encode(dict(trial.config)), encode(trial.params)
-    return {**encode(known), "config": config, "params": params, "seed": trial.seed}
 
 
 def print_best(best: Mapping[str, Any], out: TextIO) -> None:
@@ -359,7 +184,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)
 
 
-def _name(trial: Trial) -> str:
+def name_of(trial: Trial) -> str:
+    """A trial's number, and what it is if it is no plain trial."""
     if trial.origin is not None:
         return f"{trial.number} from trial {trial.origin.parent}"
     of = f" of {trial.repeats}" if trial.repeats is not None else ""
@@ -370,9 +196,6 @@ def _from(parent: int, step: int) -> str:
     return f" from trial {parent} at step {step}"
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
+    """A value in few digits; a dash for none."""
     return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
-
-
-def _line(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -85,9 +85,9 @@ def _group() -> str:
 
 
 def _ray() -> str:
-    from autotune.pools.ray import cluster
+    from autotune.pools.cluster import try_out
 
-    return cluster()
+    return try_out()
 
 
 def _folder() -> str:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from autotune import recipes
+from autotune.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.errors import UserError
 from autotune.submit import Cluster, Job, Request, secret
 from autotune.trackers import journal
 from autotune.trackers.mirror import check_keeps, check_uri, has_credentials, label
 
-_DONE, _BROKEN, _INTERRUPTED = 0, 4, 130
 _CANCEL_SECONDS = 600.0
 _SERVERS = ("http", "https", "databricks")
 
@@ -32,12 +32,12 @@ def submit(options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str,
     if options.json:
         told = {"job": name, "study": request.study, "home": request.home}
         print(json.dumps({**told, "address": cluster.address}), flush=True)
-    _say(f"submitted the study {request.study!r} as job {name}")
+    say(f"submitted the study {request.study!r} as job {name}")
     if options.follow:
         return _follow(cluster, name, sys.stderr if options.json else sys.stdout)
     where = f" --address {options.address}" if options.address else ""
-    _say(f"follow it with: autotune logs {name} --follow{where}")
-    return _DONE
+    say(f"follow it with: autotune logs {name} --follow{where}")
+    return DONE
 
 
 def show(options: argparse.Namespace) -> int:
@@ -45,12 +45,12 @@ def show(options: argparse.Namespace) -> int:
     found = Cluster(options.address).jobs()
     if options.json:
         print(json.dumps([asdict(job) for job in found]))
-        return _DONE
+        return DONE
     rows = [("JOB", "STATUS", "STUDY", "STARTED", "MINUTES", "KEPT IN"), *map(_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).strip())
-    return _DONE
+    return DONE
 
 
 def logs(options: argparse.Namespace) -> int:
@@ -59,7 +59,7 @@ def logs(options: argparse.Namespace) -> int:
     if options.follow:
         return _follow(cluster, options.job, sys.stdout)
     print(cluster.logs(options.job), end="")
-    return _DONE
+    return DONE
 
 
 def cancel(options: argparse.Namespace) -> int:
@@ -67,19 +67,19 @@ def cancel(options: argparse.Namespace) -> int:
     cluster = Cluster(options.address)
     name = options.job
     if not cluster.cancel(name):
-        _say(f"job {name} has ended already ({cluster.job(name).status})")
-        return _DONE
-    _say(f"told job {name} to leave; its driver waits for the next milestone and checkpoints")
+        say(f"job {name} has ended already ({cluster.job(name).status})")
+        return DONE
+    say(f"told job {name} to leave; its driver waits for the next milestone and checkpoints")
     try:
         job = cluster.wait(name, _CANCEL_SECONDS)
     except KeyboardInterrupt:
-        _say(f"job {name} is still leaving: see `autotune jobs`")
-        return _INTERRUPTED
+        say(f"job {name} is still leaving: see `autotune jobs`")
+        return INTERRUPTED
     if not job.over:
-        _say(f"job {name} has not left within {_CANCEL_SECONDS:g} s; Ray ends it")
-        return _BROKEN
-    _say(f"job {name} has left; submit the study again to go on with it")
-    return _DONE
+        say(f"job {name} has not left within {_CANCEL_SECONDS:g} s; Ray ends it")
+        return BROKEN
+    say(f"job {name} has left; submit the study again to go on with it")
+    return DONE
 
 
 def _request(
@@ -123,7 +123,7 @@ def _study(recipe: str) -> str:
     except UserError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        _say(f"the recipe is not checked here: {error}")
+        say(f"the recipe is not checked here: {error}")
         return function
 
 
@@ -217,21 +217,17 @@ def _follow(cluster: Cluster, name: str, stream: Any) -> int:
     try:
         job = cluster.follow(name, write)
     except KeyboardInterrupt:
-        _say(f"job {name} goes on; `autotune cancel {name}` ends it")
-        return _INTERRUPTED
+        say(f"job {name} goes on; `autotune cancel {name}` ends it")
+        return INTERRUPTED
     if job.status == "STOPPED":
-        _say(f"job {name} was cancelled; submit the study again to go on with it")
-        return _INTERRUPTED
+        say(f"job {name} was cancelled; submit the study again to go on with it")
+        return INTERRUPTED
     if job.code is None and job.status == "FAILED":
-        _say(f"job {name} failed: {' '.join(job.message.split()):.500}")
-    return _BROKEN if job.code is None and job.status != "SUCCEEDED" else job.code or _DONE
+        say(f"job {name} failed: {' '.join(job.message.split()):.500}")
+    return BROKEN if job.code is None and job.status != "SUCCEEDED" else job.code or DONE
 
 
 def _row(job: Job) -> tuple[str, ...]:
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.started)) if job.started else "-"
     lasted = (job.ended or time.time()) - job.started if job.started else 0.0
     return (job.id, job.status, job.study, begun, f"{lasted / 60:.1f}", job.home)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

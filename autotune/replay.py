@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from autotune import recipes, record
+from autotune.driver.plan import trial_seed
 from autotune.errors import UserError
 from autotune.experiment import Experiment, Scaling
 from autotune.export import FACTS, FORMAT
-from autotune.loop import trial_seed
 from autotune.result import StudyResult
 from autotune.space import Fixed, SearchSpace
 from autotune.trackers.journal import decode_config, encode

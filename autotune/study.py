@@ -14,23 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune import recipes, record, storage, warm_start
-from autotune.auto import sampler_for
-from autotune.errors import UserError
+from autotune import collaborators, record, warm_start
+from autotune.driver.book import Book
+from autotune.driver.plan import Controller, Plan, Watch
 from autotune.experiment import Experiment
-from autotune.loop import Controller, Loop, Plan, Watch
+from autotune.loop import Loop
 from autotune.metrics import Meter
 from autotune.pools import Observed, Pool
-from autotune.pruners import Pruner, make_pruner
+from autotune.pruners import Pruner
+from autotune.request import Request, check_trainer, name_of
 from autotune.result import StudyResult
 from autotune.samplers import Sampler
-from autotune.samplers import policy as policies
-from autotune.samplers.actor import from_document
-from autotune.trackers.journal import JOURNAL, RECORD, REPORT, Journal
+from autotune.trackers.journal import JOURNAL, REPORT, Journal
 from autotune.trial import Ended, Event, Trial
 from autotune.warm_start import Start
-
-_SAMPLED = 20  # points of the space that the trainer is asked about
 
 
 def run(
@@ -106,176 +103,65 @@ def run(
         StudyError: the study could not go on; it can be resumed.
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
-    _check(experiment, trials, time_limit, seed)
-    _check_repeats(repeats, top, racing, seeds, trials)
-    turning = _controller(controller, experiment, seed)
-    folder = Path(out) if out is not None else Path("studies") / experiment.name
-    if sampler == "auto":
-        earlier = start_from is not None and not turning
-        sampler, _ = auto_sampler(experiment, trials, folder, earlier)
-    start = _start(start_from, folder, sampler, turning)
-    turning = _begun(turning, experiment, start)
-    rules = _pruner(pruner, turning), turning
-    plan = Plan(
-        experiment, trials, time_limit, seed, *rules, tuple(seeds), repeats, top, search, racing
-    )
-    asker = _asker(sampler, plan, start)
-    told: dict[str, Any] = {"recipe": recipe, "trials": trials, "ray_address": ray_address}
-    told |= {"repeats": repeats, "top": top, "racing": racing, "mirrored": mirror}
-    told |= {"mix_hardware": mix_hardware}
-    told |= warm_start.facts(start_from, start)
-    told |= _named(sampler=sampler, pruner=pruner, controller=controller)
-    facts = record.facts(experiment, seed=seed, tracking_uri=tracking_uri, **told)
-    record.check(folder, facts, resume)
-    place = _checkpoints(experiment, facts["study_id"])
-    plan = replace(plan, checkpoints=place, mix_hardware=mix_hardware)
-    room = pool if pool is not None else _ray_pool(experiment, trials if search else 1, ray_address)
-    done, reason = _work(plan, folder, facts, tracking_uri, room, asker, watch)
-    asked: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner}
-    asked |= {"controller": controller, "tracking_uri": tracking_uri, "ray_address": ray_address}
-    asked |= {"start_from": start_from, "recipe": recipe, "watch": watch, "pool": pool}
-    asked |= {"out": folder, "seed": seed, "racing": racing, "mirror": mirror}
-    asked |= {"mix_hardware": mix_hardware}
-    again = partial(run, experiment, search=False, **asked)
-    return StudyResult(folder, experiment.target, done, reason, again)
+    return _carried_out(Request(**locals()))  # all arguments, and nothing else yet
+
+
+def _carried_out(asked: Request) -> StudyResult:
+    """Choose who works on the study, see that the folder is its own, and let them work."""
+    check_trainer(asked.experiment)
+    if asked.sampler == "auto":
+        earlier = asked.start_from is not None and asked.controller in (None, "none")
+        about = asked.experiment, asked.trials, asked.folder, earlier
+        asked = replace(asked, sampler=collaborators.auto_sampler(*about)[0])
+    chosen = collaborators.chosen(asked)
+    facts = _facts(asked, chosen.start)
+    record.check(asked.folder, facts, asked.resume)
+    checkpoints = collaborators.checkpoints(asked.experiment, facts["study_id"])
+    plan, pool = chosen.plan, asked.pool
+    plan = replace(plan, checkpoints=checkpoints, mix_hardware=asked.mix_hardware)
+    if pool is None:
+        trials = asked.trials if asked.search else 1
+        pool = collaborators.ray_pool(asked.experiment, trials, asked.ray_address)
+    done, reason = _work(replace(asked, pool=pool), plan, chosen.sampler, facts)
+    target, again = asked.experiment.target, partial(_confirmed, asked)
+    return StudyResult(asked.folder, target, done, reason, again)
+
+
+def _confirmed(asked: Request, repeats: int, top: int) -> StudyResult:
+    """The study, whose search is over, with the `top` best run `repeats` times again."""
+    more = replace(asked, out=asked.folder, search=False, time_limit=None, seeds=(), resume=True)
+    return _carried_out(replace(more, repeats=repeats, top=top))
+
+
+def _facts(asked: Request, start: Start) -> dict[str, Any]:
+    """What `experiment.json` says of the study."""
+    told: dict[str, Any] = {"recipe": asked.recipe, "trials": asked.trials}
+    told |= {"ray_address": asked.ray_address, "repeats": asked.repeats, "top": asked.top}
+    told |= {"racing": asked.racing, "mirrored": asked.mirror}
+    told |= {"mix_hardware": asked.mix_hardware}
+    told |= warm_start.facts(asked.start_from, start)
+    told |= {what: name_of(getattr(asked, what)) for what in ("sampler", "pruner", "controller")}
+    return record.facts(asked.experiment, seed=asked.seed, tracking_uri=asked.tracking_uri, **told)
 
 
 def _work(
-    plan: Plan,
-    folder: Path,
-    facts: dict[str, Any],
-    tracking_uri: str | None,
-    room: Pool,
-    asker: Sampler,
-    watch: Watch | None,
+    asked: Request, plan: Plan, sampler: Sampler, facts: dict[str, Any]
 ) -> tuple[tuple[Trial, ...], str]:
     """Open the folder and drive the study; all its trials, and why the driver left."""
-    with contextlib.closing(room), Journal(folder) as journal:
+    folder, pool = asked.folder, asked.pool
+    assert pool is not None, "chosen by now"
+    with contextlib.closing(pool), Journal(folder) as journal:
         record.write(folder, facts)
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
-        with _tracking(folder, tracking_uri, room), contextlib.closing(room):
-            seen = _metered(_saving(plan, folder, watch), plan, folder, room)
-            loop = Loop(plan, folder, journal, room, asker, seen)
+        with _tracking(folder, asked.tracking_uri, pool), contextlib.closing(pool):
+            watch = _metered(_saving(plan, folder, asked.watch), plan, folder, pool)
+            book = Book(plan, folder, journal, pool, watch)
             try:
-                reason = loop.run()
+                reason = Loop(book, sampler).run()
             finally:
-                warm_start.keep(folder, asker, tuple(loop.trials.values()))
-    _write_report(folder, room)
-    return tuple(loop.trials.values()), reason
-
-
-def _checkpoints(experiment: Experiment, study_id: str) -> str:
-    """The folder or URL of this study's checkpoints; empty for the study folder."""
-    given = experiment.failure.checkpoint_folder
-    if given is None:
-        return ""
-    if not storage.is_url(given):
-        given = str(Path(given).absolute())
-    try:
-        storage.reach(given)
-    except (ValueError, ImportError) as error:
-        raise UserError(f"checkpoint_folder {given!r} cannot be used: {error}") from None
-    return storage.join(given, f"{experiment.name}-{study_id[:8]}")
-
-
-def auto_sampler(
-    experiment: Experiment, trials: int, folder: Path, earlier: bool = False
-) -> tuple[str, str]:
-    """The sampler that `auto` stands for, and why: the one that the study in `folder` has.
-
-    `earlier`: an earlier study is to be begun with.
-    """
-    held = record.load(folder).get("sampler") if (folder / RECORD).is_file() else None
-    if isinstance(held, str) and held != "auto" and not held.startswith("<"):
-        return held, "the study has it already"
-    return sampler_for(experiment, trials, earlier)
-
-
-def _check(experiment: Experiment, trials: int, time_limit: float | None, seed: int) -> None:
-    if not isinstance(experiment, Experiment):
-        raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
-    if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
-        raise UserError(f"trials must be a whole number >= 1 but got {trials!r}")
-    if time_limit is not None and not time_limit > 0:
-        raise UserError(f"time_limit must be more than 0 seconds but got {time_limit!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise UserError(f"seed must be a whole number >= 0 but got {seed!r}")
-    _check_configs(experiment)
-
-
-def _check_repeats(
-    repeats: int, top: int, racing: float, seeds: Sequence[int], trials: int
-) -> None:
-    for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
-    if isinstance(racing, bool) or not isinstance(racing, int | float) or not 0 <= racing < 1:
-        raise UserError(f"racing must be a share, at least 0 and below 1, but got {racing!r}")
-    if seeds and (repeats or racing):
-        raise UserError("repeats confirm a search, but with seeds all trials are repeats already")
-    if seeds and len(seeds) < trials:
-        raise UserError(f"seeds must be one for each of {trials} trials but got {len(seeds)}")
-
-
-def _check_configs(experiment: Experiment) -> None:
-    """Ask the trainer, if it has a `check`, about the given configurations and the space.
-
-    A space none of whose points the trainer takes is a mistake; some of them may be.
-    """
-    check = getattr(experiment.train, "check", None)
-    if check is None:
-        return
-    space = experiment.space
-    for number, given in enumerate(experiment.given()):
-        first = number == 0 and experiment.baseline is not None
-        try:
-            check(space.complete(given)[0])
-        except ValueError as error:
-            raise UserError(f"{'baseline' if first else 'configs'}: {error}") from None
-    faults, asked = [], 0
-    for point in space.sample(_SAMPLED):
-        try:
-            config = space.config(point)
-            if space.broken(config):
-                continue
-            asked += 1
-            check(config)
-        except ValueError as error:
-            faults.append(str(error))
-    if faults and len(faults) >= asked:
-        raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
-
-
-def _pruner(pruner: str | Pruner, controller: Controller | None) -> Pruner:
-    if pruner == "convergence" and controller is not None:
-        pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
-    by_path = isinstance(pruner, str) and ":" in pruner
-    return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
-
-
-def _controller(
-    controller: str | Controller | None, experiment: Experiment, seed: int
-) -> Controller | None:
-    if controller is None or controller == "none":
-        return None
-    from autotune.controllers import POPULATIONS, is_named, make_controller
-
-    if isinstance(controller, str) and controller in POPULATIONS:
-        return _population(controller, experiment, seed)
-    if isinstance(controller, str) and not is_named(controller):
-        controller = recipes.find(controller, "controller")
-    return make_controller(controller, experiment.knobs)
-
-
-def _begun(
-    controller: Controller | None, experiment: Experiment, start: Start
-) -> Controller | None:
-    """The controller, gone on from what the study starts with."""
-    if controller is None or start.controller is None:
-        return controller
-    from autotune.controllers import make_controller
-
-    return make_controller(controller, experiment.knobs, start.controller)
+                warm_start.keep(folder, sampler, tuple(book.trials.values()))
+    _write_report(folder, pool)
+    return tuple(book.trials.values()), reason
 
 
 def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
@@ -316,71 +202,6 @@ def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch
     return metered
 
 
-def _population(name: str, experiment: Experiment, seed: int) -> Controller:
-    if experiment.scaling.max_concurrent_trials == 1:
-        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
-    if name == "pb2":
-        from autotune.controllers.pb2 import pb2
-
-        return pb2(experiment.space, experiment.target, seed=seed)
-    from autotune.controllers.population import pbt
-
-    return pbt(experiment.space, experiment.target, seed=seed)
-
-
-def _named(**parts: Any) -> dict[str, str | None]:
-    """What `experiment.json` says of a sampler, pruner or controller."""
-    return {
-        what: part
-        if part is None or isinstance(part, str)
-        else f"<{getattr(part, '__qualname__', type(part).__qualname__)}>"
-        for what, part in parts.items()
-    }
-
-
-def _start(
-    start_from: str | Path | None, folder: Path, sampler: Any, controller: Controller | None
-) -> Start:
-    """What to begin with; what the study itself wrote down of it, where it goes on."""
-    if start_from is None:
-        return Start()
-    from autotune.controllers import goes_on
-
-    takes = sampler in policies.NAMES, goes_on(controller)
-    if not any(takes):
-        raise UserError(
-            f"start_from (--from) {str(start_from)!r} needs sampler or controller 'policy' but got "
-            f"sampler {_named(sampler=sampler)['sampler']!r} and no such controller"
-        )
-    return warm_start.found(Path(start_from), folder, *takes)
-
-
-def _asker(sampler: str | Any, plan: Plan, start: Start) -> Sampler:
-    """The sampler; it begins afresh where only the controller can use what there is."""
-    try:
-        return _make_sampler(sampler, plan, start.sampler)
-    except UserError:
-        if start.sampler is None or start.controller is None:
-            raise
-        return _make_sampler(sampler, plan)
-
-
-def _make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = None) -> Sampler:
-    if hasattr(sampler, "ask"):
-        made: Sampler = sampler
-        return made
-    if sampler == "convergence":
-        from autotune.samplers.convergence import ConvergenceSampler
-
-        return ConvergenceSampler(plan.experiment.space, plan.experiment.target, plan.seed)
-    if isinstance(sampler, str) and sampler.partition(":")[0] == "policy":
-        about = plan.experiment.space, plan.experiment.target, plan.seed
-        return policies.PolicySampler(sampler, *about, from_document(start) if start else None)
-    from autotune.samplers.optuna import OptunaSampler
-
-    return OptunaSampler(sampler, plan.experiment.space, plan.experiment.target, plan.seed)
-
-
 def _tracking(
     folder: Path, uri: str | None, pool: Pool
 ) -> contextlib.AbstractContextManager[object]:
@@ -405,16 +226,3 @@ def _write_report(folder: Path, pool: Pool) -> None:
         write_study(folder, file)
     except Exception as error:  # the study is done, and a picture of it is not worth its result
         print(f"{file} is not written: {error}", file=sys.stderr)
-
-
-def _ray_pool(experiment: Experiment, trials: int, address: str | None) -> Pool:
-    from autotune.pools.ray import RayPool
-
-    scaling = experiment.scaling
-    most = min(trials, scaling.max_concurrent_trials or trials)
-    return RayPool(
-        experiment.train,
-        replace(scaling, max_concurrent_trials=most),
-        hang_timeout=experiment.failure.hang_timeout,
-        address=address,
-    )

@@ -89,13 +89,13 @@ def virtual(task: Task) -> Answer:
 
 
 def suggest(task: Task) -> Answer:
-    from autotune.loop import Plan
-    from autotune.study import _make_sampler
+    from autotune.collaborators import make_sampler
+    from autotune.driver.plan import Plan
 
     random = Random(0)
     trials = [_ended(number, random) for number in range(task["history"])]
     plan = Plan(experiment(), 10**6, None, 0, lambda *_: None, None)
-    sampler = _make_sampler(task["sampler"], plan)
+    sampler = make_sampler(task["sampler"], plan)
     begin = time.process_time()
     sampler.ask(len(trials), trials)  # a resumed driver's first
     first, took = time.process_time() - begin, []

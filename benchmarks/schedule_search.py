@@ -9,10 +9,16 @@ number of trials are the same; `SPACE:SAMPLER` takes another sampler for one. Ea
 a space, then the winners and the recipe's baseline run again in turns, `--confirm` times on fresh
 seeds with nothing pruned. A run that misses the target counts as the target's limit. Intervals are
 bootstraps over the study seeds.
+
+`--target`, `--limit` and `--set width=64` make a problem as small as the machine needs it; the
+first line of the output says what was changed. `--first-seed` and `--join` spread the seeds over
+several runs.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import statistics
 import sys
@@ -48,13 +54,20 @@ def narrowed(experiment: Any, space: str) -> Any:
 
 def _experiment(task: Task) -> Any:
     from autotune import recipes
+    from autotune.space import Fixed, SearchSpace
 
     found = recipes.load(f"search_spaces.{task['problem']}:schedules")
-    target = found.target
-    if task["target"] is not None:
-        target = replace(target, value=task["target"])
+    assert found.baseline is not None, "every recipe of these has one"
+    target = {k: task[k] for k in ("value", "limit") if task[k] is not None}
+    scaling = {"num_workers": task["workers"], "max_concurrent_trials": task["concurrency"]}
+    fixed = {key: Fixed(value) for key, value in task["set"].items()}
+    space = SearchSpace({**found.space.entries, **fixed})
     return replace(
-        found, target=target, scaling=replace(found.scaling, num_workers=task["workers"])
+        found,
+        space=space,
+        baseline={k: v for k, v in found.baseline.items() if k in space.parameters()},
+        target=replace(found.target, **target),
+        scaling=replace(found.scaling, **scaling),
     )
 
 
@@ -128,31 +141,52 @@ def _study(task: Task) -> tuple[dict[str, Answer], Answer | None]:
     return studies, again
 
 
-def table(spaces: Sequence[str], found: Sequence[Answer]) -> list[str]:
-    """For each space: found and confirmed speedup over the baseline, and over `constants`."""
-    lines = [f"{'space':>18}  {'reached':>8}  {'spend':>8}  {'found':>8}  {'confirmed':>9}  "]
-    lines[0] += f"{'over baseline':>19}  {'over constants':>19}"
-    confirmed = [f["confirm"]["by_side"] for f in found if f["confirm"]]
-    medians = [{s: statistics.median(v) for s, v in sides.items()} for sides in confirmed]
+def medians_of(found: Answer) -> dict[str, float]:
+    """Each side's median time of one study seed; a study that found nothing has the limit's."""
+    if not found["confirm"]:
+        return {}
+    nothing = dict.fromkeys(found["studies"], found["confirm"]["limit"])
+    sides = found["confirm"]["by_side"]
+    return nothing | {side: statistics.median(seconds) for side, seconds in sides.items()}
+
+
+def table(spaces: Sequence[str], found: Sequence[Answer], against: str) -> list[str]:
+    """For each space: found and confirmed speedup over the baseline, and over space `against`."""
+    lines = [f"{'space':>21}  {'reached':>8}  {'spend':>8}  {'found':>8}  {'confirmed':>9}  "]
+    lines[0] += f"{'over baseline':>19}  {'over ' + against:>22}"
+    medians = [medians_of(f) for f in found if f["confirm"]]
     for space in ("baseline", *spaces):
         own = [f["studies"][space] for f in found if space in f["studies"]]
         best = [a["best_seconds"] for a in own if a["best_seconds"] is not None]
         both = [m for m in medians if space in m]
         over = [math.log(m["baseline"] / m[space]) for m in both]
-        last = [math.log(m["constants"] / m[space]) for m in both if "constants" in m]
+        last = [math.log(m[against] / m[space]) for m in both if against in m]
         cells = [
             f"{statistics.fmean(a['reached'] for a in own):8.1f}" if own else f"{'':8}",
             f"{statistics.fmean(a['spent_seconds'] for a in own):6.0f} s" if own else f"{'':8}",
             f"{statistics.median(best):6.2f} s" if best else f"{'-':>8}",
             f"{statistics.median(m[space] for m in both):7.2f} s" if both else f"{'-':>9}",
             f"{interval(over) if over else '-':>19}",
-            f"{interval(last) if last else '-':>19}",
+            f"{interval(last) if last else '-':>22}",
         ]
-        lines.append(f"{space:>18}  " + "  ".join(cells))
+        lines.append(f"{space:>21}  " + "  ".join(cells))
     return lines
 
 
-def main() -> None:
+def joined(files: Sequence[Path]) -> tuple[Task, list[Answer]]:
+    """The studies of several runs of this script, and what was asked of all of them.
+
+    Raises:
+        SystemExit: they did not all do the same.
+    """
+    runs = [json.loads(file.read_text()) for file in files]
+    other = next((f for f, r in zip(files, runs, strict=True) if r["task"] != runs[0]["task"]), 0)
+    if other:
+        sys.exit(f"{other} ran something else than {files[0]}; only runs of one task can be joined")
+    return runs[0]["task"], [study for run in runs for study in run["studies"]]
+
+
+def _arguments() -> argparse.ArgumentParser:
     parser = arguments(__doc__, repeats=1)
     parser.add_argument("--problem", default="digits", help="a module of search_spaces (digits)")
     parser.add_argument("--trials", type=int, help="of each study, the baseline included (24)")
@@ -161,30 +195,64 @@ def main() -> None:
     parser.add_argument("--confirm", type=int, help="runs of each winner on fresh seeds (5)")
     parser.add_argument("--workers", type=int, default=1, help="ranks of a trial (1)")
     parser.add_argument("--target", type=float, help="another value of the target's metric")
+    parser.add_argument("--limit", type=float, help="another limit of the target, in seconds")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="hold a key of the recipe at a JSON value, or else a text; may be repeated",
+    )
+    parser.add_argument("--concurrency", type=int, help="trials at once (as many as fit)")
     parser.add_argument("--sampler", default="tpe")
     parser.add_argument(
         "--spaces", default=",".join(SPACES), help="which, with :SAMPLER or without"
     )
-    options = parser.parse_args()
+    parser.add_argument("--against", help="the space of the last column (the last of --spaces)")
+    parser.add_argument(
+        "--join", nargs="+", type=Path, metavar="FILE", help="only print the table of these --json"
+    )
+    return parser
+
+
+def _held(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _task(options: argparse.Namespace) -> Task:
     quick = options.quick
-    task: Task = {k: getattr(options, k) for k in ("problem", "workers", "target", "sampler")}
-    if quick and task["target"] is None:
-        task["target"] = 0.5
+    given = ("problem", "workers", "concurrency", "limit", "sampler")
+    task: Task = {key: getattr(options, key) for key in given}
+    task["value"] = options.target if options.target is not None or not quick else 0.5
+    held = [pair.partition("=") for pair in options.set]
+    task["set"] = {key: _held(value) for key, _, value in held}
     task["spaces"] = options.spaces.split(",")
     task["trials"] = options.trials or (2 if quick else 24)
     task["confirm"] = options.confirm if options.confirm is not None else 1 if quick else 5
+    return task
+
+
+def main() -> None:
+    options = _arguments().parse_args()
+    if options.join:
+        task, before = joined(options.join)
+        print("\n".join(table(task["spaces"], before, options.against or task["spaces"][-1])))
+        return
+    task = _task(options)
     about = introduce()
-    print(", ".join(f"{key} {value}" for key, value in task.items() if value is not None))
+    print(", ".join(f"{key} {value}" for key, value in task.items() if value))
     found: list[Answer] = []
-    first, count = options.first_seed, options.seeds or (1 if quick else 5)
+    first, count = options.first_seed, options.seeds or (1 if options.quick else 5)
     for seed in range(first, first + count):
         studies, again = _study({**task, "seed": seed})
         found.append({"seed": seed, "studies": studies, "confirm": again})
-        sides = again["by_side"] if again else {}
-        medians = {s: round(statistics.median(v), 2) for s, v in sides.items()}
+        medians = {s: round(v, 2) for s, v in medians_of(found[-1]).items()}
         print(f"seed {seed}: confirmed medians {medians}", flush=True)
         keep(options.json, about, task=task, studies=found)
-    print("\n".join(table(task["spaces"], found)))
+    print("\n".join(table(task["spaces"], found, options.against or task["spaces"][-1])))
 
 
 if __name__ == "__main__" and not serve(

@@ -1,25 +1,27 @@
 """What schedules cost: nanoseconds an evaluation, and throughput beside constants.
 
-    python benchmarks/schedules.py [--repeats 5] [--milestones 8]
+    python benchmarks/schedules.py [--repeats 3] [--milestones 20]
 
 The first table times one call of each family at random progress, beside an empty Python function
-and torch's own `LambdaLR.step`. The second trains on digits alone, in this process's children,
-without Ray: `scheduled` changes learning rate, momentum, weight decay and label smoothing at every
-step, and batch and image size half-way; `small` and `large` hold the values of its two halves
-constant. Each ratio is the scheduled half's samples a second over those of the constant run of the
-same batch and image size, in turns; the first milestone of a half is part of it.
+and torch's own `LambdaLR.step`. The second trains on digits, without Ray: `scheduled` changes
+learning rate, momentum, weight decay and label smoothing at every step, and batch and image size
+half-way; `small` and `large` hold the values of its two halves constant. The scheduled run and the
+constant run of the same batch and image size advance by turns, a milestone each, in one process on
+one thread, so that what slows the machine slows both. A half's ratio is the samples a second of the
+scheduled run over those of the constant one, of all its milestones together: in wall time, and in
+processor time, which other processes disturb less. The first milestone of a half is part of it.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 import timeit
 from random import Random
 from typing import Any
 
-from _common import Answer, Task, arguments, in_turns, introduce, keep, measure, serve, told
+import numpy as np
+from _common import Answer, Task, arguments, introduce, keep, measure, serve, told
 
 SMALL = {"batch_size": 64, "image_size": 6}
 LARGE = {"batch_size": 128, "image_size": 8}
@@ -92,47 +94,51 @@ def _config(task: Task) -> dict[str, Any]:
 
 
 def train_side(task: Task) -> Answer:
-    """Samples a second of each half: of a run of twice `milestones` milestones."""
+    """Wall and processor seconds of each half, of both runs: {half: {setting: [wall, cpu]}}."""
     import torch
 
     from trainers.image import train
 
     torch.set_num_threads(1)
-    config, half = _config(task), task["milestones"]
-    config["horizon"] = 2 * half * 2560 / 1078  # digits has 1078 training images
-    run = train(config)
-    reached = [next(run).step]
-    times = [time.perf_counter()]
-    for _ in range(2 * half):
-        reached.append(next(run).step)
-        times.append(time.perf_counter())
-    run.close()
-    rates = [
-        (reached[b] - reached[a]) / (times[b] - times[a]) for a, b in ((0, half), (half, 2 * half))
-    ]
-    return {"samples_per_second": rates}
+    half = task["milestones"]
+    horizon = 2 * half * 2560 / 1078  # digits has 1078 training images
+    settings = ("scheduled", "small", "large")
+    runs = {name: train({**_config({"setting": name}), "horizon": horizon}) for name in settings}
+    for run in runs.values():
+        next(run)
+    found: Answer = {}
+    for name in ("small", "large"):
+        next(runs[name])  # the constant run's kernels are chosen before its clock starts
+        sums = {"scheduled": np.zeros(2), name: np.zeros(2)}
+        for i in range(half):
+            for setting in (list(sums), list(sums)[::-1])[i % 2]:
+                begin = np.array([time.perf_counter(), time.process_time()])
+                next(runs[setting])
+                sums[setting] += [time.perf_counter(), time.process_time()] - begin
+        found[name] = {setting: list(seconds) for setting, seconds in sums.items()}
+    for run in runs.values():
+        run.close()
+    return found
 
 
 def main() -> None:
-    parser = arguments(__doc__, repeats=5)
-    parser.add_argument("--milestones", type=int, help="of each half, 2560 samples each (8)")
+    parser = arguments(__doc__, repeats=3)
+    parser.add_argument("--milestones", type=int, help="of each half, 2560 samples each (20)")
     options = parser.parse_args()
     repeats = options.repeats or (1 if options.quick else options.full_repeats)
-    half = options.milestones or (1 if options.quick else 8)
+    half = options.milestones or (1 if options.quick else 20)
     about = introduce()
     calls = measure(__file__, "calls", {})["nanoseconds"]
     for name, nanoseconds in calls.items():
         print(f"{name:>24}  {nanoseconds:8.0f} ns")
-    rates: dict[str, list[list[float]]] = {"small": [], "large": [], "scheduled": []}
-    for _, setting in in_turns(list(rates), repeats):
-        answer = measure(__file__, "train", {"setting": setting, "milestones": half})
-        rates[setting].append(answer["samples_per_second"])
-    ratios = {}
-    for i, constant in enumerate(("small", "large")):
-        pairs = zip(rates["scheduled"], rates[constant], strict=True)
-        ratios[constant] = [own[i] / statistics.fmean(other) for own, other in pairs]
-        print(f"scheduled over constant, {constant} half: {told(ratios[constant], '')}")
-    keep(options.json, about, runs=rates, ratios=ratios, nanoseconds=calls)
+    runs = [measure(__file__, "train", {"milestones": half}) for _ in range(repeats)]
+    ratios: dict[str, list[float]] = {}
+    for half_of in ("small", "large"):
+        for i, clock in enumerate(("wall", "processor")):
+            own = [run[half_of][half_of][i] / run[half_of]["scheduled"][i] for run in runs]
+            ratios[f"{half_of}, {clock}"] = own
+            print(f"scheduled over constant, {half_of} half, {clock} time: {told(own, '')}")
+    keep(options.json, about, runs=runs, ratios=ratios, nanoseconds=calls)
 
 
 if __name__ == "__main__" and not serve({"calls": calls_side, "train": train_side}, sys.argv[1:]):

@@ -41,13 +41,16 @@ LEVELS = {
     "result": 7,
     "record": 7,
     "comparison": 7,
+    "driver": 7,
     "loop": 8,
     "warm_start": 8,
-    "study": 9,
+    "request": 8,
+    "collaborators": 9,
+    "study": 10,
 }
-TOP = 10  # the command line and what serves it: may know everything, known by nobody below
+TOP = 11  # the command line and what serves it: may know everything, known by nobody below
 LIBRARIES = {
-    "ray": {"autotune/pools/ray.py", "autotune/submit.py"},
+    "ray": {"autotune/pools/ray.py", "autotune/pools/cluster.py", "autotune/submit.py"},
     "optuna": {"autotune/samplers/optuna.py", "autotune/integrations/optuna.py"},
     "mlflow": {"autotune/trackers/mlflow.py", "autotune/trackers/fetch.py"},
     "dashboards": {"autotune/cli.py", "autotune/study.py", "autotune/trackers/mlflow.py"},

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from autotune import cli
+from autotune.console import without_password
 from autotune.errors import UserError
+from autotune.flags import duration
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
@@ -59,13 +61,13 @@ def test_commands_and_flags_are_frozen() -> None:
     ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5m", 30)]
 )
 def test_duration(text: str, seconds: float) -> None:
-    assert cli.duration(text) == seconds
+    assert duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "m", "10x", "-5", "0", "0s", "1m2", "nan"])
 def test_bad_duration(text: str) -> None:
     with pytest.raises(UserError, match="--time-limit"):
-        cli.duration(text)
+        duration(text)
 
 
 MISTAKES = [
@@ -150,7 +152,7 @@ def test_a_password_does_not_stay_in_a_tracking_uri(
 ) -> None:
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
         monkeypatch.setenv(name, "")
-    assert cli._checked("https://me:p%40ss@host:5000/x") == "https://host:5000/x"
+    assert without_password("https://me:p%40ss@host:5000/x") == "https://host:5000/x"
     assert os.environ["MLFLOW_TRACKING_USERNAME"] == "me"
     assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "p@ss"
     err = capsys.readouterr().err
@@ -159,7 +161,7 @@ def test_a_password_does_not_stay_in_a_tracking_uri(
     assert "p@ss" not in err
     assert "p%40ss" not in err
     for uri in ("postgresql://me:pw@host/db", "http://host", "off", None):
-        assert cli._checked(uri) == uri
+        assert without_password(uri) == uri
     assert capsys.readouterr().err == ""
 
 

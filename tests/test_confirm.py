@@ -18,10 +18,10 @@ from sims import METRIC, lines, memory, race, racing, simulate
 from steered import problem, steered
 
 import autotune as at
-from autotune import display, record, repeats, result
+from autotune import display, documents, record, repeats, result
 from autotune.comparison.sources import gather
+from autotune.driver.plan import fresh_seed, trial_seed
 from autotune.lineage import as_one, descent
-from autotune.loop import fresh_seed, trial_seed
 from autotune.pools.sim import Curve, SimPool
 from autotune.repeats import Confirmation, confirming, finalists, merged, winner
 from autotune.trackers import journal
@@ -397,7 +397,7 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     assert "not confirmed" not in out.getvalue()
     assert "run again on fresh seeds, each alone" in out.getvalue()
     assert "confirm of" not in out.getvalue(), "repeats are not ranked among the trials"
-    document = display.document(found, "racing")
+    document = documents.document(found, "racing")
     json.dumps(document, allow_nan=False)
     assert document["best"]["time_to_target_seconds"] == best.seconds
     assert document["best"]["confirmed"]["mean_seconds"] == proof.mean_seconds
@@ -416,7 +416,7 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
 
 def test_without_confirmations_nothing_is_said_of_them(fast_path: Path) -> None:
     found = study(fast_path, 8)
-    document = display.document(found, "racing")
+    document = documents.document(found, "racing")
     assert (document["best"]["confirmed"], document["confirmed"]) == (None, [])
     assert document["confirmed_speedup_vs_baseline"] is None
     out = io.StringIO()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from autotune import cli
+from autotune.console import result_in
 from autotune.repeats import confirming
 from autotune.trackers import journal
 from autotune.trackers.journal import JOURNAL
@@ -78,7 +79,7 @@ def test_a_run_that_confirms_its_winners(
     assert best["mean_seconds"] == pytest.approx(sum(best["seconds"]) / 2)
     assert told["confirmed_speedup_vs_baseline"] > 0
     alone(folder)
-    found = cli._result(folder)
+    found = result_in(folder)
     search = {p for t in found.searched for p in pids(t)}
     assert {p for t in confirming(found.trials) for p in pids(t)} <= search, "on the warm groups"
     assert all(seeds(t) == {t.seed} for t in confirming(found.trials))
@@ -137,12 +138,12 @@ def test_killed_in_the_middle_nothing_is_lost_or_counted_twice(
     until(folder, confirmed=2, reports=2, process=killed)
     killed.kill()
     killed.wait(30)
-    before = confirming(cli._result(folder).trials)
+    before = confirming(result_in(folder).trials)
     assert [t.ended for t in before] == [True, False]
     assert cli.main([*confirm, "--json"]) == cli.DONE
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {c["runs"] for c in told["confirmed"]} == {3}
-    after = confirming(cli._result(folder).trials)
+    after = confirming(result_in(folder).trials)
     assert after[0] == before[0]
     assert (after[1].seed, after[1].repeats) == (before[1].seed, before[1].repeats)
     assert [t.number for t in after] == list(range(3, 3 + 3 * len(told["confirmed"])))
@@ -152,7 +153,7 @@ def test_killed_in_the_middle_nothing_is_lost_or_counted_twice(
     alone(folder)
 
     assert cli.main(["confirm", str(folder), "--repeats", "4", "--top", "1", *where]) == cli.DONE
-    more = confirming(cli._result(folder).trials)
+    more = confirming(result_in(folder).trials)
     assert more[: len(after)] == after
     assert len(more) == len(after) // 3 * 4
 

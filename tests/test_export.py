@@ -19,6 +19,7 @@ from sims import lines, racing, simulate
 
 import autotune as at
 from autotune import cli, export, replay
+from autotune.console import result_in
 from autotune.schedules import from_json
 from autotune.trackers import journal
 from autotune.trial import Change, Report, State, Target, Trial
@@ -108,7 +109,7 @@ def check_same_losses(printed: str, trial: Trial) -> None:
 def study(folder: Path, recipe: str, trials: int, *more: str) -> at.StudyResult:
     place = ["--out", str(folder), "--tracking-uri", "off", "--trials", str(trials)]
     assert cli.main(["run", recipe, *place, "--sampler", "random", *more]) in (0, 3)
-    return cli._result(folder)
+    return result_in(folder)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +196,7 @@ def test_the_readme_tells_how_to_use_the_schedule_that_there_is(
     fast_path: Path, config: dict[str, Any], says: str, unsaid: str
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    trial = replace(cli._result(fast_path / "s").trials[0], config=config)
+    trial = replace(result_in(fast_path / "s").trials[0], config=config)
     out = fast_path / "out"
     export.export(fast_path / "s", trial, out)
     block = re.search(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
@@ -247,7 +248,7 @@ def test_a_failed_export_leaves_nothing(
 def test_how_a_trainer_is_found_again(fast_path: Path, train: str, found: str | None) -> None:
     simulate(racing([1.0]), fast_path, 1)
     held = {**json.loads((fast_path / "experiment.json").read_text()), "train": train}
-    trial = cli._result(fast_path).trials[0]
+    trial = result_in(fast_path).trials[0]
     assert export.facts(held, trial)["train"] == found
 
 
@@ -314,7 +315,7 @@ def test_a_replay_gives_the_same_losses_and_new_times(
     assert told["milestones"] >= 3
     assert (told["first_difference"], told["other_conditions"]) == (None, [])
     assert [r["state"] for r in told["repeats"]] == ["REACHED", "REACHED"]
-    trials = cli._result(tmp_path / "r").trials
+    trials = result_in(tmp_path / "r").trials
     best = result.best
     assert best is not None
     assert [t.kind for t in trials] == ["confirm", "confirm"]
@@ -424,7 +425,7 @@ def test_a_difference_names_what_else_differs(
     fast_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    trial = cli._result(fast_path / "s").trials[0]
+    trial = result_in(fast_path / "s").trials[0]
     export.export(fast_path / "s", trial, fast_path / "out")
     told = json.loads((fast_path / "out" / "trial.json").read_text())
     told["versions"]["torch"] = "1.0"
@@ -444,7 +445,7 @@ def test_a_difference_names_what_else_differs(
 
 def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    trial = cli._result(fast_path / "s").trials[0]
+    trial = result_in(fast_path / "s").trials[0]
     shared = replace(trial.hardware, shared=not trial.hardware.shared)
     export.export(fast_path / "s", replace(trial, hardware=shared), fast_path / "out")
     exported = replay.read(fast_path / "out")
@@ -454,7 +455,7 @@ def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) 
 
 def test_the_median_counts_a_censored_repeat_as_later_than_any_other(fast_path: Path) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    export.export(fast_path / "s", cli._result(fast_path / "s").trials[0], fast_path / "out")
+    export.export(fast_path / "s", result_in(fast_path / "s").trials[0], fast_path / "out")
     exported = replay.read(fast_path / "out")
     took = [3.0, None, 5.0]
     trials = tuple(

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sims import learning, lines, simulate, wide
 
+from autotune.driver.book import Book
 from autotune.forecast import Lessons
 from autotune.ledger import Ledger, recent
-from autotune.loop import Loop
 from autotune.pruners import make_pruner
 from autotune.samplers.optuna import SEEN, OptunaSampler
 from autotune.space import Float, SearchSpace
@@ -132,10 +132,10 @@ def test_a_study_decided_from_plain_lists_is_the_same(
 
     known = study("ledger")
 
-    def plain(self: Loop, trial: Trial) -> Sequence[Trial]:
+    def plain(self: Book, trial: Trial) -> Sequence[Trial]:
         return [t for t in self.trials.values() if t.number != trial.number]
 
-    monkeypatch.setattr(Loop, "others", plain)
+    monkeypatch.setattr(Book, "others", plain)
     assert study("plain") == known
 
 

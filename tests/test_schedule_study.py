@@ -10,6 +10,7 @@ import pytest
 
 import autotune as at
 from autotune import cli
+from autotune.console import result_in
 from autotune.trackers.mirror import catch_up
 
 RECIPE = """
@@ -47,7 +48,7 @@ def test_a_study_over_all_four_kinds_of_schedule(
     folder, out = tmp_path / "study", tmp_path / "best"
     run = ["run", f"{tmp_path / 'recipe.py'}:recipe", "--trials", "4", "--out", str(folder)]
     assert cli.main([*run, "--json"]) == 0
-    best = cli._result(folder).best
+    best = result_in(folder).best
     for knob in KNOBS:
         schedule = best.config[knob]
         assert isinstance(schedule, at.schedules.Schedule)

@@ -630,11 +630,11 @@ def test_a_point_without_a_configuration_is_infeasible_and_the_study_goes_on(
 
 
 def test_points_that_break_a_constraint_are_not_held_against_the_space(tmp_path: Path) -> None:
-    from autotune.study import _check_configs
+    from autotune.request import check_trainer
 
     allowed = {"image_size": at.Int(1, 8)}
     usual = refusing(allowed)
     rule = at.Constraint("image_size >= 4", lambda config: config["image_size"] >= 4)
-    _check_configs(replace(usual, space=at.SearchSpace(usual.space.entries, (rule,))))
+    check_trainer(replace(usual, space=at.SearchSpace(usual.space.entries, (rule,))))
     never = at.Constraint("never", lambda config: False)
-    _check_configs(replace(usual, space=at.SearchSpace(usual.space.entries, (never,))))
+    check_trainer(replace(usual, space=at.SearchSpace(usual.space.entries, (never,))))

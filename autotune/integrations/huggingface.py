@@ -15,12 +15,10 @@ ran, and the trial may be stopped, saved or changed there on all ranks. Tested w
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from autotune.errors import UserError
 from autotune.integrations import training
-from autotune.reporting import evaluating, report
+from autotune.integrations.kept import Kept
+from autotune.reporting import report
 
 
 class AutotuneCallback(TrainerCallback):
@@ -56,28 +55,17 @@ class AutotuneCallback(TrainerCallback):
     def __init__(
         self, config: Mapping[str, Any], *, metrics: training.Names = None, every: int = 1
     ) -> None:
-        self._names = training.named(metrics)
-        self._every = training.check_every(every)
+        self._kept = Kept(config, metrics, every, _write)
         self._seed = config.get("seed")
-        self._restored: Mapping[str, Any] | None = config.get("state")
         self._training = False
         self._step = -1
-        self._evaluations = 0
         self._found: dict[str, Any] = {}
         self._loss: float | None = None
-        self._pause = contextlib.ExitStack()
-        self._paused = False
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def checkpoint(self) -> str | None:
         """For `Trainer.train(resume_from_checkpoint=callback.checkpoint)`: None if it is new."""
-        if self._restored is None:
-            return None
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="autotune-huggingface-")
-            _write(Path(self._folder.name), self._restored)
-        return self._folder.name
+        return self._kept.checkpoint
 
     # --- events -------------------------------------------------------------------------------
 
@@ -101,8 +89,9 @@ class AutotuneCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        if self._restored is not None:
-            saved = json.loads(self._restored["trainer"])["global_step"]
+        restored = self._kept.restored
+        if restored is not None:
+            saved = json.loads(restored["trainer"])["global_step"]
             if state.global_step != saved:
                 raise UserError(
                     "the trial goes on from a checkpoint: pass "
@@ -115,8 +104,8 @@ class AutotuneCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self._restored = None
-        self._clean()
+        self._kept.restored = None
+        self._kept.clean()
         self._refuse_missing()
 
     def on_step_end(
@@ -124,7 +113,7 @@ class AutotuneCallback(TrainerCallback):
     ) -> None:
         if control.should_evaluate:
             control.should_log = True
-            self._start_pause()
+            self._kept.pause()
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -136,7 +125,7 @@ class AutotuneCallback(TrainerCallback):
     ) -> None:
         """An evaluation that nothing announced, as one before the first step."""
         if self._training:
-            self._start_pause()
+            self._kept.pause()
 
     def on_log(
         self,
@@ -161,23 +150,23 @@ class AutotuneCallback(TrainerCallback):
             return
         step = samples(args, state, parts["train_dataloader"])
         if step <= self._step:
-            self._end_pause()
+            self._kept.go_on()
             return
         self._found |= metrics
-        if self._names is not None and not set(self._names.values()) <= set(self._found):
+        names = self._kept.names
+        if names is not None and not set(names.values()) <= set(self._found):
             return
         found, self._found = self._found, {}
-        self._evaluations += 1
-        self._end_pause()
-        if self._evaluations % self._every == 0:
+        self._kept.go_on()
+        if self._kept.counted():
             self._step = step
             loss = {} if self._loss is None else {"train_loss": self._loss}
-            self._report(loss | training.chosen(loss | found, self._names), state, parts)
+            self._report(loss | training.chosen(loss | found, names), state, parts)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self._end_pause()
+        self._kept.go_on()
         self._refuse_missing()
         self._training = False
 
@@ -206,22 +195,8 @@ class AutotuneCallback(TrainerCallback):
     def _refuse_missing(self) -> None:
         """Told where it is sure that no other data set's evaluation follows."""
         if self._found:
-            self._end_pause()
-            training.chosen(self._found, self._names)
-
-    def _start_pause(self) -> None:
-        if not self._paused:
-            self._pause.enter_context(evaluating())
-            self._paused = True
-
-    def _end_pause(self) -> None:
-        self._pause.close()
-        self._paused = False
-
-    def _clean(self) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+            self._kept.go_on()
+            training.chosen(self._found, self._kept.names)
 
 
 def samples(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
@@ -238,7 +213,7 @@ def samples(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
     return epochs * min(steps * batch, length) + min(rest * batch, length)
 
 
-def _write(folder: Path, saved: Mapping[str, Any]) -> None:
+def _write(folder: Path, saved: Mapping[str, Any]) -> Path:
     """A checkpoint folder as the Trainer reads it; every rank writes and reads one of its own."""
     (folder / "trainer_state.json").write_text(saved["trainer"])
     torch.save(saved["model"], folder / "pytorch_model.bin")
@@ -256,3 +231,4 @@ def _write(folder: Path, saved: Mapping[str, Any]) -> None:
         generators["cuda"] = [state] if "LOCAL_RANK" in os.environ else state
     rank = f"_{torch.distributed.get_rank()}" if training.world_size() > 1 else ""
     torch.save(generators, folder / f"rng_state{rank}.pth")
+    return folder

@@ -14,9 +14,7 @@ ran, and the trial may be stopped, saved or changed there on all ranks. Tested w
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,8 @@ from lightning.pytorch.utilities.data import extract_batch_size
 
 from autotune.errors import UserError
 from autotune.integrations import training
-from autotune.reporting import StopTrial, evaluating, report
+from autotune.integrations.kept import Kept
+from autotune.reporting import StopTrial, report
 
 _REMEDY = "pass Trainer(strategy=lightning_strategy(), devices=1)"
 
@@ -61,27 +60,17 @@ class AutotuneCallback(Callback):
         every: int = 1,
         samples: Callable[[Any], int] = extract_batch_size,
     ) -> None:
-        self._names = training.named(metrics)
-        self._every = training.check_every(every)
+        self._kept = Kept(config, metrics, every, _write)
         self._samples_of = samples
-        self._restored: Mapping[str, Any] | None = config.get("state")
         self._random: Mapping[str, Any] | None = None
         self._step = 0
-        self._validations = 0
         self._batches, self._samples = 0, 0
         self._loss: torch.Tensor | float = 0.0
-        self._pause = contextlib.ExitStack()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def checkpoint(self) -> str | None:
         """For `Trainer.fit(..., ckpt_path=callback.checkpoint)`: None if the trial is new."""
-        if self._restored is None:
-            return None
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="autotune-lightning-")
-            torch.save(self._restored["lightning"], Path(self._folder.name) / "trial.ckpt")
-        return os.path.join(self._folder.name, "trial.ckpt")
+        return self._kept.checkpoint
 
     # --- hooks --------------------------------------------------------------------------------
 
@@ -94,11 +83,16 @@ class AutotuneCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.enable_validation:
             raise UserError("AutotuneCallback reports validations, and this Trainer has none")
-        if self._restored is not None:
-            self._check_restored(trainer)
-            self._step, self._random = self._restored["step"], self._restored["random"]
-            self._restored = None
-            self._clean()
+        restored = self._kept.restored
+        if restored is not None:
+            if trainer.global_step != restored["lightning"]["global_step"]:
+                raise UserError(
+                    "the trial goes on from a checkpoint: pass ckpt_path=callback.checkpoint to "
+                    "Trainer.fit"
+                )
+            self._step, self._random = restored["step"], restored["random"]
+            self._kept.restored = None
+            self._kept.clean()
         self._report(trainer, {})
         self._restore_random()
 
@@ -119,18 +113,17 @@ class AutotuneCallback(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._counts(trainer):
-            self._pause.enter_context(evaluating())
+            self._kept.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._counts(trainer):
             return
-        self._validations += 1
         metrics = {}
-        if due := self._validations % self._every == 0:
+        if due := self._kept.counted():
             found = self._summed(pl_module.device) | dict(trainer.callback_metrics)
-            metrics = training.chosen(found, self._names)
+            metrics = training.chosen(found, self._kept.names)
             metrics |= {"train_loss": float(found["train_loss"])} if "train_loss" in found else {}
-        self._pause.close()
+        self._kept.go_on()
         if due:
             self._report(trainer, metrics)
 
@@ -138,8 +131,8 @@ class AutotuneCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """After an exception Lightning leaves `teardown` out; a stopped trial has ended well."""
-        self._pause.close()
-        self._clean()
+        self._kept.go_on()
+        self._kept.clean()
         if isinstance(exception, StopTrial):
             for hooks in (*trainer.callbacks, trainer.datamodule, pl_module):
                 if isinstance(hooks, Callback):
@@ -148,7 +141,7 @@ class AutotuneCallback(Callback):
                     hooks.teardown("fit")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._clean()
+        self._kept.clean()
 
     # --- what they are made of ----------------------------------------------------------------
 
@@ -173,23 +166,10 @@ class AutotuneCallback(Callback):
         self._samples, self._batches, self._loss = 0, 0, 0.0
         return {"train_loss": loss / batches} if batches else {}
 
-    def _check_restored(self, trainer: Trainer) -> None:
-        assert self._restored is not None
-        if trainer.global_step != self._restored["lightning"]["global_step"]:
-            raise UserError(
-                "the trial goes on from a checkpoint: pass ckpt_path=callback.checkpoint to "
-                "Trainer.fit"
-            )
-
     def _restore_random(self) -> None:
         """Until the first batch: Lightning draws from the generators while it starts anew."""
         if self._random is not None:
             training.set_random_state(self._random)
-
-    def _clean(self) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
 
     @staticmethod
     def _counts(trainer: Trainer) -> bool:
@@ -201,6 +181,11 @@ def dumped(trainer: Trainer) -> dict[str, Any]:
     """Lightning's checkpoint of this rank, less hyperparameters: they are the configuration's."""
     saved = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
     return {k: v for k, v in saved.items() if "hparams" not in k and "hyper_parameters" not in k}
+
+
+def _write(folder: Path, saved: Mapping[str, Any]) -> Path:
+    torch.save(saved["lightning"], folder / "trial.ckpt")
+    return folder / "trial.ckpt"
 
 
 def lightning_strategy(**options: Any) -> Strategy | str:

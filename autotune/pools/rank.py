@@ -17,9 +17,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -29,69 +28,11 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune import reporting
 from autotune.pools import Launch, machine, warm
+from autotune.pools.answers import Meeting, Place, Stretch
 from autotune.pools.cores import claim_cores
-from autotune.pools.machine import Machine
-from autotune.pools.saving import Writer, Written, load
+from autotune.pools.faults import from_trainer, out_of_memory
+from autotune.pools.saving import Writer, load
 from autotune.trial import Change, Checkpoint, Clock, Milestone
-
-_NO_MEMORY = (
-    "can't allocate memory",  # torch's allocator on the host
-    "out of memory",  # CUDA, NCCL
-    "_ALLOC_FAILED",  # cuBLAS, cuDNN
-    "bad_alloc",  # C++
-)
-_OWN_FILES = (Path(__file__), Path(reporting.__file__))
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """What one rank did between two answers of the driver.
-
-    `kind` is `milestone`, `finished`, `stopped` or `raised`; `saved` is what has been written
-    meanwhile of the state that was asked for, and `unsaved` why it could not be; `damaged` that the
-    checkpoint to go on from is not what was written, `unread` that it could not be reached; `worn`
-    says why the process should not be used for another trial.
-    """
-
-    kind: str
-    step: int = 0
-    metrics: Mapping[str, float] | None = None
-    clock: Clock = Clock()
-    can_save: bool = False
-    saved: Written | None = None
-    unsaved: str = ""
-    error: str = ""
-    reason: str = ""
-    out_of_memory: bool = False
-    damaged: bool = False
-    unread: bool = False
-    worn: str = ""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a worker process runs, and the file into which SIGUSR1 makes it write its stacks."""
-
-    node: str
-    host: str
-    pid: int
-    cores: tuple[int, ...]
-    machine: Machine
-    stacks: str
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """What all ranks of a group agree on when they become one.
-
-    Ranks that share a GPU (`whole_gpus` is False) reduce with gloo: NCCL refuses two on a device.
-    Those of one node meet on its loopback interface (`one_node`).
-    """
-
-    own_cores: bool
-    whole_gpus: bool
-    timeout_seconds: float
-    one_node: bool = True
 
 
 class Rank:
@@ -289,7 +230,7 @@ class Rank:
         return Stretch(kind, worn=warm.leavings(self._clean, self._held))
 
     def _raised(self, error: BaseException) -> Stretch:
-        text = "".join(_from_trainer(traceback.TracebackException.from_exception(error)).format())
+        text = "".join(from_trainer(traceback.TracebackException.from_exception(error)).format())
         line = str(error).strip().partition("\n")[0][:300]
         reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
         memory = out_of_memory(error)
@@ -311,57 +252,6 @@ class Rank:
             gc.collect()
             with contextlib.suppress(RuntimeError):
                 torch.cuda.empty_cache()
-
-
-def out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error says, or was caused by one that says, that memory was not to be had.
-
-    torch has one class for its caching allocators only: the host's allocator, CUDA itself and its
-    libraries (cuBLAS, cuDNN, NCCL) say it in words.
-    """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
-            return True
-        if isinstance(error, RuntimeError) and any(says in str(error) for says in _NO_MEMORY):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def stack_of(place: Place) -> str:
-    """Where a process on this machine is stuck in its trainer, the innermost call first.
-
-    It answers even while it holds the interpreter's lock; a stopped process does not.
-    """
-    file = Path(place.stacks)
-    with contextlib.suppress(OSError):
-        before = file.stat().st_size
-        os.kill(place.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + 1.0
-        while file.stat().st_size == before and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.05)
-        for thread in file.read_text()[before:].split("\n\n"):
-            calls = [line for line in thread.splitlines() if line.startswith("  File")]
-            own = [i for i, call in enumerate(calls) if any(f'"{f}"' in call for f in _OWN_FILES)]
-            if own:
-                return "\n".join(calls[: own[0]])
-    return "  (no answer)"
-
-
-def _from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:
-    """The traceback without our own frames, and Ray's, above the trainer's."""
-    frames = list(error.stack)
-    while len(frames) > 1 and (Path(frames[0].filename) in _OWN_FILES or _is_ray(frames[0])):
-        frames.pop(0)
-    error.stack = traceback.StackSummary.from_list(frames)
-    return error
-
-
-def _is_ray(frame: traceback.FrameSummary) -> bool:
-    return "ray/util/tracing" in frame.filename
 
 
 def _synchronize() -> None:

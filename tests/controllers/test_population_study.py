@@ -15,6 +15,7 @@ import pytest
 
 import autotune as at
 from autotune import cli, display, record
+from autotune.console import result_in
 from autotune.trackers import journal
 from autotune.trackers.journal import JOURNAL, Closed, Opened
 from autotune.trial import fold
@@ -53,12 +54,12 @@ def studied(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def forks(folder: Path) -> list[at.Trial]:
-    return [t for t in cli._result(folder).trials if t.origin is not None]
+    return [t for t in result_in(folder).trials if t.origin is not None]
 
 
 @pytest.mark.slow
 def test_forks_go_on_from_their_parents_checkpoint(studied: Path) -> None:
-    result = cli._result(studied)
+    result = result_in(studied)
     trials = {t.number: t for t in result.trials}
     children = forks(studied)
     assert children
@@ -90,7 +91,7 @@ def test_mlflow_names_parent_and_step_and_shows_the_whole_curve(studied: Path) -
     client = MlflowClient(f"sqlite:///{studied / 'mlflow.db'}")
     (experiment,) = client.search_experiments(filter_string="name = 'population'")
     runs = {r.info.run_name: r for r in client.search_runs([experiment.experiment_id])}
-    for trial in cli._result(studied).trials:
+    for trial in result_in(studied).trials:
         run = runs[f"trial-{trial.number:04d}"]
         if trial.origin is None:
             assert "autotune.parent" not in run.data.tags
@@ -105,7 +106,7 @@ def test_mlflow_names_parent_and_step_and_shows_the_whole_curve(studied: Path) -
 def test_what_a_person_sees(studied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     child = forks(studied)[0]
     assert child.origin is not None
-    result = cli._result(studied)
+    result = result_in(studied)
     display.print_result(result, record.load(studied), sys.stdout)
     assert f"{child.number} from trial {child.origin.parent}" in capsys.readouterr().out
     frame = result.to_frame().set_index("trial")
@@ -136,7 +137,7 @@ def test_a_forks_line_of_descent_is_replayed_bit_for_bit(
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert told["identical"] is True, told["first_difference"]
     last = lines[out]["lineage"][-1]["from_step"]
-    again = cli._result(tmp_path / "again").trials[0]
+    again = result_in(tmp_path / "again").trials[0]
     assert again.reports[-1].step > last, "the replay went on past the last fork"
     assert told["milestones"] > sum(0 < r["step"] <= last for r in lines[out]["reports"][1:]) / 2
 

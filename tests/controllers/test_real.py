@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune import cli
+from autotune.console import result_in
 from autotune.controllers import saved
 from autotune.trackers.mirror import default_uri
 from autotune.trial import State
@@ -43,7 +44,7 @@ def test_a_study_with_a_policy_and_all_that_comes_of_it(
     run = ["run", recipe, "--trials", "4", "--sampler", "random", "--pruner", "none"]
     spec = "policy(setting='robust', every=0.01)"
     assert cli.main([*run, "--controller", spec, "--out", str(folder)]) == cli.DONE
-    trials = cli._result(folder).trials
+    trials = result_in(folder).trials
     assert not trials[0].changes
     assert all(t.changes for t in trials[1:])
     told = json.loads((folder / saved.FILE).read_text())
@@ -63,13 +64,13 @@ def test_a_study_with_a_policy_and_all_that_comes_of_it(
     assert cli.main(["replay", str(out), "--repeats", "1", *where]) == cli.DONE
     replayed = json.loads(capsys.readouterr().out)
     assert replayed["identical"] is True, replayed["first_difference"]
-    assert not any(t.changes for t in cli._result(tmp_path / "r").trials)
+    assert not any(t.changes for t in result_in(tmp_path / "r").trials)
 
     more = ["--controller", "policy", "--from", str(folder), "--tracking-uri", "off"]
     assert cli.main([*run, *more, "--out", str(tmp_path / "t")]) == cli.DONE
     assert json.loads((tmp_path / "t" / saved.FILE).read_text())["from_study"] == "digits"
     assert cli.main(["resume", str(tmp_path / "t"), "--trials", "5"]) == cli.DONE
-    assert len(cli._result(tmp_path / "t").trials) == 5
+    assert len(result_in(tmp_path / "t").trials) == 5
 
 
 def _artifacts(folder: Path) -> set[str]:

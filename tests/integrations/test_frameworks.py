@@ -13,7 +13,7 @@ from framed import framed
 from ranks import Remote
 
 import autotune as at
-from autotune.pools.rank import Stretch
+from autotune.pools.answers import Stretch
 from autotune.recipes import load
 from autotune.trial import Change, Checkpoint, State
 

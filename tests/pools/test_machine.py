@@ -15,7 +15,7 @@ from sims import racing, simulate
 
 import autotune as at
 from autotune import record
-from autotune.loop import MOST_ATTEMPTS
+from autotune.driver.recovery import MOST_ATTEMPTS
 from autotune.pools import Broke, Signal, machine, watch
 from autotune.pools.machine import INTERFACES, Machine, interface_of, interface_towards, look, stamp
 from autotune.pools.sim import Curve, Point, SimPool
@@ -157,5 +157,3 @@ def test_a_lost_node_is_no_retry_until_the_trial_itself_is_suspected(fast_path: 
     losses = [e.broke for e in seen if isinstance(e, Lost)]
     assert losses == [False] * (MOST_ATTEMPTS - 1) + [True, True]
     assert seen[-1].state is State.FAILED
-
-

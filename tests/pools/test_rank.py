@@ -13,7 +13,7 @@ import torch
 from ranks import Remote
 from toys import METRIC, chosen
 
-from autotune.pools.rank import Stretch
+from autotune.pools.answers import Stretch
 from autotune.trial import Change, Checkpoint, Clock
 
 SLACK = 0.08  # seconds that a busy machine may add

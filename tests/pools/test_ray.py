@@ -18,7 +18,8 @@ from toys import METRIC, reporter, toy
 import autotune as at
 from autotune.pools import Broke, Launch, Progress, Stopped
 from autotune.pools import ray as ray_module
-from autotune.pools.ray import RayPool, fit
+from autotune.pools.cluster import fit
+from autotune.pools.ray import RayPool
 from autotune.trial import Hardware, State
 
 pytestmark = pytest.mark.usefixtures("ray_address")

@@ -6,12 +6,12 @@ import math
 import statistics
 from pathlib import Path
 
-from sims import WIDE, simulate, wide
+from sims import EVERYTHING, WIDE, simulate, wide
 from sims import learning as learn
 
-from autotune.parameters import Float, Int
+from autotune.parameters import Float
 from autotune.samplers.convergence import ConvergenceSampler, doubt
-from autotune.space import Choice, ScheduleSpace, SearchSpace
+from autotune.space import SearchSpace
 from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target("acc", 0.9, limit=10.0)
@@ -31,23 +31,6 @@ def run(space: SearchSpace, seconds: object, count: int, seed: int) -> list[Tria
         assert space.check(point) == point
         trials.append(ended(number, point, seconds(point)))
     return trials
-
-
-EVERYTHING = SearchSpace(
-    {
-        "optimizer": Choice(("sgd", "lars", None)),
-        "trust": Float(1e-4, 1e-1, log=True, when={"optimizer": "lars"}),
-        "batch": Int(16, 256, power_of_two=True),
-        "layers": Int(1, 9, step=3),
-        "units": Int(1, 1000, log=True),
-        "lr": ScheduleSpace(
-            Float(0.01, 1, log=True),
-            family=Choice(("cosine", "piecewise", "staircase")),
-            final=Float(0.01, 0.5),
-            knots=Int(1, 3),
-        ),
-    }
-)
 
 
 def test_points_are_valid_in_any_space_and_repeatable() -> None:

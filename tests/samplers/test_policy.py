@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sims import METRIC, WIDE, lines, simulate, toy_train, wide
+from sims import EVERYTHING, METRIC, WIDE, lines, simulate, toy_train, wide
 from sims import learning as learn
 
 import autotune as at
@@ -41,22 +41,6 @@ from autotune.space import Choice, ScheduleSpace, SearchSpace
 from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target("acc", 0.9, limit=10.0)
-EVERYTHING = SearchSpace(
-    {
-        "optimizer": Choice(("sgd", "lars", None)),
-        "trust": Float(1e-4, 1e-1, log=True, when={"optimizer": "lars"}),
-        "batch": Int(16, 256, power_of_two=True),
-        "layers": Int(1, 9, step=3),
-        "units": Int(1, 1000, log=True),
-        "lr": ScheduleSpace(
-            Float(0.01, 1, log=True),
-            family=Choice(("cosine", "piecewise", "staircase")),
-            final=Float(0.01, 0.5),
-            knots=Int(1, 3),
-        ),
-        "momentum": Float(0.5, 0.99),
-    }
-)
 BOWL = SearchSpace({f"x{i}": Float(0, 1) for i in range(6)})
 every = pytest.mark.parametrize("name", NAMES)
 

@@ -102,17 +102,33 @@ def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
 
 
 def _start(log: Path, env: Mapping[str, str], **about: Any) -> Node:
-    command = [sys.executable, __file__, json.dumps(about)]
-    with open(log, "wb") as out:
-        own = environment({"TMPDIR": str(log.parent), **env})  # with locks of cores of its own
-        process = subprocess.Popen(command, env=own, stdout=out, stderr=out, start_new_session=True)
-    node, end = Node(process, log), time.monotonic() + START_SECONDS
-    while b"up at " not in log.read_bytes():
-        if process.poll() is not None or time.monotonic() > end:
-            node.kill()
-            raise AssertionError(f"no Ray node: {log.read_text()[-2000:]}")
+    """A node that is up. A raylet gives itself 15 s to start; on a busy machine it tries again."""
+    own = environment({"TMPDIR": str(log.parent), **env})  # with locks of cores of its own
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        with open(log, "wb") as out:
+            command = [sys.executable, __file__, json.dumps(about)]
+            process = subprocess.Popen(
+                command, env=own, stdout=out, stderr=out, start_new_session=True
+            )
+        node = Node(process, log)
+        if _comes_up(node, end):
+            return node
+        node.kill()
+    raise AssertionError(f"no Ray node: {log.read_text()[-2000:]}")
+
+
+def _comes_up(node: Node, end: float) -> bool:
+    """Wait until the node is up; False once one of its processes has died instead."""
+    while b"up at " not in node.log.read_bytes():
+        if node.process.poll() is not None or time.monotonic() > end:
+            return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            below = psutil.Process(node.process.pid).children()
+            if any(c.status() == psutil.STATUS_ZOMBIE for c in below):
+                return False
         time.sleep(0.1)
-    return node
+    return True
 
 
 def main(about: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import cloudpickle
 
 from autotune.pools import Launch
-from autotune.pools.rank import Meeting, Rank, Stretch
+from autotune.pools.answers import Meeting, Stretch
+from autotune.pools.rank import Rank
 
 _HERE: dict[str, Rank] = {}
 

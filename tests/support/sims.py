@@ -39,6 +39,24 @@ WIDE = SearchSpace(
         "epochs": Fixed(4),
     }
 )
+EVERYTHING = SearchSpace(
+    {
+        "optimizer": Choice(("sgd", "lars", None)),
+        "trust": Float(1e-4, 1e-1, log=True, when={"optimizer": "lars"}),
+        "batch": Int(16, 256, power_of_two=True),
+        "layers": Int(1, 9, step=3),
+        "units": Int(1, 1000, log=True),
+        "lr": ScheduleSpace(
+            Float(0.01, 1, log=True),
+            family=Choice(("cosine", "piecewise", "staircase")),
+            final=Float(0.01, 0.5),
+            knots=Int(1, 3),
+        ),
+        "momentum": Float(0.5, 0.99),
+    }
+)
+"""Every kind of parameter that a space can have."""
+
 BASELINE = {
     "lr.family": "cosine",
     "lr.peak": 0.01,

@@ -1,0 +1,195 @@
+"""Who works on a study: its sampler, pruner, controller and pool, made of what was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune import recipes, record, storage, warm_start
+from autotune.auto import sampler_for
+from autotune.driver.plan import Controller, Plan
+from autotune.errors import UserError
+from autotune.experiment import Experiment
+from autotune.pools import Pool
+from autotune.pruners import Pruner, make_pruner
+from autotune.request import Request, name_of
+from autotune.samplers import Sampler
+from autotune.samplers import policy as policies
+from autotune.samplers.actor import from_document
+from autotune.trackers.journal import RECORD
+from autotune.warm_start import Start
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The plan with its rules, the sampler, and what the study begins with."""
+
+    plan: Plan
+    sampler: Sampler
+    start: Start
+
+
+def chosen(asked: Request) -> Chosen:
+    """Who decides in the study.
+
+    Raises:
+        UserError: there is no such sampler, pruner or controller, or nothing to start from.
+    """
+    controller = _controller(asked.controller, asked.experiment, asked.seed)
+    start = _start(asked, controller)
+    controller = _begun(controller, asked.experiment, start)
+    plan = Plan(
+        asked.experiment,
+        asked.trials,
+        asked.time_limit,
+        asked.seed,
+        _pruner(asked.pruner, controller),
+        controller,
+        tuple(asked.seeds),
+        asked.repeats,
+        asked.top,
+        asked.search,
+        asked.racing,
+    )
+    return Chosen(plan, _sampler(asked.sampler, plan, start), start)
+
+
+# --- samplers -------------------------------------------------------------------------------------
+
+
+def auto_sampler(
+    experiment: Experiment, trials: int, folder: Path, earlier: bool = False
+) -> tuple[str, str]:
+    """The sampler that `auto` stands for, and why: the one that the study in `folder` has.
+
+    `earlier`: an earlier study is to be begun with.
+    """
+    held = record.load(folder).get("sampler") if (folder / RECORD).is_file() else None
+    if isinstance(held, str) and held != "auto" and not held.startswith("<"):
+        return held, "the study has it already"
+    return sampler_for(experiment, trials, earlier)
+
+
+def _sampler(sampler: str | Any, plan: Plan, start: Start) -> Sampler:
+    """The sampler; it begins afresh where only the controller can use what there is."""
+    try:
+        return make_sampler(sampler, plan, start.sampler)
+    except UserError:
+        if start.sampler is None or start.controller is None:
+            raise
+        return make_sampler(sampler, plan)
+
+
+def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = None) -> Sampler:
+    """The sampler of that name, or the object itself; it begins with the policy `start`."""
+    if hasattr(sampler, "ask"):
+        made: Sampler = sampler
+        return made
+    if sampler == "convergence":
+        from autotune.samplers.convergence import ConvergenceSampler
+
+        return ConvergenceSampler(plan.experiment.space, plan.experiment.target, plan.seed)
+    if isinstance(sampler, str) and sampler.partition(":")[0] == "policy":
+        about = plan.experiment.space, plan.experiment.target, plan.seed
+        return policies.PolicySampler(sampler, *about, from_document(start) if start else None)
+    from autotune.samplers.optuna import OptunaSampler
+
+    return OptunaSampler(sampler, plan.experiment.space, plan.experiment.target, plan.seed)
+
+
+# --- pruners and controllers ----------------------------------------------------------------------
+
+
+def _pruner(pruner: str | Pruner, controller: Controller | None) -> Pruner:
+    if pruner == "convergence" and controller is not None:
+        pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
+    by_path = isinstance(pruner, str) and ":" in pruner
+    return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
+
+
+def _controller(
+    controller: str | Controller | None, experiment: Experiment, seed: int
+) -> Controller | None:
+    if controller is None or controller == "none":
+        return None
+    from autotune.controllers import POPULATIONS, is_named, make_controller
+
+    if isinstance(controller, str) and controller in POPULATIONS:
+        return _population(controller, experiment, seed)
+    if isinstance(controller, str) and not is_named(controller):
+        controller = recipes.find(controller, "controller")
+    return make_controller(controller, experiment.knobs)
+
+
+def _population(name: str, experiment: Experiment, seed: int) -> Controller:
+    if experiment.scaling.max_concurrent_trials == 1:
+        raise UserError(f"controller {name} compares trials that run at the same time, but one may")
+    if name == "pb2":
+        from autotune.controllers.pb2 import pb2
+
+        return pb2(experiment.space, experiment.target, seed=seed)
+    from autotune.controllers.population import pbt
+
+    return pbt(experiment.space, experiment.target, seed=seed)
+
+
+# --- what a study begins with ---------------------------------------------------------------------
+
+
+def _start(asked: Request, controller: Controller | None) -> Start:
+    """What to begin with; what the study itself wrote down of it, where it goes on."""
+    start_from, sampler = asked.start_from, asked.sampler
+    if start_from is None:
+        return Start()
+    from autotune.controllers import goes_on
+
+    takes = sampler in policies.NAMES, goes_on(controller)
+    if not any(takes):
+        raise UserError(
+            f"start_from (--from) {str(start_from)!r} needs sampler or controller 'policy' but got "
+            f"sampler {name_of(sampler)!r} and no such controller"
+        )
+    return warm_start.found(Path(start_from), asked.folder, *takes)
+
+
+def _begun(
+    controller: Controller | None, experiment: Experiment, start: Start
+) -> Controller | None:
+    """The controller, gone on from what the study starts with."""
+    if controller is None or start.controller is None:
+        return controller
+    from autotune.controllers import make_controller
+
+    return make_controller(controller, experiment.knobs, start.controller)
+
+
+# --- where it runs and saves ----------------------------------------------------------------------
+
+
+def ray_pool(experiment: Experiment, trials: int, address: str | None) -> Pool:
+    """Worker groups on Ray, no more of them than there are trials."""
+    from autotune.pools.ray import RayPool
+
+    scaling = experiment.scaling
+    most = min(trials, scaling.max_concurrent_trials or trials)
+    return RayPool(
+        experiment.train,
+        replace(scaling, max_concurrent_trials=most),
+        hang_timeout=experiment.failure.hang_timeout,
+        address=address,
+    )
+
+
+def checkpoints(experiment: Experiment, study_id: str) -> str:
+    """The folder or URL of this study's checkpoints; empty for the study folder."""
+    given = experiment.failure.checkpoint_folder
+    if given is None:
+        return ""
+    if not storage.is_url(given):
+        given = str(Path(given).absolute())
+    try:
+        storage.reach(given)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"checkpoint_folder {given!r} cannot be used: {error}") from None
+    return storage.join(given, f"{experiment.name}-{study_id[:8]}")

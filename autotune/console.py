@@ -1,0 +1,89 @@
+"""How the command line speaks: exit codes, results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+DONE, USER, UNREACHED, BROKEN, INTERRUPTED = 0, 2, 3, 4, 130
+
+
+def say(text: str) -> None:
+    """Tell whoever looks, without a trace on stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def tell(document: Any, as_json: bool, shown: Callable[[Any, Any], None]) -> None:
+    """Print what was asked for: as one JSON document, or as `shown` writes it for people."""
+    if as_json:
+        print(json.dumps(document))
+    else:
+        shown(document, sys.stdout)
+
+
+def result_in(folder: Path) -> Any:
+    """The result of the study in the folder, as its journal has it."""
+    from autotune import record, result
+
+    return result.read(folder, record.target(folder))
+
+
+def not_reached(result: Any) -> str:
+    """That the study has no best trial."""
+    return f"no trial has reached {result.target.metric} {result.target.value:g}"
+
+
+def finish(result: Any, options: argparse.Namespace) -> int:
+    """Print what the study found, and say with the exit code how it ended."""
+    from autotune import display, documents, record
+
+    held = record.load(result.folder)
+    if options.json:
+        print(json.dumps(documents.document(result, held["name"])))
+    else:
+        display.print_result(result, held, sys.stdout)
+    if result.ended == "interrupted":
+        say(f"interrupted; go on with: autotune resume {result.folder}")
+        return INTERRUPTED
+    return DONE if result.best is not None else UNREACHED
+
+
+@contextlib.contextmanager
+def only_json(wanted: bool) -> Iterator[None]:
+    """Send everything that anyone prints to stderr, so that stdout holds one JSON document."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def without_password(uri: str | None) -> str | None:
+    """The tracking URI, without a password: that goes into this process's environment."""
+    from autotune.trackers import mirror
+
+    if uri is None or uri == "off":
+        return uri
+    mirror.check_uri(uri)
+    plain, credentials = mirror.taken_out(uri)
+    if credentials:
+        os.environ.update(credentials)
+        say(
+            "the tracking URI's user and password are left out of it: what stands on a command "
+            f"line can be read by everyone here; set {' and '.join(credentials)} instead"
+        )
+    return plain

@@ -1,0 +1,86 @@
+"""A study's result as JSON documents, for programs that read what the commands print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from autotune import proof
+from autotune.result import StudyResult, row
+from autotune.trackers.journal import encode
+from autotune.trial import State, Target, Trial
+
+
+def document(result: StudyResult, name: str) -> dict[str, Any]:
+    """The whole result as one JSON document."""
+    trials = [
+        {**_facts(t, result.target), "clock": encode(t.clock), "attempts": t.attempts}
+        for t in result.trials
+    ]
+    return {**summary(result, name), "trials": trials}
+
+
+def summary(result: StudyResult, name: str) -> dict[str, Any]:
+    """How a study stands, as JSON types."""
+    by_state = {str(s): n for s, n in counts(result.searched).items()}
+    return {
+        "study": name,
+        "folder": str(result.folder),
+        "ended": result.ended,
+        "target": encode(result.target),
+        "counts": by_state,
+        "best": best(result) if result.best is not None else None,
+        "baseline": _facts(result.baseline, result.target) if result.baseline else None,
+        "speedup_vs_baseline": result.speedup,
+        "confirmed": [proof.facts(c) for c in result.confirmed],
+        **speedup(result),
+        "spent_seconds": result.spent_seconds,
+        "repeats_spent_seconds": sum(
+            t.spent_seconds for t in result.trials if t.repeats is not None
+        ),
+    }
+
+
+def best(result: StudyResult) -> dict[str, Any]:
+    """The best trial with its configuration, as JSON types.
+
+    Raises:
+        ValueError: no trial has reached the target.
+    """
+    if result.best is None:
+        raise ValueError("no trial has reached the target")
+    held = result.confirmation(result.best)
+    told = proof.facts(held) if held is not None else None
+    return {**_facts(result.best, result.target), "confirmed": told}
+
+
+def counts(trials: Sequence[Trial]) -> dict[State, int]:
+    """How many trials are in each state."""
+    found = Counter(t.state for t in trials)
+    return {state: found[state] for state in State}
+
+
+def speedup(result: StudyResult) -> dict[str, Any]:
+    """The confirmed speedup as `autotune.compare` has it: with its bound's sign and interval."""
+    from autotune.comparison.sources import confirmed
+
+    best, speedup, bound, interval = result.best, result.confirmed_speedup, "", None
+    found = confirmed(result.folder) if speedup is not None else None
+    rows = found.rows if found is not None and best is not None else ()
+    row = next((r for r in rows if best is not None and r.candidate.trial == best.number), None)
+    if row is not None and row.speedup is not None and not row.is_baseline:
+        speedup, bound, ends = row.speedup, row.speedup_bound, row.speedup_interval
+        if ends is not None and ends.low is not None and ends.high is not None:
+            interval = ends.low, ends.high
+    return {
+        "confirmed_speedup_vs_baseline": speedup,
+        "confirmed_speedup_bound": bound,
+        "confirmed_speedup_interval": interval,
+    }
+
+
+def _facts(trial: Trial, target: Target) -> dict[str, Any]:
+    known = {k: v for k, v in row(trial, target).items() if not k.startswith("config.")}
+    config, params = encode(dict(trial.config)), encode(trial.params)
+    return {**encode(known), "config": config, "params": params, "seed": trial.seed}

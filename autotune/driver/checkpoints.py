@@ -1,0 +1,64 @@
+"""A study's checkpoints: when one is asked for, written down, and not needed any more."""
+
+from __future__ import annotations
+
+import math
+
+from autotune import keeping
+from autotune.driver.book import Book, warn
+from autotune.trial import Checkpoint, Saved, State, Trial
+
+
+def forks_every(book: Book) -> float:
+    """Seconds between checkpoints that the controller wants to fork from; infinite for none."""
+    every: float = getattr(book.plan.controller, "checkpoint_interval", math.inf)
+    return every
+
+
+def due(book: Book, trial: Trial) -> bool:
+    """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
+    nothing_to_fork = trial.kind != "trial" or book.count >= book.plan.trials
+    every = math.inf if nothing_to_fork else forks_every(book)
+    return keeping.is_due(trial, book.plan.experiment.failure, every, book.target.clock)
+
+
+def wanted_at_end(book: Book, trial: Trial, state: State, reason: str) -> bool:
+    """Whether a trial that ends so is to save its state: to be resumed, or as one of the best."""
+    keep = reason == "interrupted" or _is_best(book, trial, state)
+    return keep and not keeping.is_saved(trial)
+
+
+def _is_best(book: Book, trial: Trial, state: State) -> bool:
+    if trial.repeats is not None or state is not State.REACHED:
+        return False
+    count = book.plan.experiment.failure.keep_checkpoints
+    return keeping.is_among_best(trial, book.others(trial), state, count)
+
+
+def saved(book: Book, trial: Trial, checkpoint: Checkpoint | None) -> None:
+    """Write down a new checkpoint, then remove the last but one: the last may be damaged."""
+    if checkpoint is None:
+        return
+    book.record(Saved(trial.number, checkpoint, book.at()))
+    old, now = trial.earlier, book.trials[trial.number]
+    if old is not None and old.path not in {c.path for c in (now.earlier, now.checkpoint) if c}:
+        discard(book, old.path)
+
+
+def discard(book: Book, path: str) -> None:
+    """Remove a checkpoint, once it is on disk that it is not needed any more."""
+    book.journal.sync()
+    keeping.discard(path, book.checkpoints)
+
+
+def sweep(book: Book) -> None:
+    """Remove the checkpoints of ended trials, but the best ones' and those to be resumed."""
+    if not book.pool.realtime or not book.any_saved:
+        return
+    running = [t for t in book.trials.values() if t.repeats is not None and t.goes_on]
+    count = book.plan.experiment.failure.keep_checkpoints
+    book.journal.sync()
+    try:
+        keeping.sweep(book.checkpoints, [*book.standing(), *running], count)
+    except OSError as error:  # it is swept again when the next trial ends
+        warn(f"checkpoints that are not needed could not be removed: {error}")

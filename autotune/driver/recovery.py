@@ -1,0 +1,79 @@
+"""Trials that broke off: what a new driver does with the journal, and what goes on from where.
+
+Each decision is one `Lost` in the journal, after which the trial waits for a worker group again,
+at its checkpoint.
+"""
+
+from __future__ import annotations
+
+from autotune.driver import ending
+from autotune.driver.book import Book, warn
+from autotune.driver.checkpoints import discard
+from autotune.driver.forking import end_exploited
+from autotune.driver.judging import judge
+from autotune.memory import halved
+from autotune.pools import Broke, Raised
+from autotune.trial import Lost, State, Stop, Trial
+
+MOST_ATTEMPTS = 20  # from then on a lost node is a retry: the trial may be what takes them down
+
+
+def take_up(book: Book) -> None:
+    """Judge and take up again what an earlier driver left running or interrupted."""
+    end_exploited(book, book.everyone())
+    for trial in book.everyone():
+        if not trial.goes_on:
+            continue
+        if not book.plan.search and trial.repeats is None:  # left for a driver that searches
+            ending.interrupt(book, trial)
+            continue
+        verdict = judge(trial, book.others(trial), book.target, book.plan.pruner)
+        if verdict is not None and not trial.ended:
+            ending.end(book, trial.number, *verdict)
+        elif trial.attempts or trial.ended:
+            book.record(Lost(trial.number, "driver restarted", broke=False, at=book.at()))
+
+
+def broke(book: Book, trial: Trial, signal: Broke) -> None:
+    """Go on with other workers, as often as the failure policy allows."""
+    counts = not signal.node_lost or trial.attempts >= MOST_ATTEMPTS
+    if not counts or trial.retries < book.plan.experiment.failure.max_retries:
+        book.record(Lost(trial.number, signal.reason, signal.error, counts, book.at()))
+    else:
+        stop = Stop(signal.reason, f"{trial.attempts} attempts")
+        ending.end(book, trial.number, State.FAILED, stop, signal.error)
+
+
+def raised(book: Book, trial: Trial, signal: Raised) -> None:
+    """Go on where something else than the trainer is at fault; end the trial where it is."""
+    if signal.damaged:
+        _damaged(book, trial, signal)
+    elif signal.out_of_memory:
+        _out_of_memory(book, trial, signal)
+    else:
+        ending.end(book, trial.number, State.FAILED, Stop(signal.reason), signal.error)
+
+
+def _damaged(book: Book, trial: Trial, signal: Raised) -> None:
+    """Go on from the checkpoint before; a fork that has none is nothing without its parent."""
+    checkpoint = trial.checkpoint
+    if checkpoint is None or (trial.earlier is None and trial.origin is not None):
+        ending.end(book, trial.number, State.FAILED, Stop(signal.reason), signal.error)
+        return
+    step = trial.earlier.step if trial.earlier is not None else 0
+    said = f"the checkpoint at step {checkpoint.step} cannot be used ({signal.reason})"
+    warn(f"trial {trial.number}: {said}: it goes on from step {step}")
+    number, at = trial.number, book.at()
+    book.record(Lost(number, "checkpoint damaged", signal.reason, False, at, damaged=True))
+    discard(book, checkpoint.path)
+
+
+def _out_of_memory(book: Book, trial: Trial, signal: Raised) -> None:
+    """Go on with half the microbatch on all ranks, or end where none is left."""
+    number, reason = trial.number, "out of memory"
+    smaller = halved(trial) if book.memory_keys else None
+    if smaller is None:
+        stop = Stop(reason, signal.reason)
+        ending.end(book, number, State.INFEASIBLE, stop, signal.error)
+        return
+    book.record(Lost(number, reason, broke=False, at=book.at(), microbatch=smaller))

@@ -1,0 +1,241 @@
+"""The commands that run a study: `run`, `resume`, `confirm` and `replay`.
+
+Each makes of its flags, and of what the study folder holds, what `autotune.run` is to be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from autotune.console import (
+    DONE,
+    INTERRUPTED,
+    UNREACHED,
+    finish,
+    only_json,
+    result_in,
+    say,
+    without_password,
+)
+from autotune.errors import StudyError, UserError
+from autotune.flags import duration
+
+
+def run(options: argparse.Namespace) -> int:
+    from autotune import recipes
+    from autotune.collaborators import auto_sampler
+
+    experiment = recipes.load(options.recipe)
+    out = options.out if options.out is not None else Path("studies") / experiment.name
+    options.tracking_uri = without_password(options.tracking_uri)
+    if options.mirror:
+        _go_on(experiment.name, out, options.tracking_uri)
+    sampler = options.sampler
+    if sampler == "auto":
+        earlier = options.start_from is not None and options.controller in (None, "none")
+        sampler, why = auto_sampler(experiment, options.trials, out, earlier)
+        options.note = f"sampler: {sampler}, as {why}"
+    settings = {
+        "trials": options.trials,
+        "sampler": sampler,
+        "pruner": options.pruner,
+        "controller": options.controller,
+        "seed": options.seed,
+        "start_from": options.start_from,
+        "recipe": recipes.absolute(options.recipe),
+        "repeats": options.repeats,
+        "mirror": options.mirror,
+        "mix_hardware": options.mix_hardware,
+    }
+    return _study(experiment, out, options, settings)
+
+
+def resume(options: argparse.Namespace) -> int:
+    from autotune import recipes, record, replay
+
+    if options.from_mlflow is not None:
+        _fetch(options)
+    held = record.load(options.folder)
+    _check_recipe(options.folder, held)
+    if options.trials is not None and options.trials < held["trials"]:
+        raise UserError(f"--trials is a total and must be at least {held['trials']}")
+    _as_held(options, held)
+    exported = replay.source(held)
+    if exported is not None:
+        return _replay(
+            replay.read(exported), options.folder, options.trials or held["trials"], options
+        )
+    settings = {**_settings(held), "trials": options.trials or held["trials"]}
+    if _ended(options.folder, settings):
+        return _shown(options)
+    return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
+
+
+def confirm(options: argparse.Namespace) -> int:
+    from autotune import recipes, record, replay
+
+    held, result = record.load(options.folder), result_in(options.folder)
+    _check_recipe(options.folder, held)
+    if replay.source(held) is not None:
+        more = f"autotune resume {options.folder} --trials N"
+        raise UserError(f"{options.folder} is a replay, all of it repeats: for more, {more}")
+    if options.repeats < 1:
+        raise UserError(f"--repeats must be a whole number >= 1 but got {options.repeats}")
+    if result.best is None:
+        return finish(result, options)
+    _as_held(options, held)
+    asked = {"repeats": options.repeats, "top": options.top, "search": False}
+    settings = {**_settings(held), **asked}
+    if _ended(options.folder, settings):
+        return _shown(options)
+    return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
+
+
+def replay(options: argparse.Namespace) -> int:
+    from autotune import replay
+
+    exported = replay.read(options.export)
+    default = Path("studies") / f"{exported.study}-replay-{exported.trial.number}"
+    return _replay(exported, options.out or default, options.repeats, options)
+
+
+# --- the folder and what it holds -----------------------------------------------------------------
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    """Make the study folder of the copy that MLflow keeps of the study DIR."""
+    from autotune.trackers import mirror
+
+    study, options.tracking_uri = str(options.folder), without_password(options.from_mlflow)
+    mirror.check_keeps(options.tracking_uri)
+    options.folder = options.out or Path("studies") / study
+    if options.folder.exists():
+        raise UserError(f"{options.folder} exists: name a new folder with --out")
+    if fault := mirror.fetch(options.tracking_uri, study, options.folder):
+        raise UserError(fault)
+
+
+def _go_on(study: str, out: Path, uri: str | None) -> None:
+    """Take up the study that MLflow keeps, where the folder has none yet."""
+    from autotune.trackers import mirror
+
+    mirror.check_keeps(uri)
+    if uri is not None and not (out / "journal.jsonl").exists():
+        mirror.fetch(uri, study, out)
+
+
+def _check_recipe(folder: Path, held: dict[str, Any]) -> None:
+    if not held.get("recipe"):
+        raise UserError(
+            f"{folder} was started from Python: call autotune.run again with out={str(folder)!r}"
+        )
+
+
+def _as_held(options: argparse.Namespace, held: dict[str, Any]) -> None:
+    """Take over what the study was begun with, where the command does not say."""
+    options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
+    if getattr(options, "from_mlflow", None) is None:  # another machine has another cluster
+        options.ray_address = options.ray_address or held.get("ray_address")
+    options.tracking_uri = without_password(options.tracking_uri)
+
+
+def _settings(held: dict[str, Any]) -> dict[str, Any]:
+    """What `autotune.run` was told of the study; older records lack some of it."""
+    from autotune import recipes
+
+    later = {"repeats": 0, "top": 3, "racing": 0.0, "controller": None, "start_from": None}
+    names = ("trials", "sampler", "pruner", "seed")
+    told = {n: held[n] for n in names} | {n: held.get(n, other) for n, other in later.items()}
+    place = {"recipe": recipes.moved(held["recipe"]), "mirror": held.get("mirrored", False)}
+    place |= {"mix_hardware": held.get("mix_hardware", False)}
+    return told | place
+
+
+def _ended(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether nothing is left to search or, without a search, to confirm."""
+    from autotune.repeats import next_to_confirm
+
+    found, search = result_in(folder), settings.get("search", True)
+    concerned = [t for t in found.trials if search or t.repeats is not None]
+    if any(t.goes_on for t in concerned):
+        return False
+    repeats, top = settings["repeats"], settings["top"]
+    left = next_to_confirm(found.trials, found.target, repeats, top) is not None
+    return not left and (not search or len(found.searched) >= settings["trials"])
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def _shown(options: argparse.Namespace) -> int:
+    """Bring MLflow up to date and print the result of a study with nothing left to do."""
+    from autotune.trackers.mirror import catch_up
+
+    if options.tracking_uri != "off":
+        catch_up(options.folder, options.tracking_uri, 60.0)
+    return finish(result_in(options.folder), options)
+
+
+def _study(
+    experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]
+) -> int:
+    return finish(_run(experiment, out, options, settings), options)
+
+
+def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace) -> int:
+    """Measure an exported trial anew in the study folder `out`, and print what came of it."""
+    from autotune import replay
+
+    settings = replay.settings(exported, repeats)
+    result = _run(replay.experiment(exported), out, options, settings)
+    told = replay.document(exported, result)
+    if options.json:
+        print(json.dumps(told, allow_nan=False))
+    else:
+        replay.print_document(told, sys.stdout)
+    if result.ended == "interrupted":
+        say(f"interrupted; go on with: autotune resume {out}")
+        return INTERRUPTED
+    return DONE if told["reached"] else UNREACHED
+
+
+def _noted(note: str, watch: Any) -> Any:
+    """A watch that says `note` first, once the study has really begun."""
+    left = [note]
+
+    def noting(event: Any, trials: Any) -> None:
+        if left:
+            say(left.pop())
+        watch(event, trials)
+
+    return noting
+
+
+def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]) -> Any:
+    """The result of the study, whose progress is shown while it runs."""
+    from autotune import live
+    from autotune.study import run
+
+    options.tracking_uri = without_password(options.tracking_uri)
+    limit = duration(options.time_limit) if options.time_limit is not None else None
+    note = getattr(options, "note", "")
+    with only_json(options.json), live.progress(experiment, settings["trials"]) as shown:
+        watch = _noted(note, shown) if note else shown
+        try:
+            return run(
+                experiment,
+                **settings,
+                time_limit=limit,
+                out=out,
+                tracking_uri=options.tracking_uri,
+                ray_address=options.ray_address,
+                watch=watch,
+            )
+        except (StudyError, KeyboardInterrupt):
+            if (out / "journal.jsonl").is_file():
+                say(f"go on with: autotune resume {out}")
+            raise

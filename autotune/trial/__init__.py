@@ -1,0 +1,77 @@
+"""The words of autotune: frozen values, and `after`, which folds an event into a trial.
+
+Everything that decides (samplers, pruners, controllers, the study's rules) is a function of these
+values; nothing here touches the disk, a process, or a library.
+"""
+
+from __future__ import annotations
+
+from autotune.trial.events import (
+    EVENTS,
+    Changed,
+    Ended,
+    Event,
+    Lost,
+    Reported,
+    Saved,
+    Started,
+    Suggested,
+    after,
+    fold,
+)
+from autotune.trial.hardware import Hardware
+from autotune.trial.policy import FailurePolicy
+from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, leader, usual_hardware
+from autotune.trial.values import (
+    CUT,
+    KNOBS,
+    Change,
+    Checkpoint,
+    Clock,
+    Config,
+    Metrics,
+    Milestone,
+    Origin,
+    Params,
+    Report,
+    State,
+    Trial,
+    slowest,
+)
+
+__all__ = [
+    "CUT",
+    "Change",
+    "Changed",
+    "Checkpoint",
+    "Clock",
+    "Config",
+    "EVENTS",
+    "Ended",
+    "Event",
+    "FailurePolicy",
+    "Fork",
+    "Hardware",
+    "KNOBS",
+    "Lost",
+    "Metrics",
+    "Milestone",
+    "Origin",
+    "Params",
+    "Report",
+    "Reported",
+    "Saved",
+    "Started",
+    "State",
+    "Stop",
+    "Suggested",
+    "Target",
+    "Trial",
+    "after",
+    "diverged",
+    "fold",
+    "incumbent",
+    "leader",
+    "slowest",
+    "usual_hardware",
+]

@@ -1,0 +1,149 @@
+"""What is decided about trials, and the target by which they are ranked."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import islice
+
+from autotune.trial.hardware import Hardware
+from autotune.trial.policy import finite
+from autotune.trial.values import (
+    CUT,
+    Metrics,
+    Params,
+    Report,
+    State,
+    Trial,
+)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the trial on all ranks: a reason in one word (never empty), and the numbers behind it."""
+
+    reason: str
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise ValueError("a stop needs a non-empty reason")
+
+
+@dataclass(frozen=True)
+class Fork:
+    """End the trial, and let its workers go on from the last checkpoint of trial `parent`.
+
+    What goes on is a new trial with the point `params`. Without a trial left to make, the old one
+    goes on instead.
+    """
+
+    parent: int
+    params: Params
+
+
+@dataclass(frozen=True)
+class Target:
+    """What "soonest" means: the metric, the value to reach, and the clock.
+
+    Args:
+        metric: a key of the metrics that the trainer's `evaluate` returns.
+        value: reached when the metric is at least (`mode="max"`) or at most (`"min"`) this.
+        mode: "max" or "min".
+        clock: "train" pauses for evaluation, "wall" counts it.
+        limit: seconds on that clock after which a trial is censored.
+        confirm: consecutive evaluations that must meet the value; the time is the last one's.
+
+    Raises:
+        ValueError: an argument outside its range, named with its value.
+    """
+
+    metric: str
+    value: float
+    _: KW_ONLY
+    limit: float
+    mode: str = "max"
+    clock: str = "train"
+    confirm: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.metric or not isinstance(self.metric, str):
+            raise ValueError(f"Target metric must be a metric's name but got {self.metric!r}")
+        finite("Target value", self.value)
+        finite("Target limit", self.limit)
+        if self.limit <= 0:
+            raise ValueError(f"Target limit must be more than 0 seconds but got {self.limit!r}")
+        if self.mode not in ("max", "min"):
+            raise ValueError(f"Target mode must be 'max' or 'min' but got {self.mode!r}")
+        if self.clock not in ("train", "wall"):
+            raise ValueError(f"Target clock must be 'train' or 'wall' but got {self.clock!r}")
+        if not isinstance(self.confirm, int) or self.confirm < 1:
+            raise ValueError(f"Target confirm must be an integer >= 1 but got {self.confirm!r}")
+
+    def met(self, reports: Sequence[Report]) -> bool:
+        """Whether the last `confirm` evaluations all meet the value."""
+        evaluated = (r.metrics[self.metric] for r in reversed(reports) if self.metric in r.metrics)
+        last = list(islice(evaluated, self.confirm))
+        return len(last) == self.confirm and all(self.shortfall(value) <= 0 for value in last)
+
+    def shortfall(self, value: float) -> float:
+        """How far `value` is from the target; 0 or less when it is met, inf when not finite."""
+        if not math.isfinite(value):
+            return math.inf
+        return self.value - value if self.mode == "max" else value - self.value
+
+    def best(self, trial: Trial) -> float | None:
+        """The best value that the trial reported, or None."""
+        values = [r.metrics[self.metric] for r in trial.reports if self.metric in r.metrics]
+        return min(values, key=self.shortfall, default=None)
+
+    def score(self, trial: Trial) -> float | None:
+        """The trial as one number, in seconds, lower is better; the only place that makes one.
+
+        A reached trial scores its time to target. A censored one scores between one and two
+        limits, in the order of its best metric: after every reached trial, and never the time at
+        which it was stopped, because that is a bound and not a result. Its order by best metric
+        is a heuristic (samplers that use ranks only see the order). Running, failed and
+        infeasible trials have no score, nor have those that were cut off for no fault of theirs
+        (`budget`, `interrupted`): None.
+        """
+        if trial.state is State.REACHED:
+            return trial.seconds
+        if trial.state is not State.CENSORED or trial.reason in CUT:
+            return None
+        best = self.best(trial)
+        if best is None or not math.isfinite(best):
+            return 2 * self.limit
+        gap = max(self.shortfall(best), 0.0) / max(abs(self.value), 1e-12)
+        return self.limit * (1 + (gap / (1 + gap) if math.isfinite(gap) else 1.0))
+
+
+def incumbent(trials: Sequence[Trial], like: Hardware | None = None) -> Trial | None:
+    """The fastest trial that reached the target, among those that ran on hardware `like` this.
+
+    Trials that know it are asked (`ledger.Others`); any others are gone through.
+    """
+    known: Callable[[Hardware | None], Trial | None] | None = getattr(trials, "fastest", None)
+    if known is not None:
+        return known(like)
+    reached = [t for t in trials if t.state is State.REACHED and like in (None, t.hardware)]
+    return min(reached, key=lambda t: (t.seconds, t.number), default=None)
+
+
+def leader(trials: Sequence[Trial]) -> Trial | None:
+    """The fastest trial of a study: among those on the hardware that most of its trials ran on."""
+    return incumbent(trials, like=usual_hardware(trials))
+
+
+def usual_hardware(trials: Sequence[Trial]) -> Hardware | None:
+    """The hardware that most trials ran on, the first one's if there are several; None for none."""
+    ran = Counter(t.hardware for t in trials if t.attempts)
+    return max(ran, key=lambda hardware: ran[hardware], default=None)
+
+
+def diverged(metrics: Metrics) -> str:
+    """The name of the first loss that is NaN or infinite, or an empty string."""
+    bad = (k for k, v in metrics.items() if "loss" in k.lower() and not math.isfinite(v))
+    return next(bad, "")
