@@ -65,8 +65,8 @@ class Study:
         how = ("--sampler", "random", "--pruner", "none", "--trials", str(trials))
         return self.command("run", f"{nodes_recipe.__file__}:{recipe}", *where, *how, *more)
 
-    def pace(self, nap: float) -> None:
-        """Seconds a step from now on."""
+    def pace(self, nap: float | str) -> None:
+        """Seconds a step from now on, or `hold`."""
         file = self.folder.parent / "nap"
         file.with_suffix(".new").write_text(str(nap))
         file.with_suffix(".new").replace(file)
@@ -118,16 +118,20 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     study = Study(tmp_path_factory.mktemp("nodes") / "study")
-    study.pace(2.0)
+    study.pace(0.3)
     with cluster() as first:
         first.add()
         driver = study.run("study", first.address, TRIALS)
         study.until(lambda: [t for t in study.running() if t.reports], driver)
+        study.pace("hold")
         grown_at = time.time()
         other = first.add(env={"AUTOTUNE_HARDWARE": "lent"})
+        study.until(lambda: len(study.running()) == 2, driver)
+        study.pace(0.3)
         study.until(
             lambda: [t for t in study.running() if t.hardware.label and t.checkpoint], driver
         )
+        study.pace("hold")
         (lost,) = (t.number for t in study.running() if t.hardware.label)
         shrunk_at = time.time()
         other.kill()

@@ -32,6 +32,14 @@ QUIET = {
     "RAY_raylet_start_wait_time_s": str(int(START_SECONDS)),  # on a machine that is busy
 }
 
+_PORTS = (  # chosen beforehand: for ports that its agents choose, a raylet waits 15 s and no longer
+    "node_manager_port",
+    "metrics_agent_port",
+    "metrics_export_port",
+    "runtime_env_agent_port",
+    "dashboard_agent_listen_port",
+)
+
 
 @dataclass(frozen=True)
 class Node:
@@ -140,9 +148,9 @@ def main(about: dict[str, Any]) -> None:
     few = {"include_log_monitor": False, "no_monitor": True, "include_dashboard": False}
     if not head:
         about["redis_address"] = about["gcs_address"]
-    params = RayParams(
-        object_store_memory=80_000_000, min_worker_port=0, max_worker_port=0, **few, **about
-    )
+    ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+    about |= {"object_store_memory": 80_000_000, "min_worker_port": 0, "max_worker_port": 0}
+    params = RayParams(**few, **about, **ports)
     node = RayNode(params, head=head, shutdown_at_exit=True, spawn_reaper=False)
     print(f"up at {node.gcs_address}", flush=True)
     threading.Event().wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import autotune as at
 
 
 class Paced(dict[str, Any]):
-    """A configuration whose pace is in a file, to be changed while it trains."""
+    """A configuration whose pace is in a file, to be changed, or held, while it trains."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        if key == "nap":
-            return float(Path(self["log"]).with_name("nap").read_text())
-        return super().get(key, default)
+        if key != "nap":
+            return super().get(key, default)
+        file = Path(self["log"]).with_name("nap")
+        while (said := file.read_text()) == "hold":
+            time.sleep(0.05)
+        return float(said)
 
 
 def noted(config: dict[str, Any]) -> Iterator[at.Milestone]:
