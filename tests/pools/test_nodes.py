@@ -87,6 +87,10 @@ class Study:
     def running(self) -> list[Trial]:
         return [t for t in self.trials().values() if t.placed]
 
+    def saved(self) -> list[Trial]:
+        """Those that run and have something to lose that is saved."""
+        return [t for t in self.running() if t.checkpoint is not None and t.checkpoint.step > 0]
+
     def until(self, holds: Callable[[], Any], driver: subprocess.Popen[str]) -> Any:
         end = time.monotonic() + DEADLINE
         while not (found := holds()):
@@ -128,16 +132,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         other = first.add(env={"AUTOTUNE_HARDWARE": "lent"})
         study.until(lambda: len(study.running()) == 2, driver)
         study.pace(0.3)
-        study.until(
-            lambda: [t for t in study.running() if t.hardware.label and t.checkpoint], driver
-        )
+        study.until(lambda: [t for t in study.saved() if t.hardware.label], driver)
         study.pace("hold")
         (lost,) = (t.number for t in study.running() if t.hardware.label)
         shrunk_at = time.time()
         other.kill()
         study.pace(0.3)
         study.until(lambda: study.trials()[lost].attempts == 2, driver)
-        study.until(lambda: [t for t in study.running() if t.checkpoint], driver)
+        study.until(study.saved, driver)
         first.head.kill()
         begin = time.monotonic()
         said = finished(driver, cli.BROKEN)
