@@ -10,6 +10,8 @@ from typing import Any
 from autotune.space import SearchSpace
 from autotune.trial import KNOBS, FailurePolicy, Target
 
+PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -20,7 +22,11 @@ class Scaling:
         cpus_per_worker: CPU cores of one rank; whole numbers give it cores of its own.
         gpus_per_worker: GPUs of one rank. A fraction shares a GPU between trials: such trials
             are stamped `shared` and never ranked against unshared ones.
-        max_concurrent_trials: an upper bound; by default as many as the cluster holds.
+        max_concurrent_trials: an upper bound; by default as many as the cluster holds, also
+            when it grows or shrinks.
+        placement_strategy: `PACK`: a trial is on one node where it fits on one, else on several;
+            `SPREAD`: on as many nodes as there are; `STRICT_PACK`: on one node or not at all;
+            `STRICT_SPREAD`: each worker on another node or not at all.
 
     Raises:
         ValueError: a number outside its range, named with its value.
@@ -30,9 +36,16 @@ class Scaling:
     cpus_per_worker: float = 1
     gpus_per_worker: float = 0
     max_concurrent_trials: int | None = None
+    placement_strategy: str = "PACK"
 
     def __post_init__(self) -> None:
         _whole("num_workers", self.num_workers)
+        if self.placement_strategy not in PLACEMENTS:
+            known = ", ".join(PLACEMENTS)
+            raise ValueError(
+                f"Scaling placement_strategy must be one of {known} "
+                f"but got {self.placement_strategy!r}"
+            )
         if self.max_concurrent_trials is not None:
             _whole("max_concurrent_trials", self.max_concurrent_trials)
         for name, value in (

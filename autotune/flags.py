@@ -74,6 +74,8 @@ RUN: list[Flag] = [
     REGISTER,
     ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
                   "and go on with the study that MLflow has"}),
+    ("--mix-hardware", {"action": "store_true", "help": "rank times on unequal hardware "
+                        "together (default: only like with like)"}),
     *WHERE,
 ]  # fmt: skip
 RESUME: list[Flag] = [

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.trial import Event, Lost, State, Trial, incumbent
+from autotune.trial import Event, Hardware, Lost, State, Trial
 
 NAMES: Mapping[str, str] = {
     "autotune_trials": "Trials of the study by state.",
     "autotune_trials_planned": "Trials that the study is to have in all.",
-    "autotune_best_seconds": "Least seconds to the target so far; absent before any trial met it.",
+    "autotune_best_seconds": "Least seconds to the target so far, on the hardware of most trials.",
     "autotune_spent_seconds": "Seconds of worker groups that all trials have cost together.",
     "autotune_workers_busy": "Workers that run a trial.",
     "autotune_gpus_busy": "GPUs of the workers that run a trial.",
@@ -66,7 +66,8 @@ class Meter:
         self._states: Counter[State] = Counter()
         self._rates: dict[int, float] = {}
         self._workers: dict[int, int] = {}
-        self._best: Trial | None = None
+        self._bests: dict[Hardware, Trial] = {}
+        self._ran: Counter[Hardware] = Counter()
         self._spent = 0.0
         self._restarts = 0
 
@@ -101,14 +102,20 @@ class Meter:
             self._workers[trial.number] = trial.hardware.num_workers
             self._rates[trial.number] = _rate(trial)
         if own and trial.state is State.REACHED:
-            self._best = incumbent([t for t in (self._best, trial) if t is not None])
+            best = self._bests.get(trial.hardware, trial)
+            self._bests[trial.hardware] = min(best, trial, key=lambda t: t.seconds)
+        if before is not None and before.attempts:
+            self._ran[before.hardware] -= own
+        self._ran[trial.hardware] += own and trial.attempts > 0
 
     def figures(self) -> Iterator[Figure]:
         """All figures as they are now."""
         for state in State:
             yield self._figure("autotune_trials", self._states[state], state=state.lower())
-        if self._best is not None:
-            yield self._figure("autotune_best_seconds", self._best.seconds)
+        usual = max(self._ran, key=lambda like: self._ran[like], default=Hardware())
+        best = self._bests.get(usual)
+        if best is not None:
+            yield self._figure("autotune_best_seconds", best.seconds)
         workers = sum(self._workers.values())
         for name, value in (
             ("autotune_trials_planned", self._planned),

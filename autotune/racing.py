@@ -10,13 +10,14 @@ has been run again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autotune.repeats import RACE, again, merged
-from autotune.trial import CUT, State, Target, Trial, incumbent, leader
+from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, leader
 
 MOST = 5  # runs of one configuration
+Bests = Mapping[Hardware | None, Trial]
 
 
 def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
@@ -57,8 +58,8 @@ def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     that: it may have been lucky.
     """
     known = merged(trials, target)
-    best, raced = best_proven(known, trials), run_again(trials)
-    return tuple(t if t.number in raced else held(t, best) for t in known)
+    bests, raced = best_proven(known, trials), run_again(trials)
+    return tuple(t if t.number in raced else held(t, bests) for t in known)
 
 
 def run_again(trials: Sequence[Trial]) -> set[int]:
@@ -66,14 +67,17 @@ def run_again(trials: Sequence[Trial]) -> set[int]:
     return {t.repeats for t in trials if t.repeats is not None and t.ended}
 
 
-def best_proven(known: Sequence[Trial], trials: Sequence[Trial]) -> Trial | None:
-    """The fastest of those that have been run again, as `merged` has them."""
+def best_proven(known: Sequence[Trial], trials: Sequence[Trial]) -> Bests:
+    """On each kind of hardware the fastest that has been run again, as `merged` has them."""
     raced = run_again(trials)
-    return incumbent([t for t in known if t.number in raced])
+    rerun = [t for t in known if t.number in raced]
+    bests = ((like, incumbent(rerun, like)) for like in {t.hardware for t in rerun})
+    return {like: best for like, best in bests if best is not None}
 
 
-def held(trial: Trial, best: Trial | None) -> Trial:
+def held(trial: Trial, bests: Bests) -> Trial:
     """A trial that was not run again, no faster than the best of those that were."""
-    if best is None or trial.state is not State.REACHED or trial.hardware != best.hardware:
+    best = bests.get(trial.hardware)
+    if best is None or trial.state is not State.REACHED:
         return trial
     return replace(trial, seconds=best.seconds) if trial.seconds < best.seconds else trial

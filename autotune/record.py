@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune import storage
 from autotune.errors import StudyError, UserError
-from autotune.experiment import Experiment
+from autotune.experiment import Experiment, Scaling
 from autotune.parameters import Choice, Fixed, Float, Int
 from autotune.recipes import FILE_PREFIX
 from autotune.schedule_space import ScheduleSpace
@@ -42,7 +42,7 @@ def facts(
         "train": f"{experiment.train.__module__}.{getattr(experiment.train, '__qualname__', '?')}",
         "target": encode(experiment.target),
         "space": describe(experiment.space),
-        "scaling": encode(replace(experiment.scaling, max_concurrent_trials=None)),
+        "scaling": _scaling(experiment.scaling),
         "max_concurrent_trials": experiment.scaling.max_concurrent_trials,
         "failure": encode(experiment.failure),
         "knobs": list(experiment.knobs),
@@ -55,6 +55,13 @@ def facts(
         "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
         "git_commit": _commit(),
     }
+
+
+def _scaling(scaling: Scaling) -> dict[str, Any]:
+    told: dict[str, Any] = encode(replace(scaling, max_concurrent_trials=None))
+    if scaling.placement_strategy == Scaling().placement_strategy:
+        del told["placement_strategy"]  # older records do not have it: their studies go on
+    return told
 
 
 def _given(name: str, value: Any) -> Any:

@@ -51,7 +51,7 @@ class Repeated:
         trials = list(self._trials.values())
         self._again = {t.repeats for t in trials if t.repeats is not None}
         known: Sequence[Trial] = merged(trials, self._target)
-        self._proven = racing.best_proven(known, trials) if self._raced else None
+        self._proven = racing.best_proven(known, trials) if self._raced else {}
         raced = racing.run_again(trials)
         self._shown = {
             t.number: t if t.number in raced else racing.held(t, self._proven) for t in known

@@ -43,6 +43,7 @@ class Request:
     start_from: str | Path | None
     recipe: str | None
     mirror: bool
+    mix_hardware: bool
     watch: Watch | None
     pool: Pool | None
 

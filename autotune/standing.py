@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from autotune.trial import CUT, State, Target, Trial, incumbent
+from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, usual_hardware
 
 _SHARE = 0.2  # of the incumbent's time: before it, what a trial shows says next to nothing
 
@@ -24,7 +24,23 @@ def standings(trials: Sequence[Trial], target: Target) -> dict[int, float]:
     incumbent's time to target: what came after it is of no use. Failed and infeasible trials are
     last. A trial that has shown too little (cut off or running, and before a fifth of the
     incumbent's time) has no place.
+
+    Only like is ranked with like: where trials ran on unequal hardware, each has its place among
+    those on its own. What failed or never ran is placed among those on the usual one.
     """
+    usual = usual_hardware(trials)
+    alike: dict[Hardware | None, list[Trial]] = {}
+    for trial in trials:
+        timed = trial.attempts and trial.state not in (State.FAILED, State.INFEASIBLE)
+        alike.setdefault(trial.hardware if timed else usual, []).append(trial)
+    places: dict[int, float] = {}
+    for like in alike.values():
+        places |= _among(like, target)
+    return places
+
+
+def _among(trials: Sequence[Trial], target: Target) -> dict[int, float]:
+    """The places of trials on equal hardware."""
     best = incumbent(trials)
     horizon = best.seconds if best is not None else target.limit
     seen = [t for t in trials if _shows(t, horizon)]

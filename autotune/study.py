@@ -51,6 +51,7 @@ def run(
     start_from: str | Path | None = None,
     recipe: str | None = None,
     mirror: bool = False,
+    mix_hardware: bool = False,
     watch: Watch | None = None,
     pool: Pool | None = None,
 ) -> StudyResult:
@@ -91,6 +92,8 @@ def run(
         recipe: where the experiment comes from, kept for `autotune resume`.
         mirror: have MLflow keep a copy of what `autotune resume --from-mlflow` needs: the journal,
             the record and checkpoints. `tracking_uri` is then that of an MLflow server.
+        mix_hardware: rank times on unequal hardware together, as the stamps of its trials then say.
+            By default only like is ranked with like.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run; by default worker groups on Ray.
 
@@ -114,7 +117,8 @@ def _carried_out(asked: Request) -> StudyResult:
     facts = _facts(asked, chosen.start)
     record.check(asked.folder, facts, asked.resume)
     checkpoints = collaborators.checkpoints(asked.experiment, facts["study_id"])
-    plan, pool = replace(chosen.plan, checkpoints=checkpoints), asked.pool
+    plan, pool = chosen.plan, asked.pool
+    plan = replace(plan, checkpoints=checkpoints, mix_hardware=asked.mix_hardware)
     if pool is None:
         trials = asked.trials if asked.search else 1
         pool = collaborators.ray_pool(asked.experiment, trials, asked.ray_address)
@@ -134,6 +138,7 @@ def _facts(asked: Request, start: Start) -> dict[str, Any]:
     told: dict[str, Any] = {"recipe": asked.recipe, "trials": asked.trials}
     told |= {"ray_address": asked.ray_address, "repeats": asked.repeats, "top": asked.top}
     told |= {"racing": asked.racing, "mirrored": asked.mirror}
+    told |= {"mix_hardware": asked.mix_hardware}
     told |= warm_start.facts(asked.start_from, start)
     told |= {what: name_of(getattr(asked, what)) for what in ("sampler", "pruner", "controller")}
     return record.facts(asked.experiment, seed=asked.seed, tracking_uri=asked.tracking_uri, **told)

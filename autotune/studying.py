@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
         "recipe": recipes.absolute(options.recipe),
         "repeats": options.repeats,
         "mirror": options.mirror,
+        "mix_hardware": options.mix_hardware,
     }
     return _study(experiment, out, options, settings)
 
@@ -157,6 +158,7 @@ def _settings(held: dict[str, Any]) -> dict[str, Any]:
     names = ("trials", "sampler", "pruner", "seed")
     told = {n: held[n] for n in names} | {n: held.get(n, other) for n, other in later.items()}
     place = {"recipe": recipes.moved(held["recipe"]), "mirror": held.get("mirrored", False)}
+    place |= {"mix_hardware": held.get("mix_hardware", False)}
     return told | place
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.likeness import scores
 from autotune.trial import Target, Trial
 
 Array = NDArray[np.float64]
@@ -27,10 +28,11 @@ _BEST = 0.1
 def scored(trials: Sequence[Trial], target: Target) -> list[Trial]:
     """The sampled trials that have a place, best first: those that reached the target by time.
 
-    Then those that were stopped, as `Target.score` orders them: a time at which a trial was
+    Then those that were stopped, as `likeness.scores` orders them: a time at which a trial was
     stopped is never taken for its time to target.
     """
-    placed = [(s, t.number, t) for t in trials if t.point and (s := target.score(t)) is not None]
+    known = scores(trials, target)
+    placed = [(s, t.number, t) for t in trials if t.point and (s := known[t.number]) is not None]
     return [trial for _, _, trial in sorted(placed, key=lambda p: p[:2])]
 
 

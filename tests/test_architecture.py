@@ -28,6 +28,7 @@ LEVELS = {
     "forecast": 3,
     "encoding": 4,
     "ledger": 2,
+    "likeness": 2,
     "metrics": 2,
     "folders": 1,
     "lineage": 2,
@@ -130,7 +131,7 @@ def test_reports_know_only_words_and_results(path: Path) -> None:
         return
     for imported in imports(path):
         if within(imported, "autotune"):
-            known = ("comparison", "errors", "record", "repeats", "result", "trial")
+            known = ("comparison", "errors", "likeness", "record", "repeats", "result", "trial")
             assert room(imported) in known, f"{path.name} imports {imported}"
 
 

@@ -27,6 +27,7 @@ SCRIPTS = {
     "mlflow_ui.py": "runs",
     "decisions.py": "runs",
     "checkpoints.py": "runs",
+    "recovery.py": "runs",
 }
 
 

@@ -21,7 +21,7 @@ from autotune.flags import duration
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
     "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --register "
-    "--mirror --time-limit --tracking-uri --ray-address --json",
+    "--mirror --mix-hardware --time-limit --tracking-uri --ray-address --json",
     "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address "
     "--json",
     "status": "--json",
@@ -34,8 +34,8 @@ FLAGS = {
     "ui": "",
     "doctor": "--json",
     "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --register "
-    "--mirror --time-limit --tracking-uri --address --follow --driver-cpus --driver-resources "
-    "--pip --env --json",
+    "--mirror --mix-hardware --time-limit --tracking-uri --address --follow --driver-cpus "
+    "--driver-resources --pip --env --json",
     "jobs": "--address --json",
     "logs": "--follow --address",
     "cancel": "--address",

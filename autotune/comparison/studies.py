@@ -10,6 +10,7 @@ from pathlib import Path
 from autotune import record, result
 from autotune.comparison.words import CONFIRMED, TUNING, Aim, Candidate, Run, Terms
 from autotune.errors import UserError, unknown
+from autotune.likeness import scores
 from autotune.repeats import unconfirmed, winner
 from autotune.trackers.journal import JOURNAL, RECORD
 from autotune.trial import CUT, Hardware, State, Target, Trial
@@ -107,8 +108,8 @@ def best_trial(study: Study) -> Trial | None:
     fastest = winner(unconfirmed(study.trials), study.target)
     if fastest is not None:
         return fastest
-    scores = [(study.target.score(t), t.number, t) for t in study.searched]
-    known = [(s, n, t) for s, n, t in scores if s is not None]
+    stands = scores(study.searched, study.target)
+    known = [(s, t.number, t) for t in study.searched if (s := stands[t.number]) is not None]
     return min(known, key=lambda entry: entry[:2])[2] if known else None
 
 
@@ -204,5 +205,4 @@ def _terms(hardware: Hardware | None, target: Target) -> Terms:
     aim = Aim(target.metric, target.value, target.mode, target.confirm)
     if hardware is None:
         return Terms(clock=target.clock, target=aim)
-    device = f"{hardware.device} ({hardware.cpus_per_worker:g} CPU a worker)"
-    return Terms(device, hardware.num_workers, hardware.shared, target.clock, aim)
+    return Terms(hardware.model, hardware.num_workers, hardware.shared, target.clock, aim)

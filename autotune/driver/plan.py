@@ -22,7 +22,7 @@ class Plan:
     the `trials` of the search are done, the `top` best configurations and the baseline are run
     `repeats` times again. Without `search` that is all there is to do. `racing` is the share of
     the search that goes into races. `checkpoints` is the folder or URL of checkpoints, if they are
-    not in the study folder.
+    not in the study folder. With `mix_hardware` times on unequal hardware are ranked together.
     """
 
     experiment: Experiment
@@ -37,6 +37,7 @@ class Plan:
     search: bool = True
     racing: float = 0.0
     checkpoints: str = ""
+    mix_hardware: bool = False
 
 
 def trial_seed(seed: int, number: int | str) -> int:

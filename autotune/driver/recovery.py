@@ -19,6 +19,7 @@ from autotune.pools import Broke, Raised
 from autotune.trial import Lost, State, Stop, Trial
 
 _MOST_UNREAD = 10  # times in a row that a checkpoint is out of reach before the study waits for you
+MOST_ATTEMPTS = 20  # from then on a lost node is a retry: the trial may be what takes them down
 
 
 def take_up(book: Book) -> None:
@@ -41,10 +42,11 @@ def take_up(book: Book) -> None:
 
 def broke(book: Book, trial: Trial, signal: Broke) -> None:
     """Go on with other workers, as often as the failure policy allows."""
+    counts = not signal.node_lost or trial.attempts >= MOST_ATTEMPTS
     if signal.unread:
         _out_of_reach(book, trial, signal)
-    elif trial.retries < book.plan.experiment.failure.max_retries:
-        book.record(Lost(trial.number, signal.reason, signal.error, at=book.at()))
+    elif not counts or trial.retries < book.plan.experiment.failure.max_retries:
+        book.record(Lost(trial.number, signal.reason, signal.error, counts, book.at()))
     else:
         stop = Stop(signal.reason, f"{trial.attempts} attempts")
         ending.end(book, trial.number, State.FAILED, stop, signal.error)

@@ -81,13 +81,14 @@ class Broke:
     """A worker of the trial died or hung; its other ranks have been ended.
 
     `error` says where the ranks hung. `unread`: the store of the trial's checkpoint gave no answer,
-    so that it never began.
+    so that it never began; `node_lost`: the machine is gone, which is no fault of the trial's.
     """
 
     trial: int
     reason: str
     error: str = ""
     unread: bool = False
+    node_lost: bool = False
 
 
 Signal = Progress | Stopped | Finished | Raised | Broke

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autotune.pools.machine import Machine
 from autotune.pools.saving import Written
 from autotune.trial import Clock
 
@@ -42,7 +43,7 @@ class Place:
     host: str
     pid: int
     cores: tuple[int, ...]
-    device: str
+    machine: Machine
     stacks: str
 
 
@@ -51,8 +52,10 @@ class Meeting:
     """What all ranks of a group agree on when they become one.
 
     Ranks that share a GPU (`whole_gpus` is False) reduce with gloo: NCCL refuses two on a device.
+    Those of one node meet on its loopback interface (`one_node`).
     """
 
     own_cores: bool
     whole_gpus: bool
     timeout_seconds: float
+    one_node: bool = True

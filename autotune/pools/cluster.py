@@ -7,17 +7,19 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Scaling
 from autotune.pools.answers import Place
 from autotune.pools.rank import Rank
+from autotune.pools.watch import Node
 from autotune.recipes import is_recipe_file
 
 # What a trainer writes to its streams is kept in two files of so many bytes each, on Ray's disk:
@@ -28,7 +30,8 @@ _LOGS = {"RAY_ROTATION_MAX_BYTES": str(64 * 2**20), "RAY_ROTATION_BACKUP_COUNT":
 def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
     """How many trials the nodes hold at once, and Ray's placement strategy for each.
 
-    One trial's workers are packed on one node where they fit on one, else over several.
+    One trial's workers are packed on one node where they fit on one, else over several, unless
+    `placement_strategy` says otherwise.
 
     Raises:
         UserError: not even one trial fits; says what is asked for and what there is.
@@ -36,29 +39,40 @@ def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
     need = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
     need = {k: v for k, v in need.items() if v}
     workers = [int(min((n.get(k, 0.0) + 1e-9) // v for k, v in need.items())) for n in nodes]
-    packed = sum(w // scaling.num_workers for w in workers)
+    strategy, size = scaling.placement_strategy, scaling.num_workers
+    packed = sum(w // size for w in workers) if strategy in ("PACK", "STRICT_PACK") else 0
     if packed:
         return packed, "STRICT_PACK"
-    if sum(workers) >= scaling.num_workers:
-        return sum(workers) // scaling.num_workers, "PACK"
+    most = _apart(workers, size) if strategy == "STRICT_SPREAD" else sum(workers) // size
+    if most and strategy != "STRICT_PACK":
+        return most, strategy
+    where = {"STRICT_PACK": " on one node", "STRICT_SPREAD": " on different nodes"}
     asked = " and ".join(f"{v:g} {k}" for k, v in need.items())
     have = "; ".join(" and ".join(f"{n.get(k, 0.0):g} {k}" for k in ("CPU", "GPU")) for n in nodes)
     raise UserError(
-        f"a trial of {scaling.num_workers} workers with {asked} each can never fit: "
+        f"a trial of {size} workers with {asked} each can never fit{where.get(strategy, '')}: "
         f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} ({have})"
     )
+
+
+def _apart(workers: list[int], size: int) -> int:
+    """How many trials of `size` workers fit, none of which has two workers on a node."""
+    trials = 0
+    while sum(min(w, trials + 1) for w in workers) >= (trials + 1) * size:
+        trials += 1
+    return trials
 
 
 def try_out() -> str:
     """Start Ray on this machine, run one task, and say what it has."""
     owns = connect(None)
     try:
-        nodes = node_resources()
+        found = node_resources()
         ray.get(ray.remote(lambda: None).remote(), timeout=60)
     finally:
         if owns:
             ray.shutdown()
-    parts = "; ".join(f"{n.get('CPU', 0):g} CPU, {n.get('GPU', 0):g} GPU" for n in nodes)
+    parts = "; ".join(f"{n.get('CPU', 0):g} CPU, {n.get('GPU', 0):g} GPU" for n in found)
     return f"starts and runs a task ({parts})"
 
 
@@ -114,7 +128,22 @@ def _reach(address: str) -> None:
 
 
 def node_resources() -> list[dict[str, float]]:
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [dict(node.resources) for node in nodes()]
+
+
+def nodes() -> tuple[Node, ...]:
+    """The nodes that are alive, in the order of their names."""
+    alive = (node for node in ray.nodes() if node["Alive"])
+    found = (
+        Node(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            node["NodeManagerPort"],
+            tuple(sorted(node["Resources"].items())),
+        )
+        for node in alive
+    )
+    return tuple(sorted(found, key=lambda node: node.name))
 
 
 def pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
@@ -150,7 +179,17 @@ class _Worker(Rank):
         return self.place(context.get_node_id(), ray.util.get_node_ip_address(), cores)
 
 
-def processes(placement: Any, scaling: Scaling, strategy: str, train: bytes) -> list[Any]:
+def room_for(scaling: Scaling, strategy: str, lost: Sequence[str] = ()) -> Any:
+    """Room for a group, on none of the nodes that are `lost`."""
+    bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
+    bundles = [{k: v for k, v in bundle.items() if v}] * scaling.num_workers
+    if not lost:
+        return placement_group(bundles, strategy=strategy)
+    elsewhere = [{"ray.io/node-id": f"!in({','.join(lost)})"}] * scaling.num_workers
+    return placement_group(bundles, strategy=strategy, bundle_label_selector=elsewhere)
+
+
+def processes(placement: Any, scaling: Scaling, train: bytes) -> list[Any]:
     """Start the processes of one group, each in its part of the placement group."""
     actor = ray.remote(_Worker).options
     return [
@@ -161,25 +200,25 @@ def processes(placement: Any, scaling: Scaling, strategy: str, train: bytes) -> 
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 placement, placement_group_bundle_index=rank
             ),
-            runtime_env={"env_vars": _environment(scaling, strategy)},
+            runtime_env={"env_vars": _environment(scaling)},
         ).remote(train, sys.path, rank, scaling.num_workers)
         for rank in range(scaling.num_workers)
     ]
 
 
-def _environment(scaling: Scaling, strategy: str) -> dict[str, str]:
+def _environment(scaling: Scaling) -> dict[str, str]:
     threads = str(max(int(scaling.cpus_per_worker), 1))
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     variables |= {name: os.environ.get(name, value) for name, value in _LOGS.items()}
     if not scaling.gpus_per_worker:
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    if strategy == "STRICT_PACK":
-        variables["GLOO_SOCKET_IFNAME"] = "lo"
     return variables
 
 
-def bury(actors: list[Any], waiting: list[Any], seconds: float) -> None:
+def bury(actors: list[Any], waiting: list[Any], placement: Any, seconds: float) -> None:
     """Let the waiting ones close their trainer, for some seconds, then end all of the processes.
+
+    Then their `placement` is given up, if one is given.
 
     Beside the loop, since a trainer's `finally` may wait for a rank that is no more.
     """
@@ -190,6 +229,9 @@ def bury(actors: list[Any], waiting: list[Any], seconds: float) -> None:
     for actor in actors:
         with contextlib.suppress(Exception):
             ray.kill(actor, no_restart=True)
+    if placement is not None:
+        with contextlib.suppress(Exception):
+            remove_placement_group(placement)
 
 
 def has_room(placement: Any) -> bool:

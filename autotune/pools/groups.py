@@ -26,6 +26,7 @@ class Group:
 
     number: int
     placement: Any
+    strategy: str
     actors: list[Any] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     hardware: Hardware = Hardware()

@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -25,7 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune import reporting
-from autotune.pools import Launch, stacks, warm
+from autotune.pools import Launch, machine, stacks, warm
 from autotune.pools.answers import Meeting, Place, Stretch
 from autotune.pools.cores import claim_cores
 from autotune.pools.faults import from_trainer, out_of_memory
@@ -61,10 +60,9 @@ class Rank:
     def place(self, node: str, host: str, cores: int) -> Place:
         """Say where this process is, and which `cores` of the node are its own if so many are."""
         self._cores = claim_cores(cores)
-        cuda = torch.cuda.is_available()
-        device = torch.cuda.get_device_name() if cuda else _cpu_name()
+        self._machine = machine.look(host)
         self._stacks, path = stacks.listen(node)
-        return Place(node, host, os.getpid(), self._cores.numbers, device, path)
+        return Place(node, host, os.getpid(), self._cores.numbers, self._machine, path)
 
     def serve(self, host: str) -> int:
         """On rank 0: open the store at which the group meets; returns its port.
@@ -91,6 +89,10 @@ class Rank:
             torch.set_num_threads(len(self._cores.numbers))
         else:
             self._cores.release()
+        if meeting.one_node:
+            machine.use_interface("lo")
+        else:
+            machine.use_interface(self._machine.interface or machine.interface_towards(host))
         os.environ.update(
             RANK=str(self._rank),
             WORLD_SIZE=str(self._world_size),
@@ -277,12 +279,3 @@ def _metrics(values: object) -> dict[str, float]:
         return {str(name): float(value) for name, value in values.items()}
     except (TypeError, ValueError) as error:
         raise TypeError(f"evaluate must return numbers: {error} in {values!r:.200}") from None
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "CPU"
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "CPU")

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 from ray.util.metrics import Gauge
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import remove_placement_group
 
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Scaling
@@ -31,10 +31,14 @@ from autotune.pools.cluster import (
     fit,
     has_room,
     node_resources,
+    nodes,
     pickled,
     processes,
+    room_for,
 )
 from autotune.pools.groups import Group, Saving
+from autotune.pools.machine import stamp
+from autotune.pools.watch import HeadLost, Nodes, Watch, answers
 from autotune.trial import Change, Hardware
 
 _GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
@@ -42,6 +46,8 @@ _MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a 
 _CLOSE_SECONDS = 2.0  # for ranks that wait at a milestone to close their trainer
 _START_SECONDS = 600.0  # for a group's processes to start and meet
 _MOST_STARTS = 3  # groups in a row that may fail to start before the study gives up
+_REACH_SECONDS = 1.0  # for a node's own service to answer, when workers on it are gone
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class _Arrived:
 
 
 class RayPool:
-    """Runs trials on warm worker groups of a Ray cluster, as many as fit.
+    """Runs trials on warm worker groups of a Ray cluster, as many as fit, also as it grows.
 
     Args:
         train: the trainer.
@@ -80,23 +86,22 @@ class RayPool:
     ) -> None:
         self._owns_ray = connect(address)
         try:
-            most, strategy = fit(scaling, node_resources())
+            fit(scaling, node_resources())
         except UserError:
             self._leave_ray()
             raise
         self._scaling = scaling
         self._hang_timeout = hang_timeout
-        self._strategy = strategy
         self._train = pickled(train)
-        self._inbox: queue.SimpleQueue[_Arrived | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Arrived | Nodes | HeadLost | None] = queue.SimpleQueue()
         self._groups: dict[int, Group] = {}
         self._gauges: dict[str, Gauge] = {}
-        for number in range(min(most, scaling.max_concurrent_trials or most)):
-            bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
-            bundle = {k: v for k, v in bundle.items() if v}
-            placement = placement_group([bundle] * scaling.num_workers, strategy=strategy)
-            self._groups[number] = Group(number, placement)
-            self._open(self._groups[number])
+        self._made = 0
+        self._nodes = nodes()
+        self._head_lost = False
+        self._grow()
+        head = ray.get_runtime_context().gcs_address
+        self._watch = Watch(nodes, head, self._inbox.put, self._nodes)
 
     # --- the protocol -------------------------------------------------------------------------
 
@@ -139,10 +144,11 @@ class RayPool:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         while True:
             now = time.monotonic()
-            late = min(self._groups.values(), key=lambda g: g.deadline)
-            if late.deadline <= now and self._inbox.empty():  # else we are late, not the group
+            late = min(self._groups.values(), key=lambda g: g.deadline, default=None)
+            due = late.deadline if late is not None else float("inf")
+            if late is not None and due <= now and self._inbox.empty():  # else we are late, not it
                 return self._overdue(late)
-            until = min(end, late.deadline)
+            until = min(end, due)
             try:
                 wait = max(until - now, 0.0) if until < float("inf") else None
                 arrived = self._inbox.get(timeout=wait)
@@ -152,7 +158,9 @@ class RayPool:
                 continue
             if arrived is None:
                 return None
-            if self._take(arrived):
+            if not isinstance(arrived, _Arrived):
+                self._told(arrived)
+            elif self._take(arrived):
                 return self._concluded(self._groups[arrived.group])
 
     def wake(self) -> None:
@@ -162,6 +170,11 @@ class RayPool:
         return time.monotonic()
 
     def close(self) -> None:
+        self._watch.close()
+        if self._head_lost:  # nobody is left to be told
+            self._groups.clear()
+            self._owns_ray = False
+            return
         burials = [self._kill(group) for group in self._groups.values()]
         for burial in burials:
             burial.join(2 * _CLOSE_SECONDS)
@@ -169,6 +182,46 @@ class RayPool:
             remove_placement_group(group.placement)
         self._groups.clear()
         self._leave_ray()
+
+    # --- a cluster that changes -----------------------------------------------------------------
+
+    def _told(self, found: Nodes | HeadLost) -> None:
+        """Use the nodes that there are now; without a head, leave while the study can be resumed.
+
+        Groups whose node is gone wait for room on another one, or for a new one.
+        """
+        if isinstance(found, HeadLost):
+            self._head_lost = True
+            silent = f"has not answered for {found.seconds:.0f} s"
+            raise StudyError(f"Ray's head at {found.address} {silent}: resume on another cluster")
+        self._nodes = found.nodes
+        for group in self._groups.values():
+            group.failed_starts = 0  # those may have been the lost node's
+        self._grow()
+
+    def _grow(self) -> None:
+        """Open the groups for which there is room, up to as many as were asked for."""
+        scaling = self._scaling
+        try:
+            most, strategy = fit(scaling, [dict(node.resources) for node in self._nodes])
+        except UserError:  # for now; the groups that there are wait for room
+            return
+        most = min(most, scaling.max_concurrent_trials or most)
+        while len(self._groups) < most:
+            placement = room_for(scaling, strategy)
+            group = self._groups[self._made] = Group(self._made, placement, strategy)
+            self._made += 1
+            self._open(group)
+
+    def _lost_nodes(self, group: Group, ranks: list[int]) -> list[str]:
+        """The nodes of these ranks, if nothing answers on any of them any more.
+
+        Ray tells of a worker at once, and of a node only after it has missed some heartbeats.
+        """
+        known = {node.name: node for node in self._nodes}
+        names = sorted({group.places[rank].node for rank in ranks})
+        found = [known[name] for name in names if name in known]
+        return [] if any(answers(n.host, n.port, _REACH_SECONDS) for n in found) else names
 
     # --- monitoring -----------------------------------------------------------------------------
 
@@ -274,13 +327,17 @@ class RayPool:
             trial, closing = group.launch.trial, group.state == "closing"
             self._replace(group)
             return Stopped(trial) if closing else Raised(trial, error, f"{names} was killed", True)
-        return self._broken(group, f"worker died: {names}", error)
+        lost = self._lost_nodes(group, dead)
+        said = "node lost" if lost else "worker died"
+        return self._broken(group, f"{said}: {names}", error, lost)
 
-    def _broken(self, group: Group, reason: str, error: str = "") -> Signal:
+    def _broken(
+        self, group: Group, reason: str, error: str = "", lost: Sequence[str] = ()
+    ) -> Signal:
         assert group.launch is not None
         trial, closing = group.launch.trial, group.state == "closing"
-        self._replace(group)
-        return Stopped(trial) if closing else Broke(trial, reason, error)
+        self._replace(group, lost)
+        return Stopped(trial) if closing else Broke(trial, reason, error, bool(lost))
 
     def _release(self, group: Group, answers: dict[int, Stretch]) -> None:
         """The group is free for the next trial, unless one of its processes is worn out."""
@@ -296,7 +353,7 @@ class RayPool:
         """Start the group's processes; they are placed and joined when all have answered."""
         scaling = self._scaling
         group.state, group.launch = "starting", None
-        group.actors = processes(group.placement, scaling, self._strategy, self._train)
+        group.actors = processes(group.placement, scaling, self._train)
         group.places = []
         cores = 0 if scaling.shared else int(scaling.cpus_per_worker)
         self._expect(group, [a.locate.remote(cores) for a in group.actors], _START_SECONDS)
@@ -318,10 +375,10 @@ class RayPool:
         """Cores of their own for all ranks or for none, and one backend for all."""
         scaling = self._scaling
         own_cores = not scaling.shared and all(p.cores for p in group.places)
-        meeting = Meeting(own_cores, scaling.gpus_per_worker >= 1, self._hang_timeout)
-        device, shared = group.places[0].device, not own_cores
-        group.hardware = Hardware(device, scaling.num_workers, scaling.cpus_per_worker, shared)
-        host = group.places[0].host
+        count = len({p.node for p in group.places})
+        meeting = Meeting(own_cores, scaling.gpus_per_worker >= 1, self._hang_timeout, count == 1)
+        group.hardware = stamp([p.machine for p in group.places], count, scaling, not own_cores)
+        host = group.places[0].host if count > 1 else _LOOPBACK
         port = group.actors[0].serve.remote(host)
         refs = [actor.join.remote(host, port, meeting) for actor in group.actors]
         self._expect(group, refs, _START_SECONDS)
@@ -344,12 +401,23 @@ class RayPool:
             raise StudyError(f"worker processes do not start: {what}")
         print(f"one of the worker groups does not start and is given up: {what}", file=sys.stderr)
 
-    def _replace(self, group: Group) -> None:
-        self._kill(group)
+    def _replace(self, group: Group, lost: Sequence[str] = ()) -> None:
+        """Start the group's processes anew; elsewhere, if nodes are lost that Ray believes in.
+
+        By itself Ray places them again once it has given the node up, and not before.
+        """
+        if not lost:
+            self._kill(group)
+        else:
+            self._kill(group, group.placement)
+            group.placement = room_for(self._scaling, group.strategy, lost)
         self._open(group)
 
-    def _kill(self, group: Group) -> threading.Thread:
-        """End the group's processes; those that wait at a milestone close their trainer first."""
+    def _kill(self, group: Group, placement: Any = None) -> threading.Thread:
+        """End the group's processes; those that wait at a milestone close their trainer first.
+
+        Then its `placement` is given up, if it is not to be used again.
+        """
         actors, group.actors = group.actors, []
         waiting = [
             actors[rank]
@@ -359,9 +427,8 @@ class RayPool:
         group.turn += 1
         group.deadline = float("inf")
         group.answers.clear()
-        burial = threading.Thread(
-            target=bury, args=(actors, waiting, _CLOSE_SECONDS), name="bury", daemon=True
-        )
+        dead = (actors, waiting, placement, _CLOSE_SECONDS)
+        burial = threading.Thread(target=bury, args=dead, name="bury", daemon=True)
         burial.start()
         return burial
 

@@ -143,9 +143,9 @@ class ConvergenceSampler:
         chosen = remembered(told, version, _KNOWN)
         places = standings(chosen, self._target)
         scores = np.array([rank_score(places[t.number], len(chosen)) for t in chosen])
-        best = incumbent(chosen)
-        horizon = best.seconds if best is not None else self._target.limit
-        weights = np.array([doubt(trial, horizon) for trial in chosen])
+        bests = {like: incumbent(chosen, like) for like in {t.hardware for t in chosen}}
+        horizons = {k: b.seconds if b is not None else self._target.limit for k, b in bests.items()}
+        weights = np.array([doubt(trial, horizons[trial.hardware]) for trial in chosen])
         return self._rows([t.params or {} for t in chosen]), scores, weights
 
     def _rows(self, points: Sequence[Params]) -> Array:

@@ -26,6 +26,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import UserError, unknown
+from autotune.likeness import scores
 from autotune.parameters import Choice, Float, Int, Parameter, drawn
 from autotune.samplers import policy
 from autotune.space import SearchSpace
@@ -63,7 +64,8 @@ NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
 class OptunaSampler:
     """An Optuna sampler over a search space, told every trial as it stands.
 
-    Reached and censored trials are told with `Target.score`; running ones are known as running;
+    Reached and censored trials are told with `Target.score` (on other hardware than the usual, with
+    what `likeness.scores` makes of it); running ones are known as running;
     failed ones as failed; infeasible ones with a violated constraint, from which samplers that
     model constraints learn where the boundary lies, and the worst score, for those that do not.
     Configurations outside the space are not told. Samplers of `SEEN` are not told of all trials of
@@ -95,6 +97,7 @@ class OptunaSampler:
         self._closed: set[int] = set()  # ended: told, or never to be
         self._ends: dict[int, tuple[State, float]] = {}
         self._constrained = False
+        self._scores: Mapping[int, float | None] = {}
 
     def _from(self, number: int) -> optuna.Study:
         made = self._sampler
@@ -106,6 +109,7 @@ class OptunaSampler:
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
         constrained = any(t.state is State.INFEASIBLE and t.params is not None for t in trials)
+        self._scores = scores(trials, self._target)
         fresh = [t for t in trials if t.number not in self._closed]
         known = len(self._told) - len(self._open) + sum(_tells(t) for t in fresh)
         anew = constrained != self._constrained or self._stands_anew(trials)
@@ -138,7 +142,7 @@ class OptunaSampler:
         ended = [t for t in trials if _tells(t)]
         self._closed = set()
         if len(ended) > self._most:
-            kept = _best_and_newest(ended, self._target, int(self._most))
+            kept = _best_and_newest(ended, self._scores, int(self._most))
             self._closed = {t.number for t in ended} - kept
 
     def _kept(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
@@ -163,7 +167,7 @@ class OptunaSampler:
             self._open.remove(trial.number)
             self._closed.add(trial.number)
             self._ends[trial.number] = _end(trial)
-            told, score = self._told[trial.number], self._target.score(trial)
+            told, score = self._told[trial.number], self._scores[trial.number]
             infeasible = trial.state is State.INFEASIBLE
             if self._constrained:
                 told.set_constraint("feasible", 1.0 if infeasible else -1.0)
@@ -201,9 +205,10 @@ def _tells(trial: Trial) -> bool:
     return trial.ended and trial.params is not None and trial.reason not in CUT
 
 
-def _best_and_newest(ended: Sequence[Trial], target: Target, count: int) -> set[int]:
+def _best_and_newest(
+    ended: Sequence[Trial], scores: Mapping[int, float | None], count: int
+) -> set[int]:
     """The numbers of `count` trials: those with the best scores, and those that ended last."""
-    scores = {t.number: target.score(t) for t in ended}
     by_score = sorted(ended, key=lambda t: (scores[t.number] is None, scores[t.number] or 0.0))
     kept = {t.number for t in by_score[: count // 2]}
     by_end = sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))

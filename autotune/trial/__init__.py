@@ -19,6 +19,7 @@ from autotune.trial.events import (
     after,
     fold,
 )
+from autotune.trial.hardware import Hardware
 from autotune.trial.policy import FailurePolicy
 from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, leader, usual_hardware
 from autotune.trial.values import (
@@ -28,7 +29,6 @@ from autotune.trial.values import (
     Checkpoint,
     Clock,
     Config,
-    Hardware,
     Metrics,
     Milestone,
     Origin,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autotune.trial.hardware import Hardware
 from autotune.trial.values import (
     Change,
     Checkpoint,
     Config,
-    Hardware,
     Origin,
     Params,
     Report,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 
+from autotune.trial.hardware import Hardware
 from autotune.trial.policy import finite
 from autotune.trial.values import (
     CUT,
-    Hardware,
     Metrics,
     Params,
     Report,

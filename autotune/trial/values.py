@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from autotune.trial.hardware import Hardware
+
 Config = Mapping[str, Any]
 Params = Mapping[str, Any]
 Metrics = Mapping[str, float]
@@ -145,20 +147,6 @@ class Origin:
     params: Params | None = None
     reports: tuple[Report, ...] = field(default=(), repr=False)
     changes: tuple[tuple[int, Change], ...] = ()
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """What a trial ran on. Times are ranked only between equal stamps."""
-
-    device: str = ""
-    num_workers: int = 1
-    cpus_per_worker: float = 1.0
-    shared: bool = False
-
-    def __str__(self) -> str:
-        shared = ", shared" if self.shared else ""
-        return f"{self.num_workers} x {self.device} ({self.cpus_per_worker:g} CPU{shared})"
 
 
 @dataclass(frozen=True)

@@ -361,6 +361,10 @@ def test_a_trainer_that_cannot_be_sent_is_the_users_mistake(tmp_path: Path) -> N
 # --- what the cluster holds ---------------------------------------------------------------------
 
 
+def apart(strategy: str) -> at.Scaling:
+    return at.Scaling(num_workers=2, placement_strategy=strategy)
+
+
 @pytest.mark.parametrize(
     ("scaling", "says"),
     [
@@ -370,6 +374,10 @@ def test_a_trainer_that_cannot_be_sent_is_the_users_mistake(tmp_path: Path) -> N
         ),
         (at.Scaling(gpus_per_worker=1), "a trial of 1 workers with 1 CPU and 1 GPU each can never"),
         (at.Scaling(cpus_per_worker=4), "4 CPU each can never fit"),
+        (
+            at.Scaling(num_workers=2, placement_strategy="STRICT_SPREAD"),
+            "1 CPU each can never fit on different nodes: the cluster has 1 node",
+        ),
     ],
 )
 def test_an_impossible_scaling_is_refused_at_once(
@@ -391,6 +399,9 @@ def test_an_impossible_scaling_is_refused_at_once(
         (at.Scaling(cpus_per_worker=0.1), [{"CPU": 1.0}], (10, "STRICT_PACK")),
         (at.Scaling(gpus_per_worker=1), [{"CPU": 8.0, "GPU": 2.0}], (2, "STRICT_PACK")),
         (at.Scaling(gpus_per_worker=0.5), [{"CPU": 8.0, "GPU": 2.0}], (4, "STRICT_PACK")),
+        (apart("SPREAD"), [{"CPU": 4.0}], (2, "SPREAD")),
+        (apart("STRICT_SPREAD"), [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 1.0}], (3, "STRICT_SPREAD")),
+        (apart("STRICT_PACK"), [{"CPU": 3.0}, {"CPU": 3.0}], (2, "STRICT_PACK")),
     ],
 )
 def test_how_many_trials_fit(

@@ -1,0 +1,67 @@
+"""Like is ranked with like: what a trial's time is stamped with, and scores across hardware.
+
+A study may run on nodes that differ. A time on one says nothing of a time on another, so trials are
+ranked among those with an equal stamp (`trial.Hardware`). Everything here is a function of trials.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection
+from dataclasses import replace
+from math import floor
+
+from autotune.trial import Hardware, State, Target, Trial
+
+
+def stamped(ran: Hardware, trial: Trial, parent: Trial | None, mixed: bool = False) -> Hardware:
+    """The stamp of a trial that a group on hardware `ran` takes.
+
+    A trial that goes on elsewhere has a time of two kinds of hardware, and is like neither; so has
+    a fork, whose time begins with its parent's. With `mixed`, the user takes all to be alike.
+
+    >>> slow, fast = Hardware("slow"), Hardware("fast")
+    >>> str(stamped(fast, Trial(0, {}, attempts=1, seconds=3.0, hardware=slow), None))
+    '1 x fast (1 CPU), before on 1 x slow (1 CPU)'
+    """
+    ran = replace(ran, mixed=mixed)
+    began = trial if trial.attempts else parent
+    if began is None or not trial.seconds or mixed:
+        return ran
+    before = began.hardware
+    if replace(before, before="") == ran:
+        return before
+    return replace(ran, before=str(before))
+
+
+def scores(trials: Collection[Trial], target: Target) -> dict[int, float | None]:
+    """Each trial's `Target.score` by its number, as the usual hardware would have it.
+
+    On other hardware than the most trials, a trial's score is the one that has the same place among
+    theirs: so a time is ranked with its like only, and a middling one counts as middling. It is the
+    place when the trial ended: what comes later changes no score that a sampler was told.
+    """
+    found = {t.number: target.score(t) for t in trials}
+    scored = [t for t in trials if found[t.number] is not None]
+    if len({t.hardware for t in scored}) < 2:
+        return found
+    seen: dict[State, dict[Hardware, list[float]]] = {}
+    for trial in sorted(scored, key=lambda t: (t.ended_at or 0.0, t.number)):
+        score = found[trial.number]
+        assert score is not None
+        kinds = seen.setdefault(trial.state, {})
+        own = kinds.setdefault(trial.hardware, [])
+        insort(own, score)
+        most = max(kinds.values(), key=len)
+        if own is not most:
+            place = (bisect_left(own, score) + 0.5) / len(own)
+            found[trial.number] = _at(most, place)
+    return found
+
+
+def _at(values: list[float], place: float) -> float:
+    """The value at a place between 0 and 1 among sorted values, in line between neighbours."""
+    exact = min(max(place * len(values) - 0.5, 0.0), len(values) - 1.0)
+    low = floor(exact)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (exact - low) * (values[high] - values[low])

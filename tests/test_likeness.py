@@ -1,0 +1,192 @@
+"""Only like is ranked with like: stamps, scores and standings across unequal hardware."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sims import METRIC, race, racing, simulate
+
+import autotune as at
+from autotune.likeness import scores, stamped
+from autotune.metrics import Meter
+from autotune.pools.sim import SimPool
+from autotune.racing import proven
+from autotune.samplers.optuna import OptunaSampler
+from autotune.standing import standings
+from autotune.trackers import journal
+from autotune.trackers.view import tags
+from autotune.trial import Ended, Hardware, Report, Started, State, Target, Trial
+
+SLOW, FAST = Hardware("slow"), Hardware("fast")
+TARGET = Target(METRIC, 0.9, limit=100)
+
+
+def reached(number: int, seconds: float, on: Hardware = SLOW, **more: Any) -> Trial:
+    shown = {
+        "config": {"x": seconds},
+        "state": State.REACHED,
+        "reason": "target",
+        "seconds": seconds,
+        "attempts": 1,
+        "hardware": on,
+        "ended_at": float(number),
+        "reports": (Report(1, seconds, {METRIC: 0.95}),),
+    }
+    return Trial(number, **{**shown, **more})
+
+
+# --- stamps -----------------------------------------------------------------------------------
+
+
+def test_a_stamp_says_what_it_is_compared_by() -> None:
+    full = Hardware("H100", 4, 8, gpus_per_worker=2, cpu="Xeon", nodes=2, interconnect="NVLink")
+    assert str(full) == "4 x H100 (2 GPU, 8 CPU, Xeon, 2 nodes, NVLink)"
+    assert full.model == "H100 (2 GPU a worker, 8 CPU a worker, Xeon, 2 nodes, NVLink)"
+    for name in ("cpu", "interconnect", "label", "before", "device"):
+        other = replace(full, **{name: "other"})
+        assert other != full
+        assert "other" in str(other)
+
+
+def test_stamps_that_are_mixed_on_purpose_are_all_alike() -> None:
+    slow, fast = replace(SLOW, mixed=True), replace(FAST, mixed=True)
+    assert slow == fast
+    assert len({slow, fast}) == 1
+    assert slow != SLOW
+    assert str(slow) != str(fast), "the journal still has what it ran on"
+
+
+@pytest.mark.parametrize(
+    ("trial", "parent", "before"),
+    [
+        (Trial(0, {}), None, ""),  # a first attempt
+        (Trial(0, {}, attempts=1, hardware=SLOW), None, ""),  # it begins anew
+        (Trial(0, {}, attempts=1, seconds=1.0, hardware=FAST), None, ""),
+        (Trial(0, {}, attempts=1, seconds=1.0, hardware=SLOW), None, str(SLOW)),
+        (Trial(1, {}, seconds=1.0), reached(0, 3.0, SLOW), str(SLOW)),  # a fork
+        (Trial(1, {}, seconds=1.0), reached(0, 3.0, FAST), ""),
+    ],
+)
+def test_time_on_two_kinds_of_hardware_is_like_neither(
+    trial: Trial, parent: Trial | None, before: str
+) -> None:
+    assert stamped(FAST, trial, parent) == replace(FAST, before=before)
+    assert stamped(FAST, trial, parent, mixed=True) == replace(SLOW, mixed=True)
+
+
+def test_going_on_at_the_same_place_changes_no_stamp() -> None:
+    moved = stamped(FAST, Trial(0, {}, attempts=1, seconds=1.0, hardware=SLOW), None)
+    again = stamped(FAST, Trial(0, {}, attempts=2, seconds=2.0, hardware=moved), None)
+    assert again == moved
+
+
+# --- who decides ------------------------------------------------------------------------------
+
+
+class Two(SimPool):
+    """Odd trials run on nodes that take a tenth of the time."""
+
+    def start(self, launch: Any) -> Hardware:
+        super().start(launch)
+        return FAST if launch.trial % 2 else SLOW
+
+
+def test_the_fast_nodes_cap_no_trial_of_the_slow_ones(fast_path: Path) -> None:
+    rates = [1.0, 10.0, 2.0, 5.0]
+    made = racing(rates)
+    apart = simulate(made, fast_path / "apart", 4, pool=Two(race, 1), pruner="slower_than_best")
+    assert [t.state for t in apart.trials] == [State.REACHED] * 3 + [State.CENSORED]
+    mixed = simulate(
+        made, fast_path / "mixed", 4, pool=Two(race, 1), pruner="slower_than_best",
+        mix_hardware=True,
+    )  # fmt: skip
+    assert [t.reason for t in mixed.trials] == ["target", "target", "capped", "capped"]
+    assert mixed.best is mixed.trials[1]
+    assert apart.best is apart.trials[2], "of the hardware that most trials, or the first, ran on"
+    entries = journal.read(fast_path / "mixed")
+    stamps = [e.hardware for e in entries if isinstance(e, Started)]
+    assert [s.device for s in stamps] == ["slow", "fast", "slow", "fast"]
+    assert all(s.mixed for s in stamps)
+
+
+def test_a_score_elsewhere_is_that_of_its_place_among_its_like() -> None:
+    usual = [reached(n, 10.0 * (n + 1)) for n in range(5)]  # 10 to 50 s
+    fast = [reached(n, seconds, FAST) for n, seconds in ((5, 2.0), (6, 1.0), (7, 3.0))]
+    found = scores([*usual, *fast], TARGET)
+    assert [found[t.number] for t in usual] == [10, 20, 30, 40, 50]
+    assert found[5] == 30.0, "the only one of its kind by then is a middling one"
+    assert found[6] == pytest.approx(17.5)  # the better of two: a quarter of the way
+    assert found[7] == pytest.approx(46.667, abs=0.01)
+    later = scores([*usual, *fast, reached(8, 5.0), reached(9, 0.1, FAST)], TARGET)
+    assert {n: later[n] for n in found} == found, "what was told to a sampler stays as it was"
+    mixed = [replace(t, hardware=replace(t.hardware, mixed=True)) for t in (*usual, *fast)]
+    assert scores(mixed, TARGET) == {t.number: t.seconds for t in mixed}
+
+
+def test_standings_are_those_among_like_trials() -> None:
+    slow = [reached(n, s) for n, s in ((0, 30.0), (1, 10.0), (2, 20.0))]
+    fast = [reached(n, s, FAST) for n, s in ((3, 2.0), (4, 1.0))]
+    failed = Trial(5, {}, state=State.FAILED, attempts=1, hardware=FAST)
+    never = Trial(6, {}, state=State.INFEASIBLE)
+    places = standings([*slow, *fast, failed, never], TARGET)
+    assert places[1] < places[2] < places[0] < places[5] == places[6]
+    assert (places[4], places[3]) == (0.0, 1.0)
+
+
+def test_a_sampler_is_told_places_and_not_times() -> None:
+    space = at.SearchSpace({"x": at.Float(0, 100)})
+    trials = [
+        *(reached(n, 10.0 * (n + 1), params={"x": 10.0 * n}) for n in range(5)),
+        reached(5, 1.0, FAST, params={"x": 77.0}),
+    ]
+    sampler = OptunaSampler("random", space, TARGET, 0)
+    sampler.ask(6, trials)
+    told = {t.params["x"]: t.value for t in sampler._study.get_trials() if t.value is not None}
+    assert told[77.0] == 30.0
+    assert told[0.0] == 10.0
+
+
+def test_a_race_holds_down_only_its_like() -> None:
+    raced = reached(0, 5.0)
+    again = reached(1, 7.0, kind="race", repeats=0)
+    lucky, other = reached(2, 1.0), reached(3, 1.0, FAST)
+    fast, once_more = reached(4, 2.0, FAST), reached(5, 2.0, FAST, kind="race", repeats=4)
+    shown = {
+        t.number: t.seconds for t in proven([raced, again, lucky, other, fast, once_more], TARGET)
+    }
+    assert shown == {0: 6.0, 2: 6.0, 3: 2.0, 4: 2.0}
+
+
+def test_figures_show_the_best_of_the_usual_hardware() -> None:
+    seen: list[Any] = []
+    meter = Meter("s", 3, 0, seen.append, every=0.0)
+    trials: dict[int, Trial] = {}
+    for trial in (reached(0, 5.0), reached(1, 1.0, FAST), reached(2, 4.0)):
+        trials[trial.number] = trial
+        meter(Ended(trial.number, State.REACHED, "target", trial.seconds), trials)
+    best = [f.value for f in seen[-1] if f.name == "autotune_best_seconds"]
+    assert best == [4.0]
+
+
+def test_mlflow_has_the_stamp() -> None:
+    trial = reached(0, 1.0, replace(FAST, label="lent", nodes=2, interconnect="network"))
+    assert tags(trial)["autotune.hardware"] == "1 x fast (1 CPU, 2 nodes, network, lent)"
+
+
+def test_older_journals_are_read(fast_path: Path) -> None:
+    old = '{"event": "started", "trial": 0, "queue_seconds": 0.0, "hardware": {"device": "cpu", '
+    old += '"num_workers": 2, "cpus_per_worker": 1.0, "shared": false}, "at": 0.5}'
+    assert journal.from_line(old).hardware == Hardware("cpu", 2, 1.0)
+
+
+def test_compare_takes_what_was_mixed_together(fast_path: Path) -> None:
+    from autotune.comparison.studies import candidates, read
+
+    made = racing([1.0, 10.0, 2.0])
+    simulate(made, fast_path / "s", 3, pool=Two(race, 1), pruner="none", mix_hardware=True)
+    (one,) = candidates(read(fast_path / "s"))
+    assert one.trial == 1
+    assert one.terms.hardware == "any hardware, taken to be alike"
