@@ -117,8 +117,8 @@ def began(task: Task) -> list[tuple[int, float, int]]:
 def recovery(task: Task, address: str, ranks: int, kill: Callable[[Any], Any]) -> Answer:
     """Seconds from `kill(driver)` until all ranks of the trial train again."""
     process = driver(task, address, ranks)
-    checkpoints = Path(task["folder"], "study", "checkpoints")
-    wait_for(lambda: len(list(checkpoints.glob("*/step-*/rank-*.pt"))) >= 2 * ranks)
+    journal = Path(task["folder"], "study", "journal.jsonl")
+    wait_for(lambda: journal.exists() and journal.read_text().count('"event":"saved"') >= 2)
     before = len(began(task))
     at = time.monotonic()
     process = kill(process) or process
