@@ -5,8 +5,8 @@
 
 A study folder is written as a driver writes it, and shown in a store of its own (SQLite) by the
 mirror. Measured are the request that a leaderboard makes (all runs of the study, by time to
-target), the same for the first hundred, and, where there is a Chromium, the pages as a person
-opens them: from the address until the first trials stand in the table, until all of them do, and
+target), the same for the first hundred, which MLflow's table asks for, and, where there is a
+Chromium, the pages as a person opens them: from the address until trials stand in the table, and
 until the report's first plot is drawn within MLflow's artifact view.
 """
 
@@ -133,7 +133,7 @@ def alone(file: Path, pictures: Path) -> None:
     with Browser() as browser:
         browser.size(1200, 1060)
         browser.open(file.absolute())
-        browser.until("document.querySelectorAll('#accuracy .main-svg').length > 0")
+        browser.until("document.querySelectorAll('#leaderboard .main-svg').length > 0")
         time.sleep(2.0)
         browser.picture(pictures / "report.png")
 
