@@ -87,8 +87,8 @@ class Broke:
     trial: int
     reason: str
     error: str = ""
-    unread: bool = False
-    node_lost: bool = False
+    unread: bool = field(default=False, kw_only=True)
+    node_lost: bool = field(default=False, kw_only=True)
 
 
 Signal = Progress | Stopped | Finished | Raised | Broke
