@@ -174,16 +174,18 @@ def table(spaces: Sequence[str], found: Sequence[Answer], against: str) -> list[
 
 
 def joined(files: Sequence[Path]) -> tuple[Task, list[Answer]]:
-    """The studies of several runs of this script, and what was asked of all of them.
+    """The studies of several runs of this script in the spaces that all of them had.
 
     Raises:
-        SystemExit: they did not all do the same.
+        SystemExit: they differ in something else than spaces and seeds.
     """
     runs = [json.loads(file.read_text()) for file in files]
-    other = next((f for f, r in zip(files, runs, strict=True) if r["task"] != runs[0]["task"]), 0)
-    if other:
-        sys.exit(f"{other} ran something else than {files[0]}; only runs of one task can be joined")
-    return runs[0]["task"], [study for run in runs for study in run["studies"]]
+    common = [s for s in runs[0]["task"]["spaces"] if all(s in r["task"]["spaces"] for r in runs)]
+    task = {**runs[0]["task"], "spaces": common}
+    for file, run in zip(files, runs, strict=True):
+        if {**run["task"], "spaces": common} != task:
+            sys.exit(f"{file} ran something else than {files[0]}; only seeds and spaces may differ")
+    return task, [study for run in runs for study in run["studies"]]
 
 
 def _arguments() -> argparse.ArgumentParser:
