@@ -155,7 +155,7 @@ class Reader:
         check_uri(uri)
         file = uri.partition(":///")[2].partition("?")[0]
         if uri.startswith("sqlite") and not Path(file).is_file():
-            raise UserError(f"there is no MLflow store {label(uri)}: name one with --tracking-uri")
+            raise UserError(f"there is no MLflow store in {file}: name one with --tracking-uri")
         self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
         with self._told():

@@ -53,7 +53,7 @@ def test_a_trials_run_by_name_and_by_id(study, uri: str) -> None:
 def test_the_store_may_come_from_the_environment(uri: str, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(UserError, match=r"there is no MLflow store sqlite://mlflow\.db: name one"):
+    with pytest.raises(UserError, match=r"there is no MLflow store in mlflow\.db: name one"):
         sources.read("mlflow:digits/digits")
     assert list(tmp_path.iterdir()) == []  # looking for a store makes none
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
