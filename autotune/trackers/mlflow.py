@@ -178,6 +178,7 @@ class Reader:
 
     def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> bool:
         """Copy these artifacts of the run into `folder`; whether it has them all."""
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         with self._told():
             held = {a.path for a in self._client.list_artifacts(run_id)}
             for name in names if held.issuperset(names) else ():
