@@ -61,7 +61,7 @@ def _study(reader: Reader, run_id: str, label: str, spec: str) -> studies.Study:
 
 
 def _source(reader: Reader, run_id: str, experiment: str) -> str:
-    """The word for the study itself, the same for all its trials: by name, where that is its own."""
+    """The word for the study itself, the same for all its trials: by name, if that is its own."""
     name = str(reader.find(run_id).info.run_name)
     own = reader.find(name).info.run_id == run_id
     return f"{PREFIX}{experiment}/{name if own else run_id}"
