@@ -13,21 +13,30 @@ from autotune.errors import UserError
 from autotune.trackers.journal import encode
 
 WIDTH = 100
-_LEGEND = (
-    "speedup: the baseline's geometric mean of time over this one's. P: chance to be faster. "
-    "p: log-rank",
-    "test, for the whole table (Holm). why: speedup = samples per second x fewer samples.",
-)
+_LEGEND = {
+    "speedup (95 %)": "speedup: the baseline's geometric mean of time over this one's.",
+    "P": "P: chance to be faster.",
+    "p": "p: log-rank test, for the whole table (Holm).",
+    "why": "why: speedup = samples per second x fewer samples.",
+    "MLPerf": "MLPerf: mean without the best and the worst run.",
+    "search": "search: seconds of worker groups that finding it took.",
+    "pays": "pays: the runs whose saved seconds make up for the search.",
+}
+"""What columns mean, by their names."""
 
 
 def print_table(comparison: Comparison, out: TextIO) -> None:
     """Two tables, of times and of what they cost, and the notes; no line above 100 columns."""
+    times = _telling([_TIMES, *(_times(r) for r in comparison.rows)])
+    costs = _telling([_COSTS, *(_costs(r) for r in comparison.rows)])
     print(_title(comparison), file=out)
-    _print([_TIMES, *(_times(r) for r in comparison.rows)], out)
+    _print(times, out)
     print(file=out)
-    _print([_COSTS, *(_costs(r) for r in comparison.rows)], out)
+    _print(costs, out)
     print(file=out)
-    for line in (*_LEGEND, *(x for n in _said(comparison) for x in _wrapped(n))):
+    names = {column[0] for column in (*times, *costs)}
+    legend = " ".join(meaning for name, meaning in _LEGEND.items() if name in names)
+    for line in (x for n in (legend, *_said(comparison)) for x in _wrapped(n)):
         print(line, file=out)
 
 
@@ -134,9 +143,13 @@ def _said(comparison: Comparison) -> list[str]:
     return [*said, *comparison.notes]
 
 
-def _print(rows: Sequence[Sequence[str]], out: TextIO) -> None:
-    """The rows in columns, without those that say nothing, and names cut where there is no room."""
-    columns = [c for c in zip(*rows, strict=True) if {*c[1:]} - {"", "-"}]
+def _telling(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """The columns of the rows, without those that say nothing."""
+    return [c for c in zip(*rows, strict=True) if {*c[1:]} - {"", "-"}]
+
+
+def _print(columns: Sequence[tuple[str, ...]], out: TextIO) -> None:
+    """The columns side by side, names cut where there is no room."""
     rows = list(zip(*columns, strict=True))
     longest, *others = (max(len(cell) for cell in column) for column in zip(*rows, strict=True))
     width = min(longest, max(10, WIDTH - sum(others) - 2 * len(others)))

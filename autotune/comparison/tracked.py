@@ -57,7 +57,14 @@ def _study(reader: Reader, run_id: str, label: str, spec: str) -> studies.Study:
     with tempfile.TemporaryDirectory() as place:
         if not reader.fetch(run_id, [RECORD, JOURNAL], Path(place)):
             raise UserError(f"{spec} has no {JOURNAL} yet: it comes when the study has ended")
-        return studies.read(Path(place), label, spec)
+        return studies.read(Path(place), label, _source(reader, run_id, label))
+
+
+def _source(reader: Reader, run_id: str, experiment: str) -> str:
+    """The word for the study itself, the same for all its trials: by name, if that is its own."""
+    name = str(reader.find(run_id).info.run_name)
+    own = reader.find(name).info.run_id == run_id
+    return f"{PREFIX}{experiment}/{name if own else run_id}"
 
 
 def _foreign(reader: Reader, run: Any, spec: str, aim: Aim | None) -> Candidate:

@@ -64,10 +64,12 @@ class Linear:
     _memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, trial: Trial, others: Sequence[Trial], target: Target) -> Change | None:
-        if trial.kind == "baseline" or not self._due(trial, others, target):
+        if not self._due(trial, others, target):
             return None
         knobs = self._knobs
-        _check_reports(trial, self.start, knobs)
+        _check_reports(trial, self.start, knobs)  # the baseline's too: it may run for long
+        if trial.kind == "baseline":
+            return None
         before = next((i for i, r in enumerate(trial.reports) if r.step == _last_step(trial)), None)
         seen = np.array(View(trial, target).features(len(trial.reports) - 1, before))
         meant = self._weights(others, target, trial.hardware) @ seen

@@ -55,10 +55,9 @@ def sweep(book: Book) -> None:
     """Remove the checkpoints of ended trials, but the best ones' and those to be resumed."""
     if not book.pool.realtime or not book.any_saved:
         return
-    running = [t for t in book.trials.values() if t.repeats is not None and t.goes_on]
     count = book.plan.experiment.failure.keep_checkpoints
     book.journal.sync()
     try:
-        keeping.sweep(book.checkpoints, [*book.standing(), *running], count)
+        keeping.sweep(book.checkpoints, book.trials.values(), book.standing(), count)
     except OSError as error:  # it is swept again when the next trial ends
         warn(f"checkpoints that are not needed could not be removed: {error}")

@@ -49,9 +49,14 @@ def ruled(
     others: Sequence[Trial],
     target: Target,
 ) -> Rule:
-    """What a pruner or controller decides; its own errors become one line that names the place."""
+    """What a pruner or controller decides; its own errors become one line that names the place.
+
+    A `UserError` is such a line already.
+    """
     try:
         return rule(trial, others, target)
+    except UserError:
+        raise
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno}"

@@ -155,7 +155,7 @@ class Reader:
         check_uri(uri)
         file = uri.partition(":///")[2].partition("?")[0]
         if uri.startswith("sqlite") and not Path(file).is_file():
-            raise UserError(f"there is no MLflow store {label(uri)}: name one with --tracking-uri")
+            raise UserError(f"there is no MLflow store in {file}: name one with --tracking-uri")
         self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
         with self._told():
@@ -178,6 +178,7 @@ class Reader:
 
     def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> bool:
         """Copy these artifacts of the run into `folder`; whether it has them all."""
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         with self._told():
             held = {a.path for a in self._client.list_artifacts(run_id)}
             for name in names if held.issuperset(names) else ():

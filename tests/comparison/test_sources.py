@@ -239,6 +239,16 @@ def test_the_command_prints_writes_and_refuses(
     assert not (tmp_path / "u.csv").exists()
 
 
+def test_only_columns_that_are_there_are_explained(
+    race_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["compare", str(race_folder)]) == cli.DONE
+    chosen = capsys.readouterr().out  # one run each: neither chances nor tests
+    assert "why: speedup = samples per second" in chosen
+    assert "P: chance" not in chosen
+    assert "p: log-rank" not in chosen
+
+
 def test_the_command_allows_terms_by_comma_or_twice(
     race_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

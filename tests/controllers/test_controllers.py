@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,13 +19,14 @@ from sims import lines, simulate
 from steered import METRIC, problem, steered
 
 import autotune as at
-from autotune import record
+from autotune import record, result
 from autotune.collaborators import _controller
 from autotune.controllers import make_controller, policy, regulator, saved
 from autotune.controllers.features import FEATURES, View, change_of, decisions
 from autotune.controllers.learners import LEARNERS, Episode, awr
 from autotune.controllers.policy import Linear, noises, worths
 from autotune.controllers.population import Population
+from autotune.pools.sim import Live
 from autotune.replay import SamePoint
 from autotune.trackers import journal
 from autotune.trial import KNOBS, Change, Hardware, Report, State, Target, Trial
@@ -161,6 +163,22 @@ def test_the_regulator_needs_a_metric(fast_path: Path) -> None:
     seen = trial({}, {METRIC: 0.1}, {METRIC: 0.2}, {METRIC: 0.2}, {METRIC: 0.2})
     with pytest.raises(at.UserError, match=r"needs the metric 'update_ratio'.*val_accuracy"):
         regulator()(replace(seen, seconds=30.0), [], TARGET)
+
+
+def test_what_the_regulator_lacks_is_told_while_the_baseline_runs(fast_path: Path) -> None:
+    def silent(config: Mapping[str, Any], seed: int) -> Live:
+        live, change = steered(config, seed), None
+        while True:
+            point = live.send(change)
+            told = {k: v for k, v in point.metrics.items() if k != "update_ratio"}
+            change = yield replace(point, metrics=told)
+
+    experiment = problem(None, baseline={"lr": 0.1})
+    with pytest.raises(at.UserError, match=r"^the regulator needs the metric 'update_ratio'"):
+        simulate(experiment, fast_path, 4, silent, workers=1, controller="regulator")
+    (only,) = result.read(fast_path, TARGET).trials
+    assert (only.kind, only.reason) == ("baseline", "interrupted")
+    assert only.seconds < 0.1 * TARGET.limit
 
 
 def test_by_its_name_from_python() -> None:

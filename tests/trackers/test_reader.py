@@ -50,10 +50,18 @@ def test_a_trials_run_by_name_and_by_id(study, uri: str) -> None:
         assert (found.trial, found.runs[0].reason) == (2, "capped")
 
 
+def test_a_trial_named_by_itself_is_one_of_its_studys(study, uri: str, capfd) -> None:
+    words = ["mlflow:digits/trial-0001", "mlflow:digits/trial-0000", "mlflow:digits/digits"]
+    candidates, baseline = sources.gather(words, tracking_uri=uri)
+    assert [c.name for c in candidates] == ["digits#1", "digits#0"]
+    assert baseline == "digits#0"
+    assert "Downloading" not in capfd.readouterr().err
+
+
 def test_the_store_may_come_from_the_environment(uri: str, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(UserError, match=r"there is no MLflow store sqlite://mlflow\.db: name one"):
+    with pytest.raises(UserError, match=r"there is no MLflow store in mlflow\.db: name one"):
         sources.read("mlflow:digits/digits")
     assert list(tmp_path.iterdir()) == []  # looking for a store makes none
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
