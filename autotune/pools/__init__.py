@@ -8,7 +8,7 @@ targets, samplers or pruners, and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol, runtime_checkable
 
 from autotune.metrics import Figure
@@ -87,6 +87,7 @@ class Broke:
     trial: int
     reason: str
     error: str = ""
+    _: KW_ONLY
     unread: bool = False
     node_lost: bool = False
 

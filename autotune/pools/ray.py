@@ -337,7 +337,7 @@ class RayPool:
         assert group.launch is not None
         trial, closing = group.launch.trial, group.state == "closing"
         self._replace(group, lost)
-        return Stopped(trial) if closing else Broke(trial, reason, error, bool(lost))
+        return Stopped(trial) if closing else Broke(trial, reason, error, node_lost=bool(lost))
 
     def _release(self, group: Group, answers: dict[int, Stretch]) -> None:
         """The group is free for the next trial, unless one of its processes is worn out."""
