@@ -14,6 +14,7 @@ from autotune.likeness import scores, stamped
 from autotune.metrics import Meter
 from autotune.pools.sim import SimPool
 from autotune.racing import proven
+from autotune.repeats import merged
 from autotune.samplers.optuna import OptunaSampler
 from autotune.standing import standings
 from autotune.trackers import journal
@@ -158,6 +159,16 @@ def test_a_race_holds_down_only_its_like() -> None:
         t.number: t.seconds for t in proven([raced, again, lucky, other, fast, once_more], TARGET)
     }
     assert shown == {0: 6.0, 2: 6.0, 3: 2.0, 4: 2.0}
+
+
+def test_a_race_elsewhere_is_no_run_of_the_time_that_it_would_prove() -> None:
+    """Races take the group that is idle: of a time on another node no median is made."""
+    lucky, elsewhere = reached(0, 5.0), reached(1, 1.0, FAST, kind="race", repeats=0)
+    other, once_more = reached(2, 6.0), reached(3, 8.0, kind="race", repeats=2)
+    trials = [lucky, elsewhere, other, once_more]
+    assert {t.number: t.seconds for t in merged(trials, TARGET)} == {0: 5.0, 2: 7.0}
+    shown = {t.number: t.seconds for t in proven(trials, TARGET)}
+    assert shown == {0: 7.0, 2: 7.0}, "it has not been run again where its time was taken"
 
 
 def test_figures_show_the_best_of_the_usual_hardware() -> None:
