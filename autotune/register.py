@@ -157,6 +157,8 @@ def _best(found: StudyResult) -> Trial:
 def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
     """What every rank saved when the trial reached the target, read with `weights_only=True`.
 
+    Of a tensor that was sharded over the ranks each has the whole.
+
     Raises:
         UserError: it was not kept.
         DamagedError, OSError: it cannot be read, or is not what was written.
@@ -176,7 +178,7 @@ def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
             f"the target was reached at step {trial.reports[-1].step}"
         )
     sums = held.sums or ("",) * trial.hardware.num_workers
-    return [saving.load(place, rank, checksum) for rank, checksum in enumerate(sums)]
+    return saving.all_ranks(place, sums)
 
 
 def tags(held: Mapping[str, Any], trial: Trial, told: Mapping[str, Any]) -> dict[str, str]:
