@@ -158,7 +158,7 @@ def node_side(task: Task) -> Answer:
     import psutil
     from ray.cluster_utils import Cluster
 
-    here = {"node_ip_address": "127.0.0.1", "object_store_memory": 100 * 2**20}
+    here = {"object_store_memory": 100 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **here})
     for _ in range(2):
         cluster.add_node(num_cpus=1, **here)

@@ -89,6 +89,8 @@ class Learner:
             )
         self.prepares = training.compile or ranks.device.type != "cpu"
         """Whether each shape of input has kernels that are compiled or chosen for it."""
+        if ranks.device.type == "cuda":  # by trial: in `warm_up`, off the clock
+            torch.backends.cudnn.benchmark = True
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
         self.statistics = Statistics(model)

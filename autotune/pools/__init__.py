@@ -8,7 +8,7 @@ targets, samplers or pruners, and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from autotune.metrics import Figure
@@ -87,9 +87,8 @@ class Broke:
     trial: int
     reason: str
     error: str = ""
-    _: KW_ONLY
-    unread: bool = False
-    node_lost: bool = False
+    unread: bool = field(default=False, kw_only=True)
+    node_lost: bool = field(default=False, kw_only=True)
 
 
 Signal = Progress | Stopped | Finished | Raised | Broke

@@ -19,13 +19,13 @@ from steered import METRIC, problem, steered
 
 import autotune as at
 from autotune import record
+from autotune.collaborators import _controller
 from autotune.controllers import make_controller, policy, regulator, saved
 from autotune.controllers.features import FEATURES, View, change_of, decisions
 from autotune.controllers.learners import LEARNERS, Episode, awr
 from autotune.controllers.policy import Linear, noises, worths
 from autotune.controllers.population import Population
 from autotune.replay import SamePoint
-from autotune.study import _controller
 from autotune.trackers import journal
 from autotune.trial import KNOBS, Change, Hardware, Report, State, Target, Trial
 

@@ -143,8 +143,11 @@ class Fleeting(SimPool):
 
     def wait(self, timeout: float | None) -> Signal | None:
         signal = super().wait(timeout)
-        broke = isinstance(signal, Broke)
-        return Broke(signal.trial, "node lost", node_lost=True) if broke else signal
+        return (
+            Broke(signal.trial, "node lost", node_lost=True)
+            if isinstance(signal, Broke)
+            else signal
+        )
 
 
 def test_a_lost_node_is_no_retry_until_the_trial_itself_is_suspected(fast_path: Path) -> None:
