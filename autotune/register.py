@@ -29,7 +29,7 @@ from autotune.trackers import mirror
 from autotune.trial import Trial
 
 FILES = ("config.json", "schedules.json", "schedules.png", "trial.json")
-_BAD_NAME = "/:"  # MLflow's own addresses are made of them
+_BAD_NAME = "/:%\"'"  # MLflow's own addresses are made of them, or it takes none of them
 _LONGEST = 200
 _FINALISTS = 3  # that `autotune run --repeats` and `autotune confirm` run again
 
@@ -64,8 +64,9 @@ def check(name: str, uri: str | None) -> None:
         or set(name) & {*_BAD_NAME}
         or len(name) > _LONGEST
     ):
+        without = " ".join(_BAD_NAME)
         raise UserError(
-            f"--register must be a model's name of up to {_LONGEST} characters without / and : "
+            f"--register must be a model's name of up to {_LONGEST} characters without {without} "
             f"but got {name!r:.80}"
         )
     if uri == "off":
