@@ -54,8 +54,9 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     own = {t.number: t.hardware for t in trials}
     runs: dict[int, list[Trial]] = {}
     for trial in trials:
-        known = trial.repeats is not None and _timed(trial)
-        if known and trial.hardware == own.get(trial.repeats):
+        if trial.repeats is None or not _timed(trial):
+            continue
+        if trial.hardware == own.get(trial.repeats):
             runs.setdefault(trial.repeats, []).append(trial)
     if not runs:
         return tuple(searched(trials))
