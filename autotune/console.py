@@ -42,6 +42,13 @@ def not_reached(result: Any) -> str:
     return f"no trial has reached {result.target.metric} {result.target.value:g}"
 
 
+def going_on(folder: Path, options: argparse.Namespace) -> str:
+    """How to go on with a study that was left, to the same end."""
+    name = getattr(options, "register", None)
+    more = f" --register {shlex.quote(name)}" if name else ""
+    return f"go on with: autotune resume {folder}{more}"
+
+
 def finish(result: Any, options: argparse.Namespace) -> int:
     """Print what the study found, and say with the exit code how it ended."""
     from autotune import display, documents, record
@@ -52,7 +59,7 @@ def finish(result: Any, options: argparse.Namespace) -> int:
     else:
         display.print_result(result, held, sys.stdout)
     if result.ended == "interrupted":
-        say(f"interrupted; go on with: autotune resume {result.folder}")
+        say(f"interrupted; {going_on(result.folder, options)}")
         return INTERRUPTED
     if result.best is None:
         return UNREACHED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -13,9 +13,6 @@ from autotune.documents import speedup
 from autotune.repeats import next_to_confirm
 from autotune.result import StudyResult, shown
 from autotune.trial import State, Target, Trial, usual_hardware
-
-if TYPE_CHECKING:
-    pass
 
 _COLOURS = {
     State.REACHED: "green",

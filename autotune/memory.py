@@ -58,7 +58,7 @@ def fitting(
             t.microbatch
             for t in trials
             if t.microbatch is not None
-            and t.hardware == hardware
+            and t.hardware.now == hardware.now
             and _like(t.config, keys) == wanted
         )
     )

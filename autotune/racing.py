@@ -63,8 +63,10 @@ def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
 
 
 def run_again(trials: Sequence[Trial]) -> set[int]:
-    """The numbers of the trials of which a repeat has ended."""
-    return {t.repeats for t in trials if t.repeats is not None and t.ended}
+    """The numbers of the trials of which a repeat has ended on hardware like their own."""
+    own = {t.number: t.hardware for t in trials}
+    again = (t for t in trials if t.repeats is not None and t.ended)
+    return {t.repeats for t in again if t.repeats is not None and t.hardware == own.get(t.repeats)}
 
 
 def best_proven(known: Sequence[Trial], trials: Sequence[Trial]) -> Bests:

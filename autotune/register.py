@@ -29,7 +29,7 @@ from autotune.trackers import mirror
 from autotune.trial import Trial
 
 FILES = ("config.json", "schedules.json", "schedules.png", "trial.json")
-_BAD_NAME = "/:"  # MLflow's own addresses are made of them
+_BAD_NAME = "/:%\"'"  # MLflow's own addresses are made of them, or it takes none of them
 _LONGEST = 200
 _FINALISTS = 3  # that `autotune run --repeats` and `autotune confirm` run again
 
@@ -64,8 +64,9 @@ def check(name: str, uri: str | None) -> None:
         or set(name) & {*_BAD_NAME}
         or len(name) > _LONGEST
     ):
+        without = " ".join(_BAD_NAME)
         raise UserError(
-            f"--register must be a model's name of up to {_LONGEST} characters without / and : "
+            f"--register must be a model's name of up to {_LONGEST} characters without {without} "
             f"but got {name!r:.80}"
         )
     if uri == "off":
@@ -157,6 +158,8 @@ def _best(found: StudyResult) -> Trial:
 def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
     """What every rank saved when the trial reached the target, read with `weights_only=True`.
 
+    Of a tensor that was sharded over the ranks each has the whole.
+
     Raises:
         UserError: it was not kept.
         DamagedError, OSError: it cannot be read, or is not what was written.
@@ -176,7 +179,7 @@ def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
             f"the target was reached at step {trial.reports[-1].step}"
         )
     sums = held.sums or ("",) * trial.hardware.num_workers
-    return [saving.load(place, rank, checksum) for rank, checksum in enumerate(sums)]
+    return saving.all_ranks(place, sums)
 
 
 def tags(held: Mapping[str, Any], trial: Trial, told: Mapping[str, Any]) -> dict[str, str]:

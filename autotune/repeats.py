@@ -48,12 +48,15 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """The searched trials, each standing as the median of its runs does.
 
     Of an even number it is the mean of the two in the middle, or the one of them that missed the
-    target. Repeats that still run, were cut off or failed do not count. Trials without repeats
-    are the same objects as before.
+    target. Repeats that still run, were cut off or failed do not count, nor do those on other
+    hardware. Trials without repeats are the same objects as before.
     """
+    own = {t.number: t.hardware for t in trials}
     runs: dict[int, list[Trial]] = {}
     for trial in trials:
-        if trial.repeats is not None and _timed(trial):
+        if trial.repeats is None or not _timed(trial):
+            continue
+        if trial.hardware == own.get(trial.repeats):
             runs.setdefault(trial.repeats, []).append(trial)
     if not runs:
         return tuple(searched(trials))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def _check_search(experiment: Experiment, trials: int, time_limit: float | None,
         raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
     if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
         raise UserError(f"trials must be a whole number >= 1 but got {trials!r}")
-    if time_limit is not None and not time_limit > 0:
+    known = isinstance(time_limit, Real) and time_limit > 0
+    if time_limit is not None and not known:
         raise UserError(f"time_limit must be more than 0 seconds but got {time_limit!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number >= 0 but got {seed!r}")

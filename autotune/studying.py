@@ -16,6 +16,7 @@ from autotune.console import (
     INTERRUPTED,
     UNREACHED,
     finish,
+    going_on,
     only_json,
     result_in,
     say,
@@ -244,5 +245,5 @@ def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict
             )
         except (StudyError, KeyboardInterrupt):
             if (out / "journal.jsonl").is_file():
-                say(f"go on with: autotune resume {out}")
+                say(going_on(out, options))
             raise

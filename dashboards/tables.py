@@ -58,7 +58,7 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
     """
     trials, again = searched(result), {c.number: c for c in result.confirmed}
     compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
-    usual = usual_hardware(result.trials)
+    usual = usual_hardware(trials)
     baseline = next((t for t in trials if t.kind == BASELINE), None)
     rows: list[Row] = []
     for place, trial in enumerate(trials, 1):
@@ -218,7 +218,7 @@ def progress(result: StudyResult) -> list[Row]:
 
     `spent_seconds` counts worker-group seconds of wall time, repeats included.
     """
-    usual = usual_hardware(result.trials)
+    usual = usual_hardware(result.searched)
     ended = sorted((t for t in result.trials if t.ended), key=lambda t: (t.ended_at or 0, t.number))
     spent, best, rows = 0.0, None, []
     for trial in ended:

@@ -11,14 +11,18 @@ from sims import METRIC, race, racing, simulate
 
 import autotune as at
 from autotune.likeness import scores, stamped
+from autotune.memory import fitting
 from autotune.metrics import Meter
 from autotune.pools.sim import SimPool
 from autotune.racing import proven
+from autotune.repeats import merged
+from autotune.result import StudyResult
 from autotune.samplers.optuna import OptunaSampler
 from autotune.standing import standings
 from autotune.trackers import journal
 from autotune.trackers.view import tags
 from autotune.trial import Ended, Hardware, Report, Started, State, Target, Trial
+from dashboards.tables import leaderboard
 
 SLOW, FAST = Hardware("slow"), Hardware("fast")
 TARGET = Target(METRIC, 0.9, limit=100)
@@ -160,6 +164,16 @@ def test_a_race_holds_down_only_its_like() -> None:
     assert shown == {0: 6.0, 2: 6.0, 3: 2.0, 4: 2.0}
 
 
+def test_a_race_elsewhere_is_no_run_of_the_time_that_it_would_prove() -> None:
+    """Races take the group that is idle: of a time on another node no median is made."""
+    lucky, elsewhere = reached(0, 5.0), reached(1, 1.0, FAST, kind="race", repeats=0)
+    other, once_more = reached(2, 6.0), reached(3, 8.0, kind="race", repeats=2)
+    trials = [lucky, elsewhere, other, once_more]
+    assert {t.number: t.seconds for t in merged(trials, TARGET)} == {0: 5.0, 2: 7.0}
+    shown = {t.number: t.seconds for t in proven(trials, TARGET)}
+    assert shown == {0: 7.0, 2: 7.0}, "it has not been run again where its time was taken"
+
+
 def test_figures_show_the_best_of_the_usual_hardware() -> None:
     seen: list[Any] = []
     meter = Meter("s", 3, 0, seen.append, every=0.0)
@@ -169,6 +183,24 @@ def test_figures_show_the_best_of_the_usual_hardware() -> None:
         meter(Ended(trial.number, State.REACHED, "target", trial.seconds), trials)
     best = [f.value for f in seen[-1] if f.name == "autotune_best_seconds"]
     assert best == [4.0]
+
+
+def test_what_memory_has_held_is_known_where_all_is_mixed() -> None:
+    """How times are ranked, and where a trial was before, has no part in what fits."""
+    trial = Trial(1, {"batch_size": 64})
+    moved = replace(FAST, before=str(SLOW))
+    for stamp in (FAST, replace(FAST, mixed=True), moved):
+        known = Trial(0, {"batch_size": 64}, attempts=1, microbatch=16, hardware=stamp)
+        assert fitting(trial, [known], ["model"], FAST) == 16
+        assert fitting(trial, [known], ["model"], SLOW) is None
+
+
+def test_ranks_are_those_of_the_search_also_if_all_was_confirmed_elsewhere(tmp_path: Path) -> None:
+    trials = [reached(0, 5.0), reached(1, 4.0)]
+    again = [reached(n, 1.0, FAST, kind="confirm", repeats=n % 2) for n in range(2, 8)]
+    result = StudyResult(tmp_path, TARGET, (*trials, *again))
+    rows = leaderboard(result)
+    assert [(row["trial"], row["rank"]) for row in rows] == [(1, 1), (0, 2)]
 
 
 def test_mlflow_has_the_stamp() -> None:
@@ -189,4 +221,27 @@ def test_compare_takes_what_was_mixed_together(fast_path: Path) -> None:
     simulate(made, fast_path / "s", 3, pool=Two(race, 1), pruner="none", mix_hardware=True)
     (one,) = candidates(read(fast_path / "s"))
     assert one.trial == 1
-    assert one.terms.hardware == "any hardware, taken to be alike"
+    assert one.terms.hardware == "fast (1 CPU a worker) or slow (1 CPU a worker), taken to be alike"
+
+
+def test_what_was_mixed_in_one_study_is_not_compared_with_another_mixture(
+    fast_path: Path,
+) -> None:
+    """All of a study was taken to be alike, and nothing was said of what another one ran on."""
+    from autotune.comparison.studies import candidates, read
+    from autotune.comparison.terms import differing
+
+    class One(SimPool):
+        def start(self, launch: Any) -> Hardware:
+            super().start(launch)
+            return SLOW
+
+    made = racing([1.0, 10.0, 2.0])
+    kinds = {"two": Two(race, 1), "again": Two(race, 1), "one": One(race, 1)}
+    terms = {}
+    for name, pool in kinds.items():
+        simulate(made, fast_path / name, 3, pool=pool, pruner="none", mix_hardware=True)
+        (found,) = candidates(read(fast_path / name))
+        terms[name] = found.terms
+    assert differing(terms["two"], terms["again"]) == []
+    assert differing(terms["two"], terms["one"]) == ["hardware"]

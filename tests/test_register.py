@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sims import racing, simulate
 
 from autotune import cli, register
-from autotune.console import result_in
+from autotune.console import finish, result_in
 from autotune.schedules import from_json
+from autotune.trackers import registry
 from autotune.trackers.mirror import environment
 
 RECIPES = str(Path(__file__).parent / "support" / "registered.py")
@@ -108,18 +113,18 @@ def told_in_mlflow(folder: Path, best: dict[str, Any]) -> None:
 def test_registered_afterwards_once_and_with_what_was_confirmed_since(
     tmp_path: Path, ray_address: str, quiet: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "study"
+    folder, name = tmp_path / "study", "a line 0.1"
     where = ["--ray-address", ray_address]
     run = ["run", f"{RECIPES}:lines", "--trials", "2", "--out", str(folder), "--repeats", "0"]
     assert cli.main([*run, *where]) == cli.DONE
-    again = ["resume", str(folder), "--register", "line", *where]
+    again = ["resume", str(folder), "--register", name, *where]
     assert cli.main(again) == cli.DONE
-    assert "as models:/line/1" in capsys.readouterr().err
+    assert f"as models:/{name}/1" in capsys.readouterr().err
     client = store(folder)
     best = result_in(folder).best
-    before = client.get_model_version("line", "1").tags
+    before = client.get_model_version(name, "1").tags
     assert "autotune.confirmed_mean_seconds" not in before
-    slope = loaded(folder, "line", 1).predict(np.ones((5, 1), dtype=np.float32))
+    slope = loaded(folder, name, 1).predict(np.ones((5, 1), dtype=np.float32))
     assert slope.shape == (5, 1)
     assert slope[0, 0] == pytest.approx(best.reports[-1].metrics["slope"])
     assert slope[0, 0] >= 1.0
@@ -130,18 +135,46 @@ def test_registered_afterwards_once_and_with_what_was_confirmed_since(
     code = cli.main(again)
     if best.number == int(before["autotune.trial"]):
         assert code == cli.DONE
-        after = client.get_model_version("line", "1").tags
+        after = client.get_model_version(name, "1").tags
         assert after["autotune.confirmed_runs"] == "2"
         assert float(after["autotune.confirmed_speedup_vs_baseline"]) > 0
-        assert [int(v.version) for v in client.search_model_versions("name = 'line'")] == [1]
+        assert [int(v.version) for v in client.search_model_versions(f'name = "{name}"')] == [1]
 
     shutil.rmtree(folder / "checkpoints")
-    client.delete_registered_model("line")
+    client.delete_registered_model(name)
     assert cli.main(again) == cli.BROKEN
     shown = capsys.readouterr().err
     assert f"the checkpoint of the best trial, {best.number}, was not kept" in shown
-    assert f"try again with: autotune resume {folder} --register line" in shown
+    assert f"try again with: autotune resume {folder} --register {shlex.quote(name)}" in shown
     assert [m.name for m in client.search_registered_models()] == []
+
+
+class Odd(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("an odd model")
+
+
+def test_what_fails_leaves_no_registered_model_and_a_name_may_have_dots(
+    tmp_path: Path, quiet: None
+) -> None:
+    client = store(tmp_path)
+    uri, place = client.tracking_uri, (tmp_path / "artifacts").as_uri()
+    experiment = client.create_experiment("lines", artifact_location=place)
+    client.create_run(experiment, tags={"autotune.study_id": "s", "autotune.trial": "7"})
+
+    def entry(model: torch.nn.Module, **tags: str) -> registry.Entry:
+        return registry.Entry("s", 7, model, torch.zeros(2, 1), [], tags, "a line")
+
+    with at_store(tmp_path):
+        with pytest.raises(ValueError, match="an odd model"):
+            registry.register(uri, "a line 0.1", entry(Odd()))
+        assert [m.name for m in client.search_registered_models()] == []
+        line = torch.nn.Linear(1, 1)
+        assert registry.register(uri, "a line 0.1", entry(line, seen="once")) == (1, True)
+        assert registry.register(uri, "a line 0.1", entry(line, seen="twice")) == (1, False)
+        assert client.get_model_version("a line 0.1", "1").tags["seen"] == "twice"
+        assert registry.register(uri, "another", entry(line)) == (1, True)
+    assert loaded(tmp_path, "a line 0.1", 1).predict(np.ones((3, 1), np.float32)).shape == (3, 1)
 
 
 MISTAKES = [
@@ -150,12 +183,15 @@ MISTAKES = [
         "but train has no train.model = function(config, states)",
     ),
     ([f"{RECIPES}:lines", "--register", "a/b"], "--register must be a model's name"),
+    ([f"{RECIPES}:lines", "--register", "a user's"], "characters without / : % \" ' but got"),
     ([f"{RECIPES}:lines", "--register", ""], "--register must be a model's name"),
     ([f"{RECIPES}:lines", "--register", "x", "--tracking-uri", "off"], "--tracking-uri is off"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=["hook", "name", "empty", "off"])
+@pytest.mark.parametrize(
+    ("arguments", "message"), MISTAKES, ids=["hook", "name", "quote", "empty", "off"]
+)
 def test_what_cannot_be_registered_is_told_before_the_study(
     arguments: list[str],
     message: str,
@@ -180,6 +216,17 @@ def test_where_nothing_is_reached_nothing_is_registered(
     assert "registered" not in capsys.readouterr().err
     with pytest.raises(register.UserError, match="no trial has reached the target"):
         register.register(folder, "x", None)
+
+
+def test_an_interrupted_study_is_gone_on_with_to_the_same_end(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `--register` nothing would be registered, and fewer checkpoints kept."""
+    result = replace(simulate(racing([1.0]), fast_path, 1), ended="interrupted")
+    options = Namespace(json=False, register="a line")
+    assert finish(result, options) == cli.INTERRUPTED
+    said = f"interrupted; go on with: autotune resume {result.folder} --register 'a line'\n"
+    assert capsys.readouterr().err == said
 
 
 def test_of_the_finalists_the_checkpoints_are_kept() -> None:

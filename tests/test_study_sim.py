@@ -271,6 +271,7 @@ def test_a_metric_that_is_never_reported_is_the_users_mistake(fast_path: Path) -
         ({"trials": 0}, "trials must be a whole number >= 1 but got 0"),
         ({"trials": 2.0}, "trials must be a whole number >= 1 but got 2.0"),
         ({"time_limit": 0}, "time_limit must be more than 0 seconds but got 0"),
+        ({"time_limit": "90s"}, "time_limit must be more than 0 seconds but got '90s'"),
         ({"time_limit": math.nan}, "time_limit must be more than 0 seconds but got nan"),
         ({"seed": -1}, "seed must be a whole number >= 0 but got -1"),
         ({"sampler": "tpee"}, "unknown sampler 'tpee'; did you mean 'tpe'?"),

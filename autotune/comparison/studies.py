@@ -140,7 +140,7 @@ def _candidate(study: Study, number: int | None, trials: Sequence[Trial]) -> Can
         study.source,
         CONFIRMED if confirmed else TUNING,
         tuple(counted),
-        _terms(hardware, study.target),
+        _terms(hardware, study),
         trial=number,
         baseline=own is not None and own.kind == "baseline",
         tuning_seconds=own.time_to_target if own is not None else None,
@@ -201,8 +201,17 @@ def _run(study: Study, trial: Trial) -> Run:
     )
 
 
-def _terms(hardware: Hardware | None, target: Target) -> Terms:
+def _terms(hardware: Hardware | None, study: Study) -> Terms:
+    target = study.target
     aim = Aim(target.metric, target.value, target.mode, target.confirm)
     if hardware is None:
         return Terms(clock=target.clock, target=aim)
+    if hardware.mixed:
+        return Terms(_mixture(study), hardware.num_workers, None, target.clock, aim)
     return Terms(hardware.model, hardware.num_workers, hardware.shared, target.clock, aim)
+
+
+def _mixture(study: Study) -> str:
+    """All that was taken to be alike in the study: another one's need not be like it."""
+    models = {t.hardware.model for t in study.trials if t.attempts and t.hardware.mixed}
+    return f"{' or '.join(sorted(models))}, taken to be alike"

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autotune import storage
-from autotune.pools.shards import apart, mapped, together
+from autotune.pools.shards import apart, mapped, together, wholes
 
 _SMALL_BYTES = 4 * 2**20
 _PAUSE_SECONDS = 1.0  # between two tries to read from a store that is out of reach
@@ -141,6 +141,22 @@ def restored(folder: str, sums: Sequence[str] = ()) -> dict[str, Any]:
 
     state: dict[str, Any] = together(read(rank % ranks, "cpu"), read, ranks)
     return state
+
+
+def all_ranks(folder: str, sums: Sequence[str]) -> list[dict[str, Any]]:
+    """Every rank's state of a checkpoint, in their order, with whole tensors for sharded ones.
+
+    Args:
+        sums: of every rank's file, its checksum or an empty text.
+
+    Raises:
+        Exception: a file is not there, or not what was written.
+    """
+
+    def read(number: int, device: str) -> dict[str, Any]:
+        return load(folder, number, sums[number], device)
+
+    return wholes([read(number, "cpu") for number in range(len(sums))], read)
 
 
 def patiently(read: Callable[[], Any], folder: str, seconds: float) -> Any:

@@ -77,6 +77,18 @@ def together(state: Any, load: Load, files: int) -> Any:
     return _filled(state, made)
 
 
+def wholes(states: Sequence[Any], load: Load) -> list[Any]:
+    """All ranks' files, with every sharded tensor whole; for a process without a process group.
+
+    The whole of a tensor is made once: the states share it.
+    """
+    parts = dict(_parts(states[0]))
+    if not parts:
+        return [*states]
+    made = _resharded(parts, load, len(states))
+    return [_filled(state, made) for state in states]
+
+
 def _told(value: Any, kinds: Any) -> dict[str, Any]:
     """A sharded tensor as this rank's part of it and where that belongs."""
     odd = [p for p in value.placements if type(p) not in (kinds.Shard, kinds.Replicate)]

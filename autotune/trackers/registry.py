@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -68,11 +68,6 @@ def register(
     """
     client = MlflowClient(tracking_uri=uri)
     run = _run(client, entry, patience)
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != _EXISTS:
-            raise
     found = _version(client, name, run)
     if found is None:
         return int(_made(client, name, entry, run).version), True
@@ -97,14 +92,15 @@ def _run(client: MlflowClient, entry: Entry, patience: float) -> Run:
 
 
 def _version(client: MlflowClient, name: str, run: Run) -> ModelVersion | None:
-    quoted = name.replace("'", "''")
-    found = client.search_model_versions(f"name = '{quoted}' AND run_id = '{run.info.run_id}'")
+    made = client.search_model_versions(f"run_id = '{run.info.run_id}'")
+    found = (v for v in made if v.name == name)
     return max(found, key=lambda v: int(v.version), default=None)
 
 
 def _made(client: MlflowClient, name: str, entry: Entry, run: Run) -> ModelVersion:
+    plain = name.replace(".", "_")  # MLflow takes no dots there
     logged = client.create_logged_model(
-        run.info.experiment_id, name, run.info.run_id, dict(entry.tags)
+        run.info.experiment_id, plain, run.info.run_id, dict(entry.tags)
     )
     try:
         with tempfile.TemporaryDirectory() as place:
@@ -116,10 +112,21 @@ def _made(client: MlflowClient, name: str, entry: Entry, run: Run) -> ModelVersi
             client.finalize_logged_model(logged.model_id, "FAILED")
         raise
     client.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, 0)])
+    with _may_be_there():
+        client.create_registered_model(name)
     return client.create_model_version(
         name, f"models:/{logged.model_id}", run.info.run_id, dict(entry.tags),
         description=entry.text, model_id=logged.model_id,
     )  # fmt: skip
+
+
+@contextmanager
+def _may_be_there() -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code != _EXISTS:
+            raise
 
 
 def save(entry: Entry, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,13 @@ class Hardware:
         return tuple(getattr(self, f.name) for f in fields(self))
 
     @property
+    def now(self) -> Hardware:
+        """What the trial runs on, wherever it was before and however its time is ranked."""
+        return replace(self, before="", mixed=False)
+
+    @property
     def model(self) -> str:
         """What one worker has, in words: the stamp without number and sharing."""
-        if self.mixed:
-            return "any hardware, taken to be alike"
         return f"{self.device} ({', '.join(self._parts(' a worker'))}){self._earlier}"
 
     def _parts(self, each: str = "") -> list[str]:

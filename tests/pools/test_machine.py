@@ -158,6 +158,13 @@ def test_a_lost_node_is_no_retry_until_the_trial_itself_is_suspected(fast_path: 
     pool = Fleeting(dying, 1)
     with pytest.raises(at.StudyError, match="every trial failed"):
         simulate(racing([1.0]), fast_path, 1, pool=pool, watch=lambda event, _: seen.append(event))
-    losses = [e.broke for e in seen if isinstance(e, Lost)]
-    assert losses == [False] * (MOST_ATTEMPTS - 1) + [True, True]
+    losses = [e for e in seen if isinstance(e, Lost)]
+    assert [e.broke for e in losses] == [False] * (MOST_ATTEMPTS - 1) + [True, True]
+    assert {e.reason for e in losses} == {"node lost"}
     assert seen[-1].state is State.FAILED
+
+
+def test_what_kind_of_breaking_off_it_was_is_said_by_name() -> None:
+    """A lost node was once taken for a store that gives no answer: both are a fourth argument."""
+    with pytest.raises(TypeError, match="positional"):
+        Broke(0, "node lost", "", True)  # type: ignore[misc]

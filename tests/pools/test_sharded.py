@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from toys import METRIC
-from wholes import sharded
+from wholes import TEXT, sharded
 
 import autotune as at
+from autotune import register
 from autotune.pools.saving import restored
 from autotune.trackers import journal
 from autotune.trial import Lost, Saved, State
+from trainers import language
 
 pytestmark = pytest.mark.usefixtures("ray_address")
 
@@ -65,6 +67,18 @@ def test_each_rank_writes_its_shard_and_all_are_written_down(whole: at.StudyResu
         locals_ = [part["learner"]["model"][name]["local"] for part in parts]
         assert torch.equal(torch.cat(locals_), tensor), name
         assert all(part.numel() < tensor.numel() for part in locals_), "a part, and not all of it"
+
+
+def test_a_model_to_be_registered_is_built_of_all_shards(whole: at.StudyResult) -> None:
+    best = whole.best
+    assert best is not None
+    states = register.states(whole.folder, best)
+    model, example = language.train.model({**TEXT, "seed": best.seed}, states)  # type: ignore[attr-defined]
+    assert best.checkpoint is not None
+    saved = restored(best.checkpoint.path)["learner"]["model"]
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, saved[name]), name
+    assert model(example).shape[:2] == example.shape
 
 
 def test_of_the_slower_trial_no_shard_is_left(whole: at.StudyResult) -> None:

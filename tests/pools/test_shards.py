@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from sharders import on_ranks, read, refused_or_read, written
+from sharders import SHAPES, numbers, on_ranks, read, refused_or_read, written
 
 from autotune import storage
-from autotune.pools.saving import restored
+from autotune.pools.saving import all_ranks, restored
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,15 @@ def test_a_process_alone_gets_it_whole_from_a_url_too(two: Any) -> None:
     for place in (folder, f"file://{folder}"):
         for given in (sums, ()):
             assert read(0, place, given) == {"right": True, "own": {}, "rank": 0, "step": 7}
+
+
+def test_all_ranks_files_with_whole_tensors(two: Any) -> None:
+    """What a model is built of, when it is registered."""
+    folder, sums, _ = two
+    states = all_ranks(folder, sums)
+    assert [state["rank"] for state in states] == [0, 1]
+    for state in states:
+        assert all(torch.equal(state["model"][name], numbers(name)) for name in SHAPES)
 
 
 def test_a_grid_of_ranks_is_read_by_as_many_or_by_nobody(tmp_path: Path) -> None:
