@@ -24,7 +24,6 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +70,13 @@ def train(config: dict[str, Any]) -> Iterator[Any]:
             step += 1
 
 
+def _in_the_loop(save: Any) -> Any:
+    def saving(state: dict[str, Any], folder: str, blocking: bool) -> None:
+        save(state, folder, True)
+
+    return saving
+
+
 def side(task: Task) -> Answer:
     """Train for so many milestones, with a checkpoint whenever the interval has passed."""
     import cloudpickle
@@ -87,7 +93,7 @@ def side(task: Task) -> Answer:
     rank.place("here", "127.0.0.1", 1)
     rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(False, False, 600.0))
     if task["how"] == "loop":
-        rank._writer.save = partial(rank._writer.save, blocking=True)  # type: ignore[method-assign]
+        rank._writer.save = _in_the_loop(rank._writer.save)  # type: ignore[method-assign]
     rank.start(Launch(0, {"mb": task["mb"], "steps": task["steps"]}, 0))
     rank.resume(None, None)  # what is slow once
     place = Path(task.get("place") or task["folder"], f"checkpoints-{os.getpid()}")

@@ -45,8 +45,10 @@ def test_baseline_first_then_given_then_suggested(fast_path: Path) -> None:
 
 
 def test_trials_is_a_total(fast_path: Path) -> None:
-    for total, expected in [(2, 2), (2, 2), (5, 5), (3, 5)]:
-        assert len(simulate(racing([1.0]), fast_path, total).trials) == expected
+    for total in (2, 2, 5):
+        assert len(simulate(racing([1.0]), fast_path, total).trials) == total
+    with pytest.raises(at.UserError, match="has 5 trials already"):
+        simulate(racing([1.0]), fast_path, 3)
 
 
 def test_fewer_trials_than_given_configurations(fast_path: Path) -> None:
