@@ -141,10 +141,10 @@ class Count:
     spent: float = 0.0
     ends: int = 0
     suggestions: int = 0
-    points: dict[int, dict[str, Any]] = field(default_factory=dict)
+    points: list[dict[str, Any]] = field(default_factory=list)
     saved: list[int] = field(default_factory=lambda: [0])
     since: float | None = None
-    checkpoint: int = 0
+    checkpoint: int = -1
 
 
 def counted(path: Path) -> dict[int, Count]:
@@ -168,9 +168,9 @@ def _count(trial: Count, row: dict[str, Any]) -> None:
     elif event == "started":
         trial.attempts += 1
         trial.since = row["at"]
-        trial.points = {s: p for s, p in trial.points.items() if s <= trial.checkpoint}
+        trial.points = [p for p in trial.points if p["step"] <= trial.checkpoint]
     elif event == "reported":
-        trial.points[row["report"]["step"]] = row["report"]
+        trial.points.append(row["report"])
     elif event == "saved":
         trial.checkpoint = row["checkpoint"]["step"]
         trial.saved.append(trial.checkpoint)
