@@ -31,9 +31,16 @@ SCRIPTS = {
 }
 
 
+LONG = ("recovery.py", "schedule_search.py", "training_loop.py", "trial_start.py", "mlflow_ui.py")
+"""Those that take half a minute or more even so."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(s, marks=[pytest.mark.soak] if s in LONG else []) for s in SCRIPTS],
+)
 def test_smoke_run(script: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     command = [sys.executable, FOLDER / script, "--quick", "--json", answer]
