@@ -51,6 +51,7 @@ def chosen(asked: Request) -> Chosen:
         asked.top,
         asked.search,
         asked.racing,
+        mix_hardware=asked.mix_hardware,
     )
     return Chosen(plan, _sampler(asked.sampler, plan, start), start)
 

@@ -58,8 +58,8 @@ def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     that: it may have been lucky.
     """
     known = merged(trials, target)
-    bests, raced = best_proven(known, trials), run_again(trials)
-    return tuple(t if t.number in raced else held(t, bests) for t in known)
+    bests = best_proven(known, trials)
+    return tuple(held(t, bests) for t in known)
 
 
 def run_again(trials: Sequence[Trial]) -> set[int]:
@@ -78,7 +78,7 @@ def best_proven(known: Sequence[Trial], trials: Sequence[Trial]) -> Bests:
 
 
 def held(trial: Trial, bests: Bests) -> Trial:
-    """A trial that was not run again, no faster than the best of those that were."""
+    """A trial, no faster than the best of those that were run again; none of these is."""
     best = bests.get(trial.hardware)
     if best is None or trial.state is not State.REACHED:
         return trial

@@ -52,8 +52,5 @@ class Repeated:
         self._again = {t.repeats for t in trials if t.repeats is not None}
         known: Sequence[Trial] = merged(trials, self._target)
         self._proven = racing.best_proven(known, trials) if self._raced else {}
-        raced = racing.run_again(trials)
-        self._shown = {
-            t.number: t if t.number in raced else racing.held(t, self._proven) for t in known
-        }
+        self._shown = {t.number: racing.held(t, self._proven) for t in known}
         return Ledger(self._shown)

@@ -117,8 +117,7 @@ def _carried_out(asked: Request) -> StudyResult:
     facts = _facts(asked, chosen.start)
     record.check(asked.folder, facts, asked.resume)
     checkpoints = collaborators.checkpoints(asked.experiment, facts["study_id"])
-    plan, pool = chosen.plan, asked.pool
-    plan = replace(plan, checkpoints=checkpoints, mix_hardware=asked.mix_hardware)
+    plan, pool = replace(chosen.plan, checkpoints=checkpoints), asked.pool
     if pool is None:
         trials = asked.trials if asked.search else 1
         pool = collaborators.ray_pool(asked.experiment, trials, asked.ray_address)
