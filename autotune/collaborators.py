@@ -41,16 +41,16 @@ def chosen(asked: Request) -> Chosen:
     controller = _begun(controller, asked.experiment, start)
     plan = Plan(
         asked.experiment,
-        asked.trials,
-        asked.time_limit,
-        asked.seed,
-        _pruner(asked.pruner, controller),
-        controller,
-        tuple(asked.seeds),
-        asked.repeats,
-        asked.top,
-        asked.search,
-        asked.racing,
+        trials=asked.trials,
+        time_limit=asked.time_limit,
+        seed=asked.seed,
+        pruner=_pruner(asked.pruner, controller),
+        controller=controller,
+        seeds=tuple(asked.seeds),
+        repeats=asked.repeats,
+        top=asked.top,
+        search=asked.search,
+        racing=asked.racing,
         mix_hardware=asked.mix_hardware,
     )
     return Chosen(plan, _sampler(asked.sampler, plan, start), start)

@@ -7,7 +7,7 @@ ranked among those with an equal stamp (`trial.Hardware`). Everything here is a 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import floor
 
@@ -32,6 +32,22 @@ def stamped(ran: Hardware, trial: Trial, parent: Trial | None, mixed: bool = Fal
     if replace(before, before="") == ran:
         return before
     return replace(ran, before=str(before))
+
+
+def like(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
+    """The hardware on which a trial's time could be ranked with that of what it comes from.
+
+    That is its own earlier attempt, its parent, or the trial that it repeats. None if it is new.
+    """
+    if trial.attempts:
+        before = trial
+    elif trial.origin is not None:
+        before = trials[trial.origin.parent]
+    elif trial.repeats is not None:
+        before = trials[trial.repeats]
+    else:
+        return None
+    return replace(before.hardware, before="", mixed=False)
 
 
 def scores(trials: Collection[Trial], target: Target) -> dict[int, float | None]:

@@ -29,7 +29,7 @@ from autotune.driver.judging import check_metric, judge, ruled, runs_to_its_end
 from autotune.driver.plan import trial_seed
 from autotune.driver.suggester import Suggester
 from autotune.errors import StudyError, UserError
-from autotune.likeness import stamped
+from autotune.likeness import like, stamped
 from autotune.memory import fitting
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
 from autotune.samplers import Sampler
@@ -39,6 +39,7 @@ from autotune.trial import (
     Changed,
     Config,
     Fork,
+    Hardware,
     Params,
     Reported,
     Started,
@@ -212,6 +213,7 @@ class Loop:
         if broken:
             end(self.book, trial.number, State.INFEASIBLE, Stop("constraint", broken))
             return
+        alike = like(trial, self.book.trials)
         launch = Launch(
             trial.number,
             trial.config,
@@ -219,7 +221,8 @@ class Loop:
             self.book.target.clock,
             trial.checkpoint,
             trial.saved_clock,
-            self.fitting(trial),
+            self.fitting(trial, alike),
+            alike,
         )
         ran, origin = self.book.written.start(launch), trial.origin
         parent = self.book.trials[origin.parent] if origin is not None else None
@@ -228,12 +231,13 @@ class Loop:
         waited = at - trial.waiting_since
         self.book.record(Started(trial.number, waited, hardware, at, launch.microbatch))
 
-    def fitting(self, trial: Trial) -> int | None:
+    def fitting(self, trial: Trial, alike: Hardware | None) -> int | None:
         """The microbatch to start with, from what trials like it have met."""
         keys = self.book.memory_keys
         if not keys:
             return None
-        return fitting(trial, self.book.trials.values(), keys, self.pool.next_hardware())
+        hardware = self.pool.next_hardware(alike)
+        return fitting(trial, self.book.trials.values(), keys, hardware)
 
     # --- what comes back ----------------------------------------------------------------------
 

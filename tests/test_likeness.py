@@ -10,7 +10,7 @@ import pytest
 from sims import METRIC, race, racing, simulate
 
 import autotune as at
-from autotune.likeness import scores, stamped
+from autotune.likeness import like, scores, stamped
 from autotune.memory import fitting
 from autotune.metrics import Meter
 from autotune.pools.sim import SimPool
@@ -21,7 +21,17 @@ from autotune.samplers.optuna import OptunaSampler
 from autotune.standing import standings
 from autotune.trackers import journal
 from autotune.trackers.view import tags
-from autotune.trial import Ended, Hardware, Report, Started, State, Target, Trial
+from autotune.trial import (
+    Checkpoint,
+    Ended,
+    Hardware,
+    Origin,
+    Report,
+    Started,
+    State,
+    Target,
+    Trial,
+)
 from dashboards.tables import leaderboard
 
 SLOW, FAST = Hardware("slow"), Hardware("fast")
@@ -85,6 +95,31 @@ def test_going_on_at_the_same_place_changes_no_stamp() -> None:
     moved = stamped(FAST, Trial(0, {}, attempts=1, seconds=1.0, hardware=SLOW), None)
     again = stamped(FAST, Trial(0, {}, attempts=2, seconds=2.0, hardware=moved), None)
     assert again == moved
+
+
+def test_trials_go_on_fork_and_are_repeated_where_they_can_be_ranked() -> None:
+    moved = Trial(1, {}, attempts=1, seconds=1.0, hardware=replace(SLOW, before="1 x other"))
+    trials = {0: reached(0, 3.0, FAST), 1: moved}
+    assert like(Trial(2, {}), trials) is None
+    assert like(moved, trials) == SLOW
+    assert like(Trial(2, {}, repeats=0), trials) == FAST
+    fork = Trial(2, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
+    assert like(fork, trials) == FAST
+    assert like(replace(fork, attempts=1, hardware=SLOW), trials) == SLOW
+
+
+def test_a_confirmation_runs_where_its_trial_did(fast_path: Path) -> None:
+    class Chosen(Two):
+        """Both kinds are idle; what nobody wants elsewhere runs on the slow one, but the first."""
+
+        def start(self, launch: Any) -> Hardware:
+            super().start(launch)
+            return launch.like or (FAST if launch.trial < 2 else SLOW)
+
+    made = racing([1.0, 10.0])
+    done = simulate(made, fast_path, 2, pool=Chosen(race, 1), pruner="none", repeats=2, top=2)
+    again = {(t.repeats, t.hardware.device) for t in done.trials if t.repeats is not None}
+    assert again == {(0, "fast"), (1, "fast")}
 
 
 # --- who decides ------------------------------------------------------------------------------

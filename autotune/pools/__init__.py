@@ -19,7 +19,8 @@ from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Report
 class Launch:
     """A trial on its way to a worker group; `checkpoint` is where it goes on from.
 
-    `microbatch`, if given, is told to the trainer as `config["microbatch"]`.
+    `microbatch`, if given, is told to the trainer as `config["microbatch"]`. Of several idle groups
+    it takes one on hardware `like` that which is given.
     """
 
     trial: int
@@ -29,6 +30,7 @@ class Launch:
     checkpoint: Checkpoint | None = None
     base: Clock = field(default_factory=Clock)
     microbatch: int | None = None
+    like: Hardware | None = None
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ class Pool(Protocol):
         """How many trials can be started at once now, without waiting."""
         ...
 
-    def next_hardware(self) -> Hardware:
-        """What the next trial that is started will run on; asked only where there is room."""
+    def next_hardware(self, like: Hardware | None = None) -> Hardware:
+        """What a trial `like` that will run on if started now; asked only where there is room."""
         ...
 
     def start(self, launch: Launch) -> Hardware:

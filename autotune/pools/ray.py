@@ -111,14 +111,15 @@ class RayPool:
     def capacity(self) -> int:
         return sum(g.state == "idle" for g in self._groups.values())
 
-    def next_hardware(self) -> Hardware:
-        return self._idle().hardware
+    def next_hardware(self, like: Hardware | None = None) -> Hardware:
+        return self._idle(like).hardware
 
-    def _idle(self) -> Group:
-        return next(g for g in self._groups.values() if g.state == "idle")
+    def _idle(self, like: Hardware | None) -> Group:
+        idle = [g for g in self._groups.values() if g.state == "idle"]
+        return next((g for g in idle if g.hardware == like), idle[0])
 
     def start(self, launch: Launch) -> Hardware:
-        group = self._idle()
+        group = self._idle(launch.like)
         group.state, group.launch = "running", launch
         group.clock, group.saving = launch.base, None
         self._ask(group, "start", launch)

@@ -120,7 +120,7 @@ class SimPool:
         self._go_on(launch.trial, curve.setup_seconds)
         return self.next_hardware()
 
-    def next_hardware(self) -> Hardware:
+    def next_hardware(self, like: Hardware | None = None) -> Hardware:
         return Hardware(device="sim")
 
     def resume(self, trial: int, change: Change | None, save: str | None) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,20 @@ def test_a_rank_killed_between_trials_is_told_and_replaced(tmp_path: Path) -> No
         assert isinstance(stopped, Stopped)
         assert stopped.saved is not None
         assert sorted(os.listdir(stopped.saved.path)) == ["rank-0.pt", "rank-1.pt"]
+    finally:
+        pool.close()
+
+
+def test_of_idle_groups_a_trial_takes_one_on_the_hardware_that_it_is_to_be_like() -> None:
+    pool = RayPool(toy, at.Scaling(max_concurrent_trials=2), hang_timeout=20)
+    try:
+        until(pool, lambda: pool.capacity() == 2)
+        usual, other = pool._groups.values()
+        other.hardware = replace(usual.hardware, label="other")  # as if on another node
+        assert pool.next_hardware() == usual.hardware
+        assert pool.next_hardware(other.hardware) == other.hardware
+        assert pool.start(Launch(0, {}, 1, like=other.hardware)) == other.hardware
+        assert pool.start(Launch(1, {}, 1, like=other.hardware)) == usual.hardware, "none is left"
     finally:
         pool.close()
 
