@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import nodes_recipe
 import pytest
 import toys
+from namespaces import Network, network
 from nodes import Cluster, cluster, environment
 
 from autotune import cli
@@ -45,6 +46,7 @@ class Study:
     """A study in a folder, driven by `autotune` in processes of their own."""
 
     folder: Path
+    within: Sequence[str] = ()  # a command that starts another one, say in a network of its own
 
     @property
     def log(self) -> Path:
@@ -52,7 +54,7 @@ class Study:
 
     def command(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "autotune.cli", *words, "--tracking-uri", "off"],
+            [*self.within, sys.executable, "-m", "autotune.cli", *words, "--tracking-uri", "off"],
             env=environment({"NODES_LOG": str(self.log)}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -252,3 +254,22 @@ def test_ranks_of_two_nodes_meet_on_the_nodes_interface(
     assert own
     said = [row.partition("interfaces ")[2] for row in study.log.read_text().splitlines()]
     assert [names for names in said if names] == [f"{own} {own}"] * 2
+
+
+@pytest.fixture
+def apart() -> Iterator[Network]:
+    with network() as made:
+        yield made
+
+
+def test_ranks_meet_on_the_cable_that_joins_their_machines(apart: Network, tmp_path: Path) -> None:
+    """Each of the two has another interface, listed first and with the default route, that goes
+    nowhere."""
+    study = Study(tmp_path / "study", apart.first.within)
+    study.pace(0.02)
+    with cluster(1, apart.first.within, node_ip_address=apart.first.address) as made:
+        made.add(1, within=apart.second.within, node_ip_address=apart.second.address)
+        finished(study.run("pair", made.address, 1), cli.DONE)
+    assert study.trials()[0].hardware.nodes == 2
+    said = [row.partition("interfaces ")[2] for row in study.log.read_text().splitlines()]
+    assert [names for names in said if names] == [f"{apart.cable} {apart.cable}"] * 2

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,12 @@ class Cluster:
     head: Node
     nodes: list[Node] = field(default_factory=list)
 
-    def add(self, cpus: int = 1, env: Mapping[str, str] = {}) -> Node:
-        """Another node; returns once it has joined."""
+    def add(
+        self, cpus: int = 1, env: Mapping[str, str] = {}, within: Sequence[str] = (), **about: Any
+    ) -> Node:
+        """Another node; returns once it has joined. `within` as for `cluster`."""
         log = self.folder / f"node-{len(self.nodes)}"
-        node = _start(log, env, num_cpus=cpus, gcs_address=self.address)
+        node = _start(log, env, within, num_cpus=cpus, gcs_address=self.address, **about)
         self.nodes.append(node)
         return node
 
@@ -87,12 +89,15 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(cpus: int = 0) -> Iterator[Cluster]:
-    """A head, with so many CPUs; everything that was started ends with it."""
+def cluster(cpus: int = 0, within: Sequence[str] = (), **more: Any) -> Iterator[Cluster]:
+    """A head, with so many CPUs; everything that was started ends with it.
+
+    `within` is a command that starts another one, say in a network of its own.
+    """
     folder = Path(tempfile.mkdtemp(prefix="nodes", dir="/tmp"))  # Ray's sockets need a short path
     (port,) = free_ports(1)
     about = {"num_cpus": cpus, "gcs_server_port": port, "temp_dir": str(folder / "ray")}
-    head = _start(folder / "head", {}, **about)
+    head = _start(folder / "head", {}, within, **about, **more)
     made = Cluster(head.log.read_text().rpartition("up at ")[2].strip(), folder, head)
     try:
         yield made
@@ -109,13 +114,13 @@ def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
     return {**kept, **QUIET, "PYTHONPATH": os.pathsep.join(p for p in paths if p), **more}
 
 
-def _start(log: Path, env: Mapping[str, str], **about: Any) -> Node:
+def _start(log: Path, env: Mapping[str, str], within: Sequence[str], **about: Any) -> Node:
     """A node that is up. A raylet gives itself 15 s to start; on a busy machine it tries again."""
     own = environment({"TMPDIR": str(log.parent), **env})  # with locks of cores of its own
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         with open(log, "wb") as out:
-            command = [sys.executable, __file__, json.dumps(about)]
+            command = [*within, sys.executable, __file__, json.dumps(about)]
             process = subprocess.Popen(
                 command, env=own, stdout=out, stderr=out, start_new_session=True
             )
