@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +33,7 @@ class Statistics:
         """Forget what was measured; the next step is the first."""
         self._step = 0
         self._sampled = self._last = False
-        self._norms: list[tuple[list[Tensor], Tensor | None]] = []
+        self._norms: list[tuple[Sequence[Tensor], Tensor | None]] = []
         self._before: list[Tensor] = []
 
     def next(self, last: bool) -> None:
@@ -51,7 +53,7 @@ class Statistics:
         gradients = [p.grad for p in self._weights if p.grad is not None]
         if not gradients:
             return
-        norms = list(torch._foreach_norm(gradients))  # put together when it is read
+        norms = torch._foreach_norm(gradients)  # put together when it is read
         scale = None if scaler is None else scaler.scale(torch.ones_like(norms[0]))
         self._norms.append((norms, scale))
         if self._last:
@@ -70,10 +72,12 @@ class Statistics:
         if not self._before:
             return {}
         moved_by = torch._foreach_sub(self._before, self._weights)
-        found_norms = [_total(norms) / (1 if s is None else s) for norms, s in self._norms]
-        read = torch.stack([_norm(self._weights), _norm(list(moved_by)), *found_norms]).tolist()
-        weight, moved = read[:2]
-        norms = [norm for norm in read[2:] if math.isfinite(norm)]
+        own = [torch._foreach_norm(self._weights), torch._foreach_norm(moved_by)]
+        weight, moved, *read = _totals([*own, *(norms for norms, _ in self._norms)])
+        scales = [s for _, s in self._norms if s is not None]
+        if scales:
+            read = [norm / s for norm, s in zip(read, torch.stack(scales).tolist(), strict=True)]
+        norms = [norm for norm in read if math.isfinite(norm)]
         found = {"weight_norm": weight}
         if norms:
             found["grad_norm"] = mean = statistics.fmean(norms)
@@ -84,11 +88,7 @@ class Statistics:
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _norm(tensors: list[Tensor]) -> Tensor:
-    """The Euclidean norm of all tensors together, in single precision at least."""
-    return _total(list(torch._foreach_norm(tensors)))
-
-
-def _total(norms: list[Tensor]) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([whole(n) for n in norms]).float())
-    return norm
+def _totals(groups: Sequence[Sequence[Tensor]]) -> list[float]:
+    """The Euclidean norm of each group of tensors, from those of the tensors; all read at once."""
+    read = iter(torch.stack([whole(norm) for norms in groups for norm in norms]).tolist())
+    return [math.hypot(*islice(read, len(norms))) for norms in groups]
