@@ -3,8 +3,9 @@
     python benchmarks/search.py --problem lcbench --data FOLDER [--tasks 10] [--seeds 3] [--spend 6]
     python benchmarks/search.py --problem farm [--tasks 8] [--seeds 3] [--spend 4]
 
-`lcbench`: recorded learning curves with times, `FOLDER/lcbench_dev.npz`, 1000 configurations a
-task, of which the nearest stands for a proposed one. A task's target is the accuracy that 5 % of
+`lcbench`: recorded learning curves with times, `FOLDER/lcbench_dev.npz` or another file of that
+form, 1000 configurations a task, of which the nearest stands for a proposed one; tasks from
+`--first-task` on. A task's target is the accuracy that 5 % of
 the configurations reach, its limit the median time of a whole run. `farm`: real training of small
 networks, see `farm.py`. Eight workers run at once for `--spend` limits of tuning time.
 
@@ -109,8 +110,10 @@ def to_unit(name: str, value: Any) -> Any:
 
 
 @lru_cache(maxsize=1)
-def recorded(folder: str) -> list[Problem]:
-    with np.load(Path(folder, "lcbench_dev.npz"), allow_pickle=False) as file:
+def recorded(data: str) -> list[Problem]:
+    place = Path(data)
+    place = place / "lcbench_dev.npz" if place.is_dir() else place
+    with np.load(place, allow_pickle=False) as file:
         accuracy = file["val_accuracy"].astype(float)
         seconds = np.maximum.accumulate(file["time"].astype(float), axis=2)
         unit = np.stack([to_unit(name, file[f"cfg_{name}"]) for name in RANGES], axis=1)
@@ -438,9 +441,10 @@ def searched(options: argparse.Namespace, chosen: Sequence[str]) -> Runs:
     """Every method on every task and seed that was asked for."""
     found = recorded(options.data) if options.problem == "lcbench" else trained()
     runs: Runs = {name: [] for name in chosen}
-    first = options.first_seed
+    first, tasks = options.first_seed, options.tasks or (1 if options.quick else len(found))
+    numbered = list(enumerate(found))[options.first_task :][:tasks]
     for seed in range(first, first + (options.seeds or (1 if options.quick else 3))):
-        for number, problem in enumerate(found[: options.tasks or (1 if options.quick else None)]):
+        for number, problem in numbered:
             # Another seed for each task: the first points must not be the same ones everywhere.
             answers = compared(problem, chosen, 100 * seed + number, options.spend)
             print(f"{problem.name}, study {seed} done", file=sys.stderr, flush=True)
@@ -452,7 +456,8 @@ def searched(options: argparse.Namespace, chosen: Sequence[str]) -> Runs:
 def main() -> None:
     parser = arguments(__doc__, repeats=1)
     parser.add_argument("--problem", choices=("lcbench", "farm"), default="farm")
-    parser.add_argument("--data", help="folder of lcbench_dev.npz")
+    parser.add_argument("--data", help="lcbench_dev.npz, its folder, or a file of its form")
+    parser.add_argument("--first-task", type=int, default=0, help="number of the first task (0)")
     parser.add_argument("--tasks", type=int, help="how many tasks (all)")
     parser.add_argument("--seeds", type=int, help="studies of each (3)")
     parser.add_argument("--first-seed", type=int, default=0, help="number of the first study (0)")
