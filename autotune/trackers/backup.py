@@ -3,7 +3,8 @@
 Under `study/` of the study's run stand the journal as far as it was read, `experiment.json`, what
 sampler and controller have learned, and the checkpoints that a resume needs. `manifest.json` names
 them with size and digest. It is written after them, and what it no longer names is removed after
-it, so that whatever breaks off, the copy that it names is whole.
+it, so that whatever breaks off, the copy that it names is whole. Documents that change while the
+study runs stand in it as a whole: beside it there may already be the next ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,10 +52,17 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True)
 class File:
-    """A file of the copy: its size in bytes and its SHA-256."""
+    """A file of the copy: its size in bytes, its SHA-256 and, of a document, its text."""
 
     size: int
     digest: str
+    text: str | None = field(default=None, compare=False)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        told = {"size": self.size, "sha256": self.digest}
+        return told if self.text is None else {**told, "text": self.text}
 
 
 class Backup:
@@ -127,11 +135,11 @@ class Backup:
         copy = place / COPY
         files = {p.relative_to(copy).as_posix(): p for p in sorted(copy.rglob("*")) if p.is_file()}
         known = {name: self._sent[name] for name in files if name in self._sent and _is_final(name)}
-        made = {name: known.get(name) or digest(path) for name, path in files.items()}
+        made = {name: known.get(name) or _told(name, path) for name, path in files.items()}
         for name in [n for n in files if made[n] == self._sent.get(n)]:
             files[name].unlink()
         store.upload(self._run, place)
-        told = {name: {"size": file.size, "sha256": file.digest} for name, file in made.items()}
+        told = {name: file.told for name, file in made.items()}
         with tempfile.TemporaryDirectory() as other:
             (Path(other) / COPY).mkdir()
             (Path(other) / COPY / MANIFEST).write_text(json.dumps({"files": told}, indent=1))
@@ -159,6 +167,12 @@ def digest(path: Path) -> File:
         return File(file.tell(), made.hexdigest())
 
 
+def _told(name: str, path: Path) -> File:
+    """What the manifest says of a file."""
+    whole = not _is_final(name) and name != JOURNAL  # that one only grows
+    return replace(digest(path), text=path.read_text("utf-8") if whole else None)
+
+
 def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
     """Make the study folder `folder` of a copy that was fetched, once all of it is verified.
 
@@ -173,6 +187,8 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
         path = copy / name
         if name == JOURNAL and path.is_file():
             _cut(path, file.size)  # a later copy may have got as far as the journal
+        if file.text is not None:  # beside the manifest may be that of a copy that broke off
+            path.write_bytes(file.text.encode())
         if path.is_file() and digest(path) == file:
             continue
         if not name.startswith(f"{CHECKPOINTS}/"):
@@ -194,7 +210,7 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
 def _manifest(copy: Path) -> dict[str, File]:
     try:
         told = json.loads((copy / MANIFEST).read_bytes())["files"]
-        files = {name: File(f["size"], f["sha256"]) for name, f in told.items()}
+        files = {n: File(f["size"], f["sha256"], f.get("text")) for n, f in told.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"the study's copy in MLflow has no {MANIFEST}: {error!r:.100}") from None
     missing = {JOURNAL, RECORD} - set(files)

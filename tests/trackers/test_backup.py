@@ -128,6 +128,26 @@ def test_a_copy_that_broke_off_leaves_the_one_before(study, tmp_path: Path, brea
     assert (Path(last.checkpoint.path) / "rank-0.pt").read_text() == "0 100 0"
 
 
+def test_documents_that_change_are_those_of_the_copy_that_is_named(study, tmp_path: Path) -> None:
+    """A controller writes down what it has learned at every trial's end; `resume` the record."""
+    record = study.path / "experiment.json"
+    study.trial(0, 2.0)
+    held = record.read_text()
+    (study.path / "controller.json").write_text('{"weights": 1}')
+    shelf = Shelf(tmp_path / "shelf", breaks=3)
+    kept = backup.Backup(study.path, -1)
+    kept.keep(shelf, over=True)
+    study.trial(1, 2.0)
+    (study.path / "controller.json").write_text('{"weights": 2}')
+    record.write_text(held.replace("{", '{"again": true,', 1))
+    with pytest.raises(ConnectionError):
+        kept.keep(shelf, over=True)
+    assert "study/controller.json" in shelf.uploads[2], "of the copy that broke off"
+    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    assert (tmp_path / "to" / "controller.json").read_text() == '{"weights": 1}'
+    assert (tmp_path / "to" / "experiment.json").read_text() == held
+
+
 def test_a_damaged_checkpoint_costs_its_trial_only(study, tmp_path: Path) -> None:
     for number in (0, 1):
         study.begin(number)
