@@ -437,7 +437,7 @@ def test_no_cluster_at_the_address_is_the_users_mistake() -> None:
 
 
 def test_a_ray_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
-    """Its sockets have paths of 107 bytes at most: a folder for temporary files that is too deep."""
+    """The paths of its sockets have 107 bytes at most: here the folder for them is too deep."""
     deep = tmp_path / ("deep" * 30)
     deep.mkdir()
     words = ["run", "search_spaces.digits:sgd", "--out", str(tmp_path / "study"), "--trials", "1"]
