@@ -37,9 +37,10 @@ def stamped(ran: Hardware, trial: Trial, parent: Trial | None, mixed: bool = Fal
 def like(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
     """The hardware on which a trial's time could be ranked with that of what it comes from.
 
-    That is its own earlier attempt, its parent, or the trial that it repeats. None if it is new.
+    That is its own earlier attempt, its parent, or the trial that it repeats. None if it is new, or
+    begins anew.
     """
-    if trial.attempts:
+    if trial.attempts and trial.seconds:
         before = trial
     elif trial.origin is not None:
         before = trials[trial.origin.parent]

@@ -106,6 +106,9 @@ def test_trials_go_on_fork_and_are_repeated_where_they_can_be_ranked() -> None:
     fork = Trial(2, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
     assert like(fork, trials) == FAST
     assert like(replace(fork, attempts=1, hardware=SLOW), trials) == SLOW
+    begins_anew = Trial(2, {}, repeats=0, attempts=1, hardware=SLOW)
+    assert like(begins_anew, trials) == FAST, "of its earlier attempt no time is left"
+    assert like(replace(begins_anew, repeats=None), trials) is None
 
 
 def test_a_confirmation_runs_where_its_trial_did(fast_path: Path) -> None:

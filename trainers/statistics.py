@@ -76,7 +76,8 @@ class Statistics:
         weight, moved, *read = _totals([*own, *(norms for norms, _ in self._norms)])
         scales = [s for _, s in self._norms if s is not None]
         if scales:
-            read = [norm / s for norm, s in zip(read, torch.stack(scales).tolist(), strict=True)]
+            by = torch.stack(scales).tolist()  # 0 after some 165 steps in a row without a number
+            read = [norm / s if s else math.nan for norm, s in zip(read, by, strict=True)]
         norms = [norm for norm in read if math.isfinite(norm)]
         found = {"weight_norm": weight}
         if norms:

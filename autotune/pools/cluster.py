@@ -77,7 +77,12 @@ def try_out() -> str:
 
 
 def connect(address: str | None) -> bool:
-    """Connect to Ray; whether this process started it and must shut it down."""
+    """Connect to Ray; whether this process started it and must shut it down.
+
+    Raises:
+        UserError: no cluster at the address.
+        StudyError: Ray does not start on this machine.
+    """
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -85,8 +90,12 @@ def connect(address: str | None) -> bool:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
         local = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
-        with _on_loopback():
-            ray.init(address="local", **options, **local)
+        try:
+            with _on_loopback():
+                ray.init(address="local", **options, **local)
+        except Exception as error:  # of its own processes, sockets, folders: no one kind of error
+            reason = str(error).strip().partition("\n")[0]
+            raise StudyError(f"Ray does not start on this machine: {reason}") from error
         return True
     try:
         _reach(address)

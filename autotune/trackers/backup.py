@@ -3,7 +3,9 @@
 Under `study/` of the study's run stand the journal as far as it was read, `experiment.json`, what
 sampler and controller have learned, and the checkpoints that a resume needs. `manifest.json` names
 them with size and digest. It is written after them, and what it no longer names is removed after
-it, so that whatever breaks off, the copy that it names is whole.
+it, so that whatever breaks off, the copy that it names is whole. Documents that change while the
+study runs stand in it as a whole: beside it there may already be the next ones. So may the journal
+of a driver elsewhere that took the study up, whose lines are others: it has another name there.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,7 +36,8 @@ ALIVE_SECONDS = 180.0  # a copy looked after so lately has a driver
 _SIGN_SECONDS = 60.0  # between two signs, also while something is uploaded
 _SHORTEST_PAUSE, _SHARE = 5.0, 10.0  # between two copies: that long, and that many times one's time
 _TRIES = 5
-_OWN = ("mlflow.json",)  # JSON files of the folder that are a view's
+_ORIGIN = "fetched.json"  # of a folder that was fetched: the journal's names in the store
+_OWN = ("mlflow.json", _ORIGIN)  # JSON files of the folder that are a view's
 
 
 class Keeper(Protocol):
@@ -51,10 +55,17 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True)
 class File:
-    """A file of the copy: its size in bytes and its SHA-256."""
+    """A file of the copy: its size in bytes, its SHA-256 and, of a document, its text."""
 
     size: int
     digest: str
+    text: str | None = field(default=None, compare=False)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        told = {"size": self.size, "sha256": self.digest}
+        return told if self.text is None else {**told, "text": self.text}
 
 
 class Backup:
@@ -63,6 +74,7 @@ class Backup:
     def __init__(self, folder: Path, run: int) -> None:
         self._folder = folder
         self._run = run
+        self._earlier, self._journal = _names(folder)
         for left in folder.glob(".mirror-*"):  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         self.reset()
@@ -127,18 +139,20 @@ class Backup:
         copy = place / COPY
         files = {p.relative_to(copy).as_posix(): p for p in sorted(copy.rglob("*")) if p.is_file()}
         known = {name: self._sent[name] for name in files if name in self._sent and _is_final(name)}
-        made = {name: known.get(name) or digest(path) for name, path in files.items()}
+        made = {name: known.get(name) or _told(name, path) for name, path in files.items()}
+        files[JOURNAL] = files[JOURNAL].rename(copy / self._journal)
         for name in [n for n in files if made[n] == self._sent.get(n)]:
             files[name].unlink()
         store.upload(self._run, place)
-        told = {name: {"size": file.size, "sha256": file.digest} for name, file in made.items()}
+        told = {"journal": self._journal, "files": {n: file.told for n, file in made.items()}}
         with tempfile.TemporaryDirectory() as other:
             (Path(other) / COPY).mkdir()
-            (Path(other) / COPY / MANIFEST).write_text(json.dumps({"files": told}, indent=1))
+            (Path(other) / COPY / MANIFEST).write_text(json.dumps(told, indent=1))
             store.upload(self._run, Path(other))
         gone = {str(Path(name).parent) for name in self._sent if name not in made}
         still = {str(Path(name).parent) for name in made}
-        store.remove(self._run, [f"{COPY}/{name}" for name in sorted(gone - still)])
+        old = [self._earlier] if self._earlier and not self._sent else []
+        store.remove(self._run, [f"{COPY}/{name}" for name in [*sorted(gone - still), *old]])
         self._sent = made
 
 
@@ -159,6 +173,12 @@ def digest(path: Path) -> File:
         return File(file.tell(), made.hexdigest())
 
 
+def _told(name: str, path: Path) -> File:
+    """What the manifest says of a file."""
+    whole = not _is_final(name) and name != JOURNAL  # that one only grows
+    return replace(digest(path), text=path.read_text("utf-8") if whole else None)
+
+
 def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
     """Make the study folder `folder` of a copy that was fetched, once all of it is verified.
 
@@ -167,12 +187,16 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
     Raises:
         UserError: the copy is none, or its journal or record is damaged.
     """
-    files = _manifest(copy)
+    files, journal = _manifest(copy)
+    if (copy / journal).is_file():
+        (copy / journal).replace(copy / JOURNAL)
     lost = set()
     for name, file in files.items():
         path = copy / name
         if name == JOURNAL and path.is_file():
             _cut(path, file.size)  # a later copy may have got as far as the journal
+        if file.text is not None:  # beside the manifest may be that of a copy that broke off
+            path.write_bytes(file.text.encode())
         if path.is_file() and digest(path) == file:
             continue
         if not name.startswith(f"{CHECKPOINTS}/"):
@@ -187,21 +211,43 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
         if path.relative_to(copy).as_posix() not in files:
             path.unlink()
     _relocate(copy, folder.absolute())
+    (copy / _ORIGIN).write_text(json.dumps([journal, _next(journal)]) + "\n")
     folder.parent.mkdir(parents=True, exist_ok=True)
     copy.rename(folder)
 
 
-def _manifest(copy: Path) -> dict[str, File]:
+def _names(folder: Path) -> tuple[str, str]:
+    """What the journal is called in the copy that the folder was made of, if any, and in its own.
+
+    A folder that was fetched has a journal of its own, with its own places of checkpoints.
+    """
     try:
-        told = json.loads((copy / MANIFEST).read_bytes())["files"]
-        files = {name: File(f["size"], f["sha256"]) for name, f in told.items()}
+        earlier, own = json.loads((folder / _ORIGIN).read_bytes())
+    except (OSError, ValueError, TypeError):
+        return "", JOURNAL
+    return str(earlier), str(own)
+
+
+def _next(journal: str) -> str:
+    """The name after this one: of `journal.jsonl` it is `journal-2.jsonl`."""
+    number = re.fullmatch(r"journal-(\d+)\.jsonl", journal)
+    return f"journal-{int(number[1]) + 1 if number else 2}.jsonl"
+
+
+def _manifest(copy: Path) -> tuple[dict[str, File], str]:
+    """The files of the copy, and the name that its journal has in it."""
+    try:
+        held = json.loads((copy / MANIFEST).read_bytes())
+        told, journal = held["files"], str(held.get("journal", JOURNAL))
+        files = {n: File(f["size"], f["sha256"], f.get("text")) for n, f in told.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"the study's copy in MLflow has no {MANIFEST}: {error!r:.100}") from None
     missing = {JOURNAL, RECORD} - set(files)
-    outside = [n for n in files if Path(n).is_absolute() or ".." in Path(n).parts]
+    names = [*files, journal]
+    outside = [n for n in names if Path(n).is_absolute() or ".." in Path(n).parts]
     if missing or outside:
         raise UserError(f"the study's copy in MLflow is none: {[*missing, *outside]}")
-    return files
+    return files, journal
 
 
 def _relocate(copy: Path, folder: Path) -> None:

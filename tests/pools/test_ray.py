@@ -17,6 +17,7 @@ import pytest
 from toys import METRIC, reporter, toy
 
 import autotune as at
+from autotune import cli
 from autotune.pools import Broke, Launch, Progress, Stopped
 from autotune.pools import ray as ray_module
 from autotune.pools.cluster import fit
@@ -433,3 +434,23 @@ def test_no_cluster_at_the_address_is_the_users_mistake() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert "UserError: cannot connect to Ray at '127.0.0.1:1'" in done.stdout, done.stderr[-500:]
+
+
+def test_a_ray_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
+    """The paths of its sockets have 107 bytes at most: here the folder for them is too deep."""
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    words = ["run", "search_spaces.digits:sgd", "--out", str(tmp_path / "study"), "--trials", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune.cli", *words, "--tracking-uri", "off"],
+        env={**os.environ, "RAY_TMPDIR": str(deep)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == cli.BROKEN, done.stderr[-2000:]
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("autotune: ")]
+    assert "the study could not go on: Ray does not start on this machine: " in said
+    assert "path length" in said
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "study").exists()

@@ -37,6 +37,22 @@ def _ip(*words: str) -> None:
         raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
+def _join(names: list[str], addresses: list[str], cable: str, decoy: str) -> None:
+    """Make both namespaces with their decoys, and lay the cable."""
+    for name, nowhere in zip(names, ("192.0.2", "198.51.100"), strict=True):
+        _ip("netns", "add", name)
+        _ip("-n", name, "link", "add", decoy, "type", "veth", "peer", "name", "end0")
+        _ip("-n", name, "address", "add", f"{nowhere}.1/24", "dev", decoy)
+        for interface in ("lo", decoy, "end0"):
+            _ip("-n", name, "link", "set", interface, "up")
+        _ip("-n", name, "route", "add", "default", "via", f"{nowhere}.254", "dev", decoy)
+    one, other = names
+    _ip("-n", one, "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", other)
+    for name, address in zip(names, addresses, strict=True):
+        _ip("-n", name, "address", "add", f"{address}/24", "dev", cable)
+        _ip("-n", name, "link", "set", cable, "up")
+
+
 @contextlib.contextmanager
 def network(cable: str = "cable0", decoy: str = "decoy0") -> Iterator[Network]:
     """Both machines; skips the test where namespaces cannot be made."""
@@ -45,22 +61,10 @@ def network(cable: str = "cable0", decoy: str = "decoy0") -> Iterator[Network]:
     if shutil.which("ip") is None:
         pytest.skip("needs the program ip")
     try:
-        _ip("netns", "add", names[0])
-    except OSError as error:
-        pytest.skip(f"cannot make network namespaces: {error}")
-    try:
-        _ip("netns", "add", names[1])
-        for name, nowhere in zip(names, ("192.0.2", "198.51.100"), strict=True):
-            _ip("-n", name, "link", "add", decoy, "type", "veth", "peer", "name", "end0")
-            _ip("-n", name, "address", "add", f"{nowhere}.1/24", "dev", decoy)
-            for interface in ("lo", decoy, "end0"):
-                _ip("-n", name, "link", "set", interface, "up")
-            _ip("-n", name, "route", "add", "default", "via", f"{nowhere}.254", "dev", decoy)
-        one, other = names
-        _ip("-n", one, "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", other)
-        for name, address in zip(names, addresses, strict=True):
-            _ip("-n", name, "address", "add", f"{address}/24", "dev", cable)
-            _ip("-n", name, "link", "set", cable, "up")
+        try:
+            _join(names, addresses, cable, decoy)
+        except OSError as error:
+            pytest.skip(f"cannot make network namespaces: {error}")
         machines = [
             Machine(("ip", "netns", "exec", name), address)
             for name, address in zip(names, addresses, strict=True)

@@ -39,7 +39,10 @@ class Shelf:
 
     def remove(self, number: int, names: Iterable[str]) -> None:
         for name in names:
-            shutil.rmtree(self.folder / name)
+            if (self.folder / name).is_dir():
+                shutil.rmtree(self.folder / name)
+            else:
+                (self.folder / name).unlink()
 
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         self.tags.update(tags)
@@ -126,6 +129,54 @@ def test_a_copy_that_broke_off_leaves_the_one_before(study, tmp_path: Path, brea
     last = [e for e in journal.read(tmp_path / "to") if isinstance(e, Saved)][-1]
     assert last.checkpoint.step == 100
     assert (Path(last.checkpoint.path) / "rank-0.pt").read_text() == "0 100 0"
+
+
+def test_documents_that_change_are_those_of_the_copy_that_is_named(study, tmp_path: Path) -> None:
+    """A controller writes down what it has learned at every trial's end; `resume` the record."""
+    record = study.path / "experiment.json"
+    study.trial(0, 2.0)
+    held = record.read_text()
+    (study.path / "controller.json").write_text('{"weights": 1}')
+    shelf = Shelf(tmp_path / "shelf", breaks=3)
+    kept = backup.Backup(study.path, -1)
+    kept.keep(shelf, over=True)
+    study.trial(1, 2.0)
+    (study.path / "controller.json").write_text('{"weights": 2}')
+    record.write_text(held.replace("{", '{"again": true,', 1))
+    with pytest.raises(ConnectionError):
+        kept.keep(shelf, over=True)
+    assert "study/controller.json" in shelf.uploads[2], "of the copy that broke off"
+    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    assert (tmp_path / "to" / "controller.json").read_text() == '{"weights": 1}'
+    assert (tmp_path / "to" / "experiment.json").read_text() == held
+
+
+def test_a_study_that_was_fetched_leaves_the_copy_that_it_came_from(study, tmp_path: Path) -> None:
+    """Its journal is another one, with places of its own, until all of its first copy is there."""
+    study.begin(0)
+    study.report(0, [0, 100])
+    save(study, 0, 100)
+    shelf = Shelf(tmp_path / "shelf", breaks=3)
+    backup.Backup(study.path, -1).keep(shelf, over=True)
+    there = tmp_path / "another" / "place"
+    backup.restore(copy_of(shelf, tmp_path), there, print)
+    with pytest.raises(ConnectionError):
+        backup.Backup(there, -1).keep(shelf, over=True)
+    assert len(shelf.uploads) == 3, "all but the manifest"
+    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    (last,) = [e for e in journal.read(tmp_path / "to") if isinstance(e, Saved)]
+    assert (Path(last.checkpoint.path) / "rank-0.pt").read_text() == "0 100 0"
+
+    shelf.breaks = None  # and once it is there, it is what is fetched, as often as that may be
+    for number in (1, 2):
+        with journal.Journal(there) as taken_up:
+            taken_up.write(Lost(0, f"driver restarted {number}", broke=False))
+        backup.Backup(there, -1).keep(shelf, over=True)
+        assert len([*(shelf.folder / "study").glob("journal*")]) == 1, "and no other one is kept"
+        there = tmp_path / f"place {number}"
+        backup.restore(copy_of(shelf, tmp_path), there, print)
+        found = [e.reason for e in journal.read(there) if isinstance(e, Lost)]
+        assert found == [f"driver restarted {n}" for n in range(1, number + 1)]
 
 
 def test_a_damaged_checkpoint_costs_its_trial_only(study, tmp_path: Path) -> None:

@@ -57,6 +57,26 @@ def test_what_is_not_finite_is_left_out() -> None:
     assert statistics.metrics() == {"grad_norm": 2.0}
 
 
+def test_a_scale_that_has_come_down_to_0_is_no_error() -> None:
+    """In fp16 each step without a finite gradient halves it; the loss says that it diverged."""
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    statistics = Statistics(model)
+    steps = 170
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        scaler.scale((model.weight * math.nan).sum()).backward()
+        statistics.next(last=step == steps)
+        statistics.before(scaler)
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == 0.0
+    found = statistics.metrics()
+    assert found.pop("weight_norm") > 0
+    assert found == {"update_ratio": 0.0}
+
+
 @pytest.mark.parametrize(
     "options",
     [{"precision": "fp16"}, {"precision": "bf16"}, {"microbatch": 7}],
