@@ -37,7 +37,7 @@ class StudyResult:
 
     folder: Path
     target: Target
-    trials: tuple[Trial, ...]
+    trials: tuple[Trial, ...] = field(repr=False)
     ended: str = "done"
     _again: Callable[..., StudyResult] | None = field(default=None, repr=False, compare=False)
 
@@ -120,6 +120,12 @@ class StudyResult:
             return (not ranked, score is None, score or 0.0, trial.number)
 
         return sorted(self.searched, key=order)
+
+    def __str__(self) -> str:
+        best = self.best
+        found = f"trial {best.number} in {best.seconds:.2f} s" if best is not None else "none yet"
+        aim = f"{self.target.metric} {self.target.value:g}"
+        return f"{self.folder}: {len(self.searched)} trials, the fastest to {aim}: {found}"
 
     def _repr_html_(self) -> str:
         """The fastest trials and what is confirmed of them, as a small table for a notebook."""

@@ -30,6 +30,13 @@ def test_many_trials_stay_a_small_table() -> None:
     assert len(shown) < 8_000
 
 
+def test_a_result_that_is_printed_is_one_line() -> None:
+    result = made.study(made.trial(0, 5.0), made.trial(1, 4.0))
+    assert str(result).endswith("2 trials, the fastest to val_accuracy 0.9: trial 1 in 4.00 s")
+    assert str(made.study()).endswith("0 trials, the fastest to val_accuracy 0.9: none yet")
+    assert len(repr(made.many(200))) < 500
+
+
 def test_a_trial_shows_its_configuration() -> None:
     shown = made.trial(3, 5.0)._repr_html_()
     assert "<b>trial 3: 5 s</b>" in shown

@@ -14,30 +14,28 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotune.errors import UserError
 from autotune.repeats import searched
-from autotune.trackers.journal import JOURNAL, RECORD, Closed, Opened, from_line
+from autotune.trackers.journal import JOURNAL, Closed, Opened, from_line
 from autotune.trial import Trial, fold, incumbent, usual_hardware
 
 COPY, MANIFEST = "study", "manifest.json"
 CHECKPOINTS = "checkpoints"
+ORIGIN = "fetched.json"  # of a folder that was fetched: the journal's names in the store
 MIRRORED = "autotune.mirrored"  # the tag that says when the copy was last looked after
 ALIVE_SECONDS = 180.0  # a copy looked after so lately has a driver
 _SIGN_SECONDS = 60.0  # between two signs, also while something is uploaded
 _SHORTEST_PAUSE, _SHARE = 5.0, 10.0  # between two copies: that long, and that many times one's time
 _TRIES = 5
-_ORIGIN = "fetched.json"  # of a folder that was fetched: the journal's names in the store
-_OWN = ("mlflow.json", _ORIGIN)  # JSON files of the folder that are a view's
+_OWN = ("mlflow.json", ORIGIN)  # JSON files of the folder that are a view's
 
 
 class Keeper(Protocol):
@@ -179,121 +177,30 @@ def _told(name: str, path: Path) -> File:
     return replace(digest(path), text=path.read_text("utf-8") if whole else None)
 
 
-def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
-    """Make the study folder `folder` of a copy that was fetched, once all of it is verified.
-
-    A trial whose checkpoint is damaged begins anew.
-
-    Raises:
-        UserError: the copy is none, or its journal or record is damaged.
-    """
-    files, journal = _manifest(copy)
-    if (copy / journal).is_file():
-        (copy / journal).replace(copy / JOURNAL)
-    lost = set()
-    for name, file in files.items():
-        path = copy / name
-        if name == JOURNAL and path.is_file():
-            _cut(path, file.size)  # a later copy may have got as far as the journal
-        if file.text is not None:  # beside the manifest may be that of a copy that broke off
-            path.write_bytes(file.text.encode())
-        if path.is_file() and digest(path) == file:
-            continue
-        if not name.startswith(f"{CHECKPOINTS}/"):
-            raise UserError(
-                f"the study's copy in MLflow is damaged: {name} is not what was written"
-            )
-        lost.add(Path(name).parent.as_posix())
-    for name in sorted(lost):
-        say(f"{name} is damaged in MLflow: its trial begins anew")
-        shutil.rmtree(copy / name, ignore_errors=True)
-    for path in [p for p in copy.rglob("*") if p.is_file()]:
-        if path.relative_to(copy).as_posix() not in files:
-            path.unlink()
-    _relocate(copy, folder.absolute())
-    (copy / _ORIGIN).write_text(json.dumps([journal, _next(journal)]) + "\n")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    copy.rename(folder)
-
-
 def _names(folder: Path) -> tuple[str, str]:
     """What the journal is called in the copy that the folder was made of, if any, and in its own.
 
     A folder that was fetched has a journal of its own, with its own places of checkpoints.
     """
     try:
-        earlier, own = json.loads((folder / _ORIGIN).read_bytes())
+        earlier, own = json.loads((folder / ORIGIN).read_bytes())
     except (OSError, ValueError, TypeError):
         return "", JOURNAL
     return str(earlier), str(own)
 
 
-def _next(journal: str) -> str:
-    """The name after this one: of `journal.jsonl` it is `journal-2.jsonl`."""
-    number = re.fullmatch(r"journal-(\d+)\.jsonl", journal)
-    return f"journal-{int(number[1]) + 1 if number else 2}.jsonl"
-
-
-def _manifest(copy: Path) -> tuple[dict[str, File], str]:
-    """The files of the copy, and the name that its journal has in it."""
-    try:
-        held = json.loads((copy / MANIFEST).read_bytes())
-        told, journal = held["files"], str(held.get("journal", JOURNAL))
-        files = {n: File(f["size"], f["sha256"], f.get("text")) for n, f in told.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"the study's copy in MLflow has no {MANIFEST}: {error!r:.100}") from None
-    missing = {JOURNAL, RECORD} - set(files)
-    names = [*files, journal]
-    outside = [n for n in names if Path(n).is_absolute() or ".." in Path(n).parts]
-    if missing or outside:
-        raise UserError(f"the study's copy in MLflow is none: {[*missing, *outside]}")
-    return files, journal
-
-
-def _relocate(copy: Path, folder: Path) -> None:
-    """Let the journal's checkpoints be those of `folder`.
-
-    A trial that is to go on, but whose checkpoint is not in the copy, never had one.
-    """
-    lines = (copy / JOURNAL).read_bytes().splitlines(keepends=True)
-    lost = {t.number for t in needed(_trials(lines)) if not _is_there(t, copy)}
-    made = []
-    for line in lines:
-        entry = json.loads(line)
-        if entry["event"] == "saved" and entry["trial"] in lost:
-            continue
-        checkpoint = entry.get("checkpoint") or (entry.get("origin") or {}).get("checkpoint")
-        name = _below(checkpoint["path"]) if checkpoint is not None else None
-        if checkpoint is not None and name is not None:
-            checkpoint["path"] = str(folder / name)
-            line = f"{json.dumps(entry, separators=(',', ':'))}\n".encode()
-        made.append(line)
-    (copy / JOURNAL).write_bytes(b"".join(made))
-
-
-def _is_there(trial: Trial, copy: Path) -> bool:
-    if trial.checkpoint is None or (trial.ended and trial.reason != "interrupted"):
-        return True
-    name = _below(trial.checkpoint.path)
-    return name is None or (copy / name).is_dir()
-
-
-def _trials(lines: Sequence[bytes]) -> dict[int, Trial]:
+def trials_in(lines: Sequence[bytes]) -> dict[int, Trial]:
+    """The trials of a journal's lines."""
     entries = [from_line(line) for line in lines]
     return fold([e for e in entries if not isinstance(e, Opened | Closed)])
 
 
-def _below(path: str) -> str | None:
+def below(path: str) -> str | None:
     """A checkpoint's place below its study folder, `checkpoints/trial-0007/step-100`."""
     parts = Path(path).parts
     if "://" in path or len(parts) < 3 or parts[-3] != CHECKPOINTS:
         return None
     return "/".join(parts[-3:])
-
-
-def _cut(path: Path, size: int) -> None:
-    if path.stat().st_size > size:
-        os.truncate(path, size)
 
 
 def _is_final(name: str) -> bool:
@@ -314,7 +221,7 @@ def _copy(folder: Path, copy: Path) -> None:
         data = (folder / JOURNAL).read_bytes()
         data = data[: data.rfind(b"\n") + 1]
         (copy / JOURNAL).write_bytes(data)
-        kept = [t.checkpoint for t in needed(_trials(data.splitlines())) if t.checkpoint]
+        kept = [t.checkpoint for t in needed(trials_in(data.splitlines())) if t.checkpoint]
         found = [_link(Path(checkpoint.path), copy) for checkpoint in kept]
         if all(found):
             break
@@ -325,7 +232,7 @@ def _copy(folder: Path, copy: Path) -> None:
 
 def _link(checkpoint: Path, copy: Path) -> bool:
     """Link the checkpoint's files into the copy; whether they are there."""
-    name = _below(str(checkpoint))
+    name = below(str(checkpoint))
     if name is None:  # it is kept elsewhere
         return True
     try:

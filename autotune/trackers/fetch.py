@@ -18,6 +18,7 @@ from mlflow.entities import Run
 from autotune.errors import UserError, unknown
 from autotune.trackers import backup
 from autotune.trackers.mirror import NO_COPY, label, redact
+from autotune.trackers.restore import restore
 
 _KIND = "tags.`autotune.kind` = 'study'"
 
@@ -39,7 +40,7 @@ def fetch(client: MlflowClient, study: str, folder: Path) -> str:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as place:
         client.download_artifacts(run.info.run_id, backup.COPY, place)
-        backup.restore(Path(place) / backup.COPY, folder, _say)
+        restore(Path(place) / backup.COPY, folder, _say)
     return f"fetched the study {study!r} from MLflow into {folder}"
 
 

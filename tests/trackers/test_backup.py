@@ -16,6 +16,7 @@ import pytest
 from autotune.errors import UserError
 from autotune.trackers import backup, journal
 from autotune.trackers.mirror import NO_COPY, default_uri, environment
+from autotune.trackers.restore import restore
 from autotune.trial import Checkpoint, Clock, Ended, Lost, Saved, Started, State
 
 from .conftest import HARDWARE
@@ -94,7 +95,7 @@ def test_what_is_kept_and_what_is_given_back(study, tmp_path: Path) -> None:
     assert not list(study.path.glob(".mirror-*"))
 
     said: list[str] = []
-    backup.restore(copy_of(shelf, tmp_path), tmp_path / "else" / "where", said.append)
+    restore(copy_of(shelf, tmp_path), tmp_path / "else" / "where", said.append)
     assert said == []
     theirs, ours = journal.read(study.path), journal.read(tmp_path / "else" / "where")
     assert len(theirs) == len(ours)
@@ -123,9 +124,9 @@ def test_a_copy_that_broke_off_leaves_the_one_before(study, tmp_path: Path, brea
         kept.keep(shelf, over=True)
     if breaks == 1:  # nothing was ever named
         with pytest.raises(UserError, match=r"has no manifest\.json"):
-            backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+            restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
         return
-    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
     last = [e for e in journal.read(tmp_path / "to") if isinstance(e, Saved)][-1]
     assert last.checkpoint.step == 100
     assert (Path(last.checkpoint.path) / "rank-0.pt").read_text() == "0 100 0"
@@ -146,7 +147,7 @@ def test_documents_that_change_are_those_of_the_copy_that_is_named(study, tmp_pa
     with pytest.raises(ConnectionError):
         kept.keep(shelf, over=True)
     assert "study/controller.json" in shelf.uploads[2], "of the copy that broke off"
-    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
     assert (tmp_path / "to" / "controller.json").read_text() == '{"weights": 1}'
     assert (tmp_path / "to" / "experiment.json").read_text() == held
 
@@ -159,11 +160,11 @@ def test_a_study_that_was_fetched_leaves_the_copy_that_it_came_from(study, tmp_p
     shelf = Shelf(tmp_path / "shelf", breaks=3)
     backup.Backup(study.path, -1).keep(shelf, over=True)
     there = tmp_path / "another" / "place"
-    backup.restore(copy_of(shelf, tmp_path), there, print)
+    restore(copy_of(shelf, tmp_path), there, print)
     with pytest.raises(ConnectionError):
         backup.Backup(there, -1).keep(shelf, over=True)
     assert len(shelf.uploads) == 3, "all but the manifest"
-    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
     (last,) = [e for e in journal.read(tmp_path / "to") if isinstance(e, Saved)]
     assert (Path(last.checkpoint.path) / "rank-0.pt").read_text() == "0 100 0"
 
@@ -174,7 +175,7 @@ def test_a_study_that_was_fetched_leaves_the_copy_that_it_came_from(study, tmp_p
         backup.Backup(there, -1).keep(shelf, over=True)
         assert len([*(shelf.folder / "study").glob("journal*")]) == 1, "and no other one is kept"
         there = tmp_path / f"place {number}"
-        backup.restore(copy_of(shelf, tmp_path), there, print)
+        restore(copy_of(shelf, tmp_path), there, print)
         found = [e.reason for e in journal.read(there) if isinstance(e, Lost)]
         assert found == [f"driver restarted {n}" for n in range(1, number + 1)]
 
@@ -189,7 +190,7 @@ def test_a_damaged_checkpoint_costs_its_trial_only(study, tmp_path: Path) -> Non
     copy = copy_of(shelf, tmp_path)
     (copy / "checkpoints" / "trial-0001" / "step-100" / "rank-1.pt").write_text("1 100 X")
     said: list[str] = []
-    backup.restore(copy, tmp_path / "to", said.append)
+    restore(copy, tmp_path / "to", said.append)
     assert said == ["checkpoints/trial-0001/step-100 is damaged in MLflow: its trial begins anew"]
     assert [e.trial for e in journal.read(tmp_path / "to") if isinstance(e, Saved)] == [0]
 
@@ -201,7 +202,7 @@ def test_a_damaged_journal_is_refused(study, tmp_path: Path) -> None:
     text = (shelf.folder / "study" / "journal.jsonl").read_text()
     (shelf.folder / "study" / "journal.jsonl").write_text(text.replace("REACHED", "FAILED1"))
     with pytest.raises(UserError, match=r"damaged: journal\.jsonl is not what was written"):
-        backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+        restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
     assert not (tmp_path / "to").exists()
 
 
@@ -215,7 +216,7 @@ def test_a_manifest_cannot_name_files_outside(study, tmp_path: Path, name: str) 
     told["files"][name] = {"size": 1, "sha256": "0"}
     manifest.write_text(json.dumps(told))
     with pytest.raises(UserError, match="is none"):
-        backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+        restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
 
 
 def test_checkpoints_of_another_node_are_left_out(study, tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_checkpoints_of_another_node_are_left_out(study, tmp_path: Path) -> None
     shutil.rmtree(study.path / "checkpoints" / "trial-0000")
     shelf = Shelf(tmp_path / "shelf")
     backup.Backup(study.path, -1).keep(shelf, over=True)
-    backup.restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
     assert [e.trial for e in journal.read(tmp_path / "to") if isinstance(e, Saved)] == [1]
 
 
