@@ -238,6 +238,19 @@ class OwnFile:
         self._path = path
         self._inode = 0
 
+    def make(self) -> None:
+        """Make the store, if there is none, as a whole or not at all.
+
+        MLflow makes its tables one after another, and cannot go on where it was killed.
+        """
+        if self._path.exists():
+            return
+        beside = self._path.with_name(f"{self._path.name}.new")
+        for left in self._path.parent.glob(f"{beside.name}*"):
+            left.unlink()
+        MlflowClient(f"sqlite:///{beside}").search_experiments(max_results=1)
+        beside.replace(self._path)
+
     def opened(self) -> None:
         self._inode = self._path.stat().st_ino
 
@@ -274,6 +287,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, driver.outlive)
 
     def connect(facts: Facts) -> MlflowStore:
+        if own is not None:
+            own.make()
         store = MlflowStore(uri, facts, (folder / "artifacts") if own else None, _say)
         if own is not None:
             own.opened()

@@ -96,7 +96,9 @@ def soak(folder: Path, address: str, trials: int, kills: list[Kill]) -> Counter[
                     process = _drive(folder, address, trials)
             time.sleep(_BEATS)
         out, error = process.communicate()
-        assert out.strip() == "done", f"code {process.returncode}: {out[-500:]} {error[-3000:]}"
+        assert out.splitlines()[-1:] == ["done"], (
+            f"code {process.returncode}: {out[-500:]} {error[-3000:]}"
+        )
     finally:
         process.kill()
         process.wait()

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -39,16 +40,16 @@ time.sleep(600)
 """
 
 
-def until(ready, seconds: float = 150.0):
+def until(ready, seconds: float = 150.0, pause: float = 0.1):
     """What `ready` returns, once that is true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
             if found := ready():
                 return found
-        except (OSError, AssertionError, KeyError):
+        except (OSError, AssertionError, KeyError, ValueError, sqlite3.Error):
             pass
-        time.sleep(0.1)
+        time.sleep(pause)
     raise AssertionError("waited in vain")
 
 
@@ -87,6 +88,34 @@ def test_a_driver_that_is_killed_and_a_study_that_goes_on(study, processes) -> N
     assert study.ids(after) == study.ids(before)
     assert set(statuses(study).values()) == {"FINISHED"}
     assert [step for step, _ in study.history(after["trial-0001"], "acc")] == [0, 100, 200]
+
+
+@pytest.mark.parametrize("tables", [1, 8, 20])
+def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tables: int) -> None:
+    """Half of a store's tables cannot be added to: it would never show the study."""
+    study.trial(0, 2.0)
+    (study.path / "mlflow.db").unlink()
+    command = [sys.executable, "-m", "autotune.trackers.mlflow", str(study.path), "60"]
+    env = environment(default_uri(study.path))
+    first = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
+    processes.append(first)
+    made = until(lambda: counted(study.path, tables), pause=0.001)
+    first.kill()
+    first.wait()
+    assert made < 60, "it was done before it was killed"
+    assert catch_up(study.path, None, 120.0)
+    assert statuses(study)["trial-0000"] == "FINISHED"
+    assert not list(study.path.glob("*.new*"))
+
+
+def counted(folder: Path, least: int) -> int:
+    """How many tables the store has that is being made, once they are so many."""
+    (file,) = (f for f in folder.glob("mlflow.db*") if not f.name.endswith("-journal"))
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=0.0) as store:
+        (found,) = store.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table'"
+        ).fetchone()
+    return found if found >= least else 0
 
 
 def test_a_store_that_is_wiped_while_it_is_in_use(study) -> None:
