@@ -27,6 +27,7 @@ CURSOR = "mlflow.json"
 STORE = "mlflow.db"
 NO_COPY = 69  # the code of `autotune.trackers.fetch` where there is nothing (EX_UNAVAILABLE)
 GAVE_UP = 75  # the process's exit code when the store stayed out of reach (EX_TEMPFAIL)
+SENT_AWAY = 143  # its exit code when the process of another driver has taken over
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _RESTARTS = 3
 _WAIT_SECONDS = 30.0
@@ -118,7 +119,8 @@ class Mirror:
                 code = self._process.wait()
             except OSError:
                 continue
-            taken_over = code == -signal.SIGTERM and self._ending
+            sent_away = code in (SENT_AWAY, -signal.SIGTERM)  # before it could handle the signal
+            taken_over = sent_away and self._ending
             if code in (0, GAVE_UP) or taken_over:
                 self._caught_up = code == 0
                 return

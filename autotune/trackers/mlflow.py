@@ -29,6 +29,7 @@ from autotune.trackers.copier import Copier, Cursor, Say, follow
 from autotune.trackers.mirror import (
     CURSOR,
     GAVE_UP,
+    SENT_AWAY,
     STORE,
     check_uri,
     default_uri,
@@ -223,11 +224,10 @@ class Driver:
         """A SIGTERM's handler: as long as the driver lives, the driver says when to end.
 
         A job that is cancelled sends the signal to the driver and to all of its children; the
-        driver then has more to write. One whose driver is gone ends.
+        driver then has more to write. One whose driver is gone ends, and takes its files along.
         """
         if self.gone(0.0):
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+            sys.exit(SENT_AWAY)
         self.hurried = True
 
 

@@ -108,6 +108,28 @@ def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tab
     assert not list(study.path.glob("*.new*"))
 
 
+SENT_AWAY = """
+import os, signal, sys, tempfile
+from autotune.trackers.mlflow import Driver
+signal.signal(signal.SIGTERM, Driver().outlive)
+with tempfile.TemporaryDirectory() as place:
+    print(place, flush=True)
+    sys.stdin.read()  # until the driver has hung up
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_process_that_is_sent_away_leaves_no_files(processes) -> None:
+    """As the next driver's process does with one whose driver was killed."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", SENT_AWAY]
+    process = subprocess.Popen(command, env=environment(), text=True, **pipes)
+    processes.append(process)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert not Path(said.strip()).exists()
+
+
 def counted(folder: Path, least: int) -> int:
     """How many tables the store has that is being made, once they are so many."""
     (file,) = (f for f in folder.glob("mlflow.db*") if not f.name.endswith("-journal"))
