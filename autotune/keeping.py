@@ -62,15 +62,21 @@ def kept(trials: Collection[Trial], count: int) -> set[int]:
     return found | {t.number for t in fastest[:count]}
 
 
-def sweep(root: str, trials: Collection[Trial], standing: Collection[Trial], count: int) -> None:
-    """Remove the checkpoints that are no longer kept.
+def sweep(
+    root: str,
+    trials: Collection[Trial],
+    standing: Collection[Trial],
+    count: int,
+    saving: frozenset[int] = frozenset(),
+) -> None:
+    """Remove the checkpoints that are no longer kept, but those of trials that are `saving` one.
 
     Those of the fastest stay both by their own time and as they stand among `standing`, where
     repeats are part of what they repeat: one that misses must not cost the only state there is.
     """
     own = [t for t in trials if t.repeats is None]
     running = {t.number for t in trials if t.repeats is not None and t.goes_on}
-    numbers = kept(own, count) | kept(standing, count) | running
+    numbers = kept(own, count) | kept(standing, count) | running | saving
     wanted = {f"{_FOLDER}{number:04d}" for number in numbers}
     for name in storage.names(root):
         if name.startswith(_FOLDER) and name not in wanted:

@@ -246,6 +246,7 @@ class Loop:
         trial = self.book.trials[signal.trial]
         match signal:
             case Stopped(saved=saved):
+                self.book.saving.discard(trial.number)
                 checkpoints.saved(self.book, trial, saved)
             case _ if trial.ended:
                 return
@@ -278,6 +279,8 @@ class Loop:
             return
         state, stop = verdict
         save = signal.can_save and checkpoints.wanted_at_end(book, trial, state, stop.reason)
+        if save:
+            book.saving.add(number)
         end(book, number, state, stop)
         book.written.stop(number, keeping.path(book.checkpoints, trial) if save else None)
 

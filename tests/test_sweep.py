@@ -11,6 +11,7 @@ import pytest
 from sims import race, racing, simulate
 
 import autotune as at
+from autotune.pools import Stopped
 from autotune.pools.sim import SimPool
 from autotune.trial import Hardware
 
@@ -43,3 +44,28 @@ def test_the_last_trial_of_other_hardware_leaves_no_checkpoint(
     assert result.trials[-1].hardware.shared
     assert result.best is not None
     assert os.listdir(folder / "checkpoints") == [f"trial-{result.best.number:04d}"]
+
+
+class Slow(SimPool):
+    """Its checkpoints are folders, of whose last a trial tells 1.5 s after its end."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.realtime = True
+
+    def stop(self, trial: int, save: str | None) -> None:
+        saved = self._checkpoint(self._running[trial]) if save else None
+        if save is not None:
+            Path(save).mkdir(parents=True)
+        self._at(1.5, Stopped(trial, saved))
+
+
+def test_a_trial_that_ends_meanwhile_does_not_cost_the_best_ones_checkpoint(
+    fast_path: Path,
+) -> None:
+    """Trial 2, the best, ends at 4.5 s; trial 1 at 5 s, before the state of trial 2 is told."""
+    folder = fast_path / "study"
+    experiment = racing([5.0, 2.0, 10.0], failure=at.FailurePolicy(checkpoint_interval=1000))
+    result = simulate(experiment, folder, 3, pool=Slow(race, 2), pruner="none")
+    assert [round(t.ended_at or 0.0, 1) for t in result.trials] == [2.0, 5.0, 4.5]
+    assert os.listdir(folder / "checkpoints") == ["trial-0002"]

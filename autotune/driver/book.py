@@ -22,7 +22,8 @@ class Book:
 
     `count` is how many of the plan's trials there are: repeats are on top of it. `checkpoints` is
     the folder or URL that they lie in, and `any_saved` says whether there has been one; `unread`
-    counts how often in a row a trial's was out of reach.
+    counts how often in a row a trial's was out of reach; `saving` are the trials that have ended
+    and still write theirs.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Book:
         self.ledger = Ledger(self.trials)
         self.shown = Repeated(self.trials, self.target, bool(plan.racing))
         self.unread: dict[int, int] = {}
+        self.saving: set[int] = set()
         self.any_saved = any(t.checkpoint is not None for t in self.trials.values())
         journal.entries.clear()  # all that they say is in `trials`
 

@@ -58,6 +58,7 @@ def sweep(book: Book) -> None:
     count = book.plan.experiment.failure.keep_checkpoints
     book.journal.sync()
     try:
-        keeping.sweep(book.checkpoints, book.trials.values(), book.standing(), count)
+        own, saving = book.trials.values(), frozenset(book.saving)
+        keeping.sweep(book.checkpoints, own, book.standing(), count, saving)
     except OSError as error:  # it is swept again when the next trial ends
         warn(f"checkpoints that are not needed could not be removed: {error}")
