@@ -7,7 +7,7 @@ last turns out to be damaged), and the last of each of the fastest trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from pathlib import Path
 
 from autotune import folders, storage
@@ -67,7 +67,7 @@ def sweep(
     trials: Collection[Trial],
     standing: Collection[Trial],
     count: int,
-    saving: frozenset[int] = frozenset(),
+    saving: Set[int] = frozenset(),
 ) -> None:
     """Remove the checkpoints that are no longer kept, but those of trials that are `saving` one.
 

@@ -58,7 +58,7 @@ def sweep(book: Book) -> None:
     count = book.plan.experiment.failure.keep_checkpoints
     book.journal.sync()
     try:
-        own, saving = book.trials.values(), frozenset(book.saving)
-        keeping.sweep(book.checkpoints, own, book.standing(), count, saving)
+        trials = book.trials.values()
+        keeping.sweep(book.checkpoints, trials, book.standing(), count, book.saving)
     except OSError as error:  # it is swept again when the next trial ends
         warn(f"checkpoints that are not needed could not be removed: {error}")
