@@ -184,7 +184,7 @@ def test_a_sampler_is_told_places_and_not_times() -> None:
         *(reached(n, 10.0 * (n + 1), params={"x": 10.0 * n}) for n in range(5)),
         reached(5, 1.0, FAST, params={"x": 77.0}),
     ]
-    sampler = OptunaSampler("random", space, TARGET, 0)
+    sampler = OptunaSampler("tpe", space, TARGET, 0)
     sampler.ask(6, trials)
     told = {t.params["x"]: t.value for t in sampler._study.get_trials() if t.value is not None}
     assert told[77.0] == 30.0

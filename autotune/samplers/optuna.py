@@ -57,6 +57,7 @@ SEEN: Mapping[str, int] = {"tpe": 500, WIDENING: 500, "gp": 250}
 """How many ended trials a sampler looks at whose suggestions take longer the more it knows: half of
 them the best, half the ones that ended last. It is told anew once it knows a quarter more.
 """
+_BLIND = "random"  # looks at no trial, so it is told of none
 NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
 """Every sampler by name, also those that are not Optuna's."""
 
@@ -108,6 +109,8 @@ class OptunaSampler:
         return optuna.create_study(direction="minimize", sampler=made)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
+        if self._sampler == _BLIND:
+            return self._drawn(self._from(number).ask())
         constrained = any(t.state is State.INFEASIBLE and t.params is not None for t in trials)
         self._scores = scores(trials, self._target)
         fresh = [t for t in trials if t.number not in self._closed]
@@ -126,10 +129,13 @@ class OptunaSampler:
             if self._sampler == WIDENING and number <= _WIDENED:
                 self._study.enqueue_trial(self._kept(number, trials))
             live = self._study.ask()
-            point = self._space.suggest(lambda name, parameter: _draw(live, name, parameter))
+            point = self._drawn(live)
         self._told[number] = live
         self._open.add(number)
         return point
+
+    def _drawn(self, live: optuna.Trial) -> Params:
+        return self._space.suggest(lambda name, parameter: _draw(live, name, parameter))
 
     def _stands_anew(self, trials: Sequence[Trial]) -> bool:
         """Whether repeats have changed how a trial stands that was told already."""

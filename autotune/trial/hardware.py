@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class Hardware:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Hardware):
             return NotImplemented
-        return self._known == other._known
+        return self is other or self._known == other._known
 
     def __hash__(self) -> int:
         return hash(self._known)
 
-    @property
+    @cached_property  # asked of every trial at every suggestion
     def _known(self) -> tuple[object, ...]:
         """What stamps are compared by."""
         if self.mixed:

@@ -56,6 +56,12 @@ class TestConformance:
         assert [t.params for t in studied(name, 1, count)] == [t.params for t in first]
         assert [t.params for t in studied(name, 2, count)] != [t.params for t in first]
 
+
+TOLD = {name: count for name, count in CONFORMANCE.items() if name != "random"}  # it looks at none
+
+
+@pytest.mark.parametrize(("name", "count"), TOLD.items(), ids=TOLD)
+class TestWhatTheyAreTold:
     def test_a_resumed_sampler_is_told_all_and_goes_on(self, name: str, count: int) -> None:
         before = studied(name, 1, count - 1)
         sampler = OptunaSampler(name, WIDE, TARGET, 1)
@@ -103,13 +109,31 @@ def test_the_global_random_state_is_left_alone() -> None:
 
 
 def test_a_trial_is_told_once_however_often_it_is_shown() -> None:
-    sampler = OptunaSampler("random", WIDE, TARGET, 1)
+    sampler = OptunaSampler("tpe", WIDE, TARGET, 1)
     trials: list[Trial] = []
     for number in range(6):
         trials.append(ended(number, dict(sampler.ask(number, trials))))
         sampler.ask(number + 100, trials)
     told = sampler._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
     assert len(told) == sum(TARGET.score(t) is not None for t in trials)
+
+
+class Unread(Sequence[Trial]):
+    """Trials that must not be looked at."""
+
+    def __len__(self) -> int:
+        raise AssertionError("counted")
+
+    def __getitem__(self, place: Any) -> Any:
+        raise AssertionError("read")
+
+
+def test_a_random_draw_looks_at_no_trial_and_is_the_same_after_a_resume() -> None:
+    ahead = OptunaSampler("random", WIDE, TARGET, 1)
+    drawn = [ahead.ask(number, Unread()) for number in range(30)]
+    resumed = OptunaSampler("random", WIDE, TARGET, 1)
+    assert [resumed.ask(number, Unread()) for number in (20, 5)] == [drawn[20], drawn[5]]
+    assert len({repr(point) for point in drawn}) == 30
 
 
 def test_a_sampler_of_ones_own_is_taken_as_it_is(fast_path: Path) -> None:
