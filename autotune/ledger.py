@@ -105,8 +105,11 @@ class Ledger:
 
     def leader(self) -> Trial | None:
         """`trial.leader` of all trials."""
-        usual = max(self._ran, key=lambda h: (self._ran[h], -self._first[h]), default=None)
-        return self.fastest(usual)
+        return self.fastest(self.usual())
+
+    def usual(self) -> Hardware | None:
+        """`trial.usual_hardware` of all trials."""
+        return max(self._ran, key=lambda h: (self._ran[h], -self._first[h]), default=None)
 
     def others(self, trial: Trial) -> Others:
         """All trials but one, for a pruner or a controller."""

@@ -25,24 +25,41 @@ def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
 
     Counted are the seconds of all trials, and what the races that run, and this one, will take.
     """
-    known = merged(trials, target)
-    best = leader(known)
-    if best is None or runs(trials)[best.number] >= MOST or again(best, trials) is None:
+    stands = {t.number: t for t in merged(trials, target)}
+    best, races = leader(list(stands.values())), [t for t in trials if t.kind == RACE]
+    if best is None or again(best, trials) is None:
         return None
-    stands = {t.number: t.seconds for t in known}
-    spent = sum(cost(t) for t in trials)
-    raced = sum(
-        cost(t) if t.ended else max(cost(t), stands[t.repeats])
-        for t in trials
-        if t.kind == RACE and t.repeats is not None
-    )
-    return best if raced + best.seconds <= share * spent else None
+    return best if affordable(best, races, stands, sum(map(cost, trials)), share) else None
 
 
-def cost(trial: Trial) -> float:
-    """Seconds on the target's clock that were trained for this trial alone."""
+def affordable(
+    best: Trial, races: Sequence[Trial], stands: Mapping[int, Trial], spent: int, share: float
+) -> bool:
+    """Whether the leader may be raced now: not too often, and within the share of races.
+
+    `races` are all so far, `stands` the searched trials by the medians of their runs, and `spent`
+    the microseconds of all trials.
+    """
+    own = [t for t in races if t.repeats == best.number and t.reason not in CUT]
+    if 1 + len(own) >= MOST:
+        return False
+    raced = 0
+    for race in races:
+        assert race.repeats is not None
+        least = 0 if race.ended else micro(stands[race.repeats].seconds)
+        raced += max(cost(race), least)
+    return raced + micro(best.seconds) <= share * spent
+
+
+def micro(seconds: float) -> int:
+    """Microseconds: whole numbers have the same sum in whatever order they are added."""
+    return round(1e6 * seconds)
+
+
+def cost(trial: Trial) -> int:
+    """Microseconds on the target's clock that were trained for this trial alone."""
     shared = trial.origin.reports if trial.origin is not None else ()
-    return trial.seconds - (shared[-1].seconds if shared else 0.0)
+    return micro(trial.seconds - (shared[-1].seconds if shared else 0.0))
 
 
 def runs(trials: Sequence[Trial]) -> Counter[int]:

@@ -1,4 +1,4 @@
-"""A study with repeats as those are shown it that stop and steer trials, event by event.
+"""A study with repeats as those are shown it that search, stop and steer, event by event.
 
 A trial that was run again stands as the median of its runs (`repeats.merged`, `racing.proven`). A
 report changes that of no trial but its own, so all are only gone through when a repeat has ended.
@@ -6,29 +6,37 @@ report changes that of no trial but its own, so all are only gone through when a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from autotune import racing
 from autotune.ledger import Ledger, Others
-from autotune.repeats import merged
+from autotune.repeats import RACE, again, merged
 from autotune.trial import Target, Trial
 
 
 class Repeated:
     """The trials in `trials`, which the study's loop keeps; told of every change.
 
-    `raced` says that trials are shown as races leave them: none is faster than what is proven.
+    `raced` says that those who stop others are shown trials as races leave them: none is faster
+    than what is proven.
     """
 
     def __init__(self, trials: Mapping[int, Trial], target: Target, raced: bool) -> None:
         self._trials = trials
         self._target = target
         self._raced = raced
+        self._races: dict[int, Trial] = {}
+        self._spent = 0
+        self._stands: dict[int, Trial] = {}
         self._shown: dict[int, Trial] = {}
+        self._ahead: dict[int, Trial] = {}  # faster than what is proven
         self._ledger: Ledger | None = None
+        for trial in trials.values():
+            self._count(None, trial)
 
     def note(self, before: Trial | None, now: Trial) -> None:
         """Trial `before` has become `now`, which is in the trials already."""
+        self._count(before, now)
         if self._ledger is None:
             return
         if now.repeats is not None:
@@ -37,20 +45,60 @@ class Repeated:
         elif now.number in self._again:
             self._ledger = None
         else:
-            old, new = self._shown.get(now.number), racing.held(now, self._proven)
-            self._shown[now.number] = new
+            old, new = self._shown.get(now.number), self._sorted_in(now)
             self._ledger.note(old, new)
+
+    def _count(self, before: Trial | None, now: Trial) -> None:
+        self._spent += racing.cost(now) - (racing.cost(before) if before is not None else 0)
+        if now.kind == RACE:
+            self._races[now.number] = now
+
+    def _sorted_in(self, now: Trial) -> Trial:
+        """The searched trial as it is shown."""
+        new = racing.held(now, self._proven)
+        self._stands[now.number], self._shown[now.number] = now, new
+        self._ahead.pop(now.number, None)
+        if new is not now:
+            self._ahead[now.number] = now
+        return new
+
+    # --- what it knows ------------------------------------------------------------------------
+
+    def standing(self) -> Collection[Trial]:
+        """`repeats.merged` of the trials."""
+        self._known()
+        return self._stands.values()
 
     def others(self, trial: Trial) -> Others:
         """All trials but one that were searched, for a pruner or a controller."""
+        return self._known().others(trial)
+
+    def leader(self) -> Trial | None:
+        """`trial.leader` of those that `standing` has."""
+        ledger = self._known()
+        usual = ledger.usual()
+        ahead = [t for t in self._ahead.values() if t.hardware == usual]
+        return min(ahead, key=lambda t: (t.seconds, t.number), default=ledger.leader())
+
+    def due(self, share: float) -> Trial | None:
+        """`racing.due` of the trials."""
+        best, races = self.leader(), list(self._races.values())
+        if best is None or not racing.affordable(best, races, self._stands, self._spent, share):
+            return None
+        everyone = list(self._trials.values()) if best.origin is not None else ()
+        return best if again(best, everyone) is not None else None
+
+    def _known(self) -> Ledger:
         if self._ledger is None:
             self._ledger = self._made()
-        return self._ledger.others(trial)
+        return self._ledger
 
     def _made(self) -> Ledger:
         trials = list(self._trials.values())
         self._again = {t.repeats for t in trials if t.repeats is not None}
-        known: Sequence[Trial] = merged(trials, self._target)
+        known = merged(trials, self._target)
         self._proven = racing.best_proven(known, trials) if self._raced else {}
-        self._shown = {t.number: racing.held(t, self._proven) for t in known}
+        self._stands, self._shown, self._ahead = {}, {}, {}
+        for trial in known:
+            self._sorted_in(trial)
         return Ledger(self._shown)

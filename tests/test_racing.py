@@ -175,7 +175,7 @@ def test_optuna_is_told_the_median(fast_path: Path) -> None:
     from autotune.samplers.optuna import OptunaSampler
 
     experiment = racing([1.0], limit=30)
-    sampler = OptunaSampler("random", experiment.space, TARGET, 0)
+    sampler = OptunaSampler("tpe", experiment.space, TARGET, 0)
     trials = [reached(0, 10.0, rate=2), reached(1, 4.0, rate=3)]
     sampler.ask(2, trials)
     trials += [race(3, 1, 9.0)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.racing import proven
+from autotune.racing import due, proven
 from autotune.repeated import Repeated
 from autotune.repeats import merged
 from autotune.trial import (
@@ -27,6 +27,7 @@ from autotune.trial import (
     Trial,
     after,
     incumbent,
+    leader,
 )
 
 TARGET = Target("acc", 0.9, limit=100.0)
@@ -76,6 +77,11 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         assert len(others) == len(plain)
         for like in (None, *KINDS):
             assert incumbent(others, like) == incumbent(plain, like)
+        everyone = list(trials.values())
+        assert list(shown.standing()) == list(merged(everyone, TARGET))
+        assert shown.leader() == leader(merged(everyone, TARGET))
+        for share in (0.1, 0.3, 0.9):
+            assert shown.due(share) == due(everyone, TARGET, share)
 
 
 class Watched(dict[int, Trial]):
@@ -106,6 +112,7 @@ def test_reports_between_two_repeats_walk_through_nothing(raced: bool) -> None:
     trials[500] = ended(500, kind="race", repeats=0)
     trials[501] = Trial(501, {}, {}, attempts=1, placed=True)
     shown = Repeated(trials, TARGET, raced)
+    trials.walks = 0
     assert incumbent(shown.others(trials[501])) is not None
     assert trials.walks == 1
     for step in range(1, 100):

@@ -99,13 +99,27 @@ def test_groups_that_are_idle_together_have_a_point_each_in_the_end(
     assert max(ahead) <= 3, "and not more than there are groups"
 
 
-@pytest.mark.parametrize("rest", [{"controller": lambda *_: None}, {"racing": 0.2}])
-def test_nothing_is_asked_ahead_where_others_take_numbers(
-    fast_path: Path, rest: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_between_races_suggestions_are_asked_ahead(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suggester, "PATIENCE", 0.0)
     noted = Noted(seconds=0.02)
-    result = noted.study(fast_path, 5, **rest)
+    result = noted.study(fast_path, 16, workers=2, racing=0.3)
+    races = [t.number for t in result.trials if t.kind == "race"]
+    assert 2 <= len(races) <= 8
+    assert [t.number for t in result.trials] == list(range(16 + len(races)))
+    asked = [number for number, _ in noted.asked]
+    assert asked == [n for n in range(1, 16 + len(races)) if n not in races], "each once"
+    running = [sum(not t.ended for t in shown) for _, shown in noted.asked]
+    assert running.count(2) > len(races), "asked while both groups train"
+
+
+def test_nothing_is_asked_ahead_where_forks_take_numbers(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suggester, "PATIENCE", 0.0)
+    noted = Noted(seconds=0.02)
+    result = noted.study(fast_path, 5, controller=lambda *_: None)
     assert sum(t.kind == "trial" for t in result.trials) == 4
     for number, shown in noted.asked:
         assert number == len(shown)

@@ -12,7 +12,7 @@ from autotune.ledger import Ledger
 from autotune.memory import memory_keys
 from autotune.pools import Pool
 from autotune.repeated import Repeated
-from autotune.repeats import merged, searched
+from autotune.repeats import searched
 from autotune.trackers.journal import Closed, Journal, Opened
 from autotune.trial import Event, Suggested, Trial, after, fold
 
@@ -85,8 +85,7 @@ class Book:
 
     def standing(self) -> Collection[Trial]:
         """The trials as all that decides sees them: repeats are part of what they repeat."""
-        everyone = self.trials.values()
-        return merged(list(everyone), self.target) if self.repeated else everyone
+        return self.shown.standing() if self.repeated else self.trials.values()
 
     def others(self, trial: Trial) -> Sequence[Trial]:
         """All trials but this one, as what decides on it sees them."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune import racing
 from autotune.driver.book import Book
 from autotune.driver.plan import fresh_seed
 from autotune.repeats import CONFIRM, RACE, again, confirming, next_to_confirm
@@ -33,10 +32,16 @@ def waiting(book: Book) -> Trial | None:
 
 def race(book: Book) -> Trial | None:
     """A race of the leader, if one is due."""
-    if not book.plan.racing:
-        return None
-    leading = racing.due(book.everyone(), book.target, book.plan.racing)
+    leading = due(book)
     return _repeat(book, leading, RACE) if leading is not None else None
+
+
+def due(book: Book) -> Trial | None:
+    """The leader, if it is to be raced now."""
+    share = book.plan.racing
+    if not share or book.ledger.leader() is None:
+        return None
+    return book.shown.due(share)
 
 
 def finalist(book: Book) -> Trial | None:

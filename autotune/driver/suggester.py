@@ -41,6 +41,11 @@ class Suggester:
         """Whether a suggestion has been asked for and not been taken yet."""
         return bool(self._asked)
 
+    @property
+    def slow(self) -> bool:
+        """Whether suggestions are to be asked ahead, as they take long."""
+        return self._beside is not None and self._took > PATIENCE
+
     def take(self, number: int, trials: Collection[Trial]) -> Params | None:
         """The suggestion for trial `number`, or None while it is being computed.
 
@@ -61,7 +66,7 @@ class Suggester:
 
     def ahead(self, number: int, trials: Callable[[], Collection[Trial]], most: int) -> None:
         """All groups train: ask for trial `number` and those after it, `most` at most."""
-        if self._beside is None or self._took <= PATIENCE:
+        if not self.slow:
             return
         self._depth, self._late = self._depth + self._late, False
         self._depth = min(self._depth, max(self._pool.busy(), 1))
