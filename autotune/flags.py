@@ -34,6 +34,12 @@ def duration(text: str) -> float:
     return seconds
 
 
+def _share(text: str) -> float:
+    if not re.fullmatch(r"0?\.\d+|0", text):
+        raise argparse.ArgumentTypeError(f"must be a share like 0.2, below 1, but got {text!r}")
+    return float(text)
+
+
 def _count(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d+", text):
         raise argparse.ArgumentTypeError(f"must be a whole number but got {text!r}")
@@ -71,6 +77,8 @@ RUN: list[Flag] = [
     ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
     ("--repeats", {"metavar": "N", "type": _count, "default": 0,
                    "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
+    ("--racing", {"metavar": "SHARE", "type": _share, "help": "of the training that runs the "
+                  "leader again on fresh seeds meanwhile (0.2, with a controller 0)"}),
     REGISTER,
     ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
                   "and go on with the study that MLflow has"}),

@@ -17,6 +17,7 @@ from autotune.repeats import RACE, again, merged
 from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, leader
 
 MOST = 5  # runs of one configuration
+SHARE = 0.2  # of the seconds trained that go into races, where nobody says otherwise
 Bests = Mapping[Hardware | None, Trial]
 
 

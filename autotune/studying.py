@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
         "start_from": options.start_from,
         "recipe": recipes.absolute(options.recipe),
         "repeats": options.repeats,
+        "racing": options.racing,
         "mirror": options.mirror,
         "mix_hardware": options.mix_hardware,
     }

@@ -20,8 +20,8 @@ from autotune.flags import duration
 
 RECIPES = str(Path(__file__).parent / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --register "
-    "--mirror --mix-hardware --time-limit --tracking-uri --ray-address --json",
+    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --racing "
+    "--register --mirror --mix-hardware --time-limit --tracking-uri --ray-address --json",
     "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address "
     "--json",
     "status": "--json",
@@ -33,9 +33,9 @@ FLAGS = {
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
-    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --register "
-    "--mirror --mix-hardware --time-limit --tracking-uri --address --follow --driver-cpus "
-    "--driver-resources --pip --env --json",
+    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --racing "
+    "--register --mirror --mix-hardware --time-limit --tracking-uri --address --follow "
+    "--driver-cpus --driver-resources --pip --env --json",
     "jobs": "--address --json",
     "logs": "--follow --address",
     "cancel": "--address",

@@ -35,7 +35,8 @@ def lucky(config: Mapping[str, Any], seed: int) -> Curve:
 def study(folder: Path, trials: int = 10, *, workers: int = 3, **options: Any) -> at.StudyResult:
     """A search among rates; the target's limit is 30 seconds."""
     experiment = options.pop("experiment", None) or racing([1.0], limit=30)
-    asked = {"sampler": "random", "pruner": "slower_than_best", "tracking_uri": "off", **options}
+    asked = {"sampler": "random", "pruner": "slower_than_best", "tracking_uri": "off"}
+    asked |= {"racing": 0, **options}
     curve = asked.pop("curve", lucky)
     return at.run(experiment, trials=trials, out=folder, pool=SimPool(curve, workers), **asked)
 
