@@ -120,6 +120,8 @@ class Fixed:
 
 
 Parameter = Float | Int | Choice
+Leaf = tuple[str, Parameter | Fixed]
+"""A parameter by its flat name, as a point has it."""
 
 
 def check_range(kind: str, low: float, high: float, log: bool) -> None:
@@ -177,6 +179,11 @@ def active(when: When | None, values: Mapping[str, Any]) -> bool:
 def wanted_values(wanted: Any) -> tuple[Any, ...]:
     """The values that a condition names for one parent."""
     return tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+
+
+def is_real(value: Any) -> bool:
+    """Whether it is a number, and not True or False."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def say_when(when: When | None) -> str:

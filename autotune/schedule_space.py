@@ -1,43 +1,37 @@
 """Searched schedules: a schedule is searched by searching the fields of its family.
 
 As flat parameters they are `NAME.family`, `NAME.peak`, ...; each exists only for the families that
-have it. Where a family has knots, they are encoded so that every point is a valid schedule and no
-two points are the same one: nothing is rejected, sorted or clipped.
+have it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import lru_cache
-from itertools import combinations, product
-from typing import Any, Literal
+from itertools import product
+from typing import Any
 
 from autotune import schedules
 from autotune.errors import unknown
+from autotune.knots import KNOTTED, Direction, Knots
 from autotune.parameters import Choice, Fixed, Float, Int, Parameter, When, bounds, options
 
-Direction = Literal["falling", "rising", "free"]
 RULES: Mapping[str, float] = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 """How a learning rate follows the batch size: the power of the batch size's growth."""
 
 _SIMPLE = tuple(schedules.FAMILIES)
-_KNOTTED = ("piecewise", "staircase")
-FAMILIES = (*_SIMPLE, "one_cycle", *_KNOTTED, "mirror")
+FAMILIES = (*_SIMPLE, "one_cycle", *KNOTTED, "mirror")
 _OWN: Mapping[str, tuple[str, ...]] = {
     "peak": FAMILIES,
     "final": tuple(f for f in FAMILIES if f not in ("constant", "staircase")),
-    "warmup": (*_SIMPLE, *_KNOTTED),
+    "warmup": (*_SIMPLE, *KNOTTED),
     "power": ("polynomial",),
     "decay": ("wsd",),
     "start": ("one_cycle",),
     "peak_at": ("one_cycle",),
-    "knots": _KNOTTED,
+    "knots": KNOTTED,
 }
 """The families that have each field, in the order in which the fields are drawn."""
-_SHARE = Float(0.02, 0.98)  # strictly inside, so that neighbouring knots never meet
-_MOST_LEVELS = 10_000
 
 
 @dataclass(frozen=True)
@@ -108,10 +102,43 @@ class ScheduleSpace:
             raise ValueError("ScheduleSpace: family 'mirror' and mirrors=NAME belong together")
         self._check_shares()
         self._check_counted()
-        self._check_knots()
+        if set(KNOTTED) & set(self.families):
+            self._knotted.check()
         for name in self.families:
             if name != "mirror":
                 self._check_corners(name)
+
+    @property
+    def steady_rule(self) -> str:
+        """The rule where there is none to choose: that for changes that only a controller makes."""
+        return self.rule if isinstance(self.rule, str) else "none"
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The least and the greatest value that its schedules can take, before any coupling."""
+        low, high = bounds(self.peak)
+        ends = [low, high]
+        if set(self.families) - {"constant"} and not self._only_levels():
+            ends += [low * bounds(self.final)[0], high * bounds(self.final)[0]]
+        if bounds(self.warmup)[1] > 0:
+            ends.append(0.0)
+        if "one_cycle" in self.families:
+            ends.append(min(low * bounds(self.start)[0], high * bounds(self.start)[0]))
+        return min(ends), max(ends)
+
+    @property
+    def _knotted(self) -> Knots:
+        return Knots(self.peak, self.final, self.knots, self.direction)
+
+    def _only_levels(self) -> bool:
+        return isinstance(self.peak, Int) and set(self.families) <= {"constant", "staircase"}
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families that are searched."""
+        return options(self.family)
+
+    # --- what is allowed ----------------------------------------------------------------------
 
     def _check_kinds(self) -> None:
         """Each field must be of the kind that it is searched as."""
@@ -132,32 +159,6 @@ class ScheduleSpace:
                 )
         if self.when is not None and not isinstance(self.when, Mapping):
             raise ValueError(f"ScheduleSpace when must be a dict but got {self.when!r}")
-
-    @property
-    def steady_rule(self) -> str:
-        """The rule where there is none to choose: that for changes that only a controller makes."""
-        return self.rule if isinstance(self.rule, str) else "none"
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """The least and the greatest value that its schedules can take, before any coupling."""
-        low, high = bounds(self.peak)
-        ends = [low, high]
-        if set(self.families) - {"constant"} and not self._only_levels():
-            ends += [low * bounds(self.final)[0], high * bounds(self.final)[0]]
-        if bounds(self.warmup)[1] > 0:
-            ends.append(0.0)
-        if "one_cycle" in self.families:
-            ends.append(min(low * bounds(self.start)[0], high * bounds(self.start)[0]))
-        return min(ends), max(ends)
-
-    def _only_levels(self) -> bool:
-        return isinstance(self.peak, Int) and set(self.families) <= {"constant", "staircase"}
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """The families that are searched."""
-        return options(self.family)
 
     def _check_shares(self) -> None:
         for name in ("warmup", "peak_at", "decay"):
@@ -186,33 +187,12 @@ class ScheduleSpace:
         if "piecewise" in self.families:
             raise ValueError("ScheduleSpace piecewise needs a Float peak; 'staircase' takes an Int")
 
-    def _check_knots(self) -> None:
-        if not set(_KNOTTED) & set(self.families):
-            return
-        low, high = bounds(self.knots)
-        if isinstance(self.knots, bool | float) or not 1 <= low <= high <= 16:
-            raise ValueError(f"ScheduleSpace knots must lie in 1 to 16 but got {self.knots!r}")
-        if not isinstance(self.peak, Int):
-            return
-        there = len(options(self.peak))
-        need = 2 if self.direction == "free" else int(high) + 1
-        if there < need:
-            raise ValueError(
-                f"ScheduleSpace staircase with {high} knots needs {need} different values, but "
-                f"{self.peak!r} has {there}"
-            )
-        if self.direction != "free" and math.comb(there, int(high) + 1) > _MOST_LEVELS:
-            raise ValueError(
-                f"ScheduleSpace staircase: {there} values at {high} knots can be chosen in too "
-                "many ways: give the peak a larger step"
-            )
-
     def _check_corners(self, family: str) -> None:
         """Build what the corners of the box stand for, so that no point of it can fail."""
         drawn = dict(self._shape_fields())
-        if family in _KNOTTED:
-            drawn |= {name: parameter for name, (parameter, _) in self._knot_fields()}
-        drawn["end"] = self._anywhere()
+        if family in KNOTTED:
+            drawn |= {name: parameter for name, (parameter, _) in self._knotted.fields()}
+        drawn["end"] = self._knotted.anywhere()
         low = {k: p.low if isinstance(p, Float | Int) else options(p)[0] for k, p in drawn.items()}
         knots = options(self.knots)[-1]
         for peak, final in product(bounds(self.peak), bounds(self.final)):
@@ -243,12 +223,12 @@ class ScheduleSpace:
             when = {} if having == self.families else {f"{name}.family": having}
             if having:
                 named.append((field, value, when))
-        family = {f"{name}.family": tuple(f for f in self.families if f in _KNOTTED)}
+        family = {f"{name}.family": tuple(f for f in self.families if f in KNOTTED)}
         if family[f"{name}.family"]:
-            for field, (value, knots) in self._knot_fields():
+            for field, (value, knots) in self._knotted.fields():
                 named.append((field, value, {**family, f"{name}.knots": knots}))
         if self.direction == "free" and "piecewise" in self.families:
-            named.append(("end", self._anywhere(), {f"{name}.family": "piecewise"}))
+            named.append(("end", self._knotted.anywhere(), {f"{name}.family": "piecewise"}))
         if self.follows is not None and changes is not None:
             named.append(("rule", self.rule, dict(changes)))
         return {
@@ -257,7 +237,7 @@ class ScheduleSpace:
         }
 
     def _has(self, family: str, field: str) -> bool:
-        if field == "peak" and family in _KNOTTED:
+        if field == "peak" and family in KNOTTED:
             return self.direction != "free" and not isinstance(self.peak, Int)
         if field == "final" and family == "piecewise":
             return self.direction != "free"
@@ -266,108 +246,16 @@ class ScheduleSpace:
     def _shape_fields(self) -> Iterator[tuple[str, Any]]:
         return ((field, getattr(self, field)) for field in _OWN)
 
-    def _knot_fields(self) -> Iterator[tuple[str, tuple[Parameter, tuple[int, ...]]]]:
-        """Each knot's parameters, with the numbers of knots at which they exist."""
-        counts = options(self.knots)
-        there = len(options(self.peak))
-        free = self.direction == "free"
-        if free:
-            first = Int(0, there - 1) if isinstance(self.peak, Int) else self._anywhere()
-            yield "value0", (first, counts)
-        for knot in range(1, counts[-1] + 1):
-            from_here = tuple(n for n in counts if n >= knot)
-            yield f"edge{knot}", (_SHARE, from_here)
-            if not isinstance(self.peak, Int):
-                yield f"value{knot}", (self._anywhere() if free else _SHARE, from_here)
-            elif free:
-                yield f"value{knot}", (Int(0, there - 2), from_here)
-        if isinstance(self.peak, Int) and not free:
-            for knots in counts:
-                yield f"levels{knots}", (Int(0, math.comb(there, knots + 1) - 1), (knots,))
-
-    def _anywhere(self) -> Float:
-        """A knot's own value, from the lowest final value to the highest peak."""
-        low, high = bounds(self.peak)
-        log = isinstance(self.peak, Float) and self.peak.log and bounds(self.final)[0] > 0
-        return Float(low * bounds(self.final)[0], high, log=log)
-
     # --- the schedule that they stand for -----------------------------------------------------
 
     def build(self, values: Mapping[str, Any]) -> schedules.Schedule:
         """The schedule that drawn fields stand for, by field name, before any coupling."""
         family = values["family"]
         rising = self.direction == "rising"
-        shape = self._knotted(values) if family in _KNOTTED else _simple(family, values, rising)
+        shape = (
+            self._knotted.build(values) if family in KNOTTED else _simple(family, values, rising)
+        )
         return schedules.warmed(shape, values.get("warmup", 0.0))
-
-    def _knotted(self, values: Mapping[str, Any]) -> schedules.Schedule:
-        count = values["knots"]
-        edges = spread([values[f"edge{i}"] for i in range(1, count + 1)])
-        smooth = values["family"] == "piecewise"
-        if isinstance(self.peak, Int):
-            heights = self._counted_heights(values, count)
-        elif self.direction == "free":
-            heights = [values[f"value{i}"] for i in range(count + 1)]
-            heights += [values["end"]] if smooth else []
-        else:
-            heights = self._monotone_heights(values, count, smooth)
-        return schedules.Piecewise(edges, tuple(heights), "linear" if smooth else "constant")
-
-    def _monotone_heights(self, values: Mapping[str, Any], count: int, smooth: bool) -> list[float]:
-        peak = values["peak"]
-        floor = peak * (values["final"] if smooth else bounds(self.final)[0])
-        down = spread([values[f"value{i}"] for i in range(1, count + 1)])
-        if floor > 0 and (not isinstance(self.peak, Float) or self.peak.log):
-            inner = [peak * (floor / peak) ** share for share in down]
-        else:
-            inner = [peak + (floor - peak) * share for share in down]
-        heights = [peak, *inner, *([floor] if smooth else [])]
-        return heights[::-1] if self.direction == "rising" else heights
-
-    def _counted_heights(self, values: Mapping[str, Any], count: int) -> list[float]:
-        there = options(self.peak)
-        if self.direction == "free":
-            indices = unrepeated([values[f"value{i}"] for i in range(count + 1)])
-            return [there[i] for i in indices]
-        chosen = _choices(len(there), count + 1)[values[f"levels{count}"]]
-        heights = [there[i] for i in chosen]
-        return heights[::-1] if self.direction == "falling" else heights
-
-
-def spread(shares: Sequence[float]) -> tuple[float, ...]:
-    """Strictly growing places in (0, 1), one for each share in (0, 1).
-
-    Each share says how much of the rest its place takes up, such that even shares give places that
-    are distributed as sorted even numbers. Different shares give different places: nothing is
-    sorted, so no two points of a sampler's box are one.
-
-    >>> [round(x, 3) for x in spread([0.5])], [round(x, 3) for x in spread([0.75, 0.5])]
-    ([0.5], [0.5, 0.75])
-    """
-    places: list[float] = []
-    left = 0.0
-    for i, share in enumerate(shares):
-        left += (1.0 - left) * (1.0 - (1.0 - share) ** (1.0 / (len(shares) - i)))
-        places.append(left)
-    return tuple(places)
-
-
-def unrepeated(numbers: Sequence[int]) -> list[int]:
-    """Indices in which no two neighbours are equal: each number skips the index before it.
-
-    >>> unrepeated([0, 0, 0, 1]), unrepeated([2, 1, 0, 1])
-    ([0, 1, 0, 2], [2, 1, 0, 2])
-    """
-    indices: list[int] = []
-    for number in numbers:
-        indices.append(number + 1 if indices and number >= indices[-1] else number)
-    return indices
-
-
-@lru_cache(maxsize=64)
-def _choices(there: int, count: int) -> list[tuple[int, ...]]:
-    """All ways of choosing so many of so many values, alike ones beside each other."""
-    return sorted(combinations(range(there), count), key=lambda chosen: (sum(chosen), chosen))
 
 
 def _simple(family: str, values: Mapping[str, Any], rising: bool) -> schedules.Schedule:
@@ -389,39 +277,3 @@ def _when(value: Any, when: When) -> Parameter | Fixed:
     if isinstance(value, Float | Int | Choice):
         return replace(value, when=when or None)
     return Fixed(value, when=when or None)
-
-
-# --- couplings between schedules ------------------------------------------------------------------
-
-
-def mirrored(
-    values: Mapping[str, Any], of: schedules.Schedule | float | None
-) -> schedules.Schedule:
-    """The schedule of the family `mirror`, from its fields and what it mirrors, if it is there."""
-    peak = values["peak"]
-    if of is None:
-        return schedules.Constant(peak)
-    return schedules.Mirrored(schedules.as_schedule(of), peak * values["final"], peak)
-
-
-def with_momentum(
-    effective: schedules.Schedule, momentum: schedules.Schedule | float
-) -> schedules.Schedule:
-    """The learning rate of an effective one: times 1 - momentum, at every progress."""
-    momentum = schedules.as_schedule(momentum)
-    if isinstance(momentum, schedules.Constant):
-        return schedules.scaled(effective, 1.0 - momentum.value)
-    return schedules.Effective(effective, momentum)
-
-
-def following(
-    base: schedules.Schedule, other: schedules.Schedule | float, rule: str
-) -> schedules.Schedule:
-    """`base`, scaled by `rule` with the growth of `other` since the start.
-
-    Also where `other` is constant: a controller may change it.
-    """
-    other = schedules.as_schedule(other)
-    if RULES[rule] == 0.0:
-        return base
-    return schedules.Following(base, other, RULES[rule], other(0.0))

@@ -7,31 +7,32 @@ A sampler sees a flat point, `{"lr.peak": 0.1, "batch_size": 128}`; a trainer se
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 from typing import Any
 
-from autotune import schedules
+from autotune import couplings, schedules
 from autotune.errors import UserError, unknown
 from autotune.parameters import (
     Choice,
     Fixed,
     Float,
     Int,
+    Leaf,
     Parameter,
     When,
     active,
     allowed,
     drawn,
-    options,
+    is_real,
     say_when,
     wanted_values,
 )
-from autotune.schedule_space import ScheduleSpace, following, mirrored, with_momentum
+from autotune.schedule_space import ScheduleSpace
 from autotune.schedules.analysis import Glimpse, glimpse, same_at_a_glimpse
+from autotune.size import Size, size
 from autotune.trial import Config, Params
 
 __all__ = [
@@ -47,8 +48,6 @@ __all__ = [
 ]
 
 RESERVED = ("seed", "state")
-_Leaf = tuple[str, Parameter | Fixed]
-_COUPLINGS = ("mirrors", "follows", "effective")
 
 
 @dataclass(frozen=True)
@@ -57,33 +56,6 @@ class Constraint:
 
     text: str
     holds: Callable[[Config], bool]
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large a search space is.
-
-    Args:
-        shapes: combinations of the values on which the existence of other parameters depends.
-        least, most: the fewest and the most parameters that one point has.
-        points: how many points there are, infinite where a real number is searched.
-    """
-
-    shapes: int
-    least: int
-    most: int
-    points: float
-
-    def with_all(self, other: Size) -> Size:
-        """The size of both together, where neither depends on the other."""
-        least, most = self.least + other.least, self.most + other.most
-        return Size(self.shapes * other.shapes, least, most, self.points * other.points)
-
-    def __str__(self) -> str:
-        shapes = f"{self.shapes} shape{'s' if self.shapes > 1 else ''}"
-        each = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
-        points = "infinitely many" if math.isinf(self.points) else f"{self.points:.0f}"
-        return f"{shapes} with {each} parameters, {points} points"
 
 
 @dataclass(frozen=True)
@@ -114,32 +86,19 @@ class SearchSpace:
                 raise ValueError(
                     f"{name} must be a Float, Int, Choice, Fixed or ScheduleSpace but got {entry!r}"
                 )
-        self._check_couplings()
+        couplings.check(self.entries)
         known: dict[str, Parameter | Fixed] = {}
         for name, parameter in self._leaves:
             _check_when(name, parameter.when, known)
             known[name] = parameter
 
-    def _check_couplings(self) -> None:
-        for name, entry in self.entries.items():
-            for coupling in _COUPLINGS:
-                other = getattr(entry, coupling, None)
-                if other is None:
-                    continue
-                if other not in self.entries or other == name:
-                    others = set(self.entries) - {name}
-                    raise ValueError(f"{name}: {coupling}: {unknown('entry', other, others)}")
-                where, coupled = f"{name}: {coupling}: {other}", self.entries[other]
-                _check_coupling(where, coupling, coupled)
-                if isinstance(entry, Float) and not _is_plain(coupled):
-                    raise ValueError(f"{where} must be a plain number but got {coupled!r}")
-
     @cached_property
-    def _leaves(self) -> list[_Leaf]:
-        leaves: list[_Leaf] = []
+    def _leaves(self) -> list[Leaf]:
+        leaves: list[Leaf] = []
         for name, entry in self.entries.items():
             if isinstance(entry, ScheduleSpace):
-                leaves += entry.parameters(name, self._changes(entry.follows)).items()
+                changes = couplings.changes(self.entries, entry.follows)
+                leaves += entry.parameters(name, changes).items()
             else:
                 coupled = isinstance(entry, Float) and entry.effective is not None
                 leaves.append((f"{name}.effective" if coupled else name, entry))
@@ -147,20 +106,7 @@ class SearchSpace:
 
     @cached_property
     def _effective(self) -> dict[str, str]:
-        """The numbers of which the effective value is searched, each with its momentum."""
-        floats = {n: e for n, e in self.entries.items() if isinstance(e, Float)}
-        return {n: e.effective for n, e in floats.items() if e.effective is not None}
-
-    def _changes(self, followed: str | None) -> When | None:
-        """When the schedule that another follows is not constant; None: never."""
-        entry = self.entries.get(followed or "")
-        if isinstance(entry, Fixed) and isinstance(entry.value, schedules.Schedule):
-            low, high = schedules.extremes(entry.value)
-            return dict(entry.when or {}) if low < high else None
-        if not isinstance(entry, ScheduleSpace):
-            return None
-        changing = tuple(f for f in entry.families if f != "constant")
-        return {f"{followed}.family": changing} if changing else None
+        return couplings.effective(self.entries)
 
     def parameters(self) -> dict[str, Parameter]:
         """The searched parameters by flat name, parents before children."""
@@ -172,14 +118,7 @@ class SearchSpace:
         >>> print(SearchSpace({"lr": Float(0, 1), "n": Int(1, 4), "o": Choice((1, 2))}).size())
         1 shape with 3 parameters, infinitely many points
         """
-        parents = {parent for _, parameter in self._leaves for parent in parameter.when or {}}
-        total = Size(1, 0, 0, 1)
-        for group in _depending(self._leaves):
-            counted = list(_counted(group, parents, {}, 0, 1))
-            searched = [count for count, _ in counted]
-            points = sum(points for _, points in counted)
-            total = total.with_all(Size(len(counted), min(searched), max(searched), points))
-        return total
+        return size(self._leaves)
 
     def sample(self, count: int, seed: int = 0) -> list[Params]:
         """Points drawn at random, the same for the same seed."""
@@ -230,33 +169,8 @@ class SearchSpace:
             if f"{name}.effective" in values:
                 values[name] = values[f"{name}.effective"] * (1.0 - values.get(momentum, 0.0))
         config = {name: values[name] for name in self.entries if name in values}
-        config |= self._schedules(values)
+        config |= couplings.built(self.entries, values)
         return {name: config[name] for name in self.entries if name in config}
-
-    def _schedules(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The schedules that drawn values stand for: each by itself, then what couples them."""
-        spaces = {
-            name: (entry, _fields_of(name, values))
-            for name, entry in self.entries.items()
-            if isinstance(entry, ScheduleSpace) and f"{name}.family" in values
-        }
-        built: dict[str, Any] = {
-            name: space.build(own)
-            for name, (space, own) in spaces.items()
-            if own["family"] != "mirror"
-        }
-        alone = {**values, **built}
-        for name, (space, own) in spaces.items():
-            if own["family"] == "mirror":
-                built[name] = mirrored(own, alone.get(str(space.mirrors)))
-        known = {**values, **built}
-        for name, (space, own) in spaces.items():
-            if space.effective in known:
-                built[name] = with_momentum(built[name], known[space.effective])
-            if space.follows in known:
-                rule = own.get("rule", space.steady_rule)
-                built[name] = following(built[name], known[space.follows], rule)
-        return built
 
     def check(self, params: Params) -> Params:
         """`params` with nothing missing, nothing unknown, and every value inside its range.
@@ -322,14 +236,14 @@ class SearchSpace:
         point = dict(flat)
         for name, momentum in self._effective.items():
             value, other = flat.get(name), known.get(momentum, 0.0)
-            if _is_real(value) and _is_real(other) and other < 1:
+            if is_real(value) and is_real(other) and other < 1:
                 del point[name]
                 point[f"{name}.effective"] = value / (1.0 - other)
         return point
 
     def _ready(self, name: str, value: Any) -> Any:
         is_schedule = isinstance(self.entries[name], ScheduleSpace)
-        return schedules.as_schedule(value) if is_schedule and _is_real(value) else value
+        return schedules.as_schedule(value) if is_schedule and is_real(value) else value
 
     def broken(self, config: Config) -> str:
         """The text of the first constraint that `config` breaks, or an empty string.
@@ -363,82 +277,3 @@ def _check_when(name: str, when: When | None, known: Mapping[str, Parameter | Fi
         for value in wanted_values(wanted):
             if parameter.check(value):
                 raise ValueError(f"{name}: when: {parent} can never be {value!r}")
-
-
-def _check_coupling(where: str, coupling: str, other: Any) -> None:
-    """What a schedule is coupled to must be a schedule or a number, in the range that it needs."""
-    if isinstance(other, Choice) or (isinstance(other, Fixed) and not _is_number(other.value)):
-        raise ValueError(f"{where} must be a schedule or a number but got {other!r}")
-    if isinstance(other, ScheduleSpace) and coupling == "mirrors" and "mirror" in other.families:
-        raise ValueError(f"{where} is itself a mirror")
-    low, high = _span(other)
-    if coupling == "effective" and not 0 <= low <= high < 1:
-        raise ValueError(f"{where} must lie in [0, 1) but goes from {low:g} to {high:g}")
-    if coupling == "follows" and not low > 0:
-        raise ValueError(f"{where} must be greater than 0 but goes down to {low:g}")
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_plain(entry: Any) -> bool:
-    """Whether an entry is a number, searched as it is or fixed."""
-    if isinstance(entry, Fixed):
-        return _is_real(entry.value)
-    return isinstance(entry, Int) or (isinstance(entry, Float) and entry.effective is None)
-
-
-def _is_number(value: Any) -> bool:
-    return _is_real(value) or isinstance(value, schedules.Schedule)
-
-
-def _span(entry: Any) -> tuple[float, float]:
-    """The least and the greatest value that an entry can take."""
-    if isinstance(entry, ScheduleSpace):
-        return entry.span
-    if isinstance(entry, Fixed):
-        return schedules.extremes(schedules.as_schedule(entry.value))
-    return float(entry.low), float(entry.high)
-
-
-def _fields_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The drawn fields of one schedule, by field name."""
-    start = f"{name}."
-    return {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)}
-
-
-def _count(parameter: Parameter) -> float:
-    return math.inf if isinstance(parameter, Float) else len(options(parameter))
-
-
-def _depending(leaves: Sequence[_Leaf]) -> list[list[_Leaf]]:
-    """The parameters in groups that do not depend on each other, each in its order."""
-    groups: list[list[_Leaf]] = []
-    for leaf in leaves:
-        parents = leaf[1].when or {}
-        related = [g for g in groups if any(name in parents for name, _ in g)]
-        groups = [g for g in groups if g not in related]
-        groups.append([*(own for g in related for own in g), leaf])
-    return groups
-
-
-def _counted(
-    leaves: Sequence[_Leaf], parents: set[str], values: dict[str, Any], searched: int, points: float
-) -> Iterator[tuple[int, float]]:
-    """For each combination of what others depend on: parameters searched, and points."""
-    for i, (name, parameter) in enumerate(leaves):
-        if not active(parameter.when, values):
-            continue
-        if isinstance(parameter, Fixed):
-            values = {**values, name: parameter.value}
-        elif name not in parents:
-            searched, points = searched + 1, points * _count(parameter)
-        elif isinstance(parameter, Float):
-            values, searched, points = {**values, name: None}, searched + 1, math.inf
-        else:
-            for value in options(parameter):
-                rest = leaves[i + 1 :], parents, {**values, name: value}
-                yield from _counted(*rest, searched + 1, points)
-            return
-    yield searched, points

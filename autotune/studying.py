@@ -197,15 +197,15 @@ def _study(
 
 def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace) -> int:
     """Measure an exported trial anew in the study folder `out`, and print what came of it."""
-    from autotune import replay
+    from autotune import outcome, replay
 
     settings = replay.settings(exported, repeats)
     result = _run(replay.experiment(exported), out, options, settings)
-    told = replay.document(exported, result)
+    told = outcome.document(exported, result)
     if options.json:
         print(json.dumps(told, allow_nan=False))
     else:
-        replay.print_document(told, sys.stdout)
+        outcome.print_document(told, sys.stdout)
     if result.ended == "interrupted":
         say(f"interrupted; go on with: autotune resume {out}")
         return INTERRUPTED

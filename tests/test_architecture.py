@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,10 @@ LEVELS = {
     "trial": 1,
     "parameters": 1,
     "storage": 1,
-    "schedule_space": 2,
+    "knots": 1,
+    "schedule_space": 1,
+    "couplings": 2,
+    "size": 2,
     "space": 3,
     "reporting": 2,
     "standing": 2,
@@ -65,8 +69,13 @@ FILES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py")
 IDS = [str(p.relative_to(ROOT)) for p in FILES]
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> list[str]:
     """Full names of the modules that a file imports, wherever in it."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -19,7 +19,7 @@ import torch
 from sims import lines, racing, simulate
 
 import autotune as at
-from autotune import cli, export, replay
+from autotune import cli, export, outcome, replay
 from autotune.console import result_in
 from autotune.schedules import Linear, as_schedule, from_json
 from autotune.trackers import journal
@@ -351,7 +351,7 @@ def test_a_replay_of_a_trial_without_memory_measures_that(
     assert code == cli.UNREACHED
     assert [r["state"] for r in told["repeats"]] == ["INFEASIBLE"]
     assert (told["identical"], told["milestones"], told["median_seconds"]) == (False, 0, None)
-    assert "cannot be compared" in replay.verdict(told)
+    assert "cannot be compared" in outcome.verdict(told)
 
 
 def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> None:
@@ -383,10 +383,10 @@ def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> 
 def test_knobs_are_not_compared_where_a_schedule_turns_them_earlier() -> None:
     before = trial_with((1, {"loss": 0.5, "lr": 1.0, "progress": 0.5}), (2, {"lr": 0.5}))
     now = trial_with((1, {"loss": 0.5, "lr": 0.5, "progress": 0.25}), (2, {"lr": 0.5}))
-    assert replay.compare(before, now, turned={1}) == (2, None)
-    assert replay.compare(before, now)[1] == replay.Difference(1, "lr", 1.0, 0.5)
-    found = replay.compare(before, now, turned={2})[1]
-    assert found == replay.Difference(1, "lr", 1.0, 0.5)
+    assert outcome.compare(before, now, turned={1}) == (2, None)
+    assert outcome.compare(before, now)[1] == outcome.Difference(1, "lr", 1.0, 0.5)
+    found = outcome.compare(before, now, turned={2})[1]
+    assert found == outcome.Difference(1, "lr", 1.0, 0.5)
 
 
 def test_seeds_of_repeats_differ_and_grow() -> None:
@@ -419,8 +419,8 @@ def trial_with(*reports: tuple[int, dict[str, float]], **more: Any) -> Trial:
 def test_what_is_the_same_bit_for_bit(
     before: Any, now: Any, same: int, difference: tuple[Any, ...] | None
 ) -> None:
-    expected = replay.Difference(*difference) if difference else None
-    assert replay.compare(trial_with(*before), trial_with(*now)) == (same, expected)
+    expected = outcome.Difference(*difference) if difference else None
+    assert outcome.compare(trial_with(*before), trial_with(*now)) == (same, expected)
 
 
 def test_a_difference_names_what_else_differs(
@@ -435,12 +435,12 @@ def test_a_difference_names_what_else_differs(
     (fast_path / "out" / "trial.json").write_text(json.dumps(told))
     exported = replay.read(fast_path / "out")
     result = simulate(replay.experiment(exported), fast_path / "r", **replay.settings(exported, 2))
-    said = replay.document(exported, result)
+    said = outcome.document(exported, result)
     assert (said["identical"], said["milestones"]) == (False, 3)
     assert said["first_difference"]["step"] == trial.reports[3].step
-    assert f"torch 1.0 then, {torch.__version__} now" in replay.verdict(said)
-    assert "does not repeat itself" in replay.verdict({**said, "other_conditions": []})
-    replay.print_document(said, sys.stdout)
+    assert f"torch 1.0 then, {torch.__version__} now" in outcome.verdict(said)
+    assert "does not repeat itself" in outcome.verdict({**said, "other_conditions": []})
+    outcome.print_document(said, sys.stdout)
     assert "of 2 reached it.\nThe same seed differs first at step 30: " in capsys.readouterr().out
     assert json.loads(json.dumps(said, allow_nan=False)) == said
 
@@ -452,7 +452,7 @@ def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) 
     export.export(fast_path / "s", replace(trial, hardware=shared), fast_path / "out")
     exported = replay.read(fast_path / "out")
     result = simulate(replay.experiment(exported), fast_path / "r", **replay.settings(exported, 1))
-    assert replay.document(exported, result)["other_conditions"] == []
+    assert outcome.document(exported, result)["other_conditions"] == []
 
 
 def test_the_median_counts_a_censored_repeat_as_later_than_any_other(fast_path: Path) -> None:
@@ -465,8 +465,8 @@ def test_the_median_counts_a_censored_repeat_as_later_than_any_other(fast_path: 
         for n, t in enumerate(took)
     )
     result = at.StudyResult(fast_path / "s", exported.target, trials)
-    assert replay.document(exported, result)["median_seconds"] == 5.0
-    assert replay.document(exported, replace(result, trials=trials[:2]))["median_seconds"] is None
+    assert outcome.document(exported, result)["median_seconds"] == 5.0
+    assert outcome.document(exported, replace(result, trials=trials[:2]))["median_seconds"] is None
 
 
 # --- mistakes -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from happenings import KINDS, happening
 from hypothesis import given
 from hypothesis import strategies as st
 from sims import learning, lines, simulate, wide
@@ -20,17 +21,8 @@ from autotune.pruners import make_pruner
 from autotune.samplers.optuna import SEEN, OptunaSampler
 from autotune.space import Float, SearchSpace
 from autotune.trial import (
-    Checkpoint,
-    Ended,
-    Event,
-    Hardware,
-    Lost,
     Report,
-    Reported,
-    Saved,
-    Started,
     State,
-    Suggested,
     Target,
     Trial,
     after,
@@ -38,45 +30,7 @@ from autotune.trial import (
     leader,
 )
 
-KINDS = [Hardware("a"), Hardware("b", 2)]
-ENDS = [
-    (State.REACHED, "target"),
-    (State.CENSORED, "capped"),
-    (State.CENSORED, "interrupted"),
-    (State.FAILED, "boom"),
-]
 TARGET = Target("acc", 0.9, limit=100.0)
-
-
-def happening(random: Random, trials: dict[int, Trial], at: float) -> Event:
-    """Any event that can follow, also the rare ones: lost attempts, trials taken up again."""
-    if not trials or random.random() < 0.2:
-        return Suggested(len(trials), {}, {}, "trial", 0, at)
-    trial = random.choice(list(trials.values()))
-    number, step = trial.number, len(trial.reports) + 1
-    if trial.ended:
-        if trial.reason == "interrupted":
-            return random.choice(
-                [Lost(number, "driver restarted", broke=False, at=at), ended(random, trial, at)]
-            )
-        return Saved(number, Checkpoint(step, "x"), at)
-    if not trial.placed:
-        return Started(number, 0.0, random.choice(KINDS), at)
-    report = Report(step, trial.seconds + random.random(), {"acc": random.random() * 0.8})
-    return random.choice(
-        [
-            Reported(number, report, at),
-            Reported(number, report, at),
-            Saved(number, Checkpoint(max(step - 1, 1), "x"), at),
-            Lost(number, "worker died", at=at),
-            ended(random, trial, at),
-        ]
-    )
-
-
-def ended(random: Random, trial: Trial, at: float) -> Ended:
-    state, reason = random.choice(ENDS)
-    return Ended(trial.number, state, reason, trial.seconds, at=at)
 
 
 @given(st.integers(0, 10**6))

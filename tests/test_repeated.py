@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from happenings import KINDS, happening
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,14 +16,9 @@ from autotune.repeated import Repeated
 from autotune.repeats import merged
 from autotune.trial import (
     Ended,
-    Event,
-    Hardware,
-    Lost,
     Report,
     Reported,
-    Started,
     State,
-    Suggested,
     Target,
     Trial,
     after,
@@ -31,30 +27,6 @@ from autotune.trial import (
 )
 
 TARGET = Target("acc", 0.9, limit=100.0)
-KINDS = [Hardware("a"), Hardware("b", 2)]
-ENDS = [(State.REACHED, "target")] * 3 + [
-    (State.CENSORED, "capped"),
-    (State.CENSORED, "interrupted"),
-    (State.FAILED, "boom"),
-]
-
-
-def happening(random: Random, trials: dict[int, Trial], at: float) -> Event:
-    """Any event that can follow; every third trial repeats one that reached the target."""
-    reached = [t.number for t in trials.values() if t.state is State.REACHED and t.repeats is None]
-    if not trials or random.random() < 0.25:
-        of = random.choice(reached) if reached and random.random() < 0.4 else None
-        kind = "trial" if of is None else "race"
-        return Suggested(len(trials), {}, {}, kind, 0, at, repeats=of)
-    trial = random.choice(list(trials.values()))
-    number, state, reason = trial.number, *random.choice(ENDS)
-    end = Ended(number, state, reason, trial.seconds, at=at)
-    if trial.ended:
-        return Lost(number, "again", broke=False, at=at) if trial.reason == "interrupted" else end
-    if not trial.placed:
-        return Started(number, 0.0, random.choice(KINDS), at)
-    report = Report(len(trial.reports) + 1, trial.seconds + random.random(), {"acc": 0.1})
-    return random.choice([Reported(number, report, at), end, end, Lost(number, "died", at=at)])
 
 
 @pytest.mark.parametrize("raced", [False, True])
@@ -63,7 +35,7 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
     random, trials = Random(seed), dict[int, Trial]()
     shown = Repeated(trials, TARGET, raced)
     for turn in range(60):
-        event = happening(random, trials, float(turn))
+        event = happening(random, trials, float(turn), repeating=0.4)
         before = trials.get(event.trial)
         trials[event.trial] = after(before, event)
         shown.note(before, trials[event.trial])

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune import schedules
+from autotune.knots import spread, unrepeated
 from autotune.parameters import options
-from autotune.schedule_space import FAMILIES, ScheduleSpace, spread, unrepeated
+from autotune.schedule_space import FAMILIES, ScheduleSpace
 from autotune.space import Choice, Fixed, Float, Int, SearchSpace
 from autotune.trackers.journal import decode_config, encode
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sims import BASELINE, WIDE
 
-from autotune import errors, schedule_space, schedules
+from autotune import errors, knots, schedule_space, schedules
 from autotune import parameters as parameters_module
 from autotune import space as space_module
 from autotune.errors import unknown
@@ -307,7 +307,7 @@ def test_a_configuration_gets_only_the_fixed_values_that_belong_to_it() -> None:
     assert space.complete({"optimizer": "lars", **outside})[0]["eps"] == 1e-8
 
 
-@pytest.mark.parametrize("module", [parameters_module, schedule_space, space_module, errors])
+@pytest.mark.parametrize("module", [parameters_module, knots, schedule_space, space_module, errors])
 def test_the_examples_in_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 

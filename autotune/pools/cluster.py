@@ -155,6 +155,12 @@ def nodes() -> tuple[Node, ...]:
     return tuple(sorted(found, key=lambda node: node.name))
 
 
+def endpoints() -> list[str]:
+    """Where the nodes serve their metrics, as host:port."""
+    alive = [node for node in ray.nodes() if node["Alive"] and node["MetricsExportPort"]]
+    return [f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}" for node in alive]
+
+
 def pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
     """The trainer for the workers: a recipe file's module by value, others by their name."""
     module = sys.modules.get(train.__module__)
@@ -240,7 +246,12 @@ def bury(actors: list[Any], waiting: list[Any], placement: Any, seconds: float) 
             ray.kill(actor, no_restart=True)
     if placement is not None:
         with contextlib.suppress(Exception):
-            remove_placement_group(placement)
+            give_up(placement)
+
+
+def give_up(placement: Any) -> None:
+    """Give a placement group's resources back; what still runs there is ended."""
+    remove_placement_group(placement)
 
 
 def has_room(placement: Any) -> bool:

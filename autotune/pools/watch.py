@@ -10,12 +10,13 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 EVERY_SECONDS = 1.0
 HEAD_SECONDS = 20.0  # without an answer of the head; Ray ends this process, unasked, after 60
 _REACH_SECONDS = 5.0
+_WORKERS_REACH_SECONDS = 1.0  # for a node's own service to answer, when workers on it are gone
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,13 @@ def answers(host: str, port: int, seconds: float) -> bool:
     except (OSError, OverflowError):
         return False
     return True
+
+
+def unreachable(known: Iterable[Node], names: Iterable[str]) -> list[str]:
+    """The names of these nodes, if nothing answers on any of them any more; else none.
+
+    Ray tells of a worker at once, and of a node only after it has missed some heartbeats.
+    """
+    asked = sorted(names)
+    found = [node for node in known if node.name in asked]
+    return [] if any(answers(n.host, n.port, _WORKERS_REACH_SECONDS) for n in found) else asked

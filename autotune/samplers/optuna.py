@@ -27,8 +27,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import UserError, unknown
 from autotune.likeness import scores
-from autotune.parameters import Choice, Float, Int, Parameter, drawn
-from autotune.samplers import policy
+from autotune.parameters import Choice, Float, Int, Parameter
+from autotune.samplers import policy, widening
 from autotune.space import SearchSpace
 from autotune.trial import CUT, Params, State, Target, Trial
 
@@ -38,9 +38,6 @@ def _tpe(seed: int) -> BaseSampler:
 
 
 WIDENING = "widening"
-_WIDENED = 10  # trials, as many as TPE draws at random before it has a model
-_OTHERS = 20  # draws for a value unlike the baseline's
-_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3  # shares of the baseline, before the first and at the end
 
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": _tpe,
@@ -126,7 +123,7 @@ class OptunaSampler:
             for trial in fresh:
                 if trial.params is not None:
                     self._tell(trial, trial.params)
-            if self._sampler == WIDENING and number <= _WIDENED:
+            if self._sampler == WIDENING and number <= widening.WIDENED:
                 self._study.enqueue_trial(self._kept(number, trials))
             live = self._study.ask()
             point = self._drawn(live)
@@ -154,14 +151,9 @@ class OptunaSampler:
     def _kept(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
         """What the trial takes over from the baseline: less and less of it, the rest is drawn."""
         known = next((t.params for t in trials if t.kind == "baseline" and t.params), {})
-        random = Random(f"{self._seed}/{number}")
-        share = _KEPT_FIRST + (_KEPT_LAST - _KEPT_FIRST) * number / _WIDENED
-        parameters = self._space.parameters()
-        kept = {name: value for name, value in known.items() if random.random() < share}
-        if len(kept) == len(known) and kept:  # the baseline itself has run already
-            del kept[random.choice(sorted(kept))]
-        made = {name: _inside(parameters[name], value) for name, value in kept.items()}
-        return made | _other(parameters, known, made, random)
+        parameters, random = self._space.parameters(), Random(f"{self._seed}/{number}")
+        kept = widening.kept(number, known, parameters, random)
+        return {name: _inside(parameters[name], value) for name, value in kept.items()}
 
     def _tell(self, trial: Trial, params: Params) -> None:
         if trial.number not in self._told:
@@ -181,25 +173,6 @@ class OptunaSampler:
                 score = 2 * self._target.limit  # the worst score
             state = TrialState.FAIL if score is None else TrialState.COMPLETE
             self._study.tell(told, score, state)
-
-
-def _other(
-    parameters: Mapping[str, Parameter], known: Params, kept: Params, random: Random
-) -> dict[str, Any]:
-    """One more value, unlike the baseline's, where all that is left to draw could be as there."""
-    left = [name for name in known if name not in kept]
-    if any(_continuous(parameters[name]) for name in left):
-        return {}
-    for name in random.sample(left, len(left)) + random.sample(sorted(kept), len(kept)):
-        for _ in range(_OTHERS):
-            value = drawn(parameters[name], random)
-            if value != known[name]:
-                return {name: _inside(parameters[name], value)}
-    return {}
-
-
-def _continuous(parameter: Parameter) -> bool:
-    return isinstance(parameter, Float) and parameter.low < parameter.high
 
 
 def _end(trial: Trial) -> tuple[State, float]:

@@ -18,9 +18,9 @@ from toys import METRIC, reporter, toy
 
 import autotune as at
 from autotune import cli
-from autotune.pools import Broke, Launch, Progress, Stopped
-from autotune.pools import ray as ray_module
+from autotune.pools import Broke, Launch, Progress, Stopped, fleet
 from autotune.pools.cluster import fit
+from autotune.pools.inbox import Arrived
 from autotune.pools.ray import RayPool
 from autotune.trial import Hardware, State
 
@@ -272,7 +272,7 @@ def test_a_rank_killed_between_trials_is_told_and_replaced(tmp_path: Path) -> No
     pool = RayPool(toy, at.Scaling(num_workers=2), hang_timeout=20)
     try:
         until(pool, pool.capacity)
-        place = next(iter(pool._groups.values())).places[1]
+        place = next(iter(pool._fleet.groups.values())).places[1]
         os.kill(place.pid, signal.SIGKILL)
         time.sleep(0.5)
         hardware = pool.start(Launch(3, {}, 1))
@@ -301,7 +301,7 @@ def test_of_idle_groups_a_trial_takes_one_on_the_hardware_that_it_is_to_be_like(
     pool = RayPool(toy, at.Scaling(max_concurrent_trials=2), hang_timeout=20)
     try:
         until(pool, lambda: pool.capacity() == 2)
-        usual, other = pool._groups.values()
+        usual, other = pool._fleet.groups.values()
         other.hardware = replace(usual.hardware, label="other")  # as if on another node
         assert pool.next_hardware() == usual.hardware
         assert pool.next_hardware(other.hardware) == other.hardware
@@ -317,8 +317,8 @@ def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
     """Another tenant has one of the two cores: half of the trials' groups never start."""
     import ray
 
-    monkeypatch.setattr(ray_module, "_START_SECONDS", 10.0)
-    monkeypatch.setattr(ray_module, "_MOST_STARTS", 1)
+    monkeypatch.setattr(fleet, "_START_SECONDS", 10.0)
+    monkeypatch.setattr(fleet, "_MOST_STARTS", 1)
 
     @ray.remote(num_cpus=1)
     class Tenant:
@@ -339,7 +339,7 @@ def test_an_answer_for_a_given_up_group_is_dropped() -> None:
     pool = RayPool(toy, at.Scaling(max_concurrent_trials=1))
     try:
         until(pool, pool.capacity)
-        pool._inbox.put(ray_module._Arrived(99, 1, 0, RuntimeError("late")))
+        pool._inbox.put(Arrived(99, 1, 0, RuntimeError("late")))
         assert pool.wait(0.2) is None
         assert pool.capacity() == 1
     finally:
@@ -349,7 +349,7 @@ def test_an_answer_for_a_given_up_group_is_dropped() -> None:
 def test_a_trainer_that_workers_cannot_load_ends_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_module, "_MOST_STARTS", 1)
+    monkeypatch.setattr(fleet, "_MOST_STARTS", 1)
 
     class Unloadable:
         def __call__(self, config: dict[str, Any]) -> Iterator[at.Milestone]:

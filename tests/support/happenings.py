@@ -1,0 +1,51 @@
+"""What can happen to the trials of a study, event by event, drawn at random."""
+
+from __future__ import annotations
+
+from random import Random
+
+from autotune.trial import (
+    Checkpoint,
+    Ended,
+    Event,
+    Hardware,
+    Lost,
+    Report,
+    Reported,
+    Saved,
+    Started,
+    State,
+    Suggested,
+    Trial,
+)
+
+KINDS = [Hardware("a"), Hardware("b", 2)]
+_ENDS = [(State.REACHED, "target")] * 2 + [
+    (State.CENSORED, "capped"),
+    (State.CENSORED, "interrupted"),
+    (State.FAILED, "boom"),
+]
+
+
+def happening(random: Random, trials: dict[int, Trial], at: float, repeating: float = 0.0) -> Event:
+    """Any event that can follow, also the rare ones: lost attempts, trials taken up again.
+
+    `repeating` is the share of new trials that repeat one which reached the target, if one has.
+    """
+    if not trials or random.random() < 0.2:
+        reached = [n for n, t in trials.items() if t.state is State.REACHED and t.repeats is None]
+        of = random.choice(reached) if reached and random.random() < repeating else None
+        return Suggested(len(trials), {}, {}, "trial" if of is None else "race", 0, at, repeats=of)
+    trial = random.choice(list(trials.values()))
+    number, step = trial.number, len(trial.reports) + 1
+    end = Ended(number, *random.choice(_ENDS), trial.seconds, at=at)
+    if trial.ended:
+        if trial.reason == "interrupted":
+            return random.choice([Lost(number, "driver restarted", broke=False, at=at), end])
+        return Saved(number, Checkpoint(step, "x"), at)
+    if not trial.placed:
+        return Started(number, 0.0, random.choice(KINDS), at)
+    report = Report(step, trial.seconds + random.random(), {"acc": random.random() * 0.8})
+    reported, last = Reported(number, report, at), Checkpoint(max(step - 1, 1), "x")
+    lost = Lost(number, "worker died", at=at)
+    return random.choice([reported, reported, Saved(number, last, at), lost, end, end])
