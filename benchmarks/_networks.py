@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 METRICS = ("val_accuracy", "val_loss")
+PROGRESS = "progress"
 SLOTS = 8
 PADDED = (64, 256)  # each network's batches are padded to the first of these that holds them
 CLASSES = 10
@@ -39,6 +40,7 @@ class Plan:
         trust: LARS' trust coefficient, > 0, for the weight matrices; 0 is plain SGD.
         batch: samples of a step, 1 to 256.
         stops: steps made at each milestone, rising.
+        horizon: steps over which the learning rate's schedule runs.
     """
 
     rates: np.ndarray
@@ -47,6 +49,7 @@ class Plan:
     trust: float
     batch: int
     stops: Sequence[int]
+    horizon: float
 
 
 @dataclass(frozen=True)
@@ -278,12 +281,15 @@ class _Reading(Mapping[str, float]):
     milestone: int
 
     def __getitem__(self, name: str) -> float:
+        if name == PROGRESS:  # of the schedule: known without training
+            plan = self.network.plan
+            return min(plan.stops[self.milestone] / plan.horizon, 1.0)
         if name not in METRICS:
             raise KeyError(name)
         return self.farm.measured(self.network, self.milestone)[METRICS.index(name)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(METRICS)
+        return iter((*METRICS, PROGRESS))
 
     def __len__(self) -> int:
-        return len(METRICS)
+        return len(METRICS) + 1

@@ -270,6 +270,7 @@ class Task:
             trust=config.get("trust", 0.0),
             batch=config["batch_size"],
             stops=stops,
+            horizon=config["horizon"] * self.limit / each,
         )
 
     def times(self, configs: Sequence[Config], seeds: Sequence[int]) -> list[list[float]]:
