@@ -4,21 +4,24 @@ A share of the seconds that the study trains goes into races. It is the leader t
 median of its runs: one that was merely lucky falls back, and the next one is raced in its place; so
 a challenger is run again only if it was faster than the incumbent is known to be (the
 intensification of ROAR and SMAC, Hutter et al. 2011). The incumbent that caps others is one that
-has been run again.
+has been run again. Where every run takes as long as the first, there is no luck and no more races.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from statistics import median_high
 
-from autotune.repeats import RACE, again, merged
+from autotune.repeats import RACE, again, merged, timed
 from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, leader
 
 MOST = 5  # runs of one configuration
 SHARE = 0.2  # of the seconds trained that go into races, where nobody says otherwise
-Bests = Mapping[Hardware | None, Trial]
+_TELLING = 3  # runs again that tell how much luck there is
+_EXACT = 0.01  # of the first run's time: no luck
 
 
 def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
@@ -26,10 +29,11 @@ def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
 
     Counted are the seconds of all trials, and what the races that run, and this one, will take.
     """
-    stands = {t.number: t for t in merged(trials, target)}
-    best, races = leader(list(stands.values())), [t for t in trials if t.kind == RACE]
-    if best is None or again(best, trials) is None:
+    known = merged(trials, target)
+    best, races = leader(known), [t for t in trials if t.kind == RACE]
+    if best is None or proof_of(known, trials).certain or again(best, trials) is None:
         return None
+    stands = {t.number: t for t in known}
     return best if affordable(best, races, stands, sum(map(cost, trials)), share) else None
 
 
@@ -72,32 +76,58 @@ def runs(trials: Sequence[Trial]) -> Counter[int]:
 def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """The searched trials as those are shown them that stop others.
 
-    One that was faster than the best of those that have been run again is taken to be as fast as
-    that: it may have been lucky.
+    One that was faster than the best of those that have been run again may have been lucky: it is
+    taken to be as fast as that or, where races have shown how much luck there is, as it may be
+    expected to be.
     """
     known = merged(trials, target)
-    bests = best_proven(known, trials)
-    return tuple(held(t, bests) for t in known)
+    proof = proof_of(known, trials)
+    return tuple(held(t, proof) for t in known)
 
 
-def run_again(trials: Sequence[Trial]) -> set[int]:
-    """The numbers of the trials of which a repeat has ended on hardware like their own."""
-    own = {t.number: t.hardware for t in trials}
-    again = (t for t in trials if t.repeats is not None and t.ended)
-    return {t.repeats for t in again if t.repeats is not None and t.hardware == own.get(t.repeats)}
+@dataclass(frozen=True)
+class Proof:
+    """What the runs of leaders again have shown.
+
+    Args:
+        bests: on each kind of hardware the fastest that has been run again, by its median.
+        luck: how many times the leader's own time its runs again take, at the median; at least 1,
+            infinite where too few have ended, or most missed the target.
+        certain: whether every run took as long as the first one.
+    """
+
+    bests: Mapping[Hardware | None, Trial]
+    luck: float
+    certain: bool
 
 
-def best_proven(known: Sequence[Trial], trials: Sequence[Trial]) -> Bests:
-    """On each kind of hardware the fastest that has been run again, as `merged` has them."""
-    raced = run_again(trials)
-    rerun = [t for t in known if t.number in raced]
+NOTHING = Proof({}, math.inf, False)
+
+
+def proof_of(known: Sequence[Trial], trials: Sequence[Trial]) -> Proof:
+    """What repeats have shown of the searched trials, which are `known` by their medians."""
+    own = {t.number: t for t in trials}
+    ends = [t for t in trials if t.repeats is not None and t.ended]
+    ends = [t for t in ends if t.repeats is not None and t.hardware == own[t.repeats].hardware]
+    again = {t.repeats for t in ends}
+    rerun = [t for t in known if t.number in again]
     bests = ((like, incumbent(rerun, like)) for like in {t.hardware for t in rerun})
-    return {like: best for like, best in bests if best is not None}
+    ratios = [_ratio(t, own[t.repeats]) for t in ends if t.repeats is not None and timed(t)]
+    enough = len(ratios) >= _TELLING
+    luck = max(median_high(ratios), 1.0) if enough else math.inf
+    certain = enough and all(abs(ratio - 1) <= _EXACT for ratio in ratios)
+    return Proof({like: best for like, best in bests if best is not None}, luck, certain)
 
 
-def held(trial: Trial, bests: Bests) -> Trial:
+def _ratio(race: Trial, first: Trial) -> float:
+    reached = race.state is State.REACHED and first.seconds > 0
+    return race.seconds / first.seconds if reached else math.inf
+
+
+def held(trial: Trial, proof: Proof) -> Trial:
     """A trial, no faster than the best of those that were run again; none of these is."""
-    best = bests.get(trial.hardware)
-    if best is None or trial.state is not State.REACHED:
+    best = proof.bests.get(trial.hardware)
+    if best is None or trial.state is not State.REACHED or trial.seconds >= best.seconds:
         return trial
-    return replace(trial, seconds=best.seconds) if trial.seconds < best.seconds else trial
+    expected = trial.seconds if proof.certain else trial.seconds * proof.luck
+    return replace(trial, seconds=min(expected, best.seconds))

@@ -55,7 +55,7 @@ class Repeated:
 
     def _sorted_in(self, now: Trial) -> Trial:
         """The searched trial as it is shown."""
-        new = racing.held(now, self._proven)
+        new = racing.held(now, self._proof)
         self._stands[now.number], self._shown[now.number] = now, new
         self._ahead.pop(now.number, None)
         if new is not now:
@@ -83,7 +83,9 @@ class Repeated:
     def due(self, share: float) -> Trial | None:
         """`racing.due` of the trials."""
         best, races = self.leader(), list(self._races.values())
-        if best is None or not racing.affordable(best, races, self._stands, self._spent, share):
+        if best is None or self._proof.certain:
+            return None
+        if not racing.affordable(best, races, self._stands, self._spent, share):
             return None
         everyone = list(self._trials.values()) if best.origin is not None else ()
         return best if again(best, everyone) is not None else None
@@ -97,7 +99,7 @@ class Repeated:
         trials = list(self._trials.values())
         self._again = {t.repeats for t in trials if t.repeats is not None}
         known = merged(trials, self._target)
-        self._proven = racing.best_proven(known, trials) if self._raced else {}
+        self._proof = racing.proof_of(known, trials) if self._raced else racing.NOTHING
         self._stands, self._shown, self._ahead = {}, {}, {}
         for trial in known:
             self._sorted_in(trial)

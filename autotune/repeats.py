@@ -54,7 +54,7 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     own = {t.number: t.hardware for t in trials}
     runs: dict[int, list[Trial]] = {}
     for trial in trials:
-        if trial.repeats is None or not _timed(trial):
+        if trial.repeats is None or not timed(trial):
             continue
         if trial.hardware == own.get(trial.repeats):
             runs.setdefault(trial.repeats, []).append(trial)
@@ -66,7 +66,7 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     )
 
 
-def _timed(trial: Trial) -> bool:
+def timed(trial: Trial) -> bool:
     """Whether a run has ended and says something of its configuration's time.
 
     A worker that died for good, or memory that ran out, says nothing of it.
@@ -175,7 +175,7 @@ def progress(
     running = sum(t.goes_on for t in runs)
     own = searched(trials)
     if len(own) < total or any(t.goes_on for t in own):
-        return Progress(sum(_timed(t) for t in runs), running, None)
+        return Progress(sum(timed(t) for t in runs), running, None)
     final = {t.number for t in finalists(trials, target, top)}
     ended = [t for t in runs if t.repeats in final and t.ended and t.reason not in CUT]
     counts = Counter(t.repeats for t in ended)
@@ -238,7 +238,7 @@ def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation
     Only runs on the hardware that most confirmations ran on are compared; those that failed are
     left out.
     """
-    ended = [t for t in confirming(trials) if _timed(t)]
+    ended = [t for t in confirming(trials) if timed(t)]
     usual = usual_hardware(ended)
     runs: dict[int, list[Trial]] = {}
     for trial in sorted(ended, key=lambda t: t.number):
