@@ -23,7 +23,7 @@ MOST_ATTEMPTS = 20  # from then on a lost node is a retry: the trial may be what
 
 
 def take_up(book: Book) -> None:
-    """Judge and take up again what an earlier driver left running or interrupted."""
+    """Judge and take up again what an earlier driver left running or cut off."""
     end_exploited(book, book.everyone())
     if book.any_saved and book.pool.realtime and not book.plan.checkpoints:
         Path(book.checkpoints).mkdir(exist_ok=True)  # what is not in it is gone

@@ -218,8 +218,13 @@ class Trial:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it runs, or was interrupted and will be taken up again."""
-        return not self.ended or self.reason == "interrupted"
+        """Whether it runs, or was cut off and will be taken up again.
+
+        All that was interrupted is; of what a time limit cut off only the baseline, without which
+        a study has nothing to compare with.
+        """
+        measured = self.kind == "baseline" and self.reason in CUT
+        return not self.ended or self.reason == "interrupted" or measured
 
     @property
     def time_to_target(self) -> float | None:
