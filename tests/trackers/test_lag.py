@@ -41,6 +41,7 @@ class Counted:
 
     def held(self, number: int, folder: str) -> list[str]:
         return []
+
     def tag(self, number: int, tags: Mapping[str, str]) -> None: ...
     def set_status(self, number: int, shown: Shown) -> None: ...
 
