@@ -124,13 +124,15 @@ class Report:
 class Checkpoint:
     """A trial's saved state: a folder or URL with one file a rank, at `step`, with the clock then.
 
-    `sums` are the checksums of the ranks' files; older studies have none.
+    `sums` are the checksums of the ranks' files; older studies have none. `hardware` is the stamp
+    of what it was trained on, which a trial's checkpoint gets from its trial (`after`).
     """
 
     step: int
     path: str
     clock: Clock = Clock()
     sums: tuple[str, ...] = ()
+    hardware: Hardware | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
