@@ -14,41 +14,49 @@ from math import floor
 from autotune.trial import Hardware, State, Target, Trial
 
 
-def stamped(ran: Hardware, trial: Trial, parent: Trial | None, mixed: bool = False) -> Hardware:
-    """The stamp of a trial that a group on hardware `ran` takes.
+def began_on(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
+    """The stamp of what the time with which a trial starts was trained on; None if it has none.
+
+    That is its checkpoint's, be it its own or, for a fork, its parent's: wherever either of them
+    was since, that is no part of this time. In older journals a fork's checkpoint has no stamp.
+    """
+    if not trial.seconds:
+        return None
+    if trial.checkpoint is not None and trial.checkpoint.hardware is not None:
+        return trial.checkpoint.hardware
+    if trial.attempts or trial.origin is None:
+        return trial.hardware
+    return trials[trial.origin.parent].hardware
+
+
+def stamped(ran: Hardware, began: Hardware | None, mixed: bool = False) -> Hardware:
+    """The stamp of a trial that a group on hardware `ran` takes, and that `began_on` other.
 
     A trial that goes on elsewhere has a time of two kinds of hardware, and is like neither; so has
     a fork, whose time begins with its parent's. With `mixed`, the user takes all to be alike.
 
     >>> slow, fast = Hardware("slow"), Hardware("fast")
-    >>> str(stamped(fast, Trial(0, {}, attempts=1, seconds=3.0, hardware=slow), None))
+    >>> str(stamped(fast, slow))
     '1 x fast (1 CPU), before on 1 x slow (1 CPU)'
     """
     ran = replace(ran, mixed=mixed)
-    began = trial if trial.attempts else parent
-    if began is None or not trial.seconds or mixed:
+    if began is None or mixed:
         return ran
-    before = began.hardware
-    if replace(before, before="") == ran:
-        return before
-    return replace(ran, before=str(before))
+    if replace(began, before="") == ran:
+        return began
+    return replace(ran, before=str(began))
 
 
 def like(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
     """The hardware on which a trial's time could be ranked with that of what it comes from.
 
-    That is its own earlier attempt, its parent, or the trial that it repeats. None if it is new, or
+    That is what it `began_on`, or what the trial ran on that it repeats. None if it is new, or
     begins anew.
     """
-    if trial.attempts and trial.seconds:
-        before = trial
-    elif trial.origin is not None:
-        before = trials[trial.origin.parent]
-    elif trial.repeats is not None:
-        before = trials[trial.repeats]
-    else:
-        return None
-    return replace(before.hardware, before="", mixed=False)
+    before = began_on(trial, trials)
+    if before is None and trial.repeats is not None:
+        before = trials[trial.repeats].hardware
+    return before.now if before is not None else None
 
 
 def scores(trials: Collection[Trial], target: Target) -> dict[int, float | None]:

@@ -29,7 +29,7 @@ from autotune.driver.judging import check_metric, judge, ruled, runs_to_its_end
 from autotune.driver.plan import trial_seed
 from autotune.driver.suggester import Suggester
 from autotune.errors import StudyError, UserError
-from autotune.likeness import like, stamped
+from autotune.likeness import began_on, like, stamped
 from autotune.memory import fitting
 from autotune.pools import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
 from autotune.samplers import Sampler
@@ -228,9 +228,8 @@ class Loop:
             self.fitting(trial, alike),
             alike,
         )
-        ran, origin = self.book.written.start(launch), trial.origin
-        parent = self.book.trials[origin.parent] if origin is not None else None
-        hardware = stamped(ran, trial, parent, self.book.plan.mix_hardware)
+        ran, began = self.book.written.start(launch), began_on(trial, self.book.trials)
+        hardware = stamped(ran, began, self.book.plan.mix_hardware)
         at = self.book.at()
         waited = at - trial.waiting_since
         self.book.record(Started(trial.number, waited, hardware, at, launch.microbatch))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+OWN = "checkpoints"  # the root of checkpoints in a study's own folder
 _CHUNK_BYTES = 2**20
 _TRIES, _PAUSE_SECONDS = 6, 0.05  # to make a folder that others make at the same moment
 _IN_MEMORY_BYTES = 64 * 2**20  # of a file that has been sent; a larger one is put on the disk
@@ -59,6 +60,48 @@ def join(place: str, *names: str) -> str:
     ('s3://bucket/a/b', '/tmp/b/c')
     """
     return "/".join([place.rstrip("/"), *names])
+
+
+def root_of(checkpoint: str) -> str:
+    """The root above a checkpoint's own folder and its trial's.
+
+    >>> root_of("/shared/digits-5eed5eed/trial-0007/step-100")
+    '/shared/digits-5eed5eed'
+    """
+    return checkpoint.rsplit("/", 2)[0]
+
+
+def make_root(root: str) -> None:
+    """Make the root of a study's checkpoints, once: where it is missing later, its mount is.
+
+    Behind a URL there is nothing to be made.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not is_url(root):
+        Path(root).mkdir(parents=True, exist_ok=True)
+
+
+def make_below_root(checkpoint: str) -> None:
+    """Make a checkpoint's folder, and its trial's, in a root that is there.
+
+    A root that is not there lies on a mount that is gone. In the empty mount point that it leaves
+    nothing is made: it would pass for the study's, and be hidden once the mount is back. The root
+    in a study's own folder may be one that this node never saw: that one is made.
+
+    Raises:
+        UnreachableError: the root is not there.
+        OSError: the folder cannot be made.
+    """
+    root = root_of(checkpoint)
+    if is_url(checkpoint) or Path(root).name == OWN:
+        return
+    for folder in (Path(checkpoint).parent, Path(checkpoint)):
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            raise UnreachableError(f"{root} is not there") from None
 
 
 @contextlib.contextmanager
@@ -150,20 +193,22 @@ def copy(source: str, to: str) -> bool:
     """
     remove(to)  # left by a driver that was killed right here
     found = [name for name in names(source) if not name.endswith(".part")]
+    if not found:
+        return False
     if is_url(source):
         with _store(source) as (system, path):
             goal = _system(to)[1]
             _make(system, goal)
             for name in found:
                 system.copy(join(path, name), join(goal, name))
-        return bool(found)
+        return True
     Path(to).mkdir(parents=True)
     try:
         for name in found:
             _link(Path(source, name), Path(to, name))
     except FileNotFoundError:
         return False
-    return bool(found)
+    return True
 
 
 def fetch(source: str, to: Path) -> None:

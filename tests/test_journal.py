@@ -37,6 +37,7 @@ from autotune.trial import (
     Ended,
     Hardware,
     Lost,
+    Origin,
     Report,
     Reported,
     Saved,
@@ -65,6 +66,18 @@ def written(folder: Path, entries: list[Any] = ENTRIES) -> bytes:
         for entry in entries:
             open_journal.write(entry)
     return (folder / JOURNAL).read_bytes()
+
+
+def test_the_stamp_of_a_forks_checkpoint_is_read_back() -> None:
+    """What `Checkpoint` is compared by leaves it out."""
+    saved = Checkpoint(5, "/a", Clock(train=1.0), hardware=Hardware("fast", before="slow"))
+    event = Suggested(2, {}, None, "trial", 1, origin=Origin(0, 1, saved))
+    read = journal.from_line(journal.to_line(event))
+    assert read.origin.checkpoint.hardware == saved.hardware
+    line = journal.to_line(Saved(0, Checkpoint(5, "/a")))
+    older = line.replace(',"hardware":null', "")
+    assert older != line
+    assert journal.from_line(older) == journal.from_line(line) == Saved(0, Checkpoint(5, "/a"))
 
 
 def test_every_kind_of_entry_is_read_back_exactly(fast_path: Path) -> None:

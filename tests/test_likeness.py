@@ -10,10 +10,10 @@ import pytest
 from sims import METRIC, race, racing, simulate
 
 import autotune as at
-from autotune.likeness import like, scores, stamped
+from autotune.likeness import began_on, like, scores, stamped
 from autotune.memory import fitting
 from autotune.metrics import Meter
-from autotune.pools.sim import SimPool
+from autotune.pools.sim import Curve, SimPool
 from autotune.racing import proven
 from autotune.repeats import merged
 from autotune.result import StudyResult
@@ -73,6 +73,9 @@ def test_stamps_that_are_mixed_on_purpose_are_all_alike() -> None:
     assert str(slow) != str(fast), "the journal still has what it ran on"
 
 
+FORK = Trial(1, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
+
+
 @pytest.mark.parametrize(
     ("trial", "parent", "before"),
     [
@@ -80,21 +83,23 @@ def test_stamps_that_are_mixed_on_purpose_are_all_alike() -> None:
         (Trial(0, {}, attempts=1, hardware=SLOW), None, ""),  # it begins anew
         (Trial(0, {}, attempts=1, seconds=1.0, hardware=FAST), None, ""),
         (Trial(0, {}, attempts=1, seconds=1.0, hardware=SLOW), None, str(SLOW)),
-        (Trial(1, {}, seconds=1.0), reached(0, 3.0, SLOW), str(SLOW)),  # a fork
-        (Trial(1, {}, seconds=1.0), reached(0, 3.0, FAST), ""),
+        (FORK, reached(0, 3.0, SLOW), str(SLOW)),  # of an older journal
+        (FORK, reached(0, 3.0, FAST), ""),
+        (replace(FORK, checkpoint=Checkpoint(1, "x", hardware=SLOW)), None, str(SLOW)),
     ],
 )
 def test_time_on_two_kinds_of_hardware_is_like_neither(
     trial: Trial, parent: Trial | None, before: str
 ) -> None:
-    assert stamped(FAST, trial, parent) == replace(FAST, before=before)
-    assert stamped(FAST, trial, parent, mixed=True) == replace(SLOW, mixed=True)
+    began = began_on(trial, {0: parent} if parent is not None else {})
+    assert stamped(FAST, began) == replace(FAST, before=before)
+    assert stamped(FAST, began, mixed=True) == replace(SLOW, mixed=True)
 
 
 def test_going_on_at_the_same_place_changes_no_stamp() -> None:
-    moved = stamped(FAST, Trial(0, {}, attempts=1, seconds=1.0, hardware=SLOW), None)
-    again = stamped(FAST, Trial(0, {}, attempts=2, seconds=2.0, hardware=moved), None)
-    assert again == moved
+    moved = stamped(FAST, SLOW)
+    assert moved != FAST
+    assert stamped(FAST, moved) == moved
 
 
 def test_trials_go_on_fork_and_are_repeated_where_they_can_be_ranked() -> None:
@@ -123,6 +128,69 @@ def test_a_confirmation_runs_where_its_trial_did(fast_path: Path) -> None:
     done = simulate(made, fast_path, 2, pool=Chosen(race, 1), pruner="none", repeats=2, top=2)
     again = {(t.repeats, t.hardware.device) for t in done.trials if t.repeats is not None}
     assert again == {(0, "fast"), (1, "fast")}
+
+
+class Moving(SimPool):
+    """Its trials' attempts are on the fast node where `fast` says so, else on the slow one."""
+
+    fast: frozenset[tuple[int, int]] = frozenset()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.asked: list[tuple[int, Hardware | None]] = []
+
+    def start(self, launch: Any) -> Hardware:
+        super().start(launch)
+        attempt = [number for number, _ in self.asked].count(launch.trial)
+        self.asked.append((launch.trial, launch.like))
+        return FAST if (launch.trial, attempt) in self.fast else SLOW
+
+
+def dying(rate: float, *seconds: int) -> Any:
+    """The worker of the trial with this rate dies after so many seconds of each attempt."""
+    left = list(seconds)
+
+    def curve(config: Any, seed: int) -> Curve:
+        whole = race(config, seed)
+        if config["rate"] != rate or not left:
+            return whole
+        return Curve(whole.points[: left.pop(0)], end="died")
+
+    return curve
+
+
+def test_a_trial_is_like_what_its_checkpoint_was_trained_on(fast_path: Path) -> None:
+    """It was elsewhere since, but what it did there is lost."""
+    policy = at.FailurePolicy(checkpoint_interval=5, max_retries=2)
+    pool = Moving(dying(1.0, 8, 8), 1)
+    pool.fast = frozenset({(0, 1)})
+    done = simulate(racing([1.0], failure=policy), fast_path, 1, pool=pool)
+    stamps = [e.hardware for e in journal.read(fast_path) if isinstance(e, Started)]
+    assert stamps == [SLOW, replace(FAST, before=str(SLOW)), SLOW]
+    assert pool.asked == [(0, None), (0, SLOW), (0, SLOW)]
+    assert (done.trials[0].state, done.trials[0].hardware) == (State.REACHED, SLOW)
+
+
+def test_a_fork_is_like_what_its_checkpoint_was_trained_on(fast_path: Path) -> None:
+    """Its parent has moved since, and has saved nothing there."""
+
+    def forks(trial: Trial, others: Any, target: Target) -> at.Fork | None:
+        there = trial.number == 1 and trial.seconds == 8.0
+        return at.Fork(0, {"rate": 3.0}) if there else None
+
+    policy = at.FailurePolicy(checkpoint_interval=5, max_retries=2)
+    pool = Moving(dying(1.0, 8), 2)
+    pool.fast = frozenset({(0, 1)})
+    made = racing([1.0, 0.5], failure=policy)
+    done = simulate(made, fast_path, 3, pool=pool, controller=forks, pruner="none")
+    parent, _, fork = done.trials
+    assert fork.origin is not None
+    assert (fork.origin.parent, fork.origin.checkpoint.step) == (0, 50)
+    assert parent.hardware == replace(FAST, before=str(SLOW))
+    assert (fork.state, fork.hardware) == (State.REACHED, SLOW)
+    assert pool.asked[-1] == (2, SLOW)
+    (told,) = [e.origin for e in journal.read(fast_path) if getattr(e, "origin", None) is not None]
+    assert told.checkpoint.hardware == SLOW, "it is in the journal"
 
 
 # --- who decides ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from sims import race, racing, simulate
+from sims import RealTime, race, racing, simulate
 
 import autotune as at
 from autotune.errors import StudyError
@@ -71,6 +71,19 @@ def test_a_trial_waits_for_its_checkpoint_and_no_retry_is_counted(
     lost = [e for e in events if isinstance(e, Lost)]
     assert [(e.broke, e.damaged) for e in lost] == [(True, False)] + [(False, False)] * 9
     assert capsys.readouterr().err.count(f"{SAID}: it is tried again") == 9
+
+
+def test_the_root_of_checkpoints_is_made_once(fast_path: Path) -> None:
+    """Where something was saved and it is missing, its mount is gone: it is not made anew."""
+    mount = fast_path / "mount"
+    policy = at.FailurePolicy(checkpoint_interval=5, checkpoint_folder=str(mount))
+    experiment = racing([10.0, 10.0], failure=policy)
+    simulate(experiment, fast_path / "study", 1, pool=RealTime(race, 1))
+    (root,) = mount.iterdir()
+    assert root.is_dir()
+    root.rmdir()
+    simulate(experiment, fast_path / "study", 2, pool=RealTime(race, 1))
+    assert list(mount.iterdir()) == []
 
 
 def test_after_ten_times_the_study_waits_for_you(fast_path: Path) -> None:

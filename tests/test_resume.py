@@ -275,3 +275,48 @@ def test_shuffled_kills_between_drivers_never_lose_a_trial(fast_path: Path) -> N
     result = simulate(EXPERIMENT, fast_path, TRIALS, eventful, workers=2)
     assert [t.number for t in result.trials] == list(range(TRIALS))
     assert all(t.ended for t in result.trials)
+
+
+# --- a baseline that the time limit cut off ---------------------------------------------------
+
+
+def untimed(trial: Trial) -> Trial:
+    """The trial without what a second driver adds: attempt, checkpoint, the study's own clock."""
+    gone: dict[str, Any] = {"attempts": 1, "placed_since": 0.0, "waiting_since": 0.0}
+    gone |= {"spent_seconds": 0.0, "queue_seconds": 0.0, "ended_at": None}
+    return replace(trial, **gone, checkpoint=None, earlier=None)
+
+
+@pytest.mark.parametrize("again", [None, 2.5])
+def test_a_baseline_that_the_time_limit_cut_off_goes_on(
+    fast_path: Path, again: float | None
+) -> None:
+    """The study would have nothing to compare with; it ends as if there had been no limit."""
+    experiment = racing([1.0, 3.0, 0.7])
+    whole = simulate(experiment, fast_path / "whole", 3)
+    folder = fast_path / "cut"
+    cut = simulate(experiment, folder, 3, time_limit=3.5)
+    assert [(t.reason, t.seconds, t.goes_on) for t in cut.trials] == [("budget", 4.0, True)]
+    assert cut.trials[0].checkpoint is not None, "it is saved, to go on from there"
+    if again is not None:
+        twice = simulate(experiment, folder, 3, time_limit=again)
+        assert [(t.reason, t.seconds) for t in twice.trials] == [("budget", 7.0)]
+    result = simulate(experiment, folder, 3)
+    assert list(map(untimed, result.trials)) == list(map(untimed, whole.trials))
+    ends = [e.reason for e in journal.read(folder) if isinstance(e, Ended) and e.trial == 0]
+    assert ends == ["budget"] * (1 + (again is not None)) + ["target"]
+
+
+def test_what_else_the_time_limit_cut_off_stays_so(fast_path: Path) -> None:
+    experiment = racing([2.0, 0.1])
+    cut = simulate(experiment, fast_path, 2, time_limit=6.5)
+    assert [(t.reason, t.goes_on) for t in cut.trials] == [("target", False), ("budget", False)]
+    assert simulate(experiment, fast_path, 2).trials == cut.trials
+    assert not any(isinstance(e, Lost) for e in journal.read(fast_path))
+
+
+def test_a_baseline_that_ended_by_its_own_merit_is_not_run_again(fast_path: Path) -> None:
+    experiment = racing([0.1, 1.0], limit=3)
+    cut = simulate(experiment, fast_path, 2, time_limit=4.5)
+    assert [t.reason for t in cut.trials] == ["limit", "budget"]
+    assert simulate(experiment, fast_path, 2).trials == cut.trials

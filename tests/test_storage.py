@@ -177,6 +177,33 @@ def test_a_root_that_is_not_there_is_out_of_reach_and_an_empty_one_is_not(tmp_pa
     storage.demand(str(tmp_path / "mount"))
 
 
+def test_a_checkpoints_folder_is_made_in_a_root_that_is_there_only(tmp_path: Path) -> None:
+    """A mount that is gone leaves an empty folder, in which nothing is to be made."""
+    root, gone = tmp_path / "mount" / "digits-5eed5eed", tmp_path / "gone" / "digits-5eed5eed"
+    storage.make_root(str(root))
+    storage.make_root(str(root))
+    checkpoint = storage.join(str(root), "trial-0001", "step-10")
+    for _ in range(2):  # every rank makes it
+        storage.make_below_root(checkpoint)
+    assert os.path.isdir(checkpoint)
+    gone.parent.mkdir()
+    with pytest.raises(storage.UnreachableError, match="5eed5eed is not there"):
+        storage.make_below_root(storage.join(str(gone), "trial-0001", "step-10"))
+    assert os.listdir(gone.parent) == []
+    assert not storage.copy(str(gone / "trial-0001"), str(gone / "trial-0002" / "step-10"))
+    assert os.listdir(gone.parent) == [], "nor by the driver, which copies for forks"
+
+
+def test_behind_a_url_and_in_a_study_folder_of_another_node_no_root_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    for root in (f"file://{tmp_path}/bucket/digits-5eed5eed", str(tmp_path / "study/checkpoints")):
+        place = storage.join(root, "trial-0001", "step-10")
+        storage.make_below_root(place)
+        write(place, b"state")
+        assert storage.names(place) == ["rank-0.pt"]
+
+
 class Second(MemoryFileSystem):
     """A store that tells who comes second to make a folder an error, as FTP servers do."""
 

@@ -13,6 +13,7 @@ from autotune.memory import memory_keys
 from autotune.pools import Pool
 from autotune.repeated import Repeated
 from autotune.repeats import searched
+from autotune.storage import OWN
 from autotune.trackers.journal import Closed, Journal, Opened
 from autotune.trial import Event, Suggested, Trial, after, fold
 
@@ -35,7 +36,7 @@ class Book:
         self.pool = pool
         self.watch = watch
         self.memory_keys = memory_keys(plan.experiment.train)
-        self.checkpoints = plan.checkpoints or str(folder.absolute() / "checkpoints")
+        self.checkpoints = plan.checkpoints or str(folder.absolute() / OWN)
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)

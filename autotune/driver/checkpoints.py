@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from autotune import keeping
 from autotune.driver.book import Book, warn
@@ -24,7 +25,8 @@ def due(book: Book, trial: Trial) -> bool:
 
 def wanted_at_end(book: Book, trial: Trial, state: State, reason: str) -> bool:
     """Whether a trial that ends so is to save its state: to be resumed, or as one of the best."""
-    keep = reason == "interrupted" or _is_best(book, trial, state)
+    goes_on = replace(trial, state=state, reason=reason).goes_on
+    keep = goes_on or _is_best(book, trial, state)
     return keep and not keeping.is_saved(trial)
 
 

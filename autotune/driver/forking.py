@@ -64,7 +64,7 @@ def end_exploited(book: Book, children: Iterable[Trial]) -> None:
         if came is None:
             continue
         replaced = book.trials[came.replaces]
-        if replaced.ended and replaced.reason != "interrupted":
+        if not replaced.goes_on:
             continue
         said = f"went on as trial {child.number} from trial {came.parent}"
         stop = Stop("exploited", f"{said} at step {came.checkpoint.step}")

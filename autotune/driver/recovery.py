@@ -6,8 +6,7 @@ at its checkpoint.
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from autotune import storage
 from autotune.driver import ending
 from autotune.driver.book import Book, warn
 from autotune.driver.checkpoints import discard
@@ -23,10 +22,10 @@ MOST_ATTEMPTS = 20  # from then on a lost node is a retry: the trial may be what
 
 
 def take_up(book: Book) -> None:
-    """Judge and take up again what an earlier driver left running or interrupted."""
+    """Judge and take up again what an earlier driver left running or cut off."""
     end_exploited(book, book.everyone())
-    if book.any_saved and book.pool.realtime and not book.plan.checkpoints:
-        Path(book.checkpoints).mkdir(exist_ok=True)  # what is not in it is gone
+    if book.pool.realtime:
+        _make_root(book)
     for trial in book.everyone():
         if not trial.goes_on:
             continue
@@ -38,6 +37,20 @@ def take_up(book: Book) -> None:
             ending.end(book, trial.number, *verdict)
         elif trial.attempts or trial.ended:
             book.record(Lost(trial.number, "driver restarted", broke=False, at=book.at()))
+
+
+def _make_root(book: Book) -> None:
+    """Make the root of checkpoints; not anew where some were saved in a place of their own.
+
+    There it is missing because its mount is. In the study's own folder what is not there is gone.
+    """
+    own = not book.plan.checkpoints
+    if own != book.any_saved:
+        return
+    try:
+        storage.make_root(book.checkpoints)
+    except OSError as error:
+        warn(f"no checkpoints can be saved in {book.checkpoints}: {error.strerror}")
 
 
 def broke(book: Book, trial: Trial, signal: Broke) -> None:

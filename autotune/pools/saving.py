@@ -100,6 +100,7 @@ class Writer:
 
     def _write(self, state: Mapping[str, Any], folder: str) -> Written:
         try:
+            storage.make_below_root(folder)
             with storage.writing(folder, self._name) as file:
                 torch.save(state, _Stoppable(file, self._stopped))  # type: ignore[arg-type]
         except RuntimeError as error:  # torch hides what its file object raised
@@ -181,7 +182,7 @@ def _demanded(read: Callable[[], Any], folder: str) -> Any:
         return read()
     except OSError as error:
         if storage.is_gone(error):
-            storage.demand(folder.rsplit("/", 2)[0])  # the root, above the trial's own folder
+            storage.demand(storage.root_of(folder))
         raise
 
 

@@ -47,6 +47,9 @@ class Keeper(Protocol):
     def remove(self, number: int, names: Iterable[str]) -> None:
         """Remove files or folders from the run, where the store can."""
 
+    def held(self, number: int, folder: str) -> list[str]:
+        """The names of the run's files below a folder, as `remove` takes them."""
+
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
 
@@ -147,11 +150,19 @@ class Backup:
             (Path(other) / COPY).mkdir()
             (Path(other) / COPY / MANIFEST).write_text(json.dumps(told, indent=1))
             store.upload(self._run, Path(other))
-        gone = {str(Path(name).parent) for name in self._sent if name not in made}
+        before = self._sent or self._left(store)
+        gone = {str(Path(name).parent) for name in before if name not in made}
         still = {str(Path(name).parent) for name in made}
         old = [self._earlier] if self._earlier and not self._sent else []
         store.remove(self._run, [f"{COPY}/{name}" for name in [*sorted(gone - still), *old]])
         self._sent = made
+
+    def _left(self, store: Keeper) -> list[str]:
+        """The checkpoints that another process, or a copy that broke off, has left in the store."""
+        names = list[str]()
+        with contextlib.suppress(Exception):  # the copy is whole, and the store keeps too much
+            names = store.held(self._run, f"{COPY}/{CHECKPOINTS}")
+        return [name.removeprefix(f"{COPY}/") for name in names]
 
 
 def needed(trials: Mapping[int, Trial]) -> list[Trial]:

@@ -61,6 +61,9 @@ class Store(Protocol):
     def remove(self, number: int, names: Iterable[str]) -> None:
         """Remove artifacts, where the store can."""
 
+    def held(self, number: int, folder: str) -> list[str]:
+        """The names of the artifacts below a folder, as `remove` takes them."""
+
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
 

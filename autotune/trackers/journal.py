@@ -155,7 +155,9 @@ def _report(data: dict[str, Any]) -> Report:
 
 def _checkpoint(data: dict[str, Any]) -> Checkpoint:
     sums = tuple(data.get("sums", ()))
-    return Checkpoint(data["step"], data["path"], Clock(**data["clock"]), sums)
+    on = data.get("hardware")
+    hardware = Hardware(**on) if on is not None else None
+    return Checkpoint(data["step"], data["path"], Clock(**data["clock"]), sums, hardware)
 
 
 def _origin(data: dict[str, Any]) -> Origin:

@@ -135,6 +135,11 @@ class MlflowStore:
             with suppress(Exception):  # a store that cannot remove keeps more than it must
                 kept.delete_artifacts(name)
 
+    def held(self, number: int, folder: str) -> list[str]:
+        found = self._client.list_artifacts(self.runs[number], folder)
+        inner = (self.held(number, a.path) if a.is_dir else [a.path] for a in found)
+        return [name for names in inner for name in names]
+
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         self._client.log_batch(self.runs[number], tags=[RunTag(k, v) for k, v in tags.items()])
 

@@ -91,7 +91,7 @@ def reported(config: Config, report: Report, last: Report | None) -> dict[str, f
 
 
 def outcome(trial: Trial, target: Target) -> dict[str, float]:
-    """What is known once, at the end. An interrupted trial can go on: it is not censored yet."""
+    """What is known once, at the end. A trial that goes on later is not censored yet."""
     clock = trial.clock
     values = {f"clock_{f.name}_seconds": float(getattr(clock, f.name)) for f in fields(clock)}
     best = target.best(trial)
@@ -99,7 +99,7 @@ def outcome(trial: Trial, target: Target) -> dict[str, float]:
         values[f"best_{target.metric}"] = best
     if trial.state is State.REACHED:
         values["time_to_target_seconds"] = trial.seconds
-    elif trial.state is State.CENSORED and trial.reason != INTERRUPTED:
+    elif trial.state is State.CENSORED and not trial.goes_on:
         values["censored_at_seconds"] = trial.seconds
     return values
 
@@ -112,7 +112,7 @@ def comparable(trial: Trial, baseline: Trial) -> bool:
 
 def status(trial: Trial) -> str:
     """MLflow's status of the trial's run."""
-    if trial.reason == INTERRUPTED:
+    if trial.ended and trial.goes_on:
         return "KILLED"
     return {State.RUNNING: "RUNNING", State.FAILED: "FAILED"}.get(trial.state, "FINISHED")
 

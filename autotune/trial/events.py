@@ -148,7 +148,8 @@ def after(trial: Trial | None, event: Event) -> Trial:
         case Changed(step=step, change=change):
             return replace(trial, changes=(*trial.changes, (step, change)))
         case Saved(checkpoint=checkpoint):
-            return replace(trial, checkpoint=checkpoint, earlier=trial.checkpoint)
+            stamped = replace(checkpoint, hardware=trial.hardware)
+            return replace(trial, checkpoint=stamped, earlier=trial.checkpoint)
         case Lost(damaged=True):
             before = replace(trial, checkpoint=trial.earlier, earlier=None)
             return _back_at_checkpoint(before, event)

@@ -124,13 +124,15 @@ class Report:
 class Checkpoint:
     """A trial's saved state: a folder or URL with one file a rank, at `step`, with the clock then.
 
-    `sums` are the checksums of the ranks' files; older studies have none.
+    `sums` are the checksums of the ranks' files; older studies have none. `hardware` is the stamp
+    of what it was trained on, which a trial's checkpoint gets from its trial (`after`).
     """
 
     step: int
     path: str
     clock: Clock = Clock()
     sums: tuple[str, ...] = ()
+    hardware: Hardware | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -218,8 +220,13 @@ class Trial:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it runs, or was interrupted and will be taken up again."""
-        return not self.ended or self.reason == "interrupted"
+        """Whether it runs, or was cut off and will be taken up again.
+
+        All that was interrupted is; of what a time limit cut off only the baseline, without which
+        a study has nothing to compare with.
+        """
+        measured = self.kind == "baseline" and self.reason in CUT
+        return not self.ended or self.reason == "interrupted" or measured
 
     @property
     def time_to_target(self) -> float | None:

@@ -143,6 +143,29 @@ def test_a_mount_that_is_gone_for_a_while(
     is_whole(result, tmp_path, capfd.readouterr().err)
 
 
+@pytest.mark.usefixtures("ray_address")
+def test_nothing_is_written_into_the_mount_point_of_a_mount_that_is_gone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What were written there would be hidden once the mount is back, and hide until then."""
+    mount, away = tmp_path / "mount", tmp_path / "away"
+    result = study(tmp_path, str(mount), unmounts=[str(mount), str(away)], dies=600)
+    trial, events = result.trials[0], journal.read(result.folder)
+    assert (trial.state, trial.retries) == (State.REACHED, 1), trial.error
+    assert list((tmp_path / "mount-point").rglob("*")) == []
+    assert [(e.broke, e.damaged) for e in events if type(e) is Lost] == [(True, False)]
+    lost = next(i for i, e in enumerate(events) if type(e) is Lost)
+    known = [e.checkpoint.step for e in events[:lost] if type(e) is Saved]
+    rows = [row.split(" ") for row in (tmp_path / "log").read_text().splitlines()]
+    begun = [int(row[4]) for row in rows if row[1] == "0" and row[3] == "start"]
+    assert begun == [0, known[-1]]
+    assert known[-1] == 100, "of that at 200 the driver heard when the mount was gone"
+    (root,) = mount.iterdir()
+    assert f"could not be written: {root} is not there" in capfd.readouterr().err
+    assert trial.checkpoint is not None
+    assert trial.checkpoint.step == 800, "what is written once it is back counts"
+
+
 def test_what_is_back_in_time_is_read(tmp_path: Path) -> None:
     folder, away = tmp_path / "root" / "trial-0000" / "step-1", tmp_path / "away"
     with writing(str(folder), "rank-0.pt") as file:

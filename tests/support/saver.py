@@ -33,6 +33,7 @@ def saver(config: dict[str, Any]) -> Iterator[at.Milestone]:
         step += 100
         weights += 100  # in place: what is being written must not change with it
         dist.all_reduce(torch.ones(1))
+        unmount(config, step)
         if step == config.get("dies") and dist.get_rank() == 1:
             died = Path(f"{config['log']}.died")
             if not died.exists():
@@ -43,8 +44,22 @@ def saver(config: dict[str, Any]) -> Iterator[at.Milestone]:
         yield milestone()
 
 
+def unmount(config: dict[str, Any], step: int) -> None:
+    """Once, at step 300, a mount goes away, which leaves its empty mount point behind."""
+    if "unmounts" not in config or step != 300 or dist.get_rank() != 1:
+        return
+    mount, away = config["unmounts"]
+    if not Path(f"{mount}-point").exists():
+        os.rename(mount, away)
+        os.mkdir(mount)
+
+
 def vanish(config: dict[str, Any]) -> None:
-    """Put the store of the checkpoints out of reach, as it is."""
+    """Put the store of the checkpoints out of reach, as it is; or have its mount back."""
+    if "unmounts" in config:
+        mount, away = config["unmounts"]
+        os.rename(mount, f"{mount}-point")  # a mount hides what lies in its mount point
+        os.rename(away, mount)
     if "kills" in config:
         os.kill(config["kills"], signal.SIGKILL)
     if "moves" in config:

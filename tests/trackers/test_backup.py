@@ -45,6 +45,10 @@ class Shelf:
             else:
                 (self.folder / name).unlink()
 
+    def held(self, number: int, folder: str) -> list[str]:
+        found = (self.folder / folder).rglob("*")
+        return [p.relative_to(self.folder).as_posix() for p in found if p.is_file()]
+
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         self.tags.update(tags)
 
@@ -107,6 +111,46 @@ def test_what_is_kept_and_what_is_given_back(study, tmp_path: Path) -> None:
     assert [e for e in ours if not isinstance(e, Saved)] == [
         e for e in theirs if not isinstance(e, Saved)
     ]
+
+
+def test_what_an_earlier_process_sent_is_removed_once_it_is_superseded(
+    study, tmp_path: Path
+) -> None:
+    """Only the process that sent it would remember it; one that was killed remembers nothing."""
+    for number in (0, 1):
+        study.begin(number)
+        study.report(number, [0, 100])
+        save(study, number, 100)
+    shelf = Shelf(tmp_path / "shelf", breaks=3)
+    kept = backup.Backup(study.path, -1)
+    kept.keep(shelf, over=True)
+    study.report(0, [200])
+    save(study, 0, 200)
+    with pytest.raises(ConnectionError):
+        kept.keep(shelf, over=True)  # sent, and in no manifest
+    save(study, 0, 300)
+    study.end(1, State.CENSORED, "limit", 1.0)
+    shelf.breaks = 4
+    with pytest.raises(ConnectionError):
+        backup.Backup(study.path, -1).keep(shelf, over=True)
+    assert "study/checkpoints/trial-0000/step-100/rank-0.pt" in shelf.files, "it is named still"
+    shelf.breaks = None
+    backup.Backup(study.path, -1).keep(shelf, over=True)
+    assert shelf.files == {f"study/checkpoints/trial-0000/step-300/rank-{r}.pt" for r in (0, 1)}
+
+
+def test_a_store_that_cannot_list_keeps_a_whole_copy(study, tmp_path: Path) -> None:
+    class Blind(Shelf):
+        def held(self, number: int, folder: str) -> list[str]:
+            raise NotImplementedError
+
+    study.begin(0)
+    study.report(0, [0, 100])
+    save(study, 0, 100)
+    shelf = Blind(tmp_path / "shelf")
+    backup.Backup(study.path, -1).keep(shelf, over=True)
+    restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
+    assert [e.trial for e in journal.read(tmp_path / "to") if isinstance(e, Saved)] == [0]
 
 
 @pytest.mark.parametrize("breaks", [1, 2, 3])
@@ -278,6 +322,20 @@ def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     assert study.ids(after) == study.ids(before)
     assert after["trial-0000"].info.status == "FINISHED"
     assert study.history(after["trial-0000"], "acc") == [(0, 0.0), (100, 0.1)]
+
+
+def test_mlflow_drops_what_an_earlier_process_sent(study) -> None:
+    mirrored(study)
+    study.begin(0)
+    study.report(0, [0, 100, 200])
+    save(study, 0, 100)
+    study.copier().catch_up(over=True)
+    save(study, 0, 200)
+    study.copier().catch_up(over=True)
+    own = study.path / "artifacts" / study.runs()["digits"].info.run_id / "artifacts" / "study"
+    assert (own / "journal.jsonl").is_file()
+    held = sorted(p.relative_to(own).as_posix() for p in own.rglob("*.pt"))
+    assert held == [f"checkpoints/trial-0000/step-200/rank-{r}.pt" for r in (0, 1)]
 
 
 def copier_of(study, folder: Path):

@@ -96,6 +96,22 @@ def test_interrupted_and_taken_up_again(study, ended: bool) -> None:
     assert [step for step, _ in study.history(after["trial-0000"], "acc")] == [0, 100, 200]
 
 
+def test_a_baseline_that_the_time_limit_cut_off_is_not_censored_yet(study) -> None:
+    study.begin(0, kind="baseline")
+    study.report(0, [0, 100, 200])
+    study.end(0, State.CENSORED, "budget", 2.0)
+    study.close("budget")
+    study.copier().catch_up(over=True)
+    (run,) = [run for name, run in study.runs().items() if name == "trial-0000"]
+    assert (run.info.status, run.data.tags["autotune.reason"]) == ("KILLED", "budget")
+    assert "censored_at_seconds" not in run.data.metrics
+    study.write(Lost(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
+    study.end(0, State.REACHED, "target", 3.0)
+    study.copier().catch_up(over=True)
+    (run,) = [run for name, run in study.runs().items() if name == "trial-0000"]
+    assert (run.info.status, run.data.metrics["time_to_target_seconds"]) == ("FINISHED", 3.0)
+
+
 def test_an_end_that_no_longer_holds_is_hidden(study) -> None:
     study.begin(0)
     study.report(0, [0, 100])
