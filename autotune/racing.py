@@ -129,5 +129,7 @@ def held(trial: Trial, proof: Proof) -> Trial:
     best = proof.bests.get(trial.hardware)
     if best is None or trial.state is not State.REACHED or trial.seconds >= best.seconds:
         return trial
+    if math.isinf(proof.luck):
+        return replace(trial, seconds=best.seconds)
     expected = trial.seconds if proof.certain else trial.seconds * proof.luck
     return replace(trial, seconds=min(expected, best.seconds))
