@@ -18,10 +18,11 @@ ended trials would have trained, and how many configurations within 25 % of the 
 how many of them were stopped for another reason than their time (a peer's: before they met the
 target). On the farm a configuration is judged by its median
 time on five fresh seeds, and one that was new to the study only because of a lucky seed is judged
-so too. Peers maximise accuracy over epochs (or milestones), as they are used: Optuna's samplers
-with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped trial is told as complete),
-and, where they are installed, SMAC3 and Syne Tune (see `peers.py`). Their incumbent is judged by
-its time to target all the same. Ratios to a peer are paired by task and seed. Intervals are
+so too; ours is the one that leads by the median of its runs, where leaders are run again, as they
+are by default. Peers maximise accuracy over epochs (or milestones), as they are used: Optuna's
+samplers with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped trial is told as
+complete), and, where they are installed, SMAC3 and Syne Tune (see `peers.py`). Their incumbent is
+judged by its time to target all the same. Ratios to a peer are paired by task and seed. Intervals are
 bootstraps over those pairs; that of a ratio is also told with the tasks drawn, and the seeds of
 each drawn task. Studies may be made a few seeds at a time (`--first-seed`), and told together
 (`--merge`).
@@ -50,8 +51,9 @@ from _told import Runs, merged, table
 
 import autotune as at
 from autotune.pools.sim import Curve, Point, SimPool, Simulate
+from autotune.repeated import Repeated
 from autotune.trackers import journal
-from autotune.trial import CUT, Config, Ended, Params, State
+from autotune.trial import CUT, Config, Ended, Event, Params, State, Trial, after
 
 WORKERS = 8
 FRESH = 5  # seeds that judge a configuration of the farm
@@ -186,6 +188,7 @@ def trained() -> list[Problem]:
 
 
 Found = list[tuple[float, float, Config]]  # tuning time, time to target, of one that reached it
+Leaders = list[tuple[float, Config]]  # since when each was the best
 Run = tuple[Config, float, float, bool]
 """A trial that ended: seconds trained, seconds if nothing had stopped it, whether a rule did so
 (other than by its time) before it met the target."""
@@ -200,7 +203,19 @@ def effective_study(problem: Problem, sampler: str, pruner: Any, seed: int, spen
     return our_study(replace(problem, space=problem.effective), sampler, pruner, seed, spend)
 
 
-def our_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
+def unraced_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
+    """The same without running any leader again."""
+    return our_study(problem, sampler, pruner, seed, spend, racing=0.0)
+
+
+def our_study(
+    problem: Problem,
+    sampler: str,
+    pruner: Any,
+    seed: int,
+    spend: float,
+    racing: float | None = None,
+) -> Answer:
     experiment = at.Experiment(problem.name, _nothing, problem.space, problem.target)
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         result = at.run(
@@ -212,17 +227,32 @@ def our_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: flo
             pool=SimPool(problem.simulate(), WORKERS),
             out=Path(folder, "study"),
             seed=seed,
+            racing=racing,
         )
-        events = journal.read(Path(folder, "study"))
-    configs = {trial.number: trial.config for trial in result.trials}
-    ends = [e for e in events if isinstance(e, Ended) and e.state is State.REACHED]
-    found = [(end.at, end.seconds, configs[end.trial]) for end in ends]
+        read = journal.read(Path(folder, "study"))
+    events = [e for e in read if not isinstance(e, journal.Opened | journal.Closed)]
     done: list[Run] = []
-    for trial in result.trials if problem.recorded else ():
+    for trial in result.searched if problem.recorded else ():
         if trial.ended and trial.reason not in CUT:
             stopped = trial.state is State.CENSORED and trial.reason not in _FAIR
             done.append((trial.config, trial.seconds, problem.whole(trial.config), stopped))
-    return {"found": found, "trials": len(result.trials), "done": done}
+    leaders = led(events, problem.target)
+    return {"leaders": leaders, "trials": len(result.searched), "done": done}
+
+
+def led(events: Sequence[Event], target: at.Target) -> Leaders:
+    """Who was the best when: by the medians of their runs, where leaders are run again."""
+    trials: dict[int, Trial] = {}
+    shown, leaders, number = Repeated(trials, target, raced=True), Leaders(), -1
+    for event in events:
+        before = trials.get(event.trial)
+        trials[event.trial] = after(before, event)
+        shown.note(before, trials[event.trial])
+        best = shown.leader() if isinstance(event, Ended) else None
+        if best is not None and best.number != number:
+            leaders.append((event.at, best.config))
+            number = best.number
+    return leaders
 
 
 _FAIR = ("capped", "limit", "budget", "finished")
@@ -347,6 +377,7 @@ def peer_study(problem: Problem, sampler: str, pruner: str, seed: int, spend: fl
 
 METHODS: dict[str, tuple[str, str, str]] = {
     "the default": ("ours", "auto", "convergence"),
+    "the default, no races": ("unraced", "auto", "convergence"),
     "random, none": ("ours", "random", "none"),
     "random, capped": ("ours", "random", "slower_than_best"),
     "random, bottom half": ("ours", "random", "bottom_at_same_time"),
@@ -378,7 +409,12 @@ METHODS: dict[str, tuple[str, str, str]] = {
 }
 
 
-STUDIES = {"ours": our_study, "effective": effective_study, "peer": peer_study}
+STUDIES = {
+    "ours": our_study,
+    "unraced": unraced_study,
+    "effective": effective_study,
+    "peer": peer_study,
+}
 
 
 def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) -> Answer:
@@ -399,12 +435,8 @@ def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) 
 
 
 def measures(problem: Problem, answer: Answer, spend: float) -> Answer:
-    incumbents: list[tuple[float, float]] = []  # tuning time, what the configuration is worth
-    least = math.inf
-    for at_second, seconds, config in answer["found"]:
-        if seconds < least:
-            least = seconds
-            incumbents.append((at_second, min(problem.judge(config), problem.target.limit)))
+    leaders: Leaders = answer["leaders"] if "leaders" in answer else fastest(answer["found"])
+    incumbents = [(since, min(problem.judge(c), problem.target.limit)) for since, c in leaders]
 
     def regret(by: float) -> float:
         known = [worth for at_second, worth in incumbents if at_second <= by]
@@ -422,6 +454,16 @@ def measures(problem: Problem, answer: Answer, spend: float) -> Answer:
         "trials": answer["trials"],
         **stopping(problem, answer["done"]),
     }
+
+
+def fastest(found: Found) -> Leaders:
+    """Who was the fastest when."""
+    leaders, least = Leaders(), math.inf
+    for at_second, seconds, config in found:
+        if seconds < least:
+            least = seconds
+            leaders.append((at_second, config))
+    return leaders
 
 
 def stopping(problem: Problem, done: Sequence[Run]) -> Answer:
