@@ -9,19 +9,17 @@ has been run again. Where every run takes as long as the first, there is no luck
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median_high
 
 from autotune.repeats import RACE, again, merged, timed
 from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, leader
 
 MOST = 5  # runs of one configuration
 SHARE = 0.2  # of the seconds trained that go into races, where nobody says otherwise
-_TELLING = 3  # runs again that tell how much luck there is
-_EXACT = 0.01  # of the first run's time: no luck
+_TELLING = 3  # runs again that show whether there is luck
+_EXACT = 0.01  # of the first run's time: none
 
 
 def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
@@ -76,9 +74,8 @@ def runs(trials: Sequence[Trial]) -> Counter[int]:
 def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """The searched trials as those are shown them that stop others.
 
-    One that was faster than the best of those that have been run again may have been lucky: it is
-    taken to be as fast as that or, where races have shown how much luck there is, as it may be
-    expected to be.
+    One that was faster than the best of those that have been run again is taken to be as fast as
+    that: it may have been lucky. Where there is no luck it is as fast as it was.
     """
     known = merged(trials, target)
     proof = proof_of(known, trials)
@@ -91,45 +88,39 @@ class Proof:
 
     Args:
         bests: on each kind of hardware the fastest that has been run again, by its median.
-        luck: how many times the leader's own time its runs again take, at the median; at least 1,
-            infinite where too few have ended, or most missed the target.
-        certain: whether every run took as long as the first one.
+        certain: whether every run took as long as the first one, three of them at least.
     """
 
     bests: Mapping[Hardware | None, Trial]
-    luck: float
     certain: bool
 
 
-NOTHING = Proof({}, math.inf, False)
+NOTHING = Proof({}, certain=False)
 
 
 def proof_of(known: Sequence[Trial], trials: Sequence[Trial]) -> Proof:
     """What repeats have shown of the searched trials, which are `known` by their medians."""
     own = {t.number: t for t in trials}
-    ends = [t for t in trials if t.repeats is not None and t.ended]
-    ends = [t for t in ends if t.repeats is not None and t.hardware == own[t.repeats].hardware]
-    again = {t.repeats for t in ends}
-    rerun = [t for t in known if t.number in again]
+    pairs = [(t, own[t.repeats]) for t in trials if t.repeats is not None and t.ended]
+    pairs = [(again, first) for again, first in pairs if again.hardware == first.hardware]
+    raced = {first.number for _, first in pairs}
+    rerun = [t for t in known if t.number in raced]
     bests = ((like, incumbent(rerun, like)) for like in {t.hardware for t in rerun})
-    ratios = [_ratio(t, own[t.repeats]) for t in ends if t.repeats is not None and timed(t)]
-    enough = len(ratios) >= _TELLING
-    luck = max(median_high(ratios), 1.0) if enough else math.inf
-    certain = enough and all(abs(ratio - 1) <= _EXACT for ratio in ratios)
-    return Proof({like: best for like, best in bests if best is not None}, luck, certain)
+    alike = [_as_long(again, first) for again, first in pairs if timed(again)]
+    return Proof(
+        {like: best for like, best in bests if best is not None},
+        certain=len(alike) >= _TELLING and all(alike),
+    )
 
 
-def _ratio(race: Trial, first: Trial) -> float:
-    reached = race.state is State.REACHED and first.seconds > 0
-    return race.seconds / first.seconds if reached else math.inf
+def _as_long(again: Trial, first: Trial) -> bool:
+    away = abs(again.seconds - first.seconds)
+    return again.state is State.REACHED and away <= _EXACT * first.seconds
 
 
 def held(trial: Trial, proof: Proof) -> Trial:
     """A trial, no faster than the best of those that were run again; none of these is."""
     best = proof.bests.get(trial.hardware)
-    if best is None or trial.state is not State.REACHED or trial.seconds >= best.seconds:
+    if best is None or proof.certain or trial.state is not State.REACHED:
         return trial
-    if math.isinf(proof.luck):
-        return replace(trial, seconds=best.seconds)
-    expected = trial.seconds if proof.certain else trial.seconds * proof.luck
-    return replace(trial, seconds=min(expected, best.seconds))
+    return replace(trial, seconds=best.seconds) if trial.seconds < best.seconds else trial

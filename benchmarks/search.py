@@ -22,8 +22,8 @@ so too; ours is the one that leads by the median of its runs, where leaders are 
 are by default. Peers maximise accuracy over epochs (or milestones), as they are used: Optuna's
 samplers with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped trial is told as
 complete), and, where they are installed, SMAC3 and Syne Tune (see `peers.py`). Their incumbent is
-judged by its time to target all the same. Ratios to a peer are paired by task and seed. Intervals are
-bootstraps over those pairs; that of a ratio is also told with the tasks drawn, and the seeds of
+judged by its time to target all the same. Ratios to a peer are paired by task and seed. Intervals
+are bootstraps over those pairs; that of a ratio is also told with the tasks drawn, and the seeds of
 each drawn task. Studies may be made a few seeds at a time (`--first-seed`), and told together
 (`--merge`).
 """

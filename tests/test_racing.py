@@ -78,18 +78,6 @@ def test_who_stops_others_has_been_run_again() -> None:
     assert proven([*trials, other], TARGET)[2] is other
 
 
-def test_how_much_luck_there_is_is_learned_from_races() -> None:
-    """One that was faster is expected to be as much slower as leaders were when run again."""
-    raced = [reached(0, 10.0), race(1, 0, 12.0), race(2, 0, 15.0), reached(3, 6.0)]
-    assert proven(raced, TARGET)[1].seconds == 12.0, "two races tell too little"
-    more = [*raced, race(4, 0, 15.0)]
-    assert [t.seconds for t in proven(more, TARGET)] == [13.5, 9.0], "6 s, with a luck of 1.5"
-    misses = [*more, *(race(5 + i, 0, 30.0, **MISSED) for i in range(3))]
-    assert proven(misses, TARGET)[1].seconds == 15.0, "most runs again miss: as fast as the proven"
-    kind = [reached(0, 10.0), *(race(1 + i, 0, 8.0) for i in range(3)), reached(4, 6.0)]
-    assert proven(kind, TARGET)[1].seconds == 6.0, "no less than its own time"
-
-
 def test_without_luck_three_races_are_enough_for_a_study() -> None:
     trials = [reached(0, 10.0), race(1, 0, 10.0), race(2, 0, 10.0), reached(3, 6.0)]
     assert due(trials, TARGET, 0.9) is trials[3]
