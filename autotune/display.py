@@ -180,7 +180,9 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         print(f"  against the baseline: {_ratio(summary)}", file=out)
     elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
-    print(f"  spent: {summary['spent_seconds']:.0f} s", file=out)
+    again = summary["repeats_spent_seconds"]
+    more = f", {again:.0f} s of it on repeats" if again else ""
+    print(f"  spent: {summary['spent_seconds']:.0f} s{more}", file=out)
 
 
 def _confirming(told: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from lucky import MISSED, SAMPLER, facts, put, reached, study
 from sims import METRIC, lines, memory, racing
 
 import autotune as at
-from autotune import record, repeats
+from autotune import display, documents, record, repeats
 from autotune.pruners import slower_than_best
 from autotune.racing import MOST, SHARE, cost, due, proven, runs
 from autotune.repeats import confirming, merged
@@ -141,6 +142,18 @@ def test_races_take_their_share_and_are_shown_to_no_sampler(
     first = found.ranked()[0]
     assert first.number == found.best.number, "the best is who stands best, not the luckiest"
     assert found.confirmed == (), "a race was part of the choice and proves nothing"
+
+
+def test_status_tells_what_races_have_cost(fast_path: Path) -> None:
+    """It counts the trials of the search, and said nothing of the others that it adds up."""
+    found = study(fast_path, 24, racing=None)
+    told = io.StringIO()
+    summary = {**documents.summary(found, "x"), "trials_planned": 24, "driver_alive": False}
+    display.print_status(summary, told)
+    races = sum(t.spent_seconds for t in found.trials if t.kind == "race")
+    said = f"spent: {found.spent_seconds:.0f} s, {races:.0f} s of it on repeats"
+    assert races
+    assert f"  {said}\n" in told.getvalue()
 
 
 def test_races_are_no_confirmations_and_both_can_be(fast_path: Path) -> None:
