@@ -166,11 +166,10 @@ def _settings(held: dict[str, Any]) -> dict[str, Any]:
 
 def _ended(folder: Path, settings: dict[str, Any]) -> bool:
     """Whether nothing is left to search or, without a search, to confirm."""
-    from autotune.repeats import next_to_confirm
+    from autotune.repeats import confirming, next_to_confirm
 
     found, search = result_in(folder), settings.get("search", True)
-    concerned = [t for t in found.trials if search or t.repeats is not None]
-    if any(t.goes_on for t in concerned):
+    if any(t.goes_on for t in (found.trials if search else confirming(found.trials))):
         return False
     repeats, top = settings["repeats"], settings["top"]
     left = next_to_confirm(found.trials, found.target, repeats, top) is not None

@@ -219,6 +219,20 @@ def test_without_a_search_interrupted_trials_are_left_alone(fast_path: Path) -> 
     assert done.trials[5].reason != "interrupted"
 
 
+def test_without_a_search_an_interrupted_race_is_left_alone(fast_path: Path) -> None:
+    """It was run all the same, before the confirmations, and had a part in who was chosen."""
+    study(fast_path, 12, workers=1, seed=3, racing=0.4)
+    rows = (fast_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    last = next(i for i, row in enumerate(rows) if b'"kind":"race"' in row)
+    number = json.loads(rows[last])["trial"]
+    (fast_path / JOURNAL).write_bytes(b"".join(rows[: last + 3]))
+    only = study(fast_path, 12, workers=1, seed=3, racing=0.4, repeats=1, search=False)
+    assert (only.trials[number].kind, only.trials[number].reason) == ("race", "interrupted")
+    assert only.confirmed
+    done = study(fast_path, 12, workers=1, seed=3, racing=0.4, repeats=1)
+    assert done.trials[number].reason != "interrupted"
+
+
 # --- controllers and forks ------------------------------------------------------------------------
 
 

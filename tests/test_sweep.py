@@ -11,8 +11,9 @@ import pytest
 from sims import race, racing, simulate
 
 import autotune as at
+from autotune.driver.plan import trial_seed
 from autotune.pools import Stopped
-from autotune.pools.sim import SimPool
+from autotune.pools.sim import Curve, SimPool
 from autotune.trial import Hardware
 
 
@@ -69,3 +70,39 @@ def test_a_trial_that_ends_meanwhile_does_not_cost_the_best_ones_checkpoint(
     result = simulate(experiment, folder, 3, pool=Slow(race, 2), pruner="none")
     assert [round(t.ended_at or 0.0, 1) for t in result.trials] == [2.0, 5.0, 4.5]
     assert os.listdir(folder / "checkpoints") == ["trial-0002"]
+
+
+class Folders(SimPool):
+    """Its checkpoints are folders."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.realtime = True
+
+    def stop(self, trial: int, save: str | None) -> None:
+        super().stop(trial, save)
+        if save is not None:
+            Path(save).mkdir(parents=True)
+
+
+def test_a_leader_that_was_merely_lucky_does_not_cost_the_best_ones_checkpoint(
+    fast_path: Path,
+) -> None:
+    """Trial 1 takes 2 s and, run again, 10 s: then trial 0 leads once more, with its 5 s.
+
+    Its checkpoint was removed when trial 2 ended, before the race had shown what trial 1 is worth.
+    """
+
+    def lucky(config: Any, seed: int) -> Curve:
+        rate = 5.0 if seed == trial_seed(0, 1) else config["rate"]
+        return race({"rate": rate}, seed)
+
+    folder = fast_path / "study"
+    asked = {"pool": Folders(lucky, 1), "pruner": "none", "racing": 0.15}
+    result = simulate(racing([2.0, 1.0, 0.9, 0.8, 0.7]), folder, 5, **asked)
+    races = [(t.number, t.repeats, t.seconds) for t in result.trials if t.kind == "race"]
+    assert races == [(3, 1, 10.0)]
+    assert result.best is not None
+    assert result.best.number == 0
+    left = sorted(os.listdir(folder / "checkpoints"))
+    assert left == ["trial-0000", "trial-0001"], "the best, the fastest by its own time, no more"

@@ -9,6 +9,9 @@ from autotune import keeping
 from autotune.driver.book import Book, warn
 from autotune.trial import Checkpoint, Saved, State, Trial
 
+RACED = 3
+"""Of so many of the fastest trials checkpoints are kept at least, while leaders are raced."""
+
 
 def forks_every(book: Book) -> float:
     """Seconds between checkpoints that the controller wants to fork from; infinite for none."""
@@ -33,8 +36,17 @@ def wanted_at_end(book: Book, trial: Trial, state: State, reason: str) -> bool:
 def _is_best(book: Book, trial: Trial, state: State) -> bool:
     if trial.repeats is not None or state is not State.REACHED:
         return False
-    count = book.plan.experiment.failure.keep_checkpoints
-    return keeping.is_among_best(trial, book.others(trial), state, count)
+    return keeping.is_among_best(trial, book.others(trial), state, _count(book))
+
+
+def _count(book: Book) -> int:
+    """Of how many of the fastest trials checkpoints are kept now.
+
+    While leaders are raced, and may turn out to have been lucky, of those that would lead then.
+    """
+    asked = book.plan.experiment.failure.keep_checkpoints
+    searching = book.count < book.plan.trials or bool(book.ledger.running())
+    return max(asked, RACED) if book.plan.racing and searching else asked
 
 
 def saved(book: Book, trial: Trial, checkpoint: Checkpoint | None) -> None:
@@ -57,10 +69,9 @@ def sweep(book: Book) -> None:
     """Remove the checkpoints of ended trials, but the best ones' and those to be resumed."""
     if not book.pool.realtime or not book.any_saved:
         return
-    count = book.plan.experiment.failure.keep_checkpoints
     book.journal.sync()
     try:
         trials = book.trials.values()
-        keeping.sweep(book.checkpoints, trials, book.standing(), count, book.saving)
+        keeping.sweep(book.checkpoints, trials, book.standing(), _count(book), book.saving)
     except OSError as error:  # it is swept again when the next trial ends
         warn(f"checkpoints that are not needed could not be removed: {error}")

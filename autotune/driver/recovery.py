@@ -12,6 +12,7 @@ from autotune.driver.book import Book, warn
 from autotune.driver.checkpoints import discard
 from autotune.driver.forking import end_exploited
 from autotune.driver.judging import judge
+from autotune.driver.repeating import alone
 from autotune.errors import StudyError
 from autotune.memory import halved
 from autotune.pools import Broke, Raised
@@ -29,7 +30,7 @@ def take_up(book: Book) -> None:
     for trial in book.everyone():
         if not trial.goes_on:
             continue
-        if not book.plan.search and trial.repeats is None:  # left for a driver that searches
+        if not book.plan.search and not alone(trial):  # left for a driver that searches
             ending.interrupt(book, trial)
             continue
         verdict = judge(trial, book.others(trial), book.target, book.plan.pruner)

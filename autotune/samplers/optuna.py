@@ -55,6 +55,10 @@ SEEN: Mapping[str, int] = {"tpe": 500, WIDENING: 500, "gp": 250}
 them the best, half the ones that ended last. It is told anew once it knows a quarter more.
 """
 _BLIND = "random"  # looks at no trial, so it is told of none
+_MADE_ANEW = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
+"""What these know, they make of the trials at every suggestion. Others may have a state of their
+own, a distribution or a place in a sequence, which is lost where they are told anew.
+"""
 NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
 """Every sampler by name, also those that are not Optuna's."""
 
@@ -135,7 +139,13 @@ class OptunaSampler:
         return self._space.suggest(lambda name, parameter: _draw(live, name, parameter))
 
     def _stands_anew(self, trials: Sequence[Trial]) -> bool:
-        """Whether repeats have changed how a trial stands that was told already."""
+        """Whether repeats have changed how a trial stands that was told already.
+
+        Only where that costs nothing else: a sampler with a state of its own goes on with the
+        first times.
+        """
+        if not isinstance(self._study.sampler, _MADE_ANEW):
+            return False
         return any(self._ends.get(t.number, _end(t)) != _end(t) for t in trials)
 
     def _begin(self, number: int, trials: Sequence[Trial]) -> None:

@@ -95,6 +95,21 @@ class TestWhatTheyAreTold:
         assert held[1].params.keys() == first.keys()
 
 
+@pytest.mark.parametrize("name", ["cmaes", "nsga2", "qmc", "tpe", "gp"])
+def test_a_standing_that_changes_costs_no_sampler_what_it_has_learned(name: str) -> None:
+    """Where it cost CMA-ES its distribution, it began in the middle again after every race."""
+    sampler, trials = OptunaSampler(name, WIDE, TARGET, 1), list[Trial]()
+    for number in range(12):
+        trials.append(ended(number, dict(sampler.ask(number, trials))))
+    learned = sampler._study
+    trials[8] = replace(trials[8], seconds=trials[8].seconds + 1)
+    sampler.ask(12, trials)
+    values = {t.value for t in sampler._study.get_trials(deepcopy=False)}
+    told_anew = TARGET.score(trials[8]) in values
+    assert told_anew == (name in ("tpe", "gp")), "what looks at all trials sees the new time"
+    assert (sampler._study is learned) == (not told_anew), "what has a state of its own keeps it"
+
+
 def test_the_global_random_state_is_left_alone() -> None:
     import random
 

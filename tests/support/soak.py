@@ -10,6 +10,7 @@ import math
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -143,6 +144,7 @@ class Count:
     spent: float = 0.0
     ends: int = 0
     suggestions: int = 0
+    repeats: int | None = None
     points: list[dict[str, Any]] = field(default_factory=list)
     saved: list[int] = field(default_factory=lambda: [0])
     since: float | None = None
@@ -167,6 +169,7 @@ def _count(trial: Count, row: dict[str, Any]) -> None:
         trial.since = None
     if event == "suggested":
         trial.suggestions += 1
+        trial.repeats = row.get("repeats")
     elif event == "started":
         trial.attempts += 1
         trial.since = row["at"]
@@ -182,6 +185,17 @@ def _count(trial: Count, row: dict[str, Any]) -> None:
     elif event == "ended":
         trial.state, trial.reason, trial.seconds = row["state"], row["reason"], row["seconds"]
         trial.ends += row["reason"] != "interrupted"
+
+
+def standing(trials: dict[int, Count]) -> dict[int, float]:
+    """The searched trials that reached the target, with the medians of their runs."""
+    told: dict[int, list[float]] = {n: [] for n, c in trials.items() if c.repeats is None}
+    for number, count in trials.items():
+        if count.state in ("REACHED", "CENSORED"):
+            own = number if count.repeats is None else count.repeats
+            told[own].append(count.seconds if count.state == "REACHED" else math.inf)
+    medians = {n: statistics.median(runs) for n, runs in told.items() if runs}
+    return {n: seconds for n, seconds in medians.items() if seconds < math.inf}
 
 
 def same(one: float, other: float) -> bool:
