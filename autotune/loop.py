@@ -173,8 +173,12 @@ class Loop:
         return repeating.confirm(self.book, finalist) if finalist is not None else trial
 
     def race(self) -> Trial | None:
-        """A race of the leader, if one is due; not while a suggestion waits for the next number."""
-        return None if self.suggester.pending else repeating.race(self.book)
+        """A race of the leader, if one is due.
+
+        Not while a suggestion waits for the next number, nor before what is given has begun.
+        """
+        given = self.book.count < len(self.plan.experiment.given())
+        return None if given or self.suggester.pending else repeating.race(self.book)
 
     def create(self) -> Trial | None:
         """The next trial: the baseline, a given configuration, or a suggestion once it is ready."""

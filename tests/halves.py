@@ -16,8 +16,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 PACED = (  # they time what happens, or have services, clusters or both cores of the machine
@@ -57,10 +59,13 @@ def main(given: Sequence[str]) -> int:
     paced, rest = commands(given)
     place = Path(tempfile.mkdtemp(prefix="h"))  # a short name: paths of sockets have 107 bytes
     env: Mapping[str, str] = {**os.environ, "TMPDIR": str(place)}
+    told, begin = (place / "paced.xml", place / "rest.xml"), time.monotonic()
     try:
         with open(place / "log", "wb+") as log:
+            rest = [*rest, f"--junitxml={told[1]}"]
             beside = subprocess.Popen(rest, cwd=ROOT, env=env, stdout=log, stderr=log)
             try:
+                paced = [*paced, f"--junitxml={told[0]}"]
                 codes = [subprocess.run(paced, cwd=ROOT, check=False).returncode, beside.wait()]
             finally:
                 beside.kill()
@@ -68,10 +73,26 @@ def main(given: Sequence[str]) -> int:
                 print("\n--- the rest, which ran beside these ---", flush=True)
                 log.seek(0)
                 shutil.copyfileobj(log, sys.stdout.buffer)
-                sys.stdout.flush()
+                print(closing(told, time.monotonic() - begin), flush=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return next((code for code in codes if code not in (0, _NONE_FOUND)), 0)
+
+
+def closing(told: Sequence[Path], seconds: float) -> str:
+    """A closing line like pytest's, of what the processes counted together."""
+    names = ("failures", "errors", "skipped", "tests")
+    sums = dict.fromkeys(names, 0)
+    for file in told:
+        suites = ElementTree.parse(file).iter("testsuite") if file.exists() else ()
+        for suite in suites:
+            sums = {name: sums[name] + int(suite.get(name, 0)) for name in names}
+    counts = [sums["failures"], sums["tests"] - sum(sums[n] for n in names[:3])]
+    counts += [sums["skipped"], sums["errors"]]
+    kinds = ("failed", "passed", "skipped", "errors")
+    parts = ", ".join(f"{n} {kind}" for n, kind in zip(counts, kinds, strict=True) if n)
+    minutes = f"({int(seconds) // 60}:{int(seconds) % 60:02d})"
+    return f" both: {parts or 'no tests ran'} in {seconds:.2f}s {minutes} ".center(80, "=")
 
 
 if __name__ == "__main__":

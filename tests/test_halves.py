@@ -57,3 +57,13 @@ def test_one_failure_is_a_failure(
     assert first == "the first"
     assert not Path(second.partition(" in ")[2]).exists(), "nothing is left"
     assert subprocess.os.environ.get("TMPDIR") != second.partition(" in ")[2]
+
+
+def test_the_closing_line_counts_both(halves: Any, tmp_path: Path) -> None:
+    files = [tmp_path / "a.xml", tmp_path / "b.xml", tmp_path / "never.xml"]
+    suite = "<testsuites><testsuite {}/></testsuites>"
+    files[0].write_text(suite.format('tests="12" failures="1" errors="0" skipped="2"'))
+    files[1].write_text(suite.format('tests="30" failures="0" errors="1" skipped="0"'))
+    line = halves.closing(files, 125.5)
+    assert line.strip("= ") == "both: 1 failed, 38 passed, 2 skipped, 1 errors in 125.50s (2:05)"
+    assert "no tests ran" in halves.closing([], 0.1)

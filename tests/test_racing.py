@@ -156,6 +156,17 @@ def test_status_tells_what_races_have_cost(fast_path: Path) -> None:
     assert f"  {said}\n" in told.getvalue()
 
 
+def test_what_is_given_comes_first(fast_path: Path) -> None:
+    """Whoever gives configurations counts on their numbers and, with no others, on no more."""
+    rates = [5.0, 4.0, 3.0, 2.5, 2.0, 1.9, 1.8, 1.7]
+    given = racing(rates, limit=30)
+    alone = study(fast_path / "alone", 8, experiment=given, racing=0.6, workers=1)
+    assert [t.config["rate"] for t in alone.trials] == rates
+    more = study(fast_path / "more", 20, experiment=given, racing=0.6, workers=1)
+    assert [t.config["rate"] for t in more.trials][:8] == rates
+    assert any(t.kind == "race" for t in more.trials[8:])
+
+
 def test_races_are_no_confirmations_and_both_can_be(fast_path: Path) -> None:
     found = study(fast_path, 10, racing=0.5, repeats=2)
     races = {t.number for t in found.trials if t.kind == "race"}
