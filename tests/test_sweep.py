@@ -97,9 +97,13 @@ def test_a_leader_that_was_merely_lucky_does_not_cost_the_best_ones_checkpoint(
         rate = 5.0 if seed == trial_seed(0, 1) else config["rate"]
         return race({"rate": rate}, seed)
 
+    class Slowest:
+        def ask(self, number: int, trials: Any) -> Any:
+            return {"rate": 0.8}
+
     folder = fast_path / "study"
-    asked = {"pool": Folders(lucky, 1), "pruner": "none", "racing": 0.15}
-    result = simulate(racing([2.0, 1.0, 0.9, 0.8, 0.7]), folder, 5, **asked)
+    asked = {"pool": Folders(lucky, 1), "pruner": "none", "racing": 0.15, "sampler": Slowest()}
+    result = simulate(racing([2.0, 1.0, 0.9]), folder, 5, **asked)
     races = [(t.number, t.repeats, t.seconds) for t in result.trials if t.kind == "race"]
     assert races == [(3, 1, 10.0)]
     assert result.best is not None
