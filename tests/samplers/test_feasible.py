@@ -92,7 +92,7 @@ def test_fewer_and_fewer_suggestions_are_infeasible(name: str) -> None:
     assert statistics.fmean(bad for run in told for bad in run) < 0.75 * untold
 
 
-@pytest.mark.parametrize("name", [*SAMPLERS])
+@pytest.mark.parametrize("name", sorted({*SAMPLERS} - {"random"}))  # which looks at no trial
 def test_every_sampler_of_optunas_is_told(name: str) -> None:
     """The first infeasible trial comes late: what was told without constraints then has them."""
     sampler = OptunaSampler(name, SQUARE, TARGET, 1)
