@@ -33,7 +33,7 @@ def main() -> None:
 
 def study(command: Path, outside: Path) -> None:
     """Run a few trials of the digits recipe and check what comes out."""
-    recipe = ["run", "search_spaces.digits:sgd", "--trials", str(TRIALS), "--json"]
+    recipe = ["run", "search_spaces.digits:sgd", "--trials", str(TRIALS), "--racing", "0", "--json"]
     done = run([str(command), *recipe, "--out", "study"], cwd=outside)
     result = json.loads(done)
     if len(result["trials"]) != TRIALS or result["baseline"]["state"] != "REACHED":

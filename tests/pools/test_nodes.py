@@ -64,7 +64,7 @@ class Study:
 
     def run(self, recipe: str, address: str, trials: int, *more: str) -> subprocess.Popen[str]:
         where = ("--out", str(self.folder), "--ray-address", address)
-        how = ("--sampler", "random", "--pruner", "none", "--trials", str(trials))
+        how = ("--sampler", "random", "--pruner", "none", "--racing", "0", "--trials", str(trials))
         return self.command("run", f"{nodes_recipe.__file__}:{recipe}", *where, *how, *more)
 
     def pace(self, nap: float | str) -> None:
