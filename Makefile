@@ -17,7 +17,7 @@ demo: .venv/installed
 	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --repeats 3 --out studies/demo
 
 test: .venv/installed
-	$(BIN)/python tests/halves.py
+	$(BIN)/python -m pytest
 	$(BIN)/python tests/wheel.py
 
 soak: .venv/installed
