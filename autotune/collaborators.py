@@ -50,7 +50,7 @@ def chosen(asked: Request) -> Chosen:
         repeats=asked.repeats,
         top=asked.top,
         search=asked.search,
-        racing=asked.races,
+        racing=asked.racing,
         mix_hardware=asked.mix_hardware,
     )
     return Chosen(plan, _sampler(asked.sampler, plan, start), start)

@@ -17,7 +17,6 @@ from autotune.repeats import RACE, again, merged, timed
 from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, leader
 
 MOST = 5  # runs of one configuration
-SHARE = 0.2  # of the seconds trained that go into races, where nobody says otherwise
 _TELLING = 3  # runs again that show whether there is luck
 _EXACT = 0.01  # of the first run's time: none
 

@@ -13,7 +13,6 @@ from autotune.errors import UserError
 from autotune.experiment import Experiment
 from autotune.pools import Pool
 from autotune.pruners import Pruner
-from autotune.racing import SHARE
 
 _SAMPLED = 20  # points of the space that the trainer is asked about
 
@@ -40,7 +39,7 @@ class Request:
     repeats: int
     top: int
     search: bool
-    racing: float | None
+    racing: float
     resume: bool
     start_from: str | Path | None
     recipe: str | None
@@ -61,13 +60,6 @@ class Request:
             raise UserError(f"{said} but got {len(self.seeds)}")
 
     @property
-    def races(self) -> float:
-        """The share of races: what was asked for, or the one that a search has by default."""
-        if self.racing is not None:
-            return self.racing
-        return 0.0 if self.seeds or self.controller not in (None, "none") else SHARE
-
-    @property
     def folder(self) -> Path:
         """The study folder."""
         return Path(self.out) if self.out is not None else Path("studies") / self.experiment.name
@@ -85,12 +77,10 @@ def _check_search(experiment: Experiment, trials: int, time_limit: float | None,
         raise UserError(f"seed must be a whole number >= 0 but got {seed!r}")
 
 
-def _check_repeats(repeats: int, top: int, racing: float | None) -> None:
+def _check_repeats(repeats: int, top: int, racing: float) -> None:
     for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
-    if racing is None:
-        return
     if isinstance(racing, bool) or not isinstance(racing, int | float) or not 0 <= racing < 1:
         raise UserError(f"racing must be a share, at least 0 and below 1, but got {racing!r}")
 

@@ -46,7 +46,7 @@ def run(
     repeats: int = 0,
     top: int = 3,
     search: bool = True,
-    racing: float | None = None,
+    racing: float = 0.0,
     resume: bool = True,
     start_from: str | Path | None = None,
     recipe: str | None = None,
@@ -83,8 +83,7 @@ def run(
         top: how many of the best configurations are.
         search: False to search no more, and only to do what `repeats` asks for.
         racing: share of the seconds trained, below 1, that goes into running the leader again on
-            fresh seeds while the study searches (see `autotune.racing`); 0 for none. By default
-            0.2, and none with a controller.
+            fresh seeds while the study searches (see `autotune.racing`); 0 for none.
         resume: go on with the study that the folder holds; False refuses such a folder.
         start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
             there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
@@ -137,7 +136,7 @@ def _facts(asked: Request, start: Start) -> dict[str, Any]:
     """What `experiment.json` says of the study."""
     told: dict[str, Any] = {"recipe": asked.recipe, "trials": asked.trials}
     told |= {"ray_address": asked.ray_address, "repeats": asked.repeats, "top": asked.top}
-    told |= {"racing": asked.races, "mirrored": asked.mirror}
+    told |= {"racing": asked.racing, "mirrored": asked.mirror}
     told |= {"mix_hardware": asked.mix_hardware}
     told |= warm_start.facts(asked.start_from, start)
     told |= {what: name_of(getattr(asked, what)) for what in ("sampler", "pruner", "controller")}

@@ -307,7 +307,7 @@ def studied(problem: search.Problem, name: str, seed: int, spend: float) -> Answ
     sampler: Any = search.METHODS[name][1] if name in SHIPPED else None
     if sampler is None:
         sampler = Scored(SCORINGS[name], problem.space, problem.target, seed)
-    answer = search.unraced_study(problem, sampler, "slower_than_best", seed, spend)
+    answer = search.our_study(problem, sampler, "slower_than_best", seed, spend)
     return search.measures(problem, answer, spend)
 
 

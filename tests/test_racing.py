@@ -17,7 +17,7 @@ from sims import METRIC, lines, memory, racing
 import autotune as at
 from autotune import display, documents, record, repeats
 from autotune.pruners import slower_than_best
-from autotune.racing import MOST, SHARE, cost, due, proven, runs
+from autotune.racing import MOST, cost, due, proven, runs
 from autotune.repeats import confirming, merged
 from autotune.trackers.journal import JOURNAL
 from autotune.trial import Hardware, Params, State, Trial
@@ -146,7 +146,7 @@ def test_races_take_their_share_and_are_shown_to_no_sampler(
 
 def test_status_tells_what_races_have_cost(fast_path: Path) -> None:
     """It counts the trials of the search, and said nothing of the others that it adds up."""
-    found = study(fast_path, 24, racing=None)
+    found = study(fast_path, 24, racing=0.2)
     told = io.StringIO()
     summary = {**documents.summary(found, "x"), "trials_planned": 24, "driver_alive": False}
     display.print_status(summary, told)
@@ -177,22 +177,9 @@ def test_races_are_no_confirmations_and_both_can_be(fast_path: Path) -> None:
     assert {len(c.runs) for c in found.confirmed} == {2}
 
 
-@pytest.mark.parametrize(("asked", "races"), [({}, True), ({"racing": 0}, False)])
-def test_a_search_races_unless_it_is_told_not_to(
-    asked: dict[str, Any], races: bool, fast_path: Path
-) -> None:
-    found = study(fast_path, 24, **{"racing": None, **asked})
-    assert any(t.kind == "race" for t in found.trials) == races
-    held = record.load(fast_path)
-    assert held["racing"] == (SHARE if races else 0), "a resumed study goes on as it began"
-
-
-@pytest.mark.parametrize("other", [{"controller": lambda *_: None}, {"seeds": range(24)}])
-def test_by_default_nothing_is_raced_beside_a_controller_or_repeats(
-    other: dict[str, Any], fast_path: Path
-) -> None:
-    found = study(fast_path, 24, **{"racing": None, **other})
-    assert all(t.kind != "race" for t in found.trials)
+def test_a_resumed_study_goes_on_with_its_races(fast_path: Path) -> None:
+    assert any(t.kind == "race" for t in study(fast_path, 24, racing=0.2).trials)
+    assert record.load(fast_path)["racing"] == 0.2
 
 
 def test_no_racing_is_the_study_as_it_was(fast_path: Path) -> None:
