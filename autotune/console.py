@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,18 @@ def going_on(folder: Path, options: argparse.Namespace) -> str:
     return f"go on with: autotune resume {folder}{more}"
 
 
+def complete(result: Any, asked: Mapping[str, Any]) -> bool:
+    """Whether nothing is left to search or, without a search, to confirm."""
+    from autotune.repeats import confirming, next_to_confirm
+
+    search = asked.get("search", True)
+    if any(t.goes_on for t in (result.trials if search else confirming(result.trials))):
+        return False
+    repeats = asked.get("repeats", 0), asked.get("top", 3)
+    left = next_to_confirm(result.trials, result.target, *repeats) is not None
+    return not left and (not search or len(result.searched) >= asked["trials"])
+
+
 def finish(result: Any, options: argparse.Namespace) -> int:
     """Print what the study found, and say with the exit code how it ended."""
     from autotune import display, documents, record
@@ -61,6 +73,8 @@ def finish(result: Any, options: argparse.Namespace) -> int:
     if result.ended == "interrupted":
         say(f"interrupted; {going_on(result.folder, options)}")
         return INTERRUPTED
+    if result.ended == "budget" and not complete(result, held):
+        say(f"the time limit has passed; {going_on(result.folder, options)}")
     if result.best is None:
         return UNREACHED
     return _registered(result.folder, options) if getattr(options, "register", None) else DONE

@@ -123,6 +123,8 @@ def _conclusion(result: StudyResult) -> str:
 
 def _unfinished(result: StudyResult, held: Mapping[str, Any]) -> str:
     """What is said where confirmations that were asked for have not been run."""
+    if result.ended in ("interrupted", "budget"):  # how to go on is said by who ends so
+        return ""
     asked = held.get("repeats", 0), held.get("top", 3)
     if next_to_confirm(result.trials, result.target, *asked) is None or result.best is None:
         return ""

@@ -15,6 +15,7 @@ from autotune.console import (
     DONE,
     INTERRUPTED,
     UNREACHED,
+    complete,
     finish,
     going_on,
     only_json,
@@ -74,7 +75,7 @@ def resume(options: argparse.Namespace) -> int:
             replay.read(exported), options.folder, options.trials or held["trials"], options
         )
     settings = {**_settings(held), "trials": options.trials or held["trials"]}
-    ended = _ended(options.folder, settings)
+    ended = complete(result_in(options.folder), settings)
     if ended and not options.register:
         return _shown(options)
     experiment = recipes.load(settings["recipe"])
@@ -99,7 +100,7 @@ def confirm(options: argparse.Namespace) -> int:
     _as_held(options, held)
     asked = {"repeats": options.repeats, "top": options.top, "search": False}
     settings = {**_settings(held), **asked}
-    if _ended(options.folder, settings):
+    if complete(result_in(options.folder), settings):
         return _shown(options)
     return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
 
@@ -164,18 +165,6 @@ def _settings(held: dict[str, Any]) -> dict[str, Any]:
     return told | place
 
 
-def _ended(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether nothing is left to search or, without a search, to confirm."""
-    from autotune.repeats import confirming, next_to_confirm
-
-    found, search = result_in(folder), settings.get("search", True)
-    if any(t.goes_on for t in (found.trials if search else confirming(found.trials))):
-        return False
-    repeats, top = settings["repeats"], settings["top"]
-    left = next_to_confirm(found.trials, found.target, repeats, top) is not None
-    return not left and (not search or len(found.searched) >= settings["trials"])
-
-
 # --- running --------------------------------------------------------------------------------------
 
 
@@ -208,6 +197,8 @@ def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace)
     if result.ended == "interrupted":
         say(f"interrupted; go on with: autotune resume {out}")
         return INTERRUPTED
+    if result.ended == "budget":
+        say(f"the time limit has passed; go on with: autotune resume {out}")
     return DONE if told["reached"] else UNREACHED
 
 
