@@ -164,13 +164,13 @@ def _export_trial(options: argparse.Namespace) -> int:
 
 def _export_study(options: argparse.Namespace) -> None:
     from autotune import recipes, record
-    from autotune.samplers import optuna
+    from autotune.samplers import optuna_export
 
     held, result = record.load(options.folder), result_in(options.folder)
     if not held.get("recipe"):
         raise UserError(f"{options.folder} was started from Python: its search space is not known")
     space = recipes.load(held["recipe"]).space
-    count = optuna.export(result.trials, space, result.target, options.optuna, held["name"])
+    count = optuna_export.export(result.trials, space, result.target, options.optuna, held["name"])
     say(f"wrote {count} trials as the Optuna study {held['name']!r}")
 
 

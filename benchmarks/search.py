@@ -275,7 +275,7 @@ class Peer:
     asha: Any = None
 
     def run(self, spend: float) -> Answer:
-        from autotune.samplers.optuna import _draw
+        from autotune.samplers.distributions import draw
 
         agenda: list[tuple[float, int, Any, Config, Curve, int]] = []
         found: Found = []
@@ -288,7 +288,7 @@ class Peer:
         def start() -> None:
             nonlocal count
             trial = self.study.ask()
-            params: Params = self.problem.space.suggest(lambda name, p: _draw(trial, name, p))
+            params: Params = self.problem.space.suggest(lambda name, p: draw(trial, name, p))
             config = self.problem.space.config(params)
             curve = simulate(config, 1000 * self.seed + count)
             count += 1

@@ -56,7 +56,11 @@ LEVELS = {
 TOP = 11  # the command line and what serves it: may know everything, known by nobody below
 LIBRARIES = {
     "ray": {"autotune/pools/ray.py", "autotune/pools/cluster.py", "autotune/submit.py"},
-    "optuna": {"autotune/samplers/optuna.py", "autotune/integrations/optuna.py"},
+    "optuna": {
+        *("autotune/samplers/optuna.py", "autotune/samplers/named.py"),
+        *("autotune/samplers/distributions.py", "autotune/samplers/optuna_export.py"),
+        "autotune/integrations/optuna.py",
+    },
     "mlflow": {
         *("autotune/trackers/mlflow.py", "autotune/trackers/fetch.py"),
         "autotune/trackers/registry.py",

@@ -18,7 +18,7 @@ from autotune.comparison import Row
 from autotune.controllers import CONTROLLERS, POPULATIONS
 from autotune.controllers.learners import LEARNERS
 from autotune.pruners import PRUNERS
-from autotune.samplers.optuna import NAMES
+from autotune.samplers.named import NAMES
 from autotune.schedules import Cosine, Linear, stages
 from trainers import language, settings
 from trainers.training import OPTIONS

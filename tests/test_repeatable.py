@@ -13,7 +13,7 @@ import repeated
 
 from autotune.controllers import CONTROLLERS, POPULATIONS
 from autotune.pruners import PRUNERS
-from autotune.samplers.optuna import NAMES
+from autotune.samplers.named import NAMES
 
 SCRIPT = Path(repeated.__file__)
 CASES = tuple(repeated.studies())

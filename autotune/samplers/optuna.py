@@ -1,55 +1,28 @@
-"""Optuna's samplers, by ask and tell: the only file that knows Optuna.
+"""Optuna's samplers, by ask and tell.
 
 Optuna's pruners and `trial.report` are not used: a trial is worth its `Target.score`, in seconds.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
-import inspect
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState
 
-from autotune.errors import UserError, unknown
 from autotune.likeness import scores
-from autotune.parameters import Choice, Float, Int, Parameter
-from autotune.samplers import policy, widening
+from autotune.samplers import widening
+from autotune.samplers.distributions import draw, frozen, inside
+from autotune.samplers.named import WIDENING, make_sampler
 from autotune.space import SearchSpace
 from autotune.trial import CUT, Params, State, Target, Trial
 
-
-def _tpe(seed: int) -> BaseSampler:
-    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
-
-
-WIDENING = "widening"
-
-SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
-    "tpe": _tpe,
-    WIDENING: _tpe,
-    "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
-    "qmc": lambda seed: optuna.samplers.QMCSampler(
-        seed=seed, scramble=True, warn_asynchronous_seeding=False, warn_independent_sampling=False
-    ),
-    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
-    "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
-    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
-}
 SEEN: Mapping[str, int] = {"tpe": 500, WIDENING: 500, "gp": 250}
 """How many ended trials a sampler looks at whose suggestions take longer the more it knows: half of
 them the best, half the ones that ended last. It is told anew once it knows a quarter more.
@@ -59,8 +32,6 @@ _MADE_ANEW = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
 """What these know, they make of the trials at every suggestion. Others may have a state of their
 own, a distribution or a place in a sequence, which is lost where they are told anew.
 """
-NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
-"""Every sampler by name, also those that are not Optuna's."""
 
 
 class OptunaSampler:
@@ -136,7 +107,7 @@ class OptunaSampler:
         return point
 
     def _drawn(self, live: optuna.Trial) -> Params:
-        return self._space.suggest(lambda name, parameter: _draw(live, name, parameter))
+        return self._space.suggest(lambda name, parameter: draw(live, name, parameter))
 
     def _stands_anew(self, trials: Sequence[Trial]) -> bool:
         """Whether repeats have changed how a trial stands that was told already.
@@ -163,11 +134,11 @@ class OptunaSampler:
         known = next((t.params for t in trials if t.kind == "baseline" and t.params), {})
         parameters, random = self._space.parameters(), Random(f"{self._seed}/{number}")
         kept = widening.kept(number, known, parameters, random)
-        return {name: _inside(parameters[name], value) for name, value in kept.items()}
+        return {name: inside(parameters[name], value) for name, value in kept.items()}
 
     def _tell(self, trial: Trial, params: Params) -> None:
         if trial.number not in self._told:
-            self._study.add_trial(_frozen(trial, params, self._space, TrialState.RUNNING))
+            self._study.add_trial(frozen(trial, params, self._space, TrialState.RUNNING))
             made = self._study.get_trials(deepcopy=False)[-1]
             self._told[trial.number] = optuna.Trial(self._study, made._trial_id)
             self._open.add(trial.number)
@@ -203,154 +174,3 @@ def _best_and_newest(
     by_end = sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
     rest = [t.number for t in by_end if t.number not in kept]
     return kept | {*rest[-(count - len(kept)) :]}
-
-
-def make_sampler(text: str, seed: int) -> BaseSampler:
-    """The Optuna sampler of a name, or of a dotted path with keyword arguments.
-
-    >>> make_sampler("random", 1).__class__.__name__
-    'RandomSampler'
-
-    Raises:
-        UserError: see `OptunaSampler`.
-    """
-    if text in SAMPLERS:
-        return SAMPLERS[text](seed)
-    try:
-        call = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        raise UserError(unknown("sampler", text, NAMES)) from None
-    path = ast.unparse(call.func if isinstance(call, ast.Call) else call)
-    if path in NAMES:
-        raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
-    kind = _sampler_class(path)
-    keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
-    accepted = inspect.signature(kind.__init__).parameters
-    for name in keywords:
-        if name not in accepted:
-            raise UserError(unknown(f"argument of {path}", name, set(accepted) - {"self"}))
-    if "seed" in accepted:
-        keywords.setdefault("seed", seed)
-    try:
-        return kind(**keywords)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"sampler {text!r}: {error}") from None
-
-
-def _sampler_class(path: str) -> type[BaseSampler]:
-    module, _, name = path.rpartition(".")
-    if not module:
-        raise UserError(unknown("sampler", path, NAMES))
-    try:
-        kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"sampler {path!r}: {error}") from None
-    if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
-        raise UserError(f"sampler {path!r} is not an Optuna sampler")
-    return kind
-
-
-def _keywords(call: ast.Call, text: str) -> dict[str, Any]:
-    if call.args:
-        raise UserError(f"sampler {text!r}: give its arguments by keyword")
-    try:
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (ValueError, TypeError):
-        raise UserError(f"sampler {text!r}: arguments must be plain values") from None
-
-
-def _distribution(parameter: Parameter) -> BaseDistribution:
-    match parameter:
-        case Float(low, high):
-            return FloatDistribution(low, high, log=parameter.log)
-        case Int(low, high) if parameter.power_of_two:
-            return IntDistribution(low.bit_length() - 1, high.bit_length() - 1)
-        case Int(low, high):
-            top = high - (high - low) % parameter.step
-            return IntDistribution(low, top, log=parameter.log, step=parameter.step)
-        case Choice(options):
-            return CategoricalDistribution(options)
-
-
-def _draw(live: optuna.Trial, name: str, parameter: Parameter) -> Any:
-    match _distribution(parameter):
-        case FloatDistribution(low=low, high=high, log=log):
-            return live.suggest_float(name, low, high, log=log)
-        case IntDistribution(low=low, high=high, log=log, step=step):
-            value = live.suggest_int(name, low, high, log=log, step=step)
-            is_power = isinstance(parameter, Int) and parameter.power_of_two
-            return 2**value if is_power else value
-        case CategoricalDistribution(choices=choices):
-            return live.suggest_categorical(name, choices)
-
-
-def _inside(parameter: Parameter, value: Any) -> Any:
-    """`value` as Optuna's distribution for `parameter` has it."""
-    if isinstance(parameter, Int) and parameter.power_of_two:
-        return int(math.log2(value))
-    return float(value) if isinstance(parameter, Float) else value
-
-
-def _frozen(trial: Trial, params: Params, space: SearchSpace, state: TrialState) -> FrozenTrial:
-    parameters = space.parameters()
-    return create_trial(
-        state=state,
-        params={name: _inside(parameters[name], value) for name, value in params.items()},
-        distributions={name: _distribution(parameters[name]) for name in params},
-        user_attrs={"autotune.trial": trial.number},
-    )
-
-
-_EXPORTED = {
-    State.REACHED: TrialState.COMPLETE,
-    State.CENSORED: TrialState.PRUNED,
-    State.FAILED: TrialState.FAIL,
-    State.INFEASIBLE: TrialState.FAIL,
-    State.RUNNING: TrialState.RUNNING,
-}
-
-
-def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str, name: str) -> int:
-    """Write the trials as an Optuna study into the storage `url`, for optuna-dashboard.
-
-    The objective is the time to target: only reached trials have a value; censored ones are
-    `PRUNED`, with their bound as the attribute `censored_at_seconds`. Returns how many there are.
-
-    Raises:
-        UserError: the storage cannot be opened, or holds a study of that name.
-    """
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        study = optuna.create_study(storage=url, study_name=name, direction="minimize")
-    except optuna.exceptions.DuplicatedStudyError:
-        raise UserError(f"the storage already holds an Optuna study named {name!r}") from None
-    except Exception as error:  # SQLAlchemy and drivers raise many kinds
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot open the Optuna storage: {reason}") from None
-    within = [t for t in trials if t.params is not None]
-    for trial in within:
-        study.add_trial(_exported(trial, space, target))
-    study.set_user_attr("autotune.metric", target.metric)
-    return len(within)
-
-
-def _exported(trial: Trial, space: SearchSpace, target: Target) -> FrozenTrial:
-    frozen = _frozen(trial, trial.params or {}, space, TrialState.RUNNING)
-    bound = trial.seconds if trial.state is State.CENSORED else None
-    facts = {
-        "state": str(trial.state),
-        "reason": trial.reason,
-        "kind": trial.kind,
-        "censored_at_seconds": bound,
-        f"best_{target.metric}": target.best(trial),
-    }
-    return create_trial(
-        state=_EXPORTED[trial.state],
-        value=trial.time_to_target,
-        params=frozen.params,
-        distributions=frozen.distributions,
-        user_attrs={**frozen.user_attrs, **{k: v for k, v in facts.items() if v is not None}},
-        intermediate_values={
-            r.step: r.metrics[target.metric] for r in trial.reports if target.metric in r.metrics
-        },
-    )

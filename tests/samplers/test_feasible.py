@@ -18,7 +18,8 @@ from sims import METRIC
 from autotune.parameters import Float
 from autotune.samplers.convergence import ConvergenceSampler
 from autotune.samplers.feasible import SURE, Feasible
-from autotune.samplers.optuna import SAMPLERS, OptunaSampler
+from autotune.samplers.named import SAMPLERS
+from autotune.samplers.optuna import OptunaSampler
 from autotune.space import SearchSpace
 from autotune.trial import Report, State, Target, Trial
 

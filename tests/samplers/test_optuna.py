@@ -16,7 +16,9 @@ from sims import BASELINE, METRIC, WIDE, simulate, wide
 from sims import learning as learn
 
 from autotune.errors import UserError
-from autotune.samplers.optuna import SAMPLERS, OptunaSampler, export, make_sampler
+from autotune.samplers.named import SAMPLERS, make_sampler
+from autotune.samplers.optuna import OptunaSampler
+from autotune.samplers.optuna_export import export
 from autotune.space import Choice, Float, Int, SearchSpace
 from autotune.trial import Report, State, Target, Trial
 

@@ -25,7 +25,7 @@ from autotune.controllers import CONTROLLERS, POPULATIONS
 from autotune.controllers.learners import LEARNERS
 from autotune.controllers.policy import SETTINGS
 from autotune.pruners import PRUNERS
-from autotune.samplers.optuna import NAMES
+from autotune.samplers.named import NAMES
 
 Study = Callable[[Path, int], Any]
 TRIALS = 18

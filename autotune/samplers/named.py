@@ -1,0 +1,90 @@
+"""Samplers by name: what a user may write, and the Optuna sampler that it stands for."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler
+
+from autotune.errors import UserError, unknown
+from autotune.samplers import policy
+
+
+def _tpe(seed: int) -> BaseSampler:
+    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
+
+
+WIDENING = "widening"
+
+SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
+    "tpe": _tpe,
+    WIDENING: _tpe,
+    "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
+    "qmc": lambda seed: optuna.samplers.QMCSampler(
+        seed=seed, scramble=True, warn_asynchronous_seeding=False, warn_independent_sampling=False
+    ),
+    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
+    "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
+    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
+}
+NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
+"""Every sampler by name, also those that are not Optuna's."""
+
+
+def make_sampler(text: str, seed: int) -> BaseSampler:
+    """The Optuna sampler of a name, or of a dotted path with keyword arguments.
+
+    >>> make_sampler("random", 1).__class__.__name__
+    'RandomSampler'
+
+    Raises:
+        UserError: an unknown name, a path that leads to no sampler, or wrong arguments.
+    """
+    if text in SAMPLERS:
+        return SAMPLERS[text](seed)
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise UserError(unknown("sampler", text, NAMES)) from None
+    path = ast.unparse(call.func if isinstance(call, ast.Call) else call)
+    if path in NAMES:
+        raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
+    kind = _sampler_class(path)
+    keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
+    accepted = inspect.signature(kind.__init__).parameters
+    for name in keywords:
+        if name not in accepted:
+            raise UserError(unknown(f"argument of {path}", name, set(accepted) - {"self"}))
+    if "seed" in accepted:
+        keywords.setdefault("seed", seed)
+    try:
+        return kind(**keywords)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"sampler {text!r}: {error}") from None
+
+
+def _sampler_class(path: str) -> type[BaseSampler]:
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise UserError(unknown("sampler", path, NAMES))
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"sampler {path!r}: {error}") from None
+    if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
+        raise UserError(f"sampler {path!r} is not an Optuna sampler")
+    return kind
+
+
+def _keywords(call: ast.Call, text: str) -> dict[str, Any]:
+    if call.args:
+        raise UserError(f"sampler {text!r}: give its arguments by keyword")
+    try:
+        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (ValueError, TypeError):
+        raise UserError(f"sampler {text!r}: arguments must be plain values") from None
