@@ -114,12 +114,12 @@ def only_json(wanted: bool) -> Iterator[None]:
 
 def without_password(uri: str | None) -> str | None:
     """The tracking URI, without a password: that goes into this process's environment."""
-    from autotune.trackers import mirror
+    from autotune.trackers.uris import check_uri, taken_out
 
     if uri is None or uri == "off":
         return uri
-    mirror.check_uri(uri)
-    plain, credentials = mirror.taken_out(uri)
+    check_uri(uri)
+    plain, credentials = taken_out(uri)
     if credentials:
         os.environ.update(credentials)
         say(

@@ -18,7 +18,7 @@ from autotune.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.errors import UserError
 from autotune.submit import Cluster, Job, Request, secret
 from autotune.trackers import journal
-from autotune.trackers.mirror import check_keeps, check_uri, has_credentials, label
+from autotune.trackers.uris import check_keeps, check_uri, has_credentials, label
 
 _CANCEL_SECONDS = 600.0
 _SERVERS = ("http", "https", "databricks")

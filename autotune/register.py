@@ -26,6 +26,7 @@ from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment
 from autotune.result import StudyResult
 from autotune.trackers import mirror
+from autotune.trackers.uris import redact
 from autotune.trial import Trial
 
 FILES = ("config.json", "schedules.json", "schedules.png", "trial.json")
@@ -115,7 +116,7 @@ def register(folder: Path, name: str, uri: str | None) -> dict[str, Any]:
     )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
-        raise UserError(mirror.redact(last, uri or ""))
+        raise UserError(redact(last, uri or ""))
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
@@ -229,7 +230,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     except Exception as error:  # whatever the trainer, torch, MLflow or the disk raise
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        print(mirror.redact(line, uri)[:400], file=sys.stderr)
+        print(redact(line, uri)[:400], file=sys.stderr)
         return 1
     finally:
         sys.stdout = kept

@@ -119,9 +119,10 @@ def replay(options: argparse.Namespace) -> int:
 def _fetch(options: argparse.Namespace) -> None:
     """Make the study folder of the copy that MLflow keeps of the study DIR."""
     from autotune.trackers import mirror
+    from autotune.trackers.uris import check_keeps
 
     study, options.tracking_uri = str(options.folder), without_password(options.from_mlflow)
-    mirror.check_keeps(options.tracking_uri)
+    check_keeps(options.tracking_uri)
     options.folder = options.out or Path("studies") / study
     if options.folder.exists():
         raise UserError(f"{options.folder} exists: name a new folder with --out")
@@ -132,8 +133,9 @@ def _fetch(options: argparse.Namespace) -> None:
 def _go_on(study: str, out: Path, uri: str | None) -> None:
     """Take up the study that MLflow keeps, where the folder has none yet."""
     from autotune.trackers import mirror
+    from autotune.trackers.uris import check_keeps
 
-    mirror.check_keeps(uri)
+    check_keeps(uri)
     if uri is not None and not (out / "journal.jsonl").exists():
         mirror.fetch(uri, study, out)
 

@@ -117,7 +117,7 @@ def _wait_for_mirror() -> None:
     import psutil
 
     for child in psutil.Process().children():
-        if any("autotune.trackers.mlflow" in part for part in child.cmdline()):
+        if any("autotune.trackers.mirroring" in part for part in child.cmdline()):
             child.wait(600)
 
 

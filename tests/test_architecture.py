@@ -63,9 +63,10 @@ LIBRARIES = {
     },
     "mlflow": {
         *("autotune/trackers/mlflow.py", "autotune/trackers/fetch.py"),
-        "autotune/trackers/registry.py",
+        *("autotune/trackers/registry.py", "autotune/trackers/reader.py"),
+        "autotune/trackers/mirroring.py",
     },
-    "dashboards": {"autotune/cli.py", "autotune/study.py", "autotune/trackers/mlflow.py"},
+    "dashboards": {"autotune/cli.py", "autotune/study.py", "autotune/trackers/mirroring.py"},
     "lightning": {"autotune/integrations/lightning.py"},
     "transformers": {"autotune/integrations/huggingface.py"},
 }

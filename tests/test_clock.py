@@ -30,7 +30,7 @@ ALLOWED = {
     ("autotune/trackers/backup.py", "_sign"): "a sign of life for other machines",
     ("autotune/trackers/backup.py", "signed"): "how old such a sign is",
     ("autotune/trackers/journal.py", "append"): "when a line was written, for people",
-    ("autotune/trackers/mlflow.py", "_say"): "when a line of a log was written, for people",
+    ("autotune/trackers/mirroring.py", "_say"): "when a line of a log was written, for people",
 }
 DAY = timedelta(days=1)
 

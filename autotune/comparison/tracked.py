@@ -18,7 +18,7 @@ from autotune.errors import UserError, unknown
 from autotune.trackers.journal import JOURNAL, RECORD
 
 if TYPE_CHECKING:
-    from autotune.trackers.mlflow import Reader
+    from autotune.trackers.reader import Reader
 
 PREFIX = "mlflow:"
 _HERE = "sqlite:///mlflow.db"
@@ -33,7 +33,7 @@ def read(
         UserError: it is of no such form, no such store, experiment or run, a study that is still
             running, a run of somebody else's without `aim`.
     """
-    from autotune.trackers.mlflow import Reader
+    from autotune.trackers.reader import Reader
 
     experiment, _, name = spec.removeprefix(PREFIX).rpartition("/")
     if not experiment or not name:

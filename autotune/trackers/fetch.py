@@ -17,8 +17,9 @@ from mlflow.entities import Run
 
 from autotune.errors import UserError, unknown
 from autotune.trackers import backup
-from autotune.trackers.mirror import NO_COPY, label, redact
+from autotune.trackers.mirror import NO_COPY
 from autotune.trackers.restore import restore
+from autotune.trackers.uris import label, redact
 
 _KIND = "tags.`autotune.kind` = 'study'"
 

@@ -1,34 +1,32 @@
 """Starts and ends the process that shows the journal in MLflow, and never gets in a study's way.
 
-The process (`python -m autotune.trackers.mlflow DIR`) reads the journal on its own, so the driver
-does nothing for it but to start it and, by closing a pipe, to tell it that the study has ended.
+The process (`python -m autotune.trackers.mirroring DIR`) reads the journal on its own, so that the
+driver does nothing for it but to start it and, by closing a pipe, to say that the study has ended.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import unquote, urlsplit
 
 from autotune.errors import UserError
 from autotune.trackers.journal import RECORD
+from autotune.trackers.uris import label, redact
 
 CURSOR = "mlflow.json"
 STORE = "mlflow.db"
 NO_COPY = 69  # the code of `autotune.trackers.fetch` where there is nothing (EX_UNAVAILABLE)
 GAVE_UP = 75  # the process's exit code when the store stayed out of reach (EX_TEMPFAIL)
 SENT_AWAY = 143  # its exit code when the process of another driver has taken over
-_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _RESTARTS = 3
 _WAIT_SECONDS = 30.0
 _COPY_SECONDS = 570.0  # where the folder itself may be gone with the job
@@ -128,7 +126,7 @@ class Mirror:
             print(f"MLflow is not written: see {self.folder / 'mlflow.log'}", file=sys.stderr)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "autotune.trackers.mlflow", str(self.folder)]
+        command = [sys.executable, "-m", "autotune.trackers.mirroring", str(self.folder)]
         with open(self.folder / "mlflow.log", "ab") as log:
             return subprocess.Popen(  # noqa: S603 (a list of words and no shell)
                 [*command, str(self._patience)],
@@ -172,48 +170,6 @@ def fetch(uri: str, study: str, folder: Path) -> str:
     raise UserError(redact(last, uri) or f"{label(uri)}: code {done.returncode}")
 
 
-def check_keeps(uri: str | None) -> None:
-    """Refuse a store that keeps artifacts on one machine only.
-
-    Raises:
-        UserError: it is no MLflow server.
-    """
-    if uri is None or uri.partition(":")[0].lower() not in ("http", "https", "databricks"):
-        raise UserError(
-            "--mirror needs the --tracking-uri of an MLflow server, like http://HOST:5000, that "
-            "keeps artifacts"
-        )
-
-
-def check_uri(uri: str) -> None:
-    """Refuse what can be no tracking store.
-
-    Raises:
-        UserError: the scheme is unknown, or the address has no host or file.
-    """
-    scheme, colon, rest = uri.partition(":")
-    kind = scheme.split("+")[0].lower()
-    if uri == "databricks":
-        return
-    if not colon or kind == "file":
-        raise UserError(
-            "tracking URI: MLflow's file store is retired; use sqlite:///PATH/mlflow.db "
-            "or the http:// address of an MLflow server"
-        )
-    if kind not in _SCHEMES:
-        raise UserError(
-            f"tracking URI: unknown scheme {scheme[:20]!r} (allowed: {', '.join(_SCHEMES)})"
-        )
-    form = "sqlite:///PATH/mlflow.db" if kind == "sqlite" else f"{kind}://HOST..."
-    prefix = "///" if kind == "sqlite" else "//"
-    if not rest.startswith(prefix) or not rest[len(prefix) :].rpartition("@")[2].strip("/:"):
-        raise UserError(f"tracking URI: a {kind} address must look like {form}")
-    try:
-        urlsplit(uri).port  # noqa: B018 (reading it checks it)
-    except ValueError as error:
-        raise UserError(f"tracking URI: {redact(str(error), uri)}") from None
-
-
 def default_uri(folder: Path) -> str:
     """The tracking store of a study folder."""
     return f"sqlite:///{folder.absolute() / STORE}"
@@ -243,52 +199,6 @@ def environment(tracking_uri: str | None = None) -> dict[str, str]:
     told = {"MLFLOW_TRACKING_URI": tracking_uri} if tracking_uri else {}
     path = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
     return {**_PATIENCE, **os.environ, **_QUIET, **told, **path}
-
-
-def has_credentials(uri: str) -> bool:
-    """Whether a password, or what may be a token, stands in `uri`.
-
-    >>> has_credentials("http://me:secret@host"), has_credentials("postgresql://me@host/db")
-    (True, False)
-    """
-    parts = urlsplit(uri)
-    named = bool(parts.username) and parts.scheme in ("http", "https")
-    return named or parts.password is not None or "pass" in parts.query.lower()
-
-
-def taken_out(uri: str) -> tuple[str, dict[str, str]]:
-    """A server's `uri` without user and password, and these as the variables that MLflow reads.
-
-    >>> taken_out("http://me:p%40ss@host:5000")
-    ('http://host:5000', {'MLFLOW_TRACKING_USERNAME': 'me', 'MLFLOW_TRACKING_PASSWORD': 'p@ss'})
-    """
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
-        return uri, {}
-    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    told = {"USERNAME": parts.username or "", "PASSWORD": parts.password or ""}
-    return plain, {f"MLFLOW_TRACKING_{k}": unquote(v) for k, v in told.items()}
-
-
-def label(uri: str) -> str:
-    """`uri` without user, password and query: a name for the store that may be written down."""
-    scheme, colon, rest = uri.partition(":")
-    if not colon:
-        return uri
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2].lstrip('/')}"
-
-
-def redact(message: str, uri: str, env: Mapping[str, str] = os.environ) -> str:
-    """`message` without anything in it that is secret about the tracking store."""
-    _, _, query = uri.partition("?")
-    user = uri.partition("://")[2].rpartition("@")[0]
-    password = user.partition(":")[2]
-    tokens = [env.get(f"MLFLOW_TRACKING_{k}", "") for k in ("PASSWORD", "TOKEN")]
-    settings = [part.partition("=")[2] for part in query.split("&")]
-    for secret in (uri, user, query, *settings, password, unquote(password), *tokens):
-        if secret:
-            message = message.replace(secret, label(uri) if secret == uri else "***")
-    return re.sub(r"//[^\s/@]+@", "//", message)
 
 
 def _hang_up(process: subprocess.Popen[bytes] | None) -> None:

@@ -17,16 +17,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UserError
-from autotune.trackers.mirror import (
-    Mirror,
-    catch_up,
-    check_uri,
-    default_uri,
-    environment,
-    label,
-    redact,
-    ui_command,
-)
+from autotune.trackers.mirror import Mirror, catch_up, default_uri, environment, ui_command
+from autotune.trackers.uris import check_uri, label, redact
 from autotune.trial import Lost, Started, State
 
 from .conftest import HARDWARE
@@ -95,7 +87,7 @@ def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tab
     """Half of a store's tables cannot be added to: it would never show the study."""
     study.trial(0, 2.0)
     (study.path / "mlflow.db").unlink()
-    command = [sys.executable, "-m", "autotune.trackers.mlflow", str(study.path), "60"]
+    command = [sys.executable, "-m", "autotune.trackers.mirroring", str(study.path), "60"]
     env = environment(default_uri(study.path))
     first = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
     processes.append(first)
@@ -110,7 +102,7 @@ def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tab
 
 SENT_AWAY = """
 import os, signal, sys, tempfile
-from autotune.trackers.mlflow import Driver
+from autotune.trackers.mirroring import Driver
 signal.signal(signal.SIGTERM, Driver().outlive)
 with tempfile.TemporaryDirectory() as place:
     print(place, flush=True)

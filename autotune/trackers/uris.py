@@ -1,0 +1,108 @@
+"""The address of a tracking store: what one may be, and what of it may be told."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from autotune.errors import UserError
+
+_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+
+
+def check_keeps(uri: str | None) -> None:
+    """Refuse a store that keeps artifacts on one machine only.
+
+    Raises:
+        UserError: it is no MLflow server.
+    """
+    if uri is None or uri.partition(":")[0].lower() not in ("http", "https", "databricks"):
+        raise UserError(
+            "--mirror needs the --tracking-uri of an MLflow server, like http://HOST:5000, that "
+            "keeps artifacts"
+        )
+
+
+def check_uri(uri: str) -> None:
+    """Refuse what can be no tracking store.
+
+    Raises:
+        UserError: the scheme is unknown, or the address has no host or file.
+    """
+    scheme, colon, rest = uri.partition(":")
+    kind = scheme.split("+")[0].lower()
+    if uri == "databricks":
+        return
+    if not colon or kind == "file":
+        raise UserError(
+            "tracking URI: MLflow's file store is retired; use sqlite:///PATH/mlflow.db "
+            "or the http:// address of an MLflow server"
+        )
+    if kind not in _SCHEMES:
+        raise UserError(
+            f"tracking URI: unknown scheme {scheme[:20]!r} (allowed: {', '.join(_SCHEMES)})"
+        )
+    form = "sqlite:///PATH/mlflow.db" if kind == "sqlite" else f"{kind}://HOST..."
+    prefix = "///" if kind == "sqlite" else "//"
+    if not rest.startswith(prefix) or not rest[len(prefix) :].rpartition("@")[2].strip("/:"):
+        raise UserError(f"tracking URI: a {kind} address must look like {form}")
+    try:
+        urlsplit(uri).port  # noqa: B018 (reading it checks it)
+    except ValueError as error:
+        raise UserError(f"tracking URI: {redact(str(error), uri)}") from None
+
+
+def has_credentials(uri: str) -> bool:
+    """Whether a password, or what may be a token, stands in `uri`.
+
+    >>> has_credentials("http://me:secret@host"), has_credentials("postgresql://me@host/db")
+    (True, False)
+    """
+    parts = urlsplit(uri)
+    named = bool(parts.username) and parts.scheme in ("http", "https")
+    return named or parts.password is not None or "pass" in parts.query.lower()
+
+
+def taken_out(uri: str) -> tuple[str, dict[str, str]]:
+    """A server's `uri` without user and password, and these as the variables that MLflow reads.
+
+    >>> taken_out("http://me:p%40ss@host:5000")
+    ('http://host:5000', {'MLFLOW_TRACKING_USERNAME': 'me', 'MLFLOW_TRACKING_PASSWORD': 'p@ss'})
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
+        return uri, {}
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    told = {"USERNAME": parts.username or "", "PASSWORD": parts.password or ""}
+    return plain, {f"MLFLOW_TRACKING_{k}": unquote(v) for k, v in told.items()}
+
+
+def label(uri: str) -> str:
+    """`uri` without user, password and query: a name for the store that may be written down."""
+    scheme, colon, rest = uri.partition(":")
+    if not colon:
+        return uri
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2].lstrip('/')}"
+
+
+def redact(message: str, uri: str, env: Mapping[str, str] = os.environ) -> str:
+    """`message` without anything in it that is secret about the tracking store."""
+    _, _, query = uri.partition("?")
+    user = uri.partition("://")[2].rpartition("@")[0]
+    password = user.partition(":")[2]
+    tokens = [env.get(f"MLFLOW_TRACKING_{k}", "") for k in ("PASSWORD", "TOKEN")]
+    settings = [part.partition("=")[2] for part in query.split("&")]
+    for secret in (uri, user, query, *settings, password, unquote(password), *tokens):
+        if secret:
+            message = message.replace(secret, label(uri) if secret == uri else "***")
+    return re.sub(r"//[^\s/@]+@", "//", message)
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The system's error at the root, if there is one: it is shorter and says more."""
+    root = error
+    while (below := root.__cause__ or root.__context__) is not None:
+        root = below
+    return root if isinstance(root, OSError) else error
