@@ -55,7 +55,7 @@ LEVELS = {
 }
 TOP = 11  # the command line and what serves it: may know everything, known by nobody below
 LIBRARIES = {
-    "ray": {"autotune/pools/ray.py", "autotune/pools/cluster.py", "autotune/submit.py"},
+    "ray": {"autotune/pools/ray.py", "autotune/pools/cluster.py", "autotune/jobs_api.py"},
     "optuna": {
         *("autotune/samplers/optuna.py", "autotune/samplers/named.py"),
         *("autotune/samplers/distributions.py", "autotune/samplers/optuna_export.py"),

@@ -18,7 +18,7 @@ import heads
 import pytest
 import services
 
-from autotune import cli, jobs, submit
+from autotune import cli, jobs, jobs_api, submit
 from autotune.errors import UserError
 from autotune.trackers import journal
 from autotune.trackers.journal import Closed, Opened
@@ -348,7 +348,7 @@ def test_an_address_that_is_no_dashboard(desk: Desk, monkeypatch: pytest.MonkeyP
 
 def _answers(address: str) -> bool:
     try:
-        submit._reach(address)
+        jobs_api._reach(address)
     except UserError:
         return False
     return True
