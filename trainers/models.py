@@ -19,9 +19,24 @@ NORMS: dict[str, Norm] = {
     "group": _group_norm,
 }
 
+_VECTOR = 16  # numbers of 32 bits, AVX-512's
+
+
+class Thinned(nn.Conv2d):
+    """A strided 1x1 convolution, as one of stride 1 over those pixels that it reads.
+
+    Channels last, with fewer inputs than a vector holds, oneDNN's own writes past its memory when
+    it computes the weights' gradient (its issue 6035), on processors with AVX2 at least.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        down, across = self.stride
+        return nn.functional.conv2d(x[:, :, ::down, ::across], self.weight)
+
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    conv = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+    kind = Thinned if size == 1 and stride > 1 and inputs < _VECTOR else nn.Conv2d
+    conv = kind(inputs, outputs, size, stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
 
