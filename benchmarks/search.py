@@ -336,7 +336,10 @@ class Peer:
 
 
 class Asha:
-    """Asynchronous successive halving as in Ray Tune: reduction 3 from one epoch on."""
+    """Asynchronous successive halving as in Ray Tune: reduction 3 from one epoch on.
+
+    A trial is measured by those that came to its rung before it.
+    """
 
     def __init__(self) -> None:
         self.rungs: dict[int, list[float]] = {epoch: [] for epoch in (1, 3, 9, 27)}
@@ -345,8 +348,9 @@ class Asha:
         if epoch not in self.rungs:
             return False
         seen = self.rungs[epoch]
+        cutoff = float(np.quantile(seen, 1 - 1 / 3)) if seen else -math.inf
         seen.append(accuracy)
-        return accuracy < float(np.quantile(seen, 1 - 1 / 3))
+        return accuracy < cutoff
 
 
 def peer_study(problem: Problem, sampler: str, pruner: str, seed: int, spend: float) -> Answer:
@@ -358,6 +362,7 @@ def peer_study(problem: Problem, sampler: str, pruner: str, seed: int, spend: fl
     warnings.simplefilter("ignore")
     samplers: dict[str, Callable[[], Any]] = {
         "tpe": lambda: optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True),
+        "gp": lambda: optuna.samplers.GPSampler(seed=seed),
         "random": lambda: optuna.samplers.RandomSampler(seed=seed),
     }
     epochs = problem.milestones
@@ -389,9 +394,12 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "policy:actor, bottom half": ("ours", "policy:actor", "bottom_at_same_time"),
     "policy:reinforce, bottom half": ("ours", "policy:reinforce", "bottom_at_same_time"),
     "policy:ppo, bottom half": ("ours", "policy:ppo", "bottom_at_same_time"),
+    "convergence, none": ("ours", "convergence", "none"),
     "convergence, capped": ("ours", "convergence", "slower_than_best"),
     "convergence, bottom half": ("ours", "convergence", "bottom_at_same_time"),
     "random, forecast": ("ours", "random", "forecast"),
+    "random, asha": ("ours", "random", "asha"),
+    "random, hyperband": ("ours", "random", "hyperband"),
     "tpe, forecast": ("ours", "tpe", "forecast"),
     "convergence, forecast": ("ours", "convergence", "forecast"),
     "convergence, asha": ("ours", "convergence", "asha"),
@@ -404,6 +412,8 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "Optuna TPE": ("peer", "tpe", "none"),
     "Optuna TPE + median": ("peer", "tpe", "median"),
     "Optuna TPE + Hyperband": ("peer", "tpe", "hyperband"),
+    "Optuna GP + median": ("peer", "gp", "median"),
+    "Optuna GP + Hyperband": ("peer", "gp", "hyperband"),
     "Ray Tune's rule (ASHA, TPE)": ("peer", "tpe", "asha"),
     **{name: ("package", name, "") for name in peers.available()},
 }

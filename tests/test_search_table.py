@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -165,3 +166,26 @@ def test_the_effective_learning_rate_is_searched_in_place_of_the_other(
             peak = max(schedule(i / 400) for i in range(401))
             expected = point["lr.peak"] * (1 - share * point["momentum"])
             assert peak == pytest.approx(expected, rel=0.02)
+
+
+def test_the_rule_of_ray_tune_is_ray_tune_s() -> None:
+    """Against Ray's own bracket, which measures a trial by those that came before it."""
+    from ray.tune.schedulers.async_hyperband import _Bracket
+    from ray.tune.schedulers.trial_scheduler import TrialScheduler
+
+    class Named:
+        def __init__(self, number: int) -> None:
+            self.trial_id = str(number)
+
+    random, ours, theirs = Random(0), search.Asha(), _Bracket(1, 52, 3, 0)
+    going: dict[int, float] = {number: random.random() for number in range(40)}
+    stopped = 0
+    for epoch in range(1, 28):
+        for number, pace in sorted(going.items(), key=lambda _: random.random()):
+            accuracy = pace * epoch + random.random()
+            wanted = theirs.on_result(Named(number), epoch, accuracy) == TrialScheduler.STOP
+            assert ours.stops(number, epoch, accuracy) is wanted
+            if wanted:
+                del going[number]
+                stopped += 1
+    assert 20 < stopped < 40
