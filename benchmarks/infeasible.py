@@ -1,10 +1,12 @@
 """Do searches stop asking for what does not fit into memory, once they have seen some of it?
 
-A study on a virtual clock: a model's width, depth and image size decide whether even one sample
-fits. Wider, deeper models and larger images learn more from a sample, so that the fastest lie close
-to the boundary. Shown is the share of infeasible suggestions over the course of the study for each
-sampler, as it is, and the same sampler to which infeasible trials are shown as failed ones, which
-is what they were before samplers knew of constraints.
+A study on a virtual clock. `--problem model`: a model's width, depth and image size decide whether
+even one sample fits. Wider, deeper models and larger images learn more from a sample, so that the
+fastest lie close to the boundary. `--problem square`: of two parameters between 0 and 1 nothing
+fits whose sum is 1 or more, half of all there is; the fastest is at 0.45 and 0.4. Shown is the
+share of infeasible suggestions over the course of the study for each sampler, as it is, and the
+same sampler to which infeasible trials are shown as failed ones, which is what they were before
+samplers knew of constraints.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,39 @@ def curve(config: Mapping[str, Any], seed: int) -> Curve:
     return Curve(points, setup_seconds=1.0)
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is searched, how a trial of it goes, and what of it fits."""
+
+    space: at.SearchSpace
+    target: at.Target
+    curve: Callable[[Mapping[str, Any], int], Curve]
+    fits: Callable[[Mapping[str, Any]], bool]
+
+
+def in_square(config: Mapping[str, Any]) -> bool:
+    return bool(config["x"] + config["y"] < 1)
+
+
+def square_curve(config: Mapping[str, Any], _: int) -> Curve:
+    """Out of memory at once, or at the target after the seconds that the point takes."""
+    if not in_square(config):
+        return Curve((), OUT_OF_MEMORY)
+    seconds = 1 + 2 * math.dist((config["x"], config["y"]), (0.45, 0.4))
+    return Curve([Point(i, i * seconds / 10, {METRIC: 0.9 * i / 10}) for i in range(11)])
+
+
+PROBLEMS = {
+    "model": Problem(SPACE, TARGET, curve, lambda config: needed_mib(config) <= LIMIT_MIB),
+    "square": Problem(
+        at.SearchSpace({"x": at.Float(0, 1), "y": at.Float(0, 1)}),
+        at.Target(METRIC, 0.9, limit=5),
+        square_curve,
+        in_square,
+    ),
+}
+
+
 def train(config: dict[str, Any]) -> Any:
     """Stands for a trainer, of which only the curve is wanted."""
 
@@ -79,12 +114,14 @@ class Blind:
         return self._sampler.ask(number, shown)
 
 
-def study(name: str, seed: int, trials: int, blind: bool, folder: Path) -> dict[str, Any]:
+def study(
+    problem: Problem, name: str, seed: int, trials: int, blind: bool, folder: Path
+) -> dict[str, Any]:
     """Which of a study's suggestions were infeasible, and the best time that it found."""
     policy = at.FailurePolicy(max_consecutive_failed_trials=trials)
-    made = at.Experiment("infeasible", train, SPACE, TARGET, failure=policy)
-    sampler: Any = Blind(_sampler(name, seed)) if blind else name
-    pool = SimPool(curve, workers=4)
+    made = at.Experiment("infeasible", train, problem.space, problem.target, failure=policy)
+    sampler: Any = Blind(_sampler(problem, name, seed)) if blind else name
+    pool = SimPool(problem.curve, workers=4)
     options = {"sampler": sampler, "seed": seed, "pool": pool, "pruner": "slower_than_best"}
     result = at.run(made, trials=trials, out=folder, tracking_uri="off", **options)
     infeasible = [t.state is State.INFEASIBLE for t in result.trials]
@@ -92,16 +129,16 @@ def study(name: str, seed: int, trials: int, blind: bool, folder: Path) -> dict[
     return {"sampler": name, "blind": blind, "seed": seed, "infeasible": infeasible, "best": best}
 
 
-def _sampler(name: str, seed: int) -> Sampler:
+def _sampler(problem: Problem, name: str, seed: int) -> Sampler:
     from autotune.samplers.convergence import ConvergenceSampler
     from autotune.samplers.optuna import OptunaSampler
     from autotune.samplers.policy import PolicySampler
 
     if name == "convergence":
-        return ConvergenceSampler(SPACE, TARGET, seed)
+        return ConvergenceSampler(problem.space, problem.target, seed)
     if name == "policy":
-        return PolicySampler(name, SPACE, TARGET, seed)
-    return OptunaSampler(name, SPACE, TARGET, seed)
+        return PolicySampler(name, problem.space, problem.target, seed)
+    return OptunaSampler(name, problem.space, problem.target, seed)
 
 
 def rates(runs: Sequence[Mapping[str, Any]], parts: int = 4) -> list[float]:
@@ -120,7 +157,9 @@ def main() -> int:
     parser = arguments(__doc__ or "", 10)
     parser.add_argument("--trials", type=int, default=100, help="of each study (default 100)")
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=SAMPLERS)
+    parser.add_argument("--problem", choices=PROBLEMS, default="model")
     options = parser.parse_args()
+    problem = PROBLEMS[options.problem]
     about, trials = introduce(), 16 if options.quick else options.trials
     runs = []
     with tempfile.TemporaryDirectory() as folder:
@@ -128,9 +167,9 @@ def main() -> int:
             for name in options.samplers:
                 for blind in (False, True):
                     place = Path(folder, f"{name}-{seed}-{blind}")
-                    runs.append(study(name, seed, trials, blind, place))
+                    runs.append(study(problem, name, seed, trials, blind, place))
     even = statistics.fmean(
-        needed_mib(SPACE.config(point)) > LIMIT_MIB for point in SPACE.sample(2000)
+        not problem.fits(problem.space.config(point)) for point in problem.space.sample(2000)
     )
     print(f"of even draws {even:.0%} are infeasible; studies of {trials} trials, 4 at a time")
     print("| sampler | constraints | 1st quarter | 2nd | 3rd | 4th | best s (median) |")
