@@ -506,6 +506,7 @@ def searched(options: argparse.Namespace, chosen: Sequence[str]) -> Runs:
 
 
 def main() -> None:
+    global WORKERS
     parser = arguments(__doc__, repeats=1)
     parser.add_argument("--problem", choices=("lcbench", "farm"), default="farm")
     parser.add_argument("--data", help="lcbench_dev.npz, its folder, or a file of its form")
@@ -514,6 +515,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="studies of each (3)")
     parser.add_argument("--first-seed", type=int, default=0, help="number of the first study (0)")
     parser.add_argument("--spend", type=float, default=6.0, help="tuning time, in limits (6)")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="at once, of ours and Optuna")
     parser.add_argument("--methods", help="some of the methods, separated by ';'")
     parser.add_argument("--seen", type=int, help="ended trials that tpe and gp look at (500, 250)")
     parser.add_argument(
@@ -524,6 +526,7 @@ def main() -> None:
         runs, options.spend = merged(options.merge)
         print(table(runs, options.spend))
         return
+    WORKERS = options.workers
     if options.seen:
         from autotune.samplers import optuna as samplers
 
