@@ -25,6 +25,8 @@ With ten small networks on log seconds:
   + log N for those that did, log(1 - pi + pi S(c)) for censored ones; expected improvement over
   the incumbent per expected cost E[min(T, cap)], by three of the ten networks for each proposal.
 
+`TPE, best metric` and `TPE, equal seconds` are Optuna's TPE told of the same two orders.
+
 The table's columns are those of `search.py`.
 """
 
@@ -33,6 +35,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from random import Random
@@ -48,6 +51,7 @@ import autotune as at
 from autotune.encoding import effective_rate, encoded, rank_score
 from autotune.parameters import Parameter, drawn
 from autotune.samplers.gaussian import Array, Process, fitted, usual
+from autotune.samplers.optuna import OptunaSampler
 from autotune.samplers.policy import in_order
 from autotune.standing import standings
 from autotune.trial import Params, State, Target, Trial, incumbent
@@ -299,13 +303,37 @@ SCORINGS: dict[str, Callable[..., Pick]] = {
     "Tobit, Thompson": tobit,
     "mixture cure": mixture_cure,
 }
+
+
+class Placed:
+    """Optuna's TPE, to which every trial that ended is one that took as long as it stands."""
+
+    def __init__(self, space: at.SearchSpace, target: Target, seed: int) -> None:
+        self._sampler, self._target = OptunaSampler("tpe", space, target, seed), target
+
+    def ask(self, number: int, trials: Sequence[Trial]) -> Params:
+        places = standings(trials, self._target)
+
+        def placed(trial: Trial) -> Trial:
+            if trial.state not in (State.REACHED, State.CENSORED):
+                return trial
+            seconds = places.get(trial.number, 1.0) * self._target.limit
+            return replace(trial, state=State.REACHED, seconds=seconds)
+
+        return self._sampler.ask(number, [placed(t) for t in trials])
+
+
+TPE = {"TPE, best metric": partial(OptunaSampler, "tpe"), "TPE, equal seconds": Placed}
 SHIPPED = ("random, capped", "convergence, capped")
 
 
 def studied(problem: search.Problem, name: str, seed: int, spend: float) -> Answer:
     """One study, capped; `spend` in seconds."""
-    sampler: Any = search.METHODS[name][1] if name in SHIPPED else None
-    if sampler is None:
+    if name in SHIPPED:
+        sampler: Any = search.METHODS[name][1]
+    elif name in TPE:
+        sampler = TPE[name](problem.space, problem.target, seed)
+    else:
         sampler = Scored(SCORINGS[name], problem.space, problem.target, seed)
     answer = search.our_study(problem, sampler, "slower_than_best", seed, spend)
     return search.measures(problem, answer, spend)
@@ -317,8 +345,10 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, help="how many tasks (5)")
     parser.add_argument("--seeds", type=int, help="studies of each (2)")
     parser.add_argument("--spend", type=float, default=6.0, help="tuning time, in limits (6)")
+    rows = (*SCORINGS, *TPE, *SHIPPED)
+    parser.add_argument("--rows", nargs="+", choices=rows, metavar="ROW", help="of the table (all)")
     options = parser.parse_args()
-    about, names = introduce(), [*SCORINGS, *SHIPPED]
+    about, names = introduce(), options.rows or rows
     problems = search.recorded(options.data) if options.data else search.trained()
     problems = problems[: options.tasks or (1 if options.quick else 5)]
     spend = 0.5 if options.quick else options.spend
