@@ -37,6 +37,7 @@ class Book:
         self.watch = watch
         self.memory_keys = memory_keys(plan.experiment.train)
         self.checkpoints = plan.checkpoints or str(folder.absolute() / OWN)
+        self._opened = pool.now()
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
@@ -72,6 +73,14 @@ class Book:
     def at(self) -> float:
         """Seconds since the study began, the time in which earlier drivers worked included."""
         return round(self.pool.now() - self._begin, 6)
+
+    def over(self) -> float:
+        """The share of the search that is over: of its trials, or of this driver's time if more."""
+        plan = self.plan
+        trials = self.count / plan.trials
+        if plan.time_limit is None:
+            return trials
+        return max(trials, (self.pool.now() - self._opened) / plan.time_limit)
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from autotune.driver.plan import fresh_seed
 from autotune.repeats import CONFIRM, RACE, again, confirming, next_to_confirm
 from autotune.trial import CUT, Suggested, Trial
 
+_LATE = 0.5  # of the search: who leads before that will be overtaken anyway
+
 
 def alone(trial: Trial) -> bool:
     """Whether the trial is to have the hardware for itself."""
@@ -39,7 +41,7 @@ def race(book: Book) -> Trial | None:
 def due(book: Book) -> Trial | None:
     """The leader, if it is to be raced now."""
     share = book.plan.racing
-    if not share or book.ledger.leader() is None:
+    if not share or book.ledger.leader() is None or book.over() < _LATE:
         return None
     return book.shown.due(share)
 
