@@ -19,8 +19,8 @@ from autotune import display, documents, record, repeats
 from autotune.pruners import slower_than_best
 from autotune.racing import MOST, cost, due, proven, runs
 from autotune.repeats import confirming, merged
-from autotune.trackers.journal import JOURNAL
-from autotune.trial import Hardware, Params, State, Trial
+from autotune.trackers.journal import JOURNAL, read
+from autotune.trial import Hardware, Params, State, Suggested, Trial
 
 TARGET = at.Target(METRIC, 1.0, limit=30)
 
@@ -142,6 +142,25 @@ def test_races_take_their_share_and_are_shown_to_no_sampler(
     first = found.ranked()[0]
     assert first.number == found.best.number, "the best is who stands best, not the luckiest"
     assert found.confirmed == (), "a race was part of the choice and proves nothing"
+
+
+def test_nothing_is_raced_in_the_first_half_of_the_trials(fast_path: Path) -> None:
+    found = study(fast_path, 40, workers=4, racing=0.5)
+    races = [t.number for t in found.trials if t.kind == "race"]
+    assert races
+    assert min(races) >= 20
+    plain = study(fast_path / "plain", 40, workers=4)
+    assert [facts(t) for t in found.trials[:10]] == [facts(t) for t in plain.trials[:10]]
+
+
+def test_nothing_is_raced_in_the_first_half_of_the_time(fast_path: Path) -> None:
+    """A study that ends by the clock may have been asked for any number of trials."""
+    found = study(fast_path, 100_000, workers=4, racing=0.5, time_limit=40.0)
+    events = read(fast_path)
+    begun = [e.at for e in events if isinstance(e, Suggested) and e.kind == "race"]
+    assert found.ended == "budget"
+    assert begun
+    assert min(begun) >= 20.0
 
 
 def test_status_tells_what_races_have_cost(fast_path: Path) -> None:
