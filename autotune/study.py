@@ -83,7 +83,7 @@ def run(
         top: how many of the best configurations are.
         search: False to search no more, and only to do what `repeats` asks for.
         racing: share of the seconds trained, below 1, that goes into running the leader again on
-            fresh seeds while the study searches (see `autotune.racing`); 0 for none.
+            fresh seeds in the second half of the search (see `autotune.racing`); 0 for none.
         resume: go on with the study that the folder holds; False refuses such a folder.
         start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
             there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
