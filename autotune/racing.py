@@ -4,7 +4,8 @@ A share of the seconds that the study trains goes into races, all of them in the
 search (`driver.repeating`). It is the leader that is raced, by the median of its runs: one that was
 merely lucky falls back, and the next one is raced in its place; so a challenger is run again only
 if it was faster than the incumbent is known to be (the intensification of ROAR and SMAC, Hutter et
-al. 2011). The incumbent that caps others is one that has been run again. Where every run takes as long as the first, there is no luck and no more races.
+al. 2011). The incumbent that caps others is one that has been run again. Where every run takes as
+long as the first, there is no luck and no more races.
 """
 
 from __future__ import annotations
