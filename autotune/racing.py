@@ -10,7 +10,6 @@ long as the first, there is no luck and no more races.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -63,12 +62,6 @@ def cost(trial: Trial) -> int:
     """Microseconds on the target's clock that were trained for this trial alone."""
     shared = trial.origin.reports if trial.origin is not None else ()
     return micro(trial.seconds - (shared[-1].seconds if shared else 0.0))
-
-
-def runs(trials: Sequence[Trial]) -> Counter[int]:
-    """How often each searched trial's configuration has been run, with those that still run."""
-    counted = (t for t in trials if t.reason not in CUT)
-    return Counter(t.number if t.repeats is None else t.repeats for t in counted)
 
 
 def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +18,22 @@ from sims import METRIC, lines, memory, racing
 import autotune as at
 from autotune import display, documents, record, repeats
 from autotune.pruners import slower_than_best
-from autotune.racing import MOST, cost, due, proven, runs
+from autotune.racing import MOST, cost, due, proven
 from autotune.repeats import confirming, merged
 from autotune.trackers.journal import JOURNAL, read
-from autotune.trial import Hardware, Params, State, Suggested, Trial
+from autotune.trial import CUT, Hardware, Params, State, Suggested, Trial
 
 TARGET = at.Target(METRIC, 1.0, limit=30)
 
 
 def race(number: int, of: int, seconds: float, **more: Any) -> Trial:
     return reached(number, seconds, kind="race", repeats=of, **more)
+
+
+def runs(trials: Sequence[Trial]) -> Counter[int]:
+    """How often each searched trial's configuration has been run, with those that still run."""
+    counted = (t for t in trials if t.reason not in CUT)
+    return Counter(t.number if t.repeats is None else t.repeats for t in counted)
 
 
 # --- the rule -------------------------------------------------------------------------------------
