@@ -16,7 +16,7 @@ from typing import Any
 from autotune import recipes
 from autotune.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.errors import UserError
-from autotune.submit import Cluster, Job, Request, secret
+from autotune.submit import Cluster, Job, Request, holds_secret, secret
 from autotune.trackers import journal
 from autotune.trackers.uris import check_keeps, check_uri, has_credentials, label
 
@@ -189,7 +189,8 @@ def _environment(given: Sequence[str]) -> dict[str, str]:
     """Variables as NAME=VALUE, or NAME for its value here.
 
     Raises:
-        UserError: a name that is none, is not set here, or says that its value is a secret.
+        UserError: a name that is none, is not set here, or a value that is a secret: the name says
+            so, or credentials stand in it.
     """
     made = {}
     for text in given:
@@ -204,6 +205,11 @@ def _environment(given: Sequence[str]) -> dict[str, str]:
         if not equals and name not in os.environ:
             raise UserError(f"--env {name}: it is not set here; give its value as {name}=VALUE")
         made[name] = value if equals else os.environ[name]
+        if holds_secret(made[name]):
+            raise UserError(
+                f"--env {name}: its value holds credentials, and a job's variables can be read by "
+                "everyone on the cluster; set it where the cluster's nodes are started"
+            )
     return made
 
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from autotune.errors import UserError
 
+_PASSWORD = re.compile(r"//[^/?#@:]*:(?!\d+[/?#])[^@\s]*@")
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 
 
@@ -60,7 +61,12 @@ def has_credentials(uri: str) -> bool:
     >>> has_credentials("http://me:secret@host"), has_credentials("postgresql://me@host/db")
     (True, False)
     """
-    parts = urlsplit(uri)
+    if _PASSWORD.search(uri):  # also where it holds a slash, which no URL may and SQLAlchemy takes
+        return True
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return "@" in uri
     named = bool(parts.username) and parts.scheme in ("http", "https")
     return named or parts.password is not None or "pass" in parts.query.lower()
 
