@@ -32,7 +32,9 @@ _SECRET = re.compile(  # in a name whose words are apart: TOKENIZERS and MONKEY 
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"""(\w+)(?:=|["']\s*:|:\s)""")  # A=..., "A": ..., A: ...
-_PLAIN = re.compile(r"(Bearer|Basic)\s|[^\s/@:]+:[^\s@]+@(?!sha256:)|-----BEGIN .*PRIVATE KEY")
+_PLAIN = re.compile(
+    r"(Bearer|Basic)\s|[^\s/@:]+:(?!//)[^\s@]+@(?!sha256:)|-----BEGIN .*PRIVATE KEY"
+)
 _TRIES = 5
 
 

@@ -287,6 +287,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["submit", RECIPE, "--out", "/s", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["submit", RECIPE, "--out", "/s", "--pip", "none.txt"], "'none.txt' does not exist"),
     (["submit", RECIPE, "--out", "/s", "--env", "MLFLOW_TRACKING_PASSWORD=x"], "can be read by"),
+    (["submit", RECIPE, "--out", "/s", "--env", "A_URI=http://me:pw@host"], "holds credentials"),
     (["submit", RECIPE, "--out", "/s", "--env", "NOT_SET_HERE"], "it is not set here"),
     (["submit", RECIPE, "--out", "/s", "--env", "1=2"], "must be like NAME=VALUE"),
     (["submit", RECIPE, "--out", "/s", "--driver-cpus", "-1"], "--driver-cpus must be a number"),
@@ -369,6 +370,75 @@ def test_a_recipe_whose_data_is_elsewhere(
     assert "not checked here: recipe 'job_recipe.py:no_data': FileNotFoundError" in (
         capsys.readouterr().err
     )
+
+
+HARMLESS = """
+    COMPASS_DIR MONKEY KEYBOARD TOKENIZERS_PARALLELISM BYPASS PASSES PWD OLDPWD AUTHOR PATH PATTERN
+    AUTOTUNE_DATA NCCL_SOCKET_IFNAME OMP_NUM_THREADS RAY_AUTH_MODE TURKEY_DATA keyword COOKIECUTTER
+"""
+SECRET = """
+    SSH_KEY PRIVATE_KEY HF_KEY WANDB_KEY WANDB_API_KEY APIKEY AWS_ACCESS_KEY_ID AWSACCESSKEYID KEY
+    MLFLOW_TRACKING_PASSWORD PGPASSWORD SSH_PASSPHRASE DB_PASS PGPASS MYSQL_PWD HF_TOKEN hf_token
+    AUTHTOKEN API_TOKENS CLIENT_SECRET SECRETS CREDENTIALS AUTHORIZATION PROXY_AUTHORIZATION
+    BASIC_AUTH GITHUB_PAT SESSION_COOKIE CI_JOB_JWT wandbKey sshkey
+"""
+CREDENTIALS = [
+    "http://me:Pa55w@host",
+    "https://Pa55w@host/simple",
+    "postgresql://me:Pa/55w@host/db",
+    "redis://:Pa55w@host",
+    "http://one:1,http://me:Pa55w@two:1",
+    "--extra-index-url https://me:Pa55w@host",
+    "http://host/?api_key=Pa55w",
+    "http://host/?password=Pa55w",
+    "http://me:Pa55w@[host",
+    "me:Pa55w@proxy:3128",
+    "host=db password=Pa55w",
+    "Endpoint=a;AccountKey=Pa55w",
+    "Authorization: Basic Pa55w",
+    "Bearer Pa55w",
+    '{"private_key": "Pa55w"}',
+    "-----BEGIN OPENSSH PRIVATE KEY-----Pa55w",
+]
+PLAIN = [
+    "",
+    "http://host:5000",
+    "http://host:5000/users/@me",
+    "postgresql://me@host/db",
+    "s3://bucket/key/token",
+    "git@host:project.git",
+    "/data/keys:/data/token",
+    "registry:5000/image@sha256:0123",
+    "--xla_gpu_autotune_level=2 --size=3",
+    "12:30",
+]
+
+
+@pytest.mark.parametrize("name", SECRET.split())
+def test_a_variable_whose_name_says_secret_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"--env {name}: .*can be read by everyone") as caught:
+        jobs._environment([f"{name}=Pa55w"])
+    assert "Pa55w" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", CREDENTIALS)
+@pytest.mark.parametrize("given", ["here", "there"])
+def test_a_value_with_credentials_is_refused(
+    value: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its name; also where the value is taken from the environment."""
+    monkeypatch.setenv("PLACE", value)
+    with pytest.raises(UserError, match="--env PLACE: its value holds credentials") as caught:
+        jobs._environment(["PLACE" if given == "there" else f"PLACE={value}"])
+    assert "55w" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_harmless_variables_are_sent() -> None:
+    named = dict.fromkeys(HARMLESS.split(), "x")
+    valued = {f"PLACE_{n}": value for n, value in enumerate(PLAIN)}
+    given = {**named, **valued}
+    assert jobs._environment([f"{name}={value}" for name, value in given.items()]) == given
 
 
 def test_what_a_job_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
