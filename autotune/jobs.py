@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autotune import recipes
+from autotune import recipes, shipping
 from autotune.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.errors import UserError
 from autotune.submit import Cluster, Job, Request, holds_secret, secret
@@ -87,6 +87,8 @@ def _request(
 ) -> Request:
     """What to submit. Everything that can be checked here is, before anything is sent."""
     study = _study(options.recipe)
+    for flag in ("pruner", "controller"):
+        _check_sent(f"--{flag}", getattr(options, flag) or "")
     _check_places(options)
     uri = options.tracking_uri
     options.mirror = options.mirror or options.out is None
@@ -118,6 +120,7 @@ def _study(recipe: str) -> str:
     inside = Path(place).resolve().is_relative_to(Path.cwd().resolve())
     if place.endswith(".py") and (Path(place).is_absolute() or not inside):
         raise UserError(f"recipe {recipe!r} must be a path below the working directory to be sent")
+    _check_sent("recipe", recipe)
     try:
         return recipes.load(recipe).name
     except UserError as error:
@@ -125,6 +128,26 @@ def _study(recipe: str) -> str:
             raise
         say(f"the recipe is not checked here: {error}")
         return function
+
+
+def _check_sent(what: str, name: str) -> None:
+    """Refuse a function whose file is here and would not be there.
+
+    Raises:
+        UserError: its file or module lies in the working directory and is not shipped.
+    """
+    place = name.rpartition(":")[0]
+    base = place if place.endswith(".py") else place.replace(".", "/")
+    ways = [base] if place.endswith(".py") else [f"{base}.py", f"{base}/__init__.py"]
+    file = next((way for way in ways if place and Path(way).is_file()), None)
+    if file is None or Path(file).is_absolute():
+        return
+    root = Path.cwd().resolve()
+    if Path(os.path.normpath(root / file)) not in shipping.files(root):
+        raise UserError(
+            f"{what} {name!r}: {file} is left out of what is sent (by .gitignore or .rayignore, as "
+            "part of a study folder, or behind a link): the job would not find it"
+        )
 
 
 def _check_places(options: argparse.Namespace) -> None:

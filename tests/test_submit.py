@@ -441,6 +441,47 @@ def test_harmless_variables_are_sent() -> None:
     assert jobs._environment([f"{name}={value}" for name, value in given.items()]) == given
 
 
+@pytest.mark.parametrize(("flag", "name", "file"), [
+    ("recipe", "left/out.py:study", "left/out.py"),
+    ("recipe", "./left/../left/out.py:study", "left/out.py"),
+    ("recipe", "left.out:study", "left/out.py"),
+    ("recipe", "linked/job_recipe.py:study", "linked/job_recipe.py"),
+    ("--pruner", "left/out.py:rule", "left/out.py"),
+    ("--controller", "left/out.py:rule", "left/out.py"),
+])  # fmt: skip
+def test_what_would_not_be_sent_is_refused(
+    flag: str,
+    name: str,
+    file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is: nothing answers at this address."""
+    (tmp_path / "left").mkdir()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to("real")
+    source = heads.ROOT / "tests" / "support" / "job_recipe.py"
+    for to in ("job_recipe.py", "real/job_recipe.py", "left/out.py"):
+        shutil.copy(source, tmp_path / to)
+    (tmp_path / ".gitignore").write_text("left/\n")
+    monkeypatch.chdir(tmp_path)
+    given = ["submit", name] if flag == "recipe" else ["submit", RECIPE, flag, name]
+    more = ["--out", "/s", "--address", "http://127.0.0.1:1"]
+    assert cli.main([*given, *more]) == cli.USER
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert f"{flag} {name!r}: " in err
+    assert f"{file} is left out of what is sent" in err.replace("./left/../", "")
+    (tmp_path / ".gitignore").unlink()
+    (tmp_path / "linked").unlink()
+    (tmp_path / "linked").mkdir()
+    shutil.copy(source, tmp_path / "linked" / "job_recipe.py")
+    assert cli.main([*given, *more]) == cli.USER
+    assert "no Ray dashboard answers" in capsys.readouterr().err
+
+
 def test_what_a_job_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` with the same flags, shell-proof; a secret is in none of it."""
     monkeypatch.chdir(desk.project)
