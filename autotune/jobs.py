@@ -161,7 +161,7 @@ def _check_places(options: argparse.Namespace) -> None:
             )
     if options.mirror:
         check_keeps(uri)
-    elif out is None and (uri is None or uri.partition(":")[0] not in _SERVERS):
+    elif out is None and (uri is None or uri.partition(":")[0].lower() not in _SERVERS):
         raise UserError(
             "submit needs --out DIR on storage that all nodes share, or the --tracking-uri of an "
             "MLflow server (http://HOST:5000), which then keeps what resume needs"

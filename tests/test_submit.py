@@ -169,6 +169,12 @@ def test_a_study_is_submitted_refused_cancelled_and_gone_on_with(
     assert first == [0, left.checkpoint.step], "it went on, and did not begin anew"
     assert [e.trial for e in entries if isinstance(e, Ended)] == [0]
 
+    words = out.splitlines()[-1]
+    code, out, err = desk.type("logs", "submitted-2")
+    assert (code, err) == (0, "")
+    assert words in out.splitlines(), "what the driver wrote can be read once it has ended"
+    assert desk.type("logs", "submitted-2", "--follow")[:2] == (0, out)
+
     code, out, _ = desk.type("jobs", "--json")
     listed = {job["id"]: job for job in json.loads(out)}
     mine = [listed[f"submitted-{n}"] for n in (1, 2)]
@@ -480,6 +486,19 @@ def test_what_would_not_be_sent_is_refused(
     shutil.copy(source, tmp_path / "linked" / "job_recipe.py")
     assert cli.main([*given, *more]) == cli.USER
     assert "no Ray dashboard answers" in capsys.readouterr().err
+
+
+def test_a_study_in_mlflow_has_one_home_however_its_server_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its home a second submission is refused."""
+    shutil.copy(heads.ROOT / "tests" / "support" / "job_recipe.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    homes = set()
+    for uri in ("http://h:5000", "http://h:5000/", "http://H:5000", "HTTP://h:5000"):
+        options = cli._parse(["submit", RECIPE, "--tracking-uri", uri])
+        homes.add(jobs._request(options, cli.COMMANDS["run"][2]).home)
+    assert homes == {"http://h:5000 as submitted"}
 
 
 def test_what_a_job_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
