@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from autotune.trackers.mirror import NO_COPY
 from autotune.trackers.restore import restore
 from autotune.trackers.uris import label, redact
 
+_LOOK_SECONDS = 1.0
 _KIND = "tags.`autotune.kind` = 'study'"
 
 
@@ -32,8 +34,8 @@ def fetch(client: MlflowClient, study: str, folder: Path) -> str:
         UserError: a driver is working on the study, or the copy is damaged.
     """
     run = _newest(client, study)
-    if backup.alive(run.info.status, run.data.tags):
-        ago = backup.signed(run.data.tags)
+    if _works(client, run):
+        ago = max(0.0, backup.signed(run.data.tags))
         raise UserError(
             f"a driver is running the study {study!r} (it gave a sign {ago:.0f} s ago): cancel it, "
             f"or wait {backup.ALIVE_SECONDS:.0f} s if it was killed"
@@ -43,6 +45,23 @@ def fetch(client: MlflowClient, study: str, folder: Path) -> str:
         client.download_artifacts(run.info.run_id, backup.COPY, place)
         restore(Path(place) / backup.COPY, folder, _say)
     return f"fetched the study {study!r} from MLflow into {folder}"
+
+
+def _works(client: MlflowClient, run: Run) -> bool:
+    """Whether a driver works on the study.
+
+    A sign from far ahead was given by another clock, and would be one of life for as long. What
+    counts then is whether another follows.
+    """
+    if not backup.ahead(run.data.tags):
+        return backup.alive(run.info.status, run.data.tags)
+    end, sign = time.monotonic() + backup.WATCH_SECONDS, run.data.tags[backup.MIRRORED]
+    while run.info.status == "RUNNING" and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
+        run = client.get_run(run.info.run_id)
+        if run.data.tags.get(backup.MIRRORED) != sign:
+            return bool(run.info.status == "RUNNING")
+    return False
 
 
 def _newest(client: MlflowClient, study: str) -> Run:

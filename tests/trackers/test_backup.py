@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -322,6 +323,35 @@ def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     assert study.ids(after) == study.ids(before)
     assert after["trial-0000"].info.status == "FINISHED"
     assert study.history(after["trial-0000"], "acc") == [(0, 0.0), (100, 0.1)]
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_sign_from_far_ahead_counts_if_another_follows(
+    study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: bool
+) -> None:
+    """The driver's clock was a day ahead. Killed, it would be taken for alive for a day."""
+    from mlflow import MlflowClient
+
+    from autotune.trackers.fetch import fetch as fetched
+
+    mirrored(study)
+    study.begin(0)
+    study.copier().catch_up(over=False)
+    client, run = MlflowClient(default_uri(study.path)), study.runs()["digits"].info.run_id
+    sign = int(time.time()) + 86400
+    client.set_tag(run, backup.MIRRORED, str(sign))
+    monkeypatch.setattr(backup, "WATCH_SECONDS", 60.0 if lives else 3.0)
+    begin = time.monotonic()
+    if lives:
+        later = threading.Timer(2.0, client.set_tag, (run, backup.MIRRORED, str(sign + 60)))
+        later.start()
+        with pytest.raises(UserError, match=r"a driver is running .* a sign 0 s ago"):
+            fetched(client, "digits", tmp_path / "to")
+        later.join()
+    else:
+        fetched(client, "digits", tmp_path / "to")
+        assert time.monotonic() - begin >= 3.0
+    assert (tmp_path / "to").exists() is not lives
 
 
 def test_mlflow_drops_what_an_earlier_process_sent(study) -> None:
