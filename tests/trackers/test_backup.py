@@ -13,7 +13,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
+import services
+from sims import racing, simulate
 
+from autotune import cli
 from autotune.errors import UserError
 from autotune.trackers import backup, journal
 from autotune.trackers.mirror import NO_COPY, default_uri, environment
@@ -446,3 +449,63 @@ def test_an_upload_that_takes_long_gives_signs_all_along(
     signs = shelf.signs
     assert not [t for t in threading.enumerate() if t.name == "autotune-sign"]
     assert shelf.signs == signs, "nobody signs once it is done"
+
+
+RECIPE = """
+from sims import racing
+def study():
+    return racing([2.0, 1.0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_drivers_of_one_study_and_one_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From Python and by the command line alike, the second is refused while the first lives."""
+    from mlflow import MlflowClient
+
+    server = services.Tracking(tmp_path / "mlflow", f"sqlite:///{tmp_path}/mlflow.db")
+    client = MlflowClient(server.uri)
+    asked: list[str] = []
+    (tmp_path / "twice.py").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    experiment = racing([2.0, 1.0])
+    more = {"mirror": True, "tracking_uri": server.uri}
+
+    def signed() -> bool:
+        found = client.get_experiment_by_name(experiment.name)
+        runs = client.search_runs([found.experiment_id]) if found else []
+        return any(backup.MIRRORED in run.data.tags for run in runs)
+
+    def watch(event: object, trials: object) -> None:
+        """In the first driver: it works on the study until this returns."""
+        end = time.monotonic() + 240
+        while not asked and not signed():
+            assert time.monotonic() < end, "no sign of the first driver"
+            time.sleep(0.2)
+        if asked:
+            return
+        asked.append("once")
+        with pytest.raises(UserError, match="a driver is running the study 'racing'"):
+            simulate(experiment, tmp_path / "python", 2, **more)
+        flags = ["--mirror", "--tracking-uri", server.uri, "--out", "typed", "--trials", "2"]
+        assert cli.main(["run", "twice.py:study", *flags]) == cli.USER
+        assert "a driver is running the study 'racing'" in capsys.readouterr().err
+
+    try:
+        simulate(experiment, tmp_path / "first", 2, watch=watch, **more)
+        assert asked
+        assert not (tmp_path / "python").exists()
+        assert not (tmp_path / "typed").exists()
+        simulate(experiment, tmp_path / "after", 2, **more)
+        assert (tmp_path / "after" / "journal.jsonl").is_file(), "once it has ended, it may be run"
+    finally:
+        server.stop()
+
+
+def test_a_mirrored_study_needs_a_server_from_python_too(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs the --tracking-uri of an MLflow server"):
+        simulate(racing([1.0]), tmp_path / "study", 1, mirror=True)
+    assert not (tmp_path / "study").exists()
