@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autotune import recipes
+from autotune import recipes, shipping
 from autotune.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.errors import UserError
-from autotune.submit import Cluster, Job, Request, secret
+from autotune.submit import Cluster, Job, Request, holds_secret, secret
 from autotune.trackers import journal
 from autotune.trackers.uris import check_keeps, check_uri, has_credentials, label
 
@@ -87,6 +87,8 @@ def _request(
 ) -> Request:
     """What to submit. Everything that can be checked here is, before anything is sent."""
     study = _study(options.recipe)
+    for flag in ("pruner", "controller"):
+        _check_sent(f"--{flag}", getattr(options, flag) or "")
     _check_places(options)
     uri = options.tracking_uri
     options.mirror = options.mirror or options.out is None
@@ -118,6 +120,7 @@ def _study(recipe: str) -> str:
     inside = Path(place).resolve().is_relative_to(Path.cwd().resolve())
     if place.endswith(".py") and (Path(place).is_absolute() or not inside):
         raise UserError(f"recipe {recipe!r} must be a path below the working directory to be sent")
+    _check_sent("recipe", recipe)
     try:
         return recipes.load(recipe).name
     except UserError as error:
@@ -125,6 +128,26 @@ def _study(recipe: str) -> str:
             raise
         say(f"the recipe is not checked here: {error}")
         return function
+
+
+def _check_sent(what: str, name: str) -> None:
+    """Refuse a function whose file is here and would not be there.
+
+    Raises:
+        UserError: its file or module lies in the working directory and is not shipped.
+    """
+    place = name.rpartition(":")[0]
+    base = place if place.endswith(".py") else place.replace(".", "/")
+    ways = [base] if place.endswith(".py") else [f"{base}.py", f"{base}/__init__.py"]
+    file = next((way for way in ways if place and Path(way).is_file()), None)
+    if file is None or Path(file).is_absolute():
+        return
+    root = Path.cwd().resolve()
+    if Path(os.path.normpath(root / file)) not in shipping.files(root):
+        raise UserError(
+            f"{what} {name!r}: {file} is left out of what is sent (by .gitignore or .rayignore, as "
+            "part of a study folder, or behind a link): the job would not find it"
+        )
 
 
 def _check_places(options: argparse.Namespace) -> None:
@@ -138,7 +161,7 @@ def _check_places(options: argparse.Namespace) -> None:
             )
     if options.mirror:
         check_keeps(uri)
-    elif out is None and (uri is None or uri.partition(":")[0] not in _SERVERS):
+    elif out is None and (uri is None or uri.partition(":")[0].lower() not in _SERVERS):
         raise UserError(
             "submit needs --out DIR on storage that all nodes share, or the --tracking-uri of an "
             "MLflow server (http://HOST:5000), which then keeps what resume needs"
@@ -189,7 +212,8 @@ def _environment(given: Sequence[str]) -> dict[str, str]:
     """Variables as NAME=VALUE, or NAME for its value here.
 
     Raises:
-        UserError: a name that is none, is not set here, or says that its value is a secret.
+        UserError: a name that is none, is not set here, or a value that is a secret: the name says
+            so, or credentials stand in it.
     """
     made = {}
     for text in given:
@@ -204,6 +228,11 @@ def _environment(given: Sequence[str]) -> dict[str, str]:
         if not equals and name not in os.environ:
             raise UserError(f"--env {name}: it is not set here; give its value as {name}=VALUE")
         made[name] = value if equals else os.environ[name]
+        if holds_secret(made[name]):
+            raise UserError(
+                f"--env {name}: its value holds credentials, and a job's variables can be read by "
+                "everyone on the cluster; set it where the cluster's nodes are started"
+            )
     return made
 
 

@@ -98,8 +98,9 @@ def run(
         pool: where trials run; by default worker groups on Ray.
 
     Raises:
-        UserError: an argument outside its range, a folder that holds another study, a request that
-            the cluster can never satisfy, or a metric that the trainer never reports.
+        UserError: an argument outside its range, a folder that holds another study, a study that
+            is to be mirrored and runs elsewhere, a request that the cluster can never satisfy, or a
+            metric that the trainer never reports.
         StudyError: the study could not go on; it can be resumed.
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
@@ -116,6 +117,7 @@ def _carried_out(asked: Request) -> StudyResult:
     chosen = collaborators.chosen(asked)
     facts = _facts(asked, chosen.start)
     record.check(asked.folder, facts, asked.resume)
+    _check_mirrored(asked)
     checkpoints = collaborators.checkpoints(asked.experiment, facts["study_id"])
     plan, pool = replace(chosen.plan, checkpoints=checkpoints), asked.pool
     if pool is None:
@@ -124,6 +126,23 @@ def _carried_out(asked: Request) -> StudyResult:
     done, reason = _work(replace(asked, pool=pool), plan, chosen.sampler, facts)
     target, again = asked.experiment.target, partial(_confirmed, asked)
     return StudyResult(asked.folder, target, done, reason, again)
+
+
+def _check_mirrored(asked: Request) -> None:
+    """See that nobody works elsewhere on a study that MLflow keeps and this folder has not begun.
+
+    One that it has begun is its own: its driver may have been killed just now.
+
+    Raises:
+        UserError: a driver does, or there is no MLflow server to ask.
+    """
+    if not asked.mirror or (asked.folder / JOURNAL).is_file():
+        return
+    from autotune.trackers import mirror
+    from autotune.trackers.uris import check_keeps
+
+    check_keeps(asked.tracking_uri)
+    mirror.refuse_second(str(asked.tracking_uri), asked.experiment.name)
 
 
 def _confirmed(asked: Request, repeats: int, top: int) -> StudyResult:

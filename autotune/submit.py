@@ -20,11 +20,21 @@ from typing import Any
 from autotune import shipping
 from autotune.errors import UserError, unknown
 from autotune.jobs_api import connect, dashboard, errors
+from autotune.trackers.uris import has_credentials
 
 _STUDY, _HOME = "autotune.study", "autotune.home"  # a job's metadata
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _STOP_SECONDS = 600  # from a SIGTERM, at which the driver checkpoints, to Ray's SIGKILL
-_SECRET = re.compile(r"TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+_SECRET = re.compile(  # in a name whose words are apart: TOKENIZERS and MONKEY are harmless
+    r"SECRET|CREDENTIAL|PASS(WORD|WD|PHRASE|CODE)|TOKENS?(_|$)|(^|_)(PG)?PASS(_|$)|(^|_)KEYS?(_|$)"
+    r"|(API|ACCESS|PRIVATE|SSH|SIGNING|ENCRYPTION|ACCOUNT)KEY|._PWD$|(^|_)AUTH$|AUTHORIZATION"
+    r"|(^|_)(BEARER|COOKIE|JWT|PAT)(_|$)",
+    re.IGNORECASE,
+)
+_SETTING = re.compile(r"""(\w+)(?:=|["']\s*:|:\s)""")  # A=..., "A": ..., A: ...
+_PLAIN = re.compile(
+    r"(Bearer|Basic)\s|[^\s/@:]+:(?!//)[^\s@]+@(?!sha256:)|-----BEGIN .*PRIVATE KEY"
+)
 _TRIES = 5
 
 
@@ -161,10 +171,23 @@ class Cluster:
 def secret(variable: str) -> bool:
     """Whether a variable's name says that its value must not be put into a job.
 
-    >>> secret("MLFLOW_TRACKING_PASSWORD"), secret("AUTOTUNE_DATA")
-    (True, False)
+    >>> secret("MLFLOW_TRACKING_PASSWORD"), secret("HF_KEY"), secret("KEYBOARD")
+    (True, True, False)
     """
-    return _SECRET.search(variable) is not None
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", variable)
+    return _SECRET.search(apart) is not None
+
+
+def holds_secret(value: str) -> bool:
+    """Whether a value has credentials in it, whatever its variable is called.
+
+    >>> holds_secret("http://me:Pa55w@host"), holds_secret("dbname=a password=b")
+    (True, True)
+    """
+    starts = [match.start() for match in re.finditer(r"[A-Za-z][\w+.-]*://", value)]
+    if any(has_credentials(value[start:].split()[0]) for start in starts):
+        return True
+    return _PLAIN.match(value) is not None or any(map(secret, _SETTING.findall(value)))
 
 
 def _submission(request: Request, name: str, archive: Path) -> dict[str, Any]:

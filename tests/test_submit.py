@@ -169,6 +169,12 @@ def test_a_study_is_submitted_refused_cancelled_and_gone_on_with(
     assert first == [0, left.checkpoint.step], "it went on, and did not begin anew"
     assert [e.trial for e in entries if isinstance(e, Ended)] == [0]
 
+    words = out.splitlines()[-1]
+    code, out, err = desk.type("logs", "submitted-2")
+    assert (code, err) == (0, "")
+    assert words in out.splitlines(), "what the driver wrote can be read once it has ended"
+    assert desk.type("logs", "submitted-2", "--follow")[:2] == (0, out)
+
     code, out, _ = desk.type("jobs", "--json")
     listed = {job["id"]: job for job in json.loads(out)}
     mine = [listed[f"submitted-{n}"] for n in (1, 2)]
@@ -287,6 +293,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["submit", RECIPE, "--out", "/s", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["submit", RECIPE, "--out", "/s", "--pip", "none.txt"], "'none.txt' does not exist"),
     (["submit", RECIPE, "--out", "/s", "--env", "MLFLOW_TRACKING_PASSWORD=x"], "can be read by"),
+    (["submit", RECIPE, "--out", "/s", "--env", "A_URI=http://me:pw@host"], "holds credentials"),
     (["submit", RECIPE, "--out", "/s", "--env", "NOT_SET_HERE"], "it is not set here"),
     (["submit", RECIPE, "--out", "/s", "--env", "1=2"], "must be like NAME=VALUE"),
     (["submit", RECIPE, "--out", "/s", "--driver-cpus", "-1"], "--driver-cpus must be a number"),
@@ -369,6 +376,129 @@ def test_a_recipe_whose_data_is_elsewhere(
     assert "not checked here: recipe 'job_recipe.py:no_data': FileNotFoundError" in (
         capsys.readouterr().err
     )
+
+
+HARMLESS = """
+    COMPASS_DIR MONKEY KEYBOARD TOKENIZERS_PARALLELISM BYPASS PASSES PWD OLDPWD AUTHOR PATH PATTERN
+    AUTOTUNE_DATA NCCL_SOCKET_IFNAME OMP_NUM_THREADS RAY_AUTH_MODE TURKEY_DATA keyword COOKIECUTTER
+"""
+SECRET = """
+    SSH_KEY PRIVATE_KEY HF_KEY WANDB_KEY WANDB_API_KEY APIKEY AWS_ACCESS_KEY_ID AWSACCESSKEYID KEY
+    MLFLOW_TRACKING_PASSWORD PGPASSWORD SSH_PASSPHRASE DB_PASS PGPASS MYSQL_PWD HF_TOKEN hf_token
+    AUTHTOKEN API_TOKENS CLIENT_SECRET SECRETS CREDENTIALS AUTHORIZATION PROXY_AUTHORIZATION
+    BASIC_AUTH GITHUB_PAT SESSION_COOKIE CI_JOB_JWT wandbKey sshkey
+"""
+CREDENTIALS = [
+    "http://me:Pa55w@host",
+    "https://Pa55w@host/simple",
+    "postgresql://me:Pa/55w@host/db",
+    "redis://:Pa55w@host",
+    "http://one:1,http://me:Pa55w@two:1",
+    "--extra-index-url https://me:Pa55w@host",
+    "http://host/?api_key=Pa55w",
+    "http://host/?password=Pa55w",
+    "http://me:Pa55w@[host",
+    "me:Pa55w@proxy:3128",
+    "host=db password=Pa55w",
+    "Endpoint=a;AccountKey=Pa55w",
+    "Authorization: Basic Pa55w",
+    "Bearer Pa55w",
+    '{"private_key": "Pa55w"}',
+    "-----BEGIN OPENSSH PRIVATE KEY-----Pa55w",
+]
+PLAIN = [
+    "",
+    "http://host:5000",
+    "http://host:5000/users/@me",
+    "postgresql://me@host/db",
+    "s3://bucket/key/token",
+    "git@host:project.git",
+    "/data/keys:/data/token",
+    "registry:5000/image@sha256:0123",
+    "--xla_gpu_autotune_level=2 --size=3",
+    "12:30",
+]
+
+
+@pytest.mark.parametrize("name", SECRET.split())
+def test_a_variable_whose_name_says_secret_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"--env {name}: .*can be read by everyone") as caught:
+        jobs._environment([f"{name}=Pa55w"])
+    assert "Pa55w" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", CREDENTIALS)
+@pytest.mark.parametrize("given", ["here", "there"])
+def test_a_value_with_credentials_is_refused(
+    value: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its name; also where the value is taken from the environment."""
+    monkeypatch.setenv("PLACE", value)
+    with pytest.raises(UserError, match="--env PLACE: its value holds credentials") as caught:
+        jobs._environment(["PLACE" if given == "there" else f"PLACE={value}"])
+    assert "55w" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_harmless_variables_are_sent() -> None:
+    named = dict.fromkeys(HARMLESS.split(), "x")
+    valued = {f"PLACE_{n}": value for n, value in enumerate(PLAIN)}
+    given = {**named, **valued}
+    assert jobs._environment([f"{name}={value}" for name, value in given.items()]) == given
+
+
+@pytest.mark.parametrize(("flag", "name", "file"), [
+    ("recipe", "left/out.py:study", "left/out.py"),
+    ("recipe", "./left/../left/out.py:study", "left/out.py"),
+    ("recipe", "left.out:study", "left/out.py"),
+    ("recipe", "linked/job_recipe.py:study", "linked/job_recipe.py"),
+    ("--pruner", "left/out.py:rule", "left/out.py"),
+    ("--controller", "left/out.py:rule", "left/out.py"),
+])  # fmt: skip
+def test_what_would_not_be_sent_is_refused(
+    flag: str,
+    name: str,
+    file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is: nothing answers at this address."""
+    (tmp_path / "left").mkdir()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to("real")
+    source = heads.ROOT / "tests" / "support" / "job_recipe.py"
+    for to in ("job_recipe.py", "real/job_recipe.py", "left/out.py"):
+        shutil.copy(source, tmp_path / to)
+    (tmp_path / ".gitignore").write_text("left/\n")
+    monkeypatch.chdir(tmp_path)
+    given = ["submit", name] if flag == "recipe" else ["submit", RECIPE, flag, name]
+    more = ["--out", "/s", "--address", "http://127.0.0.1:1"]
+    assert cli.main([*given, *more]) == cli.USER
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert f"{flag} {name!r}: " in err
+    assert f"{file} is left out of what is sent" in err.replace("./left/../", "")
+    (tmp_path / ".gitignore").unlink()
+    (tmp_path / "linked").unlink()
+    (tmp_path / "linked").mkdir()
+    shutil.copy(source, tmp_path / "linked" / "job_recipe.py")
+    assert cli.main([*given, *more]) == cli.USER
+    assert "no Ray dashboard answers" in capsys.readouterr().err
+
+
+def test_a_study_in_mlflow_has_one_home_however_its_server_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its home a second submission is refused."""
+    shutil.copy(heads.ROOT / "tests" / "support" / "job_recipe.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    homes = set()
+    for uri in ("http://h:5000", "http://h:5000/", "http://H:5000", "HTTP://h:5000"):
+        options = cli._parse(["submit", RECIPE, "--tracking-uri", uri])
+        homes.add(jobs._request(options, cli.COMMANDS["run"][2]).home)
+    assert homes == {"http://h:5000 as submitted"}
 
 
 def test_what_a_job_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ ORIGIN = "fetched.json"  # of a folder that was fetched: the journal's names in 
 MIRRORED = "autotune.mirrored"  # the tag that says when the copy was last looked after
 ALIVE_SECONDS = 180.0  # a copy looked after so lately has a driver
 _SIGN_SECONDS = 60.0  # between two signs, also while something is uploaded
+WATCH_SECONDS = 2 * _SIGN_SECONDS  # within which one that lives gives another sign
 _SHORTEST_PAUSE, _SHARE = 5.0, 10.0  # between two copies: that long, and that many times one's time
 _TRIES = 5
 _OWN = ("mlflow.json", ORIGIN)  # JSON files of the folder that are a view's
@@ -277,3 +278,8 @@ def signed(tags: Mapping[str, str]) -> float:
 def alive(status: str, tags: Mapping[str, Any]) -> bool:
     """Whether a driver is working on the study whose run has this status and these tags."""
     return status == "RUNNING" and signed(tags) < ALIVE_SECONDS
+
+
+def ahead(tags: Mapping[str, str]) -> bool:
+    """Whether the sign is so far in the future that a clock is wrong: it says nothing then."""
+    return signed(tags) < -ALIVE_SECONDS

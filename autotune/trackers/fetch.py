@@ -1,4 +1,6 @@
-"""Fetches a study's copy out of MLflow: `python -m autotune.trackers.fetch STUDY FOLDER`.
+"""Fetches a study's copy out of MLflow: `python -m autotune.trackers.fetch STUDY [FOLDER]`.
+
+Without a folder it only says whether a driver elsewhere is working on the study.
 
 A process of its own, as the mirror is one: MLflow is slow to import and wants its own environment.
 Where the store is, is in MLFLOW_TRACKING_URI. What went wrong is the last line of stderr.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from autotune.trackers.mirror import NO_COPY
 from autotune.trackers.restore import restore
 from autotune.trackers.uris import label, redact
 
+_LOOK_SECONDS = 1.0
 _KIND = "tags.`autotune.kind` = 'study'"
 
 
@@ -31,18 +35,46 @@ def fetch(client: MlflowClient, study: str, folder: Path) -> str:
         LookupError: the store has no such study, or no copy of it.
         UserError: a driver is working on the study, or the copy is damaged.
     """
-    run = _newest(client, study)
-    if backup.alive(run.info.status, run.data.tags):
-        ago = backup.signed(run.data.tags)
-        raise UserError(
-            f"a driver is running the study {study!r} (it gave a sign {ago:.0f} s ago): cancel it, "
-            f"or wait {backup.ALIVE_SECONDS:.0f} s if it was killed"
-        )
+    run = refuse_second(client, study)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as place:
         client.download_artifacts(run.info.run_id, backup.COPY, place)
         restore(Path(place) / backup.COPY, folder, _say)
     return f"fetched the study {study!r} from MLflow into {folder}"
+
+
+def refuse_second(client: MlflowClient, study: str) -> Run:
+    """The run with the newest copy of the study.
+
+    Raises:
+        LookupError: the store has no such study, or no copy of it.
+        UserError: a driver is working on the study.
+    """
+    run = _newest(client, study)
+    if _works(client, run):
+        ago = max(0.0, backup.signed(run.data.tags))
+        raise UserError(
+            f"a driver is running the study {study!r} (it gave a sign {ago:.0f} s ago): cancel it, "
+            f"or wait {backup.ALIVE_SECONDS:.0f} s if it was killed"
+        )
+    return run
+
+
+def _works(client: MlflowClient, run: Run) -> bool:
+    """Whether a driver works on the study.
+
+    A sign from far ahead was given by another clock, and would be one of life for as long. What
+    counts then is whether another follows.
+    """
+    if not backup.ahead(run.data.tags):
+        return backup.alive(run.info.status, run.data.tags)
+    end, sign = time.monotonic() + backup.WATCH_SECONDS, run.data.tags[backup.MIRRORED]
+    while run.info.status == "RUNNING" and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
+        run = client.get_run(run.info.run_id)
+        if run.data.tags.get(backup.MIRRORED) != sign:
+            return bool(run.info.status == "RUNNING")
+    return False
 
 
 def _newest(client: MlflowClient, study: str) -> Run:
@@ -64,10 +96,15 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetch the study `arguments[0]` into the folder `arguments[1]`."""
+    """Fetch the study `arguments[0]` into the folder `arguments[1]`, if one is named."""
     uri = os.environ["MLFLOW_TRACKING_URI"]
+    study, *folder = arguments
     try:
-        _say(fetch(MlflowClient(tracking_uri=uri), arguments[0], Path(arguments[1])))
+        client = MlflowClient(tracking_uri=uri)
+        if folder:
+            _say(fetch(client, study, Path(folder[0])))
+        else:
+            refuse_second(client, study)
     except LookupError as error:
         _say(str(error))
         return NO_COPY

@@ -157,17 +157,32 @@ def fetch(uri: str, study: str, folder: Path) -> str:
     Raises:
         UserError: the store cannot be reached, the copy is damaged, or a driver is working on it.
     """
-    command = [sys.executable, "-m", "autotune.trackers.fetch", study, str(folder.absolute())]
+    code, said = _asked(uri, study, str(folder.absolute()))
+    if code == NO_COPY:
+        return said[-1]
+    print("\n".join(said), file=sys.stderr)
+    return ""
+
+
+def refuse_second(uri: str, study: str) -> None:
+    """Refuse to begin a study in a new folder that a driver elsewhere is working on.
+
+    Raises:
+        UserError: one is, or the store cannot be reached.
+    """
+    _asked(uri, study)
+
+
+def _asked(uri: str, *arguments: str) -> tuple[int, list[str]]:
+    """What `autotune.trackers.fetch` ends with, 0 or NO_COPY, and the lines that it says."""
+    command = [sys.executable, "-m", "autotune.trackers.fetch", *arguments]
     done = subprocess.run(  # noqa: S603
         command, env=environment(uri), capture_output=True, text=True, check=False
     )
-    *notes, last = done.stderr.strip().splitlines() or [""]
-    if done.returncode == NO_COPY:
-        return last
-    if done.returncode == 0:
-        print("\n".join([*notes, last]), file=sys.stderr)
-        return ""
-    raise UserError(redact(last, uri) or f"{label(uri)}: code {done.returncode}")
+    said = done.stderr.strip().splitlines() or [""]
+    if done.returncode not in (0, NO_COPY):
+        raise UserError(redact(said[-1], uri) or f"{label(uri)}: code {done.returncode}")
+    return done.returncode, said
 
 
 def default_uri(folder: Path) -> str:

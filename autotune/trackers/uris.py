@@ -9,6 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from autotune.errors import UserError
 
+_PORTS = {"http": ":80", "https": ":443"}  # that an address need not name
+_PASSWORD = re.compile(r"//[^/?#@:]*:(?!\d+[/?#])[^@\s]*@")
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 
 
@@ -60,7 +62,12 @@ def has_credentials(uri: str) -> bool:
     >>> has_credentials("http://me:secret@host"), has_credentials("postgresql://me@host/db")
     (True, False)
     """
-    parts = urlsplit(uri)
+    if _PASSWORD.search(uri):  # also where it holds a slash, which no URL may and SQLAlchemy takes
+        return True
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return "@" in uri
     named = bool(parts.username) and parts.scheme in ("http", "https")
     return named or parts.password is not None or "pass" in parts.query.lower()
 
@@ -80,11 +87,22 @@ def taken_out(uri: str) -> tuple[str, dict[str, str]]:
 
 
 def label(uri: str) -> str:
-    """`uri` without user, password and query: a name for the store that may be written down."""
+    """`uri` without user, password and query: a name for the store that may be written down.
+
+    A server has one name, however its address is written.
+
+    >>> label("HTTP://me:secret@Host:80/"), label("https://host:443/ML/")
+    ('http://host', 'https://host/ML')
+    """
     scheme, colon, rest = uri.partition(":")
     if not colon:
         return uri
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2].lstrip('/')}"
+    named = rest.partition("?")[0].rpartition("@")[2].lstrip("/")
+    if (usual := _PORTS.get(scheme.lower())) is not None:
+        scheme = scheme.lower()
+        host, slash, path = named.rstrip("/").partition("/")
+        named = f"{host.lower().removesuffix(usual)}{slash}{path}"
+    return f"{scheme}://{named}"
 
 
 def redact(message: str, uri: str, env: Mapping[str, str] = os.environ) -> str:

@@ -8,11 +8,15 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
+import services
+from sims import racing, simulate
 
+from autotune import cli
 from autotune.errors import UserError
 from autotune.trackers import backup, journal
 from autotune.trackers.mirror import NO_COPY, default_uri, environment
@@ -324,6 +328,35 @@ def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     assert study.history(after["trial-0000"], "acc") == [(0, 0.0), (100, 0.1)]
 
 
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_sign_from_far_ahead_counts_if_another_follows(
+    study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: bool
+) -> None:
+    """The driver's clock was a day ahead. Killed, it would be taken for alive for a day."""
+    from mlflow import MlflowClient
+
+    from autotune.trackers.fetch import fetch as fetched
+
+    mirrored(study)
+    study.begin(0)
+    study.copier().catch_up(over=False)
+    client, run = MlflowClient(default_uri(study.path)), study.runs()["digits"].info.run_id
+    sign = int(time.time()) + 86400
+    client.set_tag(run, backup.MIRRORED, str(sign))
+    monkeypatch.setattr(backup, "WATCH_SECONDS", 60.0 if lives else 3.0)
+    begin = time.monotonic()
+    if lives:
+        later = threading.Timer(2.0, client.set_tag, (run, backup.MIRRORED, str(sign + 60)))
+        later.start()
+        with pytest.raises(UserError, match=r"a driver is running .* a sign 0 s ago"):
+            fetched(client, "digits", tmp_path / "to")
+        later.join()
+    else:
+        fetched(client, "digits", tmp_path / "to")
+        assert time.monotonic() - begin >= 3.0
+    assert (tmp_path / "to").exists() is not lives
+
+
 def test_mlflow_drops_what_an_earlier_process_sent(study) -> None:
     mirrored(study)
     study.begin(0)
@@ -416,3 +449,63 @@ def test_an_upload_that_takes_long_gives_signs_all_along(
     signs = shelf.signs
     assert not [t for t in threading.enumerate() if t.name == "autotune-sign"]
     assert shelf.signs == signs, "nobody signs once it is done"
+
+
+RECIPE = """
+from sims import racing
+def study():
+    return racing([2.0, 1.0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_drivers_of_one_study_and_one_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From Python and by the command line alike, the second is refused while the first lives."""
+    from mlflow import MlflowClient
+
+    server = services.Tracking(tmp_path / "mlflow", f"sqlite:///{tmp_path}/mlflow.db")
+    client = MlflowClient(server.uri)
+    asked: list[str] = []
+    (tmp_path / "twice.py").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    experiment = racing([2.0, 1.0])
+    more = {"mirror": True, "tracking_uri": server.uri}
+
+    def signed() -> bool:
+        found = client.get_experiment_by_name(experiment.name)
+        runs = client.search_runs([found.experiment_id]) if found else []
+        return any(backup.MIRRORED in run.data.tags for run in runs)
+
+    def watch(event: object, trials: object) -> None:
+        """In the first driver: it works on the study until this returns."""
+        end = time.monotonic() + 240
+        while not asked and not signed():
+            assert time.monotonic() < end, "no sign of the first driver"
+            time.sleep(0.2)
+        if asked:
+            return
+        asked.append("once")
+        with pytest.raises(UserError, match="a driver is running the study 'racing'"):
+            simulate(experiment, tmp_path / "python", 2, **more)
+        flags = ["--mirror", "--tracking-uri", server.uri, "--out", "typed", "--trials", "2"]
+        assert cli.main(["run", "twice.py:study", *flags]) == cli.USER
+        assert "a driver is running the study 'racing'" in capsys.readouterr().err
+
+    try:
+        simulate(experiment, tmp_path / "first", 2, watch=watch, **more)
+        assert asked
+        assert not (tmp_path / "python").exists()
+        assert not (tmp_path / "typed").exists()
+        simulate(experiment, tmp_path / "after", 2, **more)
+        assert (tmp_path / "after" / "journal.jsonl").is_file(), "once it has ended, it may be run"
+    finally:
+        server.stop()
+
+
+def test_a_mirrored_study_needs_a_server_from_python_too(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs the --tracking-uri of an MLflow server"):
+        simulate(racing([1.0]), tmp_path / "study", 1, mirror=True)
+    assert not (tmp_path / "study").exists()

@@ -300,6 +300,12 @@ def test_what_may_be_written_down() -> None:
     uri = "postgresql://me:p%40ss@host/db?password=hidden"
     assert label(uri) == "postgresql://host/db"
     assert label("http://a@host:1") == "http://host:1"
+    assert label("databricks://Profile/") == "databricks://Profile/"
+    for same in ("http://h:5000/", "HTTP://H:5000", "http://me:pw@h:5000//", "http://h:5000/?a=b"):
+        assert label(same) == "http://h:5000"
+    for same in ("https://h/ML", "https://H:443/ML/"):
+        assert label(same) == "https://h/ML"
+    assert label("http://h:443") == "http://h:443"
     message = f"cannot open {uri}: p@ss, me:p%40ss, hidden, t0ken, http://x:y@host"
     safe = redact(message, uri, {"MLFLOW_TRACKING_TOKEN": "t0ken"})
     assert safe == "cannot open postgresql://host/db: ***, ***, ***, ***, http://host"
