@@ -65,8 +65,9 @@ def run(
             `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna sampler with keyword
             arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
-            `forecast`, `none`, a function (see `autotune.pruners`), or its name as
-            `module:function` or `file.py:function`.
+            `forecast`, `none`, by name or with keyword arguments as in `asha(reduction=2)`, a
+            function (see `autotune.pruners`), or its name as `module:function` or
+            `file.py:function`.
         controller: turns knobs of running trials, or forks them: `policy`, `regulator`, `pbt`,
             `pb2`, each with or without keyword arguments (see `autotune.controllers`), a function
             (trial, others, target) -> Change | Fork | None, or its name as for a pruner.
