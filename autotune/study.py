@@ -110,19 +110,24 @@ def run(
 def _carried_out(asked: Request) -> StudyResult:
     """Choose who works on the study, see that the folder is its own, and let them work."""
     check_trainer(asked.experiment)
+    why = None
     if asked.sampler == "auto":
         earlier = asked.start_from is not None and asked.controller in (None, "none")
         about = asked.experiment, asked.trials, asked.folder, earlier
-        asked = replace(asked, sampler=collaborators.auto_sampler(*about)[0])
+        sampler, why = collaborators.auto_sampler(*about)
+        asked = replace(asked, sampler=sampler)
     chosen = collaborators.chosen(asked)
-    facts = _facts(asked, chosen.start)
+    facts = _facts(asked, chosen.start) | {"sampler_chosen_because": why}
     record.check(asked.folder, facts, asked.resume)
     checkpoints = collaborators.checkpoints(asked.experiment, facts["study_id"])
     plan, pool = replace(chosen.plan, checkpoints=checkpoints), asked.pool
     if pool is None:
         trials = asked.trials if asked.search else 1
         pool = collaborators.ray_pool(asked.experiment, trials, asked.ray_address)
-    done, reason = _work(replace(asked, pool=pool), plan, chosen.sampler, facts)
+    watch = asked.watch
+    if why is not None and pool.realtime:
+        watch = _saying(f"sampler: {asked.sampler}, as {why}", watch)
+    done, reason = _work(replace(asked, pool=pool, watch=watch), plan, chosen.sampler, facts)
     target, again = asked.experiment.target, partial(_confirmed, asked)
     return StudyResult(asked.folder, target, done, reason, again)
 
@@ -162,6 +167,19 @@ def _work(
                 warm_start.keep(folder, sampler, tuple(book.trials.values()))
     _write_report(folder, pool)
     return tuple(book.trials.values()), reason
+
+
+def _saying(note: str, watch: Watch | None) -> Watch:
+    """A watch that says `note` first, once the study has really begun."""
+    left = [note]
+
+    def saying(event: Event, trials: Mapping[int, Trial]) -> None:
+        if left:
+            print(left.pop(), file=sys.stderr, flush=True)
+        if watch is not None:
+            watch(event, trials)
+
+    return saying
 
 
 def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
