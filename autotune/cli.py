@@ -115,6 +115,8 @@ def status_command(options: argparse.Namespace) -> int:
     summary = {
         **documents.summary(result, held["name"]),
         "trials_planned": held.get("trials"),
+        "sampler": held.get("sampler"),
+        "sampler_chosen_because": held.get("sampler_chosen_because"),
         "confirmations": documents.confirmations(result, held),
         "driver_alive": journal.held(options.folder),
     }

@@ -105,7 +105,7 @@ def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = 
 def _pruner(pruner: str | Pruner, controller: Controller | None) -> Pruner:
     if pruner == "convergence" and controller is not None:
         pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
-    by_path = isinstance(pruner, str) and ":" in pruner
+    by_path = isinstance(pruner, str) and ":" in pruner.partition("(")[0]
     return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
 
 

@@ -170,6 +170,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     print(f"{summary['study']} ({alive})", file=out)
     print(f"  target: {target['metric']} {target['value']:g}", file=out)
     print(f"  trials: {states} of {summary['trials_planned']}", file=out)
+    if summary.get("sampler_chosen_because"):
+        print(f"  sampler: {summary['sampler']}, as {summary['sampler_chosen_because']}", file=out)
     if summary.get("confirmations"):
         print(f"  confirmations: {_confirming(summary['confirmations'])}", file=out)
     if best:

@@ -68,8 +68,9 @@ RUN: list[Flag] = [
                 "controller policy, or both)"}),
     ("--pruner", {"metavar": "NAME", "default": "convergence",
                   "help": "convergence (slower_than_best and forecast), "
-                  "slower_than_best, forecast, asha, hyperband, bottom_at_same_time, "
-                  "none, module:function or file.py:function"}),
+                  "slower_than_best, forecast, asha, hyperband, bottom_at_same_time, each of "
+                  "these with or without keyword arguments, as in "
+                  "slower_than_best(factor=1.25); none, module:function or file.py:function"}),
     ("--controller", {"metavar": "NAME", "help": "regulator, policy, pbt, pb2, each with or "
                       "without keyword arguments, as in pbt(interval=2); module:function or "
                       "file.py:function (none)"}),

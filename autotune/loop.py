@@ -150,12 +150,12 @@ class Loop:
         self.prepare()
 
     def prepare(self) -> None:
-        """Have suggestions computed ahead; not where a fork or a race may take their numbers.
+        """Have suggestions computed ahead; not where forks or a race may take their numbers.
 
         A race is waited for: nothing more is asked ahead until a worker group has taken it.
         """
         plan, book, given = self.plan, self.book, len(self.plan.experiment.given())
-        if not self.suggester.slow or plan.controller is not None or book.count < given:
+        if not self.suggester.slow or checkpoints.may_fork(book) or book.count < given:
             return
         if self.wanting() and self.searching and repeating.due(book) is None:
             self.suggester.ahead(len(book.trials), book.standing, plan.trials - book.count)

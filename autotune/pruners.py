@@ -6,8 +6,11 @@ reached the target. What it stops is CENSORED at the seconds spent so far.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from autotune import calls
 from autotune.errors import UserError, unknown
 from autotune.ledger import SEEN, Others, recent
 from autotune.standing import Curve, Curves
@@ -56,6 +59,7 @@ def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:
         ValueError: an argument outside its range.
     """
     _check_share("bottom_at_same_time share", share)
+    _check_count("bottom_at_same_time least", least, 0)
     curves = Curves()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
@@ -77,11 +81,13 @@ def asha(
     with those only whose number has the same remainder.
 
     Raises:
-        ValueError: a reduction of 1 or less, or a first rung outside (0, 1).
+        ValueError: a reduction of 1 or less, a first rung outside (0, 1), or no bracket.
     """
     if not reduction > 1:
         raise ValueError(f"asha reduction must be more than 1 but got {reduction!r}")
     _check_share("asha first", first)
+    _check_count("asha least", least, 0)
+    _check_count("asha brackets", brackets, 1)
     curves = Curves()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
@@ -108,8 +114,7 @@ def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
     Raises:
         ValueError: as `asha`, or no bracket.
     """
-    if brackets < 1:
-        raise ValueError(f"hyperband brackets must be at least 1 but got {brackets!r}")
+    _check_count("hyperband brackets", brackets, 1)
     rules = [
         asha(reduction, reduction**-power, brackets=brackets) for power in range(brackets, 0, -1)
     ]
@@ -201,30 +206,48 @@ def _check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie between 0 and 1 but got {value!r}")
 
 
+def _check_count(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number >= {least} but got {value!r}")
+
+
 def never(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
     """Stop nothing: only the target's limit censors."""
     return None
 
 
-PRUNERS: dict[str, Callable[[], Pruner]] = {
+def _capped(rule: Callable[..., Pruner], factor: float = 1.0) -> Callable[..., Pruner]:
+    """Makes the rule together with `slower_than_best`, by one `factor` where the rule has one."""
+
+    @functools.wraps(rule)
+    def make(**settings: Any) -> Pruner:
+        made = rule(**settings)
+        return first_of(slower_than_best(settings.get("factor", factor)), made)
+
+    return make
+
+
+PRUNERS: dict[str, Callable[..., Pruner]] = {
     "convergence": lambda: first_of(slower_than_best(), forecast()),
     "slower_than_best": slower_than_best,
-    "bottom_at_same_time": lambda: first_of(slower_than_best(), bottom_at_same_time()),
-    "asha": lambda: first_of(slower_than_best(), asha()),
-    "hyperband": lambda: first_of(slower_than_best(), hyperband()),
-    "forecast": lambda: first_of(slower_than_best(1.25), forecast()),
+    "bottom_at_same_time": _capped(bottom_at_same_time),
+    "asha": _capped(asha),
+    "hyperband": _capped(hyperband),
+    "forecast": _capped(forecast, 1.25),
     "none": lambda: never,
 }
+"""Every pruner by name; each takes its settings by keyword, if it has any."""
 
 
 def make_pruner(pruner: str | Pruner) -> Pruner:
-    """A pruner by name, or the pruner itself.
+    """A pruner by name, with keyword arguments or without, or the pruner itself.
 
     Raises:
-        UserError: an unknown name.
+        UserError: an unknown name or argument, or one that is out of range.
     """
     if callable(pruner):
         return pruner
-    if pruner not in PRUNERS:
+    if not isinstance(pruner, str):
         raise UserError(unknown("pruner", pruner, PRUNERS))
-    return PRUNERS[pruner]()
+    call = calls.called("pruner", pruner, PRUNERS)
+    return calls.made("pruner", pruner, call, PRUNERS[call[0]])

@@ -140,6 +140,8 @@ def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
     _check_total(folder, held, facts)
     facts["study_id"] = held["study_id"]
     facts["recipe"] = facts.get("recipe") or held.get("recipe")
+    if facts.get("sampler") == held.get("sampler"):
+        facts["sampler_chosen_because"] = held.get("sampler_chosen_because")
 
 
 def _check_total(folder: Path, held: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

@@ -65,8 +65,9 @@ def run(
             `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna sampler with keyword
             arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
-            `forecast`, `none`, a function (see `autotune.pruners`), or its name as
-            `module:function` or `file.py:function`.
+            `forecast`, `none`, by name or with keyword arguments as in `asha(reduction=2)`, a
+            function (see `autotune.pruners`), or its name as `module:function` or
+            `file.py:function`.
         controller: turns knobs of running trials, or forks them: `policy`, `regulator`, `pbt`,
             `pb2`, each with or without keyword arguments (see `autotune.controllers`), a function
             (trial, others, target) -> Change | Fork | None, or its name as for a pruner.
@@ -110,12 +111,14 @@ def run(
 def _carried_out(asked: Request) -> StudyResult:
     """Choose who works on the study, see that the folder is its own, and let them work."""
     check_trainer(asked.experiment)
+    why = None
     if asked.sampler == "auto":
         earlier = asked.start_from is not None and asked.controller in (None, "none")
         about = asked.experiment, asked.trials, asked.folder, earlier
-        asked = replace(asked, sampler=collaborators.auto_sampler(*about)[0])
+        sampler, why = collaborators.auto_sampler(*about)
+        asked = replace(asked, sampler=sampler)
     chosen = collaborators.chosen(asked)
-    facts = _facts(asked, chosen.start)
+    facts = _facts(asked, chosen.start) | {"sampler_chosen_because": why}
     record.check(asked.folder, facts, asked.resume)
     _check_mirrored(asked)
     checkpoints = collaborators.checkpoints(asked.experiment, facts["study_id"])
@@ -123,7 +126,10 @@ def _carried_out(asked: Request) -> StudyResult:
     if pool is None:
         trials = asked.trials if asked.search else 1
         pool = collaborators.ray_pool(asked.experiment, trials, asked.ray_address)
-    done, reason = _work(replace(asked, pool=pool), plan, chosen.sampler, facts)
+    watch = asked.watch
+    if why is not None and pool.realtime:
+        watch = _saying(f"sampler: {asked.sampler}, as {why}", watch)
+    done, reason = _work(replace(asked, pool=pool, watch=watch), plan, chosen.sampler, facts)
     target, again = asked.experiment.target, partial(_confirmed, asked)
     return StudyResult(asked.folder, target, done, reason, again)
 
@@ -180,6 +186,19 @@ def _work(
                 warm_start.keep(folder, sampler, tuple(book.trials.values()))
     _write_report(folder, pool)
     return tuple(book.trials.values()), reason
+
+
+def _saying(note: str, watch: Watch | None) -> Watch:
+    """A watch that says `note` first, once the study has really begun."""
+    left = [note]
+
+    def saying(event: Event, trials: Mapping[int, Trial]) -> None:
+        if left:
+            print(left.pop(), file=sys.stderr, flush=True)
+        if watch is not None:
+            watch(event, trials)
+
+    return saying
 
 
 def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:

@@ -29,7 +29,6 @@ from autotune.flags import duration
 
 def run(options: argparse.Namespace) -> int:
     from autotune import recipes, register
-    from autotune.collaborators import auto_sampler
 
     experiment = recipes.load(options.recipe)
     out = options.out if options.out is not None else Path("studies") / experiment.name
@@ -37,14 +36,9 @@ def run(options: argparse.Namespace) -> int:
     experiment = register.prepared(experiment, options.register, options.tracking_uri)
     if options.mirror:
         _go_on(experiment.name, out, options.tracking_uri)
-    sampler = options.sampler
-    if sampler == "auto":
-        earlier = options.start_from is not None and options.controller in (None, "none")
-        sampler, why = auto_sampler(experiment, options.trials, out, earlier)
-        options.note = f"sampler: {sampler}, as {why}"
     settings = {
         "trials": options.trials,
-        "sampler": sampler,
+        "sampler": options.sampler,
         "pruner": options.pruner,
         "controller": options.controller,
         "seed": options.seed,
@@ -204,18 +198,6 @@ def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace)
     return DONE if told["reached"] else UNREACHED
 
 
-def _noted(note: str, watch: Any) -> Any:
-    """A watch that says `note` first, once the study has really begun."""
-    left = [note]
-
-    def noting(event: Any, trials: Any) -> None:
-        if left:
-            say(left.pop())
-        watch(event, trials)
-
-    return noting
-
-
 def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]) -> Any:
     """The result of the study, whose progress is shown while it runs."""
     from autotune import live
@@ -223,9 +205,7 @@ def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict
 
     options.tracking_uri = without_password(options.tracking_uri)
     limit = duration(options.time_limit) if options.time_limit is not None else None
-    note = getattr(options, "note", "")
     with only_json(options.json), live.progress(experiment, settings["trials"]) as shown:
-        watch = _noted(note, shown) if note else shown
         try:
             return run(
                 experiment,
@@ -234,7 +214,7 @@ def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict
                 out=out,
                 tracking_uri=options.tracking_uri,
                 ray_address=options.ray_address,
-                watch=watch,
+                watch=shown,
             )
         except (StudyError, KeyboardInterrupt):
             if (out / "journal.jsonl").is_file():

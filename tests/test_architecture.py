@@ -34,6 +34,7 @@ LEVELS = {
     "ledger": 2,
     "likeness": 2,
     "metrics": 2,
+    "calls": 1,
     "folders": 1,
     "lineage": 2,
     "repeats": 3,

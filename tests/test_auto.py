@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from sims import race, racing, simulate
+from sims import RealTime, race, racing, simulate
 
 import autotune as at
+from autotune import cli
 from autotune.auto import FEW, sampler_for
 from autotune.space import Fixed, SearchSpace
 
@@ -50,6 +51,26 @@ def test_a_study_that_goes_on_keeps_its_sampler(fast_path: Path) -> None:
     for trials in (4, FEW + 4):
         simulate(experiment(True, True), folder, trials, race, sampler="auto")
         assert json.loads((folder / "experiment.json").read_text())["sampler"] == "widening"
+
+
+def test_the_reason_is_kept_and_shown(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = fast_path / "study"
+    line = f"sampler: widening, as 4 trials are few (at most {FEW}), and there is a baseline"
+    pool = RealTime(race, 4)
+    simulate(experiment(True, True), folder, 4, pool=pool, sampler="auto")
+    assert capsys.readouterr().err.count(f"{line}\n") == 1
+    simulate(experiment(True, True), folder, 5, pool=RealTime(race, 4), sampler="widening")
+    assert "sampler:" not in capsys.readouterr().err
+    cli.main(["status", str(folder)])
+    assert f"  {line}\n" in capsys.readouterr().out, "kept where the study goes on"
+
+
+def test_a_sampler_that_was_asked_for_needs_no_reason(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulate(experiment(True, True), fast_path / "study", 4, race, sampler="tpe")
+    cli.main(["status", str(fast_path / "study")])
+    assert "sampler:" not in capsys.readouterr().out
 
 
 def test_a_study_to_begin_with_takes_a_policy(fast_path: Path) -> None:

@@ -72,3 +72,47 @@ def test_pruners_by_name_and_by_value() -> None:
     assert make_pruner(never) is never
     with pytest.raises(UserError, match="unknown pruner 'convergance'; did you mean 'convergence'"):
         make_pruner("convergance")
+
+
+def test_a_named_pruner_takes_its_settings_by_keyword() -> None:
+    prune = make_pruner("slower_than_best(factor=1.5)")
+    assert prune(trial(1, 14.9), [BEST], TARGET) is None
+    assert prune(trial(1, 15.0), [BEST], TARGET) is not None
+    wide = make_pruner("forecast(factor=2, chance=0.1)")
+    assert wide(trial(1, 19.9), [BEST], TARGET) is None, "its capping has the same factor"
+    assert wide(trial(1, 20.0), [BEST], TARGET) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "asha(reduction=2, first=0.1, least=2, brackets=1)",
+        "hyperband(reduction=3, brackets=3)",
+        "bottom_at_same_time(share=0.5, least=5)",
+        "forecast(chance=0.05, least_reports=4, floor=0.1, factor=1.25)",
+        "none()",
+    ],
+)
+def test_every_setting_can_be_written(text: str) -> None:
+    assert make_pruner(text)(trial(1, 1.0), [BEST], TARGET) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("slower_than_best(1.25)", "pruner 'slower_than_best(1.25)': give its arguments by key"),
+        ("slower_than_best(facto=2)", "unknown argument of slower_than_best 'facto'; did you mean"),
+        ("slower_than_best(factor=0.5)", "factor must be >= 1 but got 0.5"),
+        ("slower_than_best(factor=x)", "arguments must be plain values"),
+        ("ashaa(reduction=2)", "unknown pruner 'ashaa'; did you mean 'asha'?"),
+        ("asha(brackets=0)", "asha brackets must be a whole number >= 1 but got 0"),
+        ("asha(least='2')", "asha least must be a whole number >= 0 but got '2'"),
+        ("convergence(factor=2)", "pruner 'convergence' takes no arguments"),
+        ("asha(", "unknown pruner 'asha('"),
+    ],
+)
+def test_wrong_settings_are_told_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(UserError) as told:
+        make_pruner(text)
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)

@@ -17,30 +17,40 @@ from autotune.samplers.named import NAMES
 
 SCRIPT = Path(repeated.__file__)
 CASES = tuple(repeated.studies())
+MODELLED = ("convergence, slower_than_best", "convergence, convergence, racing")
+MODELLED += ("policy, bottom_at_same_time", "policy from another")
+Told = dict[str, tuple[str, int]]  # digest, and how often a model was asked, by study
 
 
-def digests(seed: int, order_of_sets: int) -> dict[str, str]:
+def digests(seed: int, order_of_sets: int) -> Told:
     paths = [str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")]
     given = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": str(order_of_sets)}
     command = [sys.executable, str(SCRIPT), str(seed)]
     environment = {**os.environ, **given}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    found: Told = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.fixture(scope="module")
-def twice() -> tuple[dict[str, str], dict[str, str]]:
+def twice() -> tuple[Told, Told]:
     """Of all studies with one seed, in two processes that have nothing else in common."""
     return digests(3, 1), digests(3, 2)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES)
-def test_one_seed_is_one_journal(case: str, twice: tuple[dict[str, str], dict[str, str]]) -> None:
+def test_one_seed_is_one_journal(case: str, twice: tuple[Told, Told]) -> None:
     first, second = twice
     assert first[case] == second[case]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("case", MODELLED)
+def test_models_were_asked_where_they_judge(case: str, twice: tuple[Told, Told]) -> None:
+    for told in twice:
+        assert told[case][1] >= 20, "they begin once 16 trials have ended"
 
 
 def test_nothing_that_can_be_named_is_left_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -533,6 +534,15 @@ def test_others_are_never_the_trial_itself(fast_path: Path) -> None:
     result = simulate(racing([1.0, 1.0]), fast_path, 2, pruner=prune)
     assert states(result) == [(REACHED, "target", 10.0), (CENSORED, "tired", 3.0)]
     assert result.trials[1].detail == "of it"
+
+
+def test_a_pruner_with_settings_goes_on_with_them(fast_path: Path) -> None:
+    asked = {"pruner": "slower_than_best(factor=1.5)"}
+    made = racing([1.0, 0.1, 0.1])
+    simulate(made, fast_path, 2, **asked)
+    held = json.loads((fast_path / "experiment.json").read_text())
+    result = simulate(made, fast_path, 3, pruner=held["pruner"])
+    assert states(result)[1:] == [(CENSORED, "capped", 15.0)] * 2
 
 
 # --- what the trainer itself refuses ----------------------------------------------------------

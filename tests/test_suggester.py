@@ -19,10 +19,10 @@ RATE = 0.25  # reaches the target after 40 seconds, which last 0.4
 
 
 class Noted:
-    """Notes what it is asked and shown, and when; it takes `seconds` over it."""
+    """Notes what it is asked and shown, and when; it takes `seconds` over it `every` so often."""
 
-    def __init__(self, seconds: float = 0.0, rate: float = RATE) -> None:
-        self.seconds, self.rate = seconds, rate
+    def __init__(self, seconds: float = 0.0, rate: float = RATE, every: int = 1) -> None:
+        self.seconds, self.rate, self.every = seconds, rate, every
         self.asked: list[tuple[int, tuple[Trial, ...]]] = []
         self.events: list[str] = []
         self.threads: set[int] = set()
@@ -31,7 +31,8 @@ class Noted:
         self.threads.add(threading.get_ident())
         self.asked.append((number, tuple(trials)))
         self.events.append(f"asked {number}")
-        time.sleep(self.seconds)
+        if number % self.every == 0:
+            time.sleep(self.seconds)
         self.events.append(f"drawn {number}")
         return {"rate": self.rate}
 
@@ -57,6 +58,29 @@ def test_a_slow_sampler_is_asked_while_the_groups_train(fast_path: Path) -> None
         assert before(slow.events, f"asked {number + 1}", f"ended {number}"), slow.events
     assert all(t.params == {"rate": RATE} for t in result.trials[1:])
     assert len(slow.threads) == 1, "a sampler is called from one thread"
+
+
+def test_a_sampler_that_fits_now_and_then_is_not_waited_for_at_each_fit(fast_path: Path) -> None:
+    fits = Noted(seconds=0.25, every=3)
+    fits.study(fast_path, 14)
+    for number in (9, 12):  # the fits for trials 3 and 6 show that it is slow at times
+        assert before(fits.events, f"asked {number}", f"ended {number - 1}"), fits.events
+
+
+def test_one_slow_suggestion_is_soon_forgotten_and_two_are_in_the_end(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suggester, "REMEMBERED", 4)
+    noted = Noted()
+    asked = suggester.Suggester(noted, RealTime(race, 1))
+    slow = []
+    for number, seconds in enumerate([0.2, 0.0, 0.2, 0.0, 0.0, 0.0]):
+        noted.seconds = seconds
+        while asked.take(number, ()) is None:
+            time.sleep(0.001)
+        slow.append(asked.slow)
+    asked.close()
+    assert slow == [True, False, True, True, False, False]
 
 
 def test_a_stale_model_knows_what_runs_but_not_how_it_ended(fast_path: Path) -> None:
@@ -115,16 +139,37 @@ def test_between_races_suggestions_are_asked_ahead(
     assert sum(n >= 2 for n in running) > len(running) / 2, "asked while both groups train"
 
 
-def test_nothing_is_asked_ahead_where_forks_take_numbers(
-    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+class Populous:
+    """Never forks, but says that it may."""
+
+    checkpoint_interval = 1e6
+
+    def __call__(self, *_: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize("controller", [lambda *_: None, Populous()], ids=["unknown", "forks"])
+def test_nothing_is_asked_ahead_where_forks_may_take_numbers(
+    controller: Any, fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suggester, "PATIENCE", 0.0)
     noted = Noted(seconds=0.02)
-    result = noted.study(fast_path, 5, controller=lambda *_: None)
+    result = noted.study(fast_path, 5, controller=controller)
     assert sum(t.kind == "trial" for t in result.trials) == 4
     for number, shown in noted.asked:
         assert number == len(shown)
         assert all(t.ended for t in shown)
+
+
+def test_beside_a_controller_that_never_forks_suggestions_are_asked_ahead(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suggester, "PATIENCE", 0.0)
+    noted = Noted(seconds=0.02)
+    noted.study(fast_path, 5, controller="policy", experiment=racing([RATE], knobs=("lr",)))
+    for number, shown in noted.asked[1:]:
+        assert number == len(shown)
+        assert not shown[-1].ended
 
 
 def test_given_configurations_come_first_and_no_more_is_asked_than_is_needed(

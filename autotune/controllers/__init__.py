@@ -7,16 +7,15 @@ new trial's origin.
 
 from __future__ import annotations
 
-import ast
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune import calls
 from autotune.controllers.policy import Linear, policy, regulator
 from autotune.controllers.saved import Saved, read
-from autotune.errors import UserError, unknown
+from autotune.errors import UserError
 from autotune.trial import Change, Fork, Target, Trial
 
 __all__ = [
@@ -37,6 +36,7 @@ CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulato
 """Every controller of knobs by name; each takes its settings by keyword."""
 POPULATIONS = ("pb2", "pbt")
 """Controllers that fork, by name: they are made from an experiment, by `autotune.run`."""
+_ALLOWED = (*CONTROLLERS, *POPULATIONS, "none", "module:function")
 
 
 def is_named(text: str) -> bool:
@@ -95,14 +95,7 @@ def called(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UserError: neither a name nor a call of one with plain values.
     """
-    try:
-        call = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        raise UserError(_unknown(text)) from None
-    name = ast.unparse(call.func if isinstance(call, ast.Call) else call)
-    if name not in CONTROLLERS and name not in POPULATIONS:
-        raise UserError(_unknown(name))
-    return name, _keywords(call, text) if isinstance(call, ast.Call) else {}
+    return calls.called("controller", text, _ALLOWED)
 
 
 def made(text: str, make: Callable[..., Controller], *given: Any, **known: Any) -> Controller:
@@ -114,15 +107,7 @@ def made(text: str, make: Callable[..., Controller], *given: Any, **known: Any) 
     Raises:
         UserError: an argument that it does not take, or that is out of range.
     """
-    name, keywords = called(text)
-    accepted = [*inspect.signature(make).parameters][len(given) :]
-    for key in keywords:
-        if key not in accepted:
-            raise UserError(unknown(f"argument of {name}", key, accepted))
-    try:
-        return make(*given, **{**known, **keywords})
-    except (TypeError, ValueError) as error:
-        raise UserError(f"controller {text!r}: {error}") from None
+    return calls.made("controller", text, called(text), make, *given, **known)
 
 
 def _named(text: str) -> Controller:
@@ -130,16 +115,3 @@ def _named(text: str) -> Controller:
     if name in POPULATIONS:
         raise UserError(f"controller {name!r} is made from an experiment, by autotune.run")
     return made(text, CONTROLLERS[name])
-
-
-def _keywords(call: ast.Call, text: str) -> dict[str, Any]:
-    if call.args:
-        raise UserError(f"controller {text!r}: give its arguments by keyword")
-    try:
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (ValueError, TypeError):
-        raise UserError(f"controller {text!r}: arguments must be plain values") from None
-
-
-def _unknown(name: str) -> str:
-    return unknown("controller", name, (*CONTROLLERS, *POPULATIONS, "none", "module:function"))

@@ -19,6 +19,13 @@ def forks_every(book: Book) -> float:
     return every
 
 
+def may_fork(book: Book) -> bool:
+    """Whether there is a controller that may fork: one that does not say so may as well."""
+    controller = book.plan.controller
+    said = getattr(controller, "checkpoint_interval", None)
+    return controller is not None and (said is None or math.isfinite(said))
+
+
 def due(book: Book, trial: Trial) -> bool:
     """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
     nothing_to_fork = trial.kind != "trial" or book.count >= book.plan.trials

@@ -13,17 +13,18 @@ from autotune.samplers import Sampler
 from autotune.trial import Params, Trial
 
 PATIENCE = 0.1  # seconds that an idle group waits for a suggestion that knows the newest results
+REMEMBERED = 20  # suggestions; one long one among them is no sign: it may have imported a module
 
 
 class Suggester:
     """Computes suggestions beside the loop, one after the other, and wakes it when one is ready.
 
     A sampler that answers within `PATIENCE` is asked when a worker group is idle, so it knows of
-    every trial that has ended. One that takes longer, because it fits a model, is asked while all
-    groups train, for the next number: an idle group then gets a point at once, from a model that
-    has not seen the last trials end. Where groups had to wait all the same, as they became idle
-    together, one point more is held ready, up to one for each group. On a virtual clock, where
-    nothing happens beside the loop, nothing is asked ahead.
+    every trial that has ended. One that takes longer, because it fits a model, now and then or
+    always, is asked while all groups train, for the next number: an idle group then gets a point
+    at once, from a model that has not seen the last trials end. Where groups had to wait all the
+    same, as they became idle together, one point more is held ready, up to one for each group. On
+    a virtual clock, where nothing happens beside the loop, nothing is asked ahead.
     """
 
     def __init__(self, sampler: Sampler, pool: Pool) -> None:
@@ -32,7 +33,7 @@ class Suggester:
         self._beside = ThreadPoolExecutor(1, "suggest") if pool.realtime else None
         self._asked: deque[Future[Params | None]] = deque()
         self._held: list[Trial] = []  # drawn ahead; only the thread that draws looks at them
-        self._took = 0.0
+        self._long: tuple[bool, ...] = ()  # which of the last suggestions took long
         self._depth, self._late = 1, False
         self.exhausted = False
 
@@ -43,8 +44,8 @@ class Suggester:
 
     @property
     def slow(self) -> bool:
-        """Whether suggestions are to be asked ahead, as they take long."""
-        return self._beside is not None and self._took > PATIENCE
+        """Whether suggestions are to be asked ahead: the last took long, or two of late did."""
+        return self._beside is not None and (any(self._long[-1:]) or sum(self._long) > 1)
 
     def take(self, number: int, trials: Collection[Trial]) -> Params | None:
         """The suggestion for trial `number`, or None while it is being computed.
@@ -92,7 +93,8 @@ class Suggester:
         point = self._sampler.ask(number, (*trials, *self._held))
         if point is not None:
             self._held.append(Trial(number, point, point))
-        self._took = time.monotonic() - begin
+        took = time.monotonic() - begin
+        self._long = (*self._long, took > PATIENCE)[-REMEMBERED:]
         return point
 
     def close(self) -> None:

@@ -6,11 +6,11 @@ import ast
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler
 
+from autotune.calls import keywords
 from autotune.errors import UserError, unknown
 from autotune.samplers import policy
 
@@ -55,15 +55,15 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
     if path in NAMES:
         raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
     kind = _sampler_class(path)
-    keywords = _keywords(call, text) if isinstance(call, ast.Call) else {}
+    given = keywords("sampler", call, text) if isinstance(call, ast.Call) else {}
     accepted = inspect.signature(kind.__init__).parameters
-    for name in keywords:
+    for name in given:
         if name not in accepted:
             raise UserError(unknown(f"argument of {path}", name, set(accepted) - {"self"}))
     if "seed" in accepted:
-        keywords.setdefault("seed", seed)
+        given.setdefault("seed", seed)
     try:
-        return kind(**keywords)
+        return kind(**given)
     except (TypeError, ValueError) as error:
         raise UserError(f"sampler {text!r}: {error}") from None
 
@@ -79,12 +79,3 @@ def _sampler_class(path: str) -> type[BaseSampler]:
     if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
         raise UserError(f"sampler {path!r} is not an Optuna sampler")
     return kind
-
-
-def _keywords(call: ast.Call, text: str) -> dict[str, Any]:
-    if call.args:
-        raise UserError(f"sampler {text!r}: give its arguments by keyword")
-    try:
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (ValueError, TypeError):
-        raise UserError(f"sampler {text!r}: arguments must be plain values") from None

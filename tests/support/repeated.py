@@ -8,12 +8,14 @@ states, the hour) must not show in what is written down.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +27,24 @@ from autotune.controllers import CONTROLLERS, POPULATIONS
 from autotune.controllers.learners import LEARNERS
 from autotune.controllers.policy import SETTINGS
 from autotune.pruners import PRUNERS
+from autotune.samplers.critic import Critic
+from autotune.samplers.gaussian import Process
 from autotune.samplers.named import NAMES
 
 Study = Callable[[Path, int], Any]
 TRIALS = 18
+MANY = 46  # of samplers whose models begin once 16 trials have ended
+FEW = 16  # of one whose model begins at 10, and takes a second for each point
+_COUNTS = {"convergence": MANY, "policy": MANY, "gp": FEW}
 _WRITTEN = ("controller.json", "policy.json", "schedules.json")
 
 
-def _searched(sampler: str, pruner: str, **options: Any) -> Study:
+def _searched(sampler: str, pruner: str, trials: int | None = None, **options: Any) -> Study:
+    count = trials or _COUNTS.get(sampler, TRIALS)
+
     def study(folder: Path, seed: int) -> Any:
         asked = {"sampler": sampler, "pruner": pruner, "seed": seed, "workers": 4, **options}
-        return simulate(wide(), folder, TRIALS, learning, **asked)
+        return simulate(wide(), folder, count, learning, **asked)
 
     return study
 
@@ -58,7 +67,7 @@ def _population(controller: str, sampler: str) -> Study:
 
 def _warm(folder: Path, seed: int) -> Any:
     """A policy that goes on from another study's."""
-    _searched("policy", "none")(folder / "first", 0)
+    _searched("policy", "none", TRIALS)(folder / "first", 0)
     return _searched("policy", "asha", start_from=folder / "first")(folder, seed)
 
 
@@ -94,6 +103,27 @@ def digest(study: Study, seed: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@contextmanager
+def consulted() -> Iterator[list[str]]:
+    """Notes each question to the Gaussian process or the critic."""
+    asked: list[str] = []
+
+    def noting(what: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def noted(*given: Any) -> Any:
+            asked.append(what)
+            return method(*given)
+
+        return noted
+
+    at, choice = Process.at, Critic.choice
+    Process.at, Critic.choice = noting("process", at), noting("critic", choice)  # type: ignore[method-assign]
+    try:
+        yield asked
+    finally:
+        Process.at, Critic.choice = at, choice  # type: ignore[method-assign]
+
+
 def disturb() -> None:
     """Draw from every global random state; the interpreter's own order of sets is disturbed too."""
     import numpy as np
@@ -106,7 +136,8 @@ def main(seed: int) -> None:
     found = {}
     for name, study in studies().items():
         disturb()
-        found[name] = digest(study, seed)
+        with consulted() as asked:
+            found[name] = digest(study, seed), len(asked)
     print(json.dumps(found))
 
 

@@ -1,0 +1,75 @@
+"""Names with keyword arguments, as a command line has them: `pbt(interval=2.5)`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from autotune.errors import UserError, unknown
+
+Made = TypeVar("Made")
+
+
+def called(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """The name and the keyword arguments in a text that calls one of `names`, or only names it.
+
+    >>> called("pruner", "asha(reduction=2)", ["asha"]), called("pruner", "asha", ["asha"])
+    (('asha', {'reduction': 2}), ('asha', {}))
+
+    Raises:
+        UserError: neither a name nor a call of one with plain values.
+    """
+    allowed = tuple(names)
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise UserError(unknown(what, text, allowed)) from None
+    name = ast.unparse(call.func if isinstance(call, ast.Call) else call)
+    if name not in allowed:
+        raise UserError(unknown(what, name, allowed))
+    return name, keywords(what, call, text) if isinstance(call, ast.Call) else {}
+
+
+def keywords(what: str, call: ast.Call, text: str) -> dict[str, Any]:
+    """The keyword arguments of a call.
+
+    Raises:
+        UserError: there are others, or one is no plain value.
+    """
+    if call.args:
+        raise UserError(f"{what} {text!r}: give its arguments by keyword")
+    try:
+        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (ValueError, TypeError):
+        raise UserError(f"{what} {text!r}: arguments must be plain values") from None
+
+
+def made(
+    what: str,
+    text: str,
+    call: tuple[str, dict[str, Any]],
+    make: Callable[..., Made],
+    *given: Any,
+    **known: Any,
+) -> Made:
+    """What `make` gives for the `call` that was found in the text.
+
+    Args:
+        given, known: what else `make` takes; keyword arguments of the call go before `known`.
+
+    Raises:
+        UserError: an argument that it does not take, or that is out of range.
+    """
+    name, arguments = call
+    accepted = [*inspect.signature(make).parameters][len(given) :]
+    for key in arguments:
+        if not accepted:
+            raise UserError(f"{what} {name!r} takes no arguments, but got {text!r}")
+        if key not in accepted:
+            raise UserError(unknown(f"argument of {name}", key, accepted))
+    try:
+        return make(*given, **{**known, **arguments})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} {text!r}: {error}") from None
