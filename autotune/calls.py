@@ -12,6 +12,15 @@ from autotune.errors import UserError, unknown
 Made = TypeVar("Made")
 
 
+def is_path(text: str) -> bool:
+    """Whether the text names a function of a file or module, and calls nothing.
+
+    >>> is_path("mine.py:turn"), is_path("/a (1)/mine.py:turn"), is_path("pbt(of='a:b')")
+    (True, True, False)
+    """
+    return ":" in text and not text.endswith(")")
+
+
 def called(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, Any]]:
     """The name and the keyword arguments in a text that calls one of `names`, or only names it.
 
@@ -38,8 +47,11 @@ def keywords(what: str, call: ast.Call, text: str) -> dict[str, Any]:
     Raises:
         UserError: there are others, or one is no plain value.
     """
-    if call.args:
+    names = [k.arg for k in call.keywords]
+    if call.args or None in names:
         raise UserError(f"{what} {text!r}: give its arguments by keyword")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"{what} {text!r}: {twice} is given twice")
     try:
         return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (ValueError, TypeError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune import recipes, record, storage, warm_start
+from autotune import calls, recipes, record, storage, warm_start
 from autotune.auto import sampler_for
 from autotune.driver.plan import Controller, Plan
 from autotune.errors import UserError
@@ -103,9 +103,9 @@ def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = 
 
 
 def _pruner(pruner: str | Pruner, controller: Controller | None) -> Pruner:
-    if pruner == "convergence" and controller is not None:
+    if pruner in ("convergence", "convergence()") and controller is not None:
         pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
-    by_path = isinstance(pruner, str) and ":" in pruner.partition("(")[0]
+    by_path = isinstance(pruner, str) and calls.is_path(pruner)
     return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
 
 

@@ -117,9 +117,8 @@ def _study(recipe: str) -> str:
         UserError: the recipe cannot be found or loaded here, or would not be shipped.
     """
     place, _, function = recipe.rpartition(":")
-    inside = Path(place).resolve().is_relative_to(Path.cwd().resolve())
-    if place.endswith(".py") and (Path(place).is_absolute() or not inside):
-        raise UserError(f"recipe {recipe!r} must be a path below the working directory to be sent")
+    if place.endswith(".py"):
+        _check_below("recipe", recipe, place)
     _check_sent("recipe", recipe)
     try:
         return recipes.load(recipe).name
@@ -140,14 +139,25 @@ def _check_sent(what: str, name: str) -> None:
     base = place if place.endswith(".py") else place.replace(".", "/")
     ways = [base] if place.endswith(".py") else [f"{base}.py", f"{base}/__init__.py"]
     file = next((way for way in ways if place and Path(way).is_file()), None)
-    if file is None or Path(file).is_absolute():
+    if file is None:
         return
+    _check_below(what, name, file)
     root = Path.cwd().resolve()
-    if Path(os.path.normpath(root / file)) not in shipping.files(root):
+    try:
+        sent = Path(os.path.normpath(root / file)) in shipping.files(root)
+    except OSError as error:
+        raise UserError(f"the working directory cannot be read: {error}") from None
+    if not sent:
         raise UserError(
             f"{what} {name!r}: {file} is left out of what is sent (by .gitignore or .rayignore, as "
             "part of a study folder, or behind a link): the job would not find it"
         )
+
+
+def _check_below(what: str, name: str, file: str) -> None:
+    inside = Path(file).resolve().is_relative_to(Path.cwd().resolve())
+    if Path(file).is_absolute() or not inside:
+        raise UserError(f"{what} {name!r} must be a path below the working directory to be sent")
 
 
 def _check_places(options: argparse.Namespace) -> None:

@@ -193,7 +193,7 @@ def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace)
     if result.ended == "interrupted":
         say(f"interrupted; go on with: autotune resume {out}")
         return INTERRUPTED
-    if result.ended == "budget":
+    if result.ended == "budget" and not complete(result, settings):
         say(f"the time limit has passed; go on with: autotune resume {out}")
     return DONE if told["reached"] else UNREACHED
 

@@ -26,14 +26,19 @@ _STUDY, _HOME = "autotune.study", "autotune.home"  # a job's metadata
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _STOP_SECONDS = 600  # from a SIGTERM, at which the driver checkpoints, to Ray's SIGKILL
 _SECRET = re.compile(  # in a name whose words are apart: TOKENIZERS and MONKEY are harmless
-    r"SECRET|CREDENTIAL|PASS(WORD|WD|PHRASE|CODE)|TOKENS?(_|$)|(^|_)(PG)?PASS(_|$)|(^|_)KEYS?(_|$)"
-    r"|(API|ACCESS|PRIVATE|SSH|SIGNING|ENCRYPTION|ACCOUNT)KEY|._PWD$|(^|_)AUTH$|AUTHORIZATION"
+    r"SECRET|CREDENTIAL|PASS(WORD|WD|PHRASE|CODE)|(?<!MAX_)(?<!NUM_)TOKENS?(_|$)"
+    r"|(^|(?<!NUM)_)(PG)?PASS(_|$)|(^|(?<!PUBLIC)(?<!SORT)_)KEY(_|$)|._PWD$|(^|_)AUTH$|AUTHORIZATION"
+    r"|(API|ACCESS|PRIVATE|SSH|SIGNING|ENCRYPTION|ACCOUNT)_?KEY"
     r"|(^|_)(BEARER|COOKIE|JWT|PAT)(_|$)",
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"""(\w+)(?:=|["']\s*:|:\s)""")  # A=..., "A": ..., A: ...
+_TOLD = re.compile(  # in a setting within a value, where a key mostly is no secret
+    r"SECRET|PASS(WORD|WD|PHRASE)|(^|_)TOKEN$|AUTHORIZATION|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY",
+    re.IGNORECASE,
+)
 _PLAIN = re.compile(
-    r"(Bearer|Basic)\s|[^\s/@:]+:(?!//)[^\s@]+@(?!sha256:)|-----BEGIN .*PRIVATE KEY"
+    r"(Bearer|Basic)\s|(?!\d+:\d+@)[^\s/\\@:]+:[^\s/\\@]+@|-----BEGIN .*PRIVATE KEY"
 )
 _TRIES = 5
 
@@ -187,7 +192,7 @@ def holds_secret(value: str) -> bool:
     starts = [match.start() for match in re.finditer(r"[A-Za-z][\w+.-]*://", value)]
     if any(has_credentials(value[start:].split()[0]) for start in starts):
         return True
-    return _PLAIN.match(value) is not None or any(map(secret, _SETTING.findall(value)))
+    return _PLAIN.match(value) is not None or any(map(_TOLD.search, _SETTING.findall(value)))
 
 
 def _submission(request: Request, name: str, archive: Path) -> dict[str, Any]:

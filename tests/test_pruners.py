@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autotune import calls
 from autotune.errors import UserError
 from autotune.pruners import PRUNERS, make_pruner, never, slower_than_best
 from autotune.trial import Hardware, State, Stop, Target, Trial
@@ -109,6 +110,8 @@ def test_every_setting_can_be_written(text: str) -> None:
         ("asha(least='2')", "asha least must be a whole number >= 0 but got '2'"),
         ("convergence(factor=2)", "pruner 'convergence' takes no arguments"),
         ("asha(", "unknown pruner 'asha('"),
+        ("asha(least=2, least=3)", "least is given twice"),
+        ("asha(**{'least': 2})", "give its arguments by keyword"),
     ],
 )
 def test_wrong_settings_are_told_in_one_line(text: str, says: str) -> None:
@@ -116,3 +119,9 @@ def test_wrong_settings_are_told_in_one_line(text: str, says: str) -> None:
         make_pruner(text)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
+
+
+def test_a_path_may_hold_brackets_and_a_setting_a_colon() -> None:
+    assert calls.is_path("/tmp/a (1)/mine.py:rule")
+    assert not calls.is_path("forecast(of='a:b')")
+    assert not calls.is_path("asha")

@@ -381,6 +381,7 @@ def test_a_recipe_whose_data_is_elsewhere(
 HARMLESS = """
     COMPASS_DIR MONKEY KEYBOARD TOKENIZERS_PARALLELISM BYPASS PASSES PWD OLDPWD AUTHOR PATH PATTERN
     AUTOTUNE_DATA NCCL_SOCKET_IFNAME OMP_NUM_THREADS RAY_AUTH_MODE TURKEY_DATA keyword COOKIECUTTER
+    SORT_KEYS SORT_KEY PUBLIC_KEY NUM_PASS MAX_TOKENS
 """
 SECRET = """
     SSH_KEY PRIVATE_KEY HF_KEY WANDB_KEY WANDB_API_KEY APIKEY AWS_ACCESS_KEY_ID AWSACCESSKEYID KEY
@@ -391,6 +392,7 @@ SECRET = """
 CREDENTIALS = [
     "http://me:Pa55w@host",
     "https://Pa55w@host/simple",
+    "git+https://Pa55w@host/simple",
     "postgresql://me:Pa/55w@host/db",
     "redis://:Pa55w@host",
     "http://one:1,http://me:Pa55w@two:1",
@@ -417,6 +419,12 @@ PLAIN = [
     "registry:5000/image@sha256:0123",
     "--xla_gpu_autotune_level=2 --size=3",
     "12:30",
+    "12:30@UTC",
+    '{"key": "lr", "tokens": 512}',
+    "--max_tokens=512 --sort_key=a",
+    "lib:/opt/openssl@3/lib",
+    "localhost:5000/x@y",
+    "C:\\data@x",
 ]
 
 
@@ -486,6 +494,29 @@ def test_what_would_not_be_sent_is_refused(
     shutil.copy(source, tmp_path / "linked" / "job_recipe.py")
     assert cli.main([*given, *more]) == cli.USER
     assert "no Ray dashboard answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--pruner", "--controller"])
+@pytest.mark.parametrize("place", ["../outside.py", "{}/inside.py"])
+def test_a_rule_of_another_place_is_refused(
+    flag: str,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An absolute path names nothing on the cluster, wherever the file is here."""
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copy(heads.ROOT / "tests" / "support" / "job_recipe.py", work)
+    (tmp_path / "outside.py").touch()
+    (work / "inside.py").touch()
+    monkeypatch.chdir(work)
+    name = f"{place.format(work)}:rule"
+    given = ["submit", RECIPE, flag, name, "--out", "/s", "--address", "http://127.0.0.1:1"]
+    assert cli.main(given) == cli.USER
+    said = f"{flag} {name!r} must be a path below the working directory to be sent"
+    assert said in capsys.readouterr().err
 
 
 def test_a_study_in_mlflow_has_one_home_however_its_server_is_written(

@@ -45,7 +45,7 @@ def is_named(text: str) -> bool:
     >>> is_named("policy"), is_named("policy(setting='robust')"), is_named("mine.py:turn")
     (True, True, False)
     """
-    return ":" not in text.partition("(")[0]
+    return not calls.is_path(text)
 
 
 def make_controller(

@@ -68,7 +68,7 @@ def has_credentials(uri: str) -> bool:
         parts = urlsplit(uri)
     except ValueError:
         return "@" in uri
-    named = bool(parts.username) and parts.scheme in ("http", "https")
+    named = bool(parts.username) and parts.scheme.endswith(("http", "https"))
     return named or parts.password is not None or "pass" in parts.query.lower()
 
 

@@ -177,6 +177,8 @@ class Server:
             *("--host", "127.0.0.1", "--port", str(self.port)),
             *("--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"),
             *("--artifacts-destination", str(self.folder / "artifacts")),
+            # Behind a proxy that holds answers back, connections would look idle, and be closed.
+            *("--uvicorn-opts", "--timeout-keep-alive 600"),
         ]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
