@@ -50,14 +50,15 @@ def refuse_second(client: MlflowClient, study: str) -> Run:
         LookupError: the store has no such study, or no copy of it.
         UserError: a driver is working on the study.
     """
-    run = _newest(client, study)
-    if _works(client, run):
+    copies = _copies(client, study)
+    run = next((run for run in copies if _works(client, run)), None)
+    if run is not None:
         ago = max(0.0, backup.signed(run.data.tags))
         raise UserError(
             f"a driver is running the study {study!r} (it gave a sign {ago:.0f} s ago): cancel it, "
             f"or wait {backup.ALIVE_SECONDS:.0f} s if it was killed"
         )
-    return run
+    return copies[0]
 
 
 def _works(client: MlflowClient, run: Run) -> bool:
@@ -77,7 +78,8 @@ def _works(client: MlflowClient, run: Run) -> bool:
     return False
 
 
-def _newest(client: MlflowClient, study: str) -> Run:
+def _copies(client: MlflowClient, study: str) -> list[Run]:
+    """The runs of the study that have a copy, the newest first."""
     experiment = client.get_experiment_by_name(study)
     if experiment is None:
         names = [e.name for e in client.search_experiments()]
@@ -88,7 +90,7 @@ def _newest(client: MlflowClient, study: str) -> Run:
         raise LookupError(
             f"MLflow has no copy of the study {study!r} to go on with: it was run without --mirror"
         )
-    return min(kept, key=lambda run: backup.signed(run.data.tags))
+    return sorted(kept, key=lambda run: backup.signed(run.data.tags))
 
 
 def _say(text: str) -> None:

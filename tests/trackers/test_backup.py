@@ -357,6 +357,26 @@ def test_a_sign_from_far_ahead_counts_if_another_follows(
     assert (tmp_path / "to").exists() is not lives
 
 
+def test_a_sign_from_far_ahead_hides_no_driver_that_lives(
+    study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    from autotune.trackers.fetch import refuse_second
+
+    mirrored(study)
+    study.begin(0)
+    study.copier().catch_up(over=False)
+    client, run = MlflowClient(default_uri(study.path)), study.runs()["digits"]
+    client.set_tag(run.info.run_id, backup.MIRRORED, str(int(time.time()) + 86400))
+    monkeypatch.setattr(backup, "WATCH_SECONDS", 2.0)
+    refuse_second(client, "digits")
+    tags = {"autotune.kind": "study", backup.MIRRORED: str(int(time.time()))}
+    client.create_run(run.info.experiment_id, tags=tags)
+    with pytest.raises(UserError, match="a driver is running the study 'digits'"):
+        refuse_second(client, "digits")
+
+
 def test_mlflow_drops_what_an_earlier_process_sent(study) -> None:
     mirrored(study)
     study.begin(0)
