@@ -79,7 +79,8 @@ RUN: list[Flag] = [
     ("--repeats", {"metavar": "N", "type": _count, "default": 0,
                    "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
     ("--racing", {"metavar": "SHARE", "type": _share, "default": 0.0, "help": "of the training "
-                  "that runs the leader again on fresh seeds meanwhile, for long searches (0)"}),
+                  "that runs the leader again on fresh seeds, in the second half of a long search "
+                  "(0)"}),
     REGISTER,
     ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
                   "and go on with the study that MLflow has"}),
