@@ -112,7 +112,7 @@ def test_the_first_of_several_that_stops_gives_the_reason() -> None:
         (lambda: bottom_at_same_time(1.0), "bottom_at_same_time share must lie between 0 and 1"),
         (lambda: asha(1.0), "asha reduction must be more than 1 but got 1.0"),
         (lambda: asha(first=0.0), "asha first must lie between 0 and 1 but got 0.0"),
-        (lambda: hyperband(brackets=0), "hyperband brackets must be at least 1 but got 0"),
+        (lambda: hyperband(brackets=0), "hyperband brackets must be a whole number >= 1 but got 0"),
     ],
 )
 def test_mistakes(make: object, says: str) -> None:
