@@ -31,25 +31,38 @@ def called(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, A
         UserError: neither a name nor a call of one with plain values.
     """
     allowed = tuple(names)
-    try:
-        call = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        raise UserError(unknown(what, text, allowed)) from None
-    name = ast.unparse(call.func if isinstance(call, ast.Call) else call)
+    name, call = parsed(what, text, allowed)
     if name not in allowed:
         raise UserError(unknown(what, name, allowed))
-    return name, keywords(what, call, text) if isinstance(call, ast.Call) else {}
+    return name, keywords(what, call, text)
 
 
-def keywords(what: str, call: ast.Call, text: str) -> dict[str, Any]:
-    """The keyword arguments of a call.
+def parsed(what: str, text: str, names: Iterable[str]) -> tuple[str, ast.Call | None]:
+    """The name in a text that calls something or only names it, and the call.
+
+    Raises:
+        UserError: it is neither; with the nearest of `names`.
+    """
+    try:
+        found = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise UserError(unknown(what, text, names)) from None
+    call = found if isinstance(found, ast.Call) else None
+    return ast.unparse(found if call is None else call.func), call
+
+
+def keywords(what: str, call: ast.Call | None, text: str) -> dict[str, Any]:
+    """The keyword arguments of a call; none without one.
 
     Raises:
         UserError: there are others, or one is no plain value.
     """
+    if call is None:
+        return {}
     names = [k.arg for k in call.keywords]
     if call.args or None in names:
-        raise UserError(f"{what} {text!r}: give its arguments by keyword")
+        said = "unknown argument '**', " if None in names else ""
+        raise UserError(f"{what} {text!r}: {said}give its arguments by keyword")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{what} {text!r}: {twice} is given twice")
     try:

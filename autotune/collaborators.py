@@ -114,9 +114,9 @@ def _controller(
 ) -> Controller | None:
     if controller is None or controller == "none":
         return None
-    from autotune.controllers import POPULATIONS, called, is_named, make_controller
+    from autotune.controllers import POPULATIONS, called, make_controller
 
-    if isinstance(controller, str) and not is_named(controller):
+    if isinstance(controller, str) and calls.is_path(controller):
         controller = recipes.find(controller, "controller")
     if isinstance(controller, str) and called(controller)[0] in POPULATIONS:
         return _population(controller, experiment, seed)

@@ -24,7 +24,6 @@ __all__ = [
     "Controller",
     "called",
     "goes_on",
-    "is_named",
     "made",
     "make_controller",
     "policy",
@@ -37,15 +36,6 @@ CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulato
 POPULATIONS = ("pb2", "pbt")
 """Controllers that fork, by name: they are made from an experiment, by `autotune.run`."""
 _ALLOWED = (*CONTROLLERS, *POPULATIONS, "none", "module:function")
-
-
-def is_named(text: str) -> bool:
-    """Whether the text names a controller of these, with or without arguments.
-
-    >>> is_named("policy"), is_named("policy(setting='robust')"), is_named("mine.py:turn")
-    (True, True, False)
-    """
-    return not calls.is_path(text)
 
 
 def make_controller(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping
 import optuna
 from optuna.samplers import BaseSampler
 
-from autotune.calls import keywords
+from autotune.calls import keywords, made, parsed
 from autotune.errors import UserError, unknown
 from autotune.samplers import policy
 
@@ -47,25 +46,13 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
     """
     if text in SAMPLERS:
         return SAMPLERS[text](seed)
-    try:
-        call = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        raise UserError(unknown("sampler", text, NAMES)) from None
-    path = ast.unparse(call.func if isinstance(call, ast.Call) else call)
+    path, call = parsed("sampler", text, NAMES)
     if path in NAMES:
         raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
     kind = _sampler_class(path)
-    given = keywords("sampler", call, text) if isinstance(call, ast.Call) else {}
-    accepted = inspect.signature(kind.__init__).parameters
-    for name in given:
-        if name not in accepted:
-            raise UserError(unknown(f"argument of {path}", name, set(accepted) - {"self"}))
-    if "seed" in accepted:
-        given.setdefault("seed", seed)
-    try:
-        return kind(**given)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"sampler {text!r}: {error}") from None
+    given = path, keywords("sampler", call, text)
+    seeded = {"seed": seed} if "seed" in inspect.signature(kind).parameters else {}
+    return made("sampler", text, given, kind, **seeded)
 
 
 def _sampler_class(path: str) -> type[BaseSampler]:
