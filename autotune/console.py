@@ -61,6 +61,14 @@ def complete(result: Any, asked: Mapping[str, Any]) -> bool:
     return not left and (not search or len(result.searched) >= asked["trials"])
 
 
+def say_left(result: Any, asked: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Say how to go on with a study that did not come to its end."""
+    if result.ended == "interrupted":
+        say(f"interrupted; {going_on(result.folder, options)}")
+    elif result.ended == "budget" and not complete(result, asked):
+        say(f"the time limit has passed; {going_on(result.folder, options)}")
+
+
 def finish(result: Any, options: argparse.Namespace) -> int:
     """Print what the study found, and say with the exit code how it ended."""
     from autotune import display, documents, record
@@ -70,11 +78,9 @@ def finish(result: Any, options: argparse.Namespace) -> int:
         print(json.dumps(documents.document(result, held["name"])))
     else:
         display.print_result(result, held, sys.stdout)
+    say_left(result, held, options)
     if result.ended == "interrupted":
-        say(f"interrupted; {going_on(result.folder, options)}")
         return INTERRUPTED
-    if result.ended == "budget" and not complete(result, held):
-        say(f"the time limit has passed; {going_on(result.folder, options)}")
     if result.best is None:
         return UNREACHED
     return _registered(result.folder, options) if getattr(options, "register", None) else DONE

@@ -21,6 +21,7 @@ from autotune.console import (
     only_json,
     result_in,
     say,
+    say_left,
     without_password,
 )
 from autotune.errors import StudyError, UserError
@@ -190,11 +191,9 @@ def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace)
         print(json.dumps(told, allow_nan=False))
     else:
         outcome.print_document(told, sys.stdout)
+    say_left(result, settings, options)
     if result.ended == "interrupted":
-        say(f"interrupted; go on with: autotune resume {out}")
         return INTERRUPTED
-    if result.ended == "budget" and not complete(result, settings):
-        say(f"the time limit has passed; go on with: autotune resume {out}")
     return DONE if told["reached"] else UNREACHED
 
 

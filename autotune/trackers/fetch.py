@@ -22,7 +22,7 @@ from autotune.errors import UserError, unknown
 from autotune.trackers import backup
 from autotune.trackers.mirror import NO_COPY
 from autotune.trackers.restore import restore
-from autotune.trackers.uris import label, redact
+from autotune.trackers.uris import in_words
 
 _LOOK_SECONDS = 1.0
 _KIND = "tags.`autotune.kind` = 'study'"
@@ -114,12 +114,7 @@ def main(arguments: Sequence[str]) -> int:
         _say(str(error))
         return 2
     except Exception as error:  # whatever MLflow, the network or the disk raise
-        root = error
-        while (below := root.__cause__ or root.__context__) is not None:
-            root = below  # type: ignore[assignment]
-        shown = root if isinstance(root, OSError) else error
-        line = " ".join(f"{label(uri)}: {type(shown).__name__}: {shown}".split())
-        _say(redact(line, uri)[:400])
+        _say(in_words(error, uri)[:400])
         return 1
     return 0
 

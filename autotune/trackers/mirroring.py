@@ -24,7 +24,7 @@ from mlflow import MlflowClient
 from autotune.trackers.copier import Copier, Cursor, follow
 from autotune.trackers.mirror import CURSOR, GAVE_UP, SENT_AWAY, STORE, default_uri
 from autotune.trackers.mlflow import MlflowStore
-from autotune.trackers.uris import label, redact, root_of
+from autotune.trackers.uris import in_words, label, redact
 from autotune.trackers.view import Facts
 
 _HURRIED_SECONDS = 120.0  # for what is missing when a job was cancelled
@@ -131,8 +131,7 @@ def main(arguments: Sequence[str]) -> int:
         return is_gone
 
     def explain(error: Exception) -> str:
-        cause = root_of(error)
-        return redact(" ".join(f"{label(uri)}: {type(cause).__name__}: {cause}".split()), uri)[:300]
+        return in_words(error, uri)[:300]
 
     with _alone(folder):
         cursor = Cursor(folder / CURSOR, "default" if own else label(uri))

@@ -12,7 +12,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from autotune.errors import UserError, unknown
-from autotune.trackers.uris import check_uri, label, redact, root_of
+from autotune.trackers.uris import cause, check_uri, label, redact
 
 
 class Reader:
@@ -68,5 +68,5 @@ class Reader:
         try:
             yield
         except (MlflowException, OSError) as error:
-            line = " ".join(f"{label(self._uri)}: {root_of(error)}".split())
+            line = " ".join(f"{label(self._uri)}: {cause(error)}".split())
             raise UserError(redact(line, self._uri)[:300]) from None

@@ -118,9 +118,15 @@ def redact(message: str, uri: str, env: Mapping[str, str] = os.environ) -> str:
     return re.sub(r"//[^\s/@]+@", "//", message)
 
 
-def root_of(error: BaseException) -> BaseException:
+def cause(error: BaseException) -> BaseException:
     """The system's error at the root, if there is one: it is shorter and says more."""
     root = error
     while (below := root.__cause__ or root.__context__) is not None:
         root = below
     return root if isinstance(root, OSError) else error
+
+
+def in_words(error: Exception, uri: str) -> str:
+    """What went wrong with the store, in one line that holds nothing secret."""
+    root = cause(error)
+    return redact(" ".join(f"{label(uri)}: {type(root).__name__}: {root}".split()), uri)
