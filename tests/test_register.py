@@ -229,24 +229,16 @@ def test_an_interrupted_study_is_gone_on_with_to_the_same_end(
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize(("rates", "left"), [([2.0, 1.0, 0.5], True), ([2.0, 0.1], False)])
 def test_what_a_time_limit_ended_is_said_how_to_go_on_with(
-    fast_path: Path, capsys: pytest.CaptureFixture[str]
+    rates: list[float], left: bool, fast_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = Namespace(json=True)
-    cut = simulate(racing([2.0, 1.0, 0.5]), fast_path, 3, time_limit=6.5)
-    assert cut.ended == "budget"
-    assert finish(cut, options) == cli.DONE
-    said = f"the time limit has passed; go on with: autotune resume {cut.folder}\n"
-    assert capsys.readouterr().err == said
-
-
-def test_nothing_is_said_where_the_time_limit_left_nothing_to_do(
-    fast_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cut = simulate(racing([2.0, 0.1]), fast_path, 2, time_limit=6.5)
+    """Nothing is said where all trials have begun: what the limit cut off stays so."""
+    cut = simulate(racing(rates), fast_path, len(rates), time_limit=6.5)
     assert cut.ended == "budget"
     assert finish(cut, Namespace(json=True)) == cli.DONE
-    assert capsys.readouterr().err == ""
+    said = f"the time limit has passed; go on with: autotune resume {cut.folder}\n"
+    assert capsys.readouterr().err == (said if left else "")
 
 
 def test_of_the_finalists_the_checkpoints_are_kept() -> None:
