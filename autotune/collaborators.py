@@ -64,11 +64,13 @@ def auto_sampler(
 ) -> tuple[str, str]:
     """The sampler that `auto` stands for, and why: the one that the study in `folder` has.
 
-    `earlier`: an earlier study is to be begun with.
+    One without a result may yet give way to another. `earlier`: an earlier study is to be begun
+    with.
     """
     held = record.load(folder).get("sampler") if (folder / RECORD).is_file() else None
-    if isinstance(held, str) and held != "auto" and not held.startswith("<"):
-        return held, "the study has it already"
+    named = isinstance(held, str) and held != "auto" and not held.startswith("<")
+    if named and not record.without_result(folder, experiment.target.metric):
+        return str(held), "the study has it already"
     return sampler_for(experiment, trials, earlier)
 
 

@@ -22,6 +22,7 @@ from autotune.trackers.uris import check_keeps, check_uri, has_credentials, labe
 
 _CANCEL_SECONDS = 600.0
 _SERVERS = ("http", "https", "databricks")
+_FROM_THE_NODE = re.compile(r"(?<=://)(([\w.-]+|\$\{\w+\}):)?\$\{\w+\}@")  # as pip reads ${NAME}
 
 
 def submit(options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]) -> int:
@@ -86,7 +87,7 @@ def _request(
     options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]
 ) -> Request:
     """What to submit. Everything that can be checked here is, before anything is sent."""
-    study = _study(options.recipe)
+    study = _study(options.recipe, installs=options.pip is not None)
     for flag in ("pruner", "controller"):
         _check_sent(f"--{flag}", getattr(options, flag) or "")
     _check_places(options)
@@ -110,8 +111,10 @@ def _request(
     )
 
 
-def _study(recipe: str) -> str:
+def _study(recipe: str, installs: bool = False) -> str:
     """The study's name; the recipe's own where its data is only on the cluster.
+
+    The same where the cluster `installs` what the recipe imports and is not here.
 
     Raises:
         UserError: the recipe cannot be found or loaded here, or would not be shipped.
@@ -123,7 +126,8 @@ def _study(recipe: str) -> str:
     try:
         return recipes.load(recipe).name
     except UserError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
+        elsewhere = (FileNotFoundError, *([ModuleNotFoundError] if installs else []))
+        if not isinstance(error.__cause__, elsewhere):
             raise
         say(f"the recipe is not checked here: {error}")
         return function
@@ -213,8 +217,15 @@ def _resources(given: str | None) -> dict[str, float]:
 
 
 def _requirements(path: Path | None) -> Path | None:
+    """A requirements file, of which every line can be read on the cluster."""
     if path is not None and not path.is_file():
         raise UserError(f"--pip: requirements file {str(path)!r} does not exist")
+    for number, line in enumerate(path.read_text().splitlines() if path else (), start=1):
+        if holds_secret(_FROM_THE_NODE.sub("", line)):
+            raise UserError(
+                f"--pip: line {number} of {str(path)!r} holds a password or token, which everyone "
+                "who reaches the cluster's dashboard could read: let the nodes' own pip know it"
+            )
     return path
 
 

@@ -132,7 +132,7 @@ def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
     for key in _SAME:
         if _anywhere(held.get(key)) == _anywhere(facts[key]):
             continue
-        if _without_result(folder, held["target"]["metric"]):
+        if without_result(folder, held["target"]["metric"]):
             _discard(folder)
             return
         difference = _first_difference(key, held.get(key), facts[key])
@@ -214,7 +214,7 @@ def _first_difference(path: str, held: Any, new: Any) -> str:
     return f"{path} is {held!r:.80} and not {new!r:.80}"
 
 
-def _without_result(folder: Path, metric: str) -> bool:
+def without_result(folder: Path, metric: str) -> bool:
     """Whether nothing was learned in this study: no trial ever reported the metric."""
     if not (folder / JOURNAL).is_file():
         return True

@@ -135,20 +135,24 @@ def _carried_out(asked: Request) -> StudyResult:
 
 
 def _check_mirrored(asked: Request) -> None:
-    """See that nobody works elsewhere on a study that MLflow keeps and this folder has not begun.
+    """See that the study, of which MLflow keeps a copy, is not worked on elsewhere.
 
-    One that it has begun is its own: its driver may have been killed just now.
+    Where the folder has none yet, no driver may be at work on one of its name. One that it has
+    begun may have been killed just now; what counts is whether it has gone on elsewhere since.
 
     Raises:
-        UserError: a driver does, or there is no MLflow server to ask.
+        UserError: a driver is, it has, or there is no MLflow server to ask.
     """
-    if not asked.mirror or (asked.folder / JOURNAL).is_file():
+    if not asked.mirror:
         return
     from autotune.trackers import mirror
-    from autotune.trackers.uris import check_keeps
+    from autotune.trackers.uris import check_keeps, keeps
 
-    check_keeps(asked.tracking_uri)
-    mirror.refuse_second(str(asked.tracking_uri), asked.experiment.name)
+    if not (asked.folder / JOURNAL).is_file():
+        check_keeps(asked.tracking_uri)
+        mirror.refuse_second(str(asked.tracking_uri), asked.experiment.name)
+    elif keeps(asked.tracking_uri):
+        mirror.refuse_stale(str(asked.tracking_uri), asked.folder)
 
 
 def _confirmed(asked: Request, repeats: int, top: int) -> StudyResult:

@@ -167,10 +167,13 @@ def _settings(held: dict[str, Any]) -> dict[str, Any]:
 
 def _shown(options: argparse.Namespace) -> int:
     """Bring MLflow up to date and print the result of a study with nothing left to do."""
-    from autotune.trackers.mirror import catch_up
+    from autotune.trackers import mirror
+    from autotune.trackers.uris import keeps
 
+    if mirror.is_mirrored(options.folder) and keeps(options.tracking_uri):
+        mirror.refuse_stale(str(options.tracking_uri), options.folder)
     if options.tracking_uri != "off":
-        catch_up(options.folder, options.tracking_uri, 60.0)
+        mirror.catch_up(options.folder, options.tracking_uri, 60.0)
     return finish(result_in(options.folder), options)
 
 

@@ -53,6 +53,16 @@ def test_a_study_that_goes_on_keeps_its_sampler(fast_path: Path) -> None:
         assert json.loads((folder / "experiment.json").read_text())["sampler"] == "widening"
 
 
+def test_a_study_without_a_result_binds_nobody(fast_path: Path) -> None:
+    folder = fast_path / "study"
+    simulate(experiment(True, True), folder, 4, race, sampler="tpe")
+    (folder / "journal.jsonl").unlink()
+    simulate(experiment(True, True), folder, 4, race, sampler="auto")
+    held = json.loads((folder / "experiment.json").read_text())
+    assert held["sampler"] == "widening"
+    assert "4 trials are few" in held["sampler_chosen_because"]
+
+
 def test_the_reason_is_kept_and_shown(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = fast_path / "study"
     line = f"sampler: widening, as 4 trials are few (at most {FEW}), and there is a baseline"

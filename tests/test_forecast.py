@@ -313,7 +313,8 @@ def test_what_a_pruner_has_seen_before_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"chance": 0}, {"least_reports": 3}, {"floor": 0}, {"factor": 0.9}]
+    "wrong",
+    [{"chance": 0}, {"least_reports": 3}, {"least_reports": 4.5}, {"floor": 0}, {"factor": 0.9}],
 )
 def test_arguments_outside_their_range_are_refused(wrong: Mapping[str, Any]) -> None:
     (name,) = wrong

@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -244,6 +246,84 @@ def test_a_cancelled_study_goes_on_elsewhere_from_mlflow(
     )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "here exists: name a new folder with --out" in err
+
+
+PACKAGE = {
+    "tiny.py": "ACCURACY = 1.0\n",
+    "tiny-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
+    "tiny-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "tiny-1.0.dist-info/RECORD": "tiny.py,,\ntiny-1.0.dist-info/METADATA,,\n",
+}
+IMPORTS = """
+    from dataclasses import replace
+
+    import job_recipe
+    import ray
+    import tiny
+
+    import autotune as at
+
+
+    def train(config):
+        with open(config["log"], "a") as log:
+            log.write(f"{ray.cluster_resources()['driver']} ")
+            log.write(f"{ray.available_resources().get('driver', 0.0)}\\n")
+        yield at.Milestone(0, dict)
+        yield at.Milestone(1, lambda: {"val_accuracy": tiny.ACCURACY})
+
+
+    def imports():
+        return replace(job_recipe.study(), train=train)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_the_cluster_installs_requirements_and_reserves_what_the_driver_asks_for(
+    desk: Desk,
+) -> None:
+    """Ray copies the whole environment for the job, which takes most of the time."""
+    wheel = desk.home / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in PACKAGE.items():
+            archive.writestr(name, text)
+    (desk.project / "requirements.txt").write_text(f"{wheel}\n")
+    (desk.project / "imports_recipe.py").write_text(textwrap.dedent(IMPORTS))
+    recipe, folder = "imports_recipe.py:imports", desk.project.parent / "shared" / "study"
+    submission = ("submit", recipe, *SHARED, "--out", str(folder), "--env", "JOB_RECIPE_LOG")
+    code, _, err = desk.type(*submission)
+    assert code == 2
+    assert "No module named 'tiny'" in err
+
+    installs = (*submission, "--pip", "requirements.txt", "--driver-cpus", "1")
+    code, out, err = desk.type(*installs, "--driver-resources", "driver=2", "--json")
+    assert code == 0, err
+    assert "the recipe is not checked here" in err
+    waiting = json.loads(out)["job"]
+    code, _, err = desk.type(*installs, "--driver-resources", "driver=1")
+    assert code == 2, "a job that waits for its driver's resources is alive"
+    assert f"job {waiting} is running the study" in err
+    assert desk.type("cancel", waiting)[0] == 0
+
+    code, out, err = desk.type(*installs, "--driver-resources", "driver=1", "--follow")
+    assert code == 0, (out, err)
+    assert [t.state for t in trials(folder).values()] == [State.REACHED, State.REACHED]
+    assert desk.log.read_text() == "1.0 0.0\n1.0 0.0\n", "the driver holds what there is"
+
+
+def test_requirements_with_a_password_are_refused(tmp_path: Path) -> None:
+    """They become part of the job; what pip takes from the node's environment does not."""
+    file = tmp_path / "requirements.txt"
+    for line in ("--extra-index-url https://me:Pa55w@host", "x @ https://${ME}:Pa55w@host/x.whl"):
+        file.write_text(f"torch>=2\n{line}\n")
+        with pytest.raises(UserError, match="--pip: line 2 of ") as refused:
+            jobs._requirements(file)
+        assert "Pa55w" not in str(refused.value)
+    plain = ("${ME}:${PASS}", "me:${PASS}", "${TOKEN}")
+    file.write_text("".join(f"--extra-index-url https://{who}@host\n" for who in plain))
+    assert jobs._requirements(file) == file
+    file.write_text("torch==2.13.0 --hash=sha256:0123abcd\n./wheels/x.whl\ngit+https://host/x\n")
+    assert jobs._requirements(file) == file
 
 
 def commands() -> list[str]:

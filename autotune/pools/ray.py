@@ -205,9 +205,12 @@ class RayPool:
         names = ", ".join(turns.name_of(group, rank) for rank in sorted(dead))
         error = str(group.answers[dead[0]]).strip()
         if isinstance(group.answers[dead[0]], ray.exceptions.OutOfMemoryError):
+            reason = f"killed by Ray, as its node was running out of memory: {names}"
+            if group.hardware.gpus_per_worker:  # where a microbatch fills the GPU's, not the node's
+                return self._broken(group, reason, error)
             trial, closing = group.launch.trial, group.state == "closing"
             self._fleet.replace(group)
-            return Stopped(trial) if closing else Raised(trial, error, f"{names} was killed", True)
+            return Stopped(trial) if closing else Raised(trial, error, reason, True)
         lost = unreachable(self._nodes, {group.places[rank].node for rank in dead})
         said = "node lost" if lost else "worker died"
         return self._broken(group, f"{said}: {names}", error, lost)

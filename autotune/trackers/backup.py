@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -199,6 +200,21 @@ def _names(folder: Path) -> tuple[str, str]:
     except (OSError, ValueError, TypeError):
         return "", JOURNAL
     return str(earlier), str(own)
+
+
+def generation(journal: str) -> int:
+    """How many folders a study has had until the one whose journal has this name in the copy.
+
+    >>> generation("journal.jsonl"), generation("journal-3.jsonl")
+    (1, 3)
+    """
+    number = re.fullmatch(r"journal-(\d+)\.jsonl", journal)
+    return int(number[1]) if number else 1
+
+
+def own_generation(folder: Path) -> int:
+    """That of a study folder."""
+    return generation(_names(folder)[1])
 
 
 def trials_in(lines: Sequence[bytes]) -> dict[int, Trial]:

@@ -1,6 +1,7 @@
 """Fetches a study's copy out of MLflow: `python -m autotune.trackers.fetch STUDY [FOLDER]`.
 
-Without a folder it only says whether a driver elsewhere is working on the study.
+Without a folder it only says whether a driver elsewhere is working on the study, and with
+`--further FOLDER` whether that folder's study has gone on elsewhere.
 
 A process of its own, as the mirror is one: MLflow is slow to import and wants its own environment.
 Where the store is, is in MLFLOW_TRACKING_URI. What went wrong is the last line of stderr.
@@ -8,6 +9,8 @@ Where the store is, is in MLFLOW_TRACKING_URI. What went wrong is the last line 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -20,8 +23,9 @@ from mlflow.entities import Run
 
 from autotune.errors import UserError, unknown
 from autotune.trackers import backup
-from autotune.trackers.mirror import NO_COPY
-from autotune.trackers.restore import restore
+from autotune.trackers.journal import RECORD
+from autotune.trackers.mirror import FURTHER, NO_COPY, REFUSED
+from autotune.trackers.restore import read_manifest, restore
 from autotune.trackers.uris import in_words
 
 _LOOK_SECONDS = 1.0
@@ -59,6 +63,36 @@ def refuse_second(client: MlflowClient, study: str) -> Run:
             f"or wait {backup.ALIVE_SECONDS:.0f} s if it was killed"
         )
     return copies[0]
+
+
+def refuse_stale(client: MlflowClient, folder: Path) -> None:
+    """See that the study in `folder` has not gone on elsewhere, in a folder made of its copy.
+
+    Raises:
+        UserError: it has.
+    """
+    held = json.loads((folder / RECORD).read_bytes())
+    study, own = held["name"], f"tags.`autotune.study_id` = '{held['study_id']}'"
+    experiment = client.get_experiment_by_name(study)
+    runs = (
+        client.search_runs([experiment.experiment_id], f"{_KIND} and {own}") if experiment else []
+    )
+    copies = [run for run in runs if backup.MIRRORED in run.data.tags]
+    if any(_generation(client, run) > backup.own_generation(folder) for run in copies):
+        raise UserError(
+            f"the study {study!r} was fetched from MLflow and has gone on elsewhere since it was "
+            f"in {folder}: go on with what it is now, by `autotune resume --from-mlflow`"
+        )
+
+
+def _generation(client: MlflowClient, run: Run) -> int:
+    """How many folders the study has had until the one that the copy is of; 0 for no whole copy."""
+    with tempfile.TemporaryDirectory() as place:
+        name = f"{backup.COPY}/{backup.MANIFEST}"
+        file = Path(client.download_artifacts(run.info.run_id, name, place))
+        with contextlib.suppress(UserError):
+            return backup.generation(read_manifest(file.parent)[1])
+    return 0
 
 
 def _works(client: MlflowClient, run: Run) -> bool:
@@ -103,7 +137,9 @@ def main(arguments: Sequence[str]) -> int:
     study, *folder = arguments
     try:
         client = MlflowClient(tracking_uri=uri)
-        if folder:
+        if study == FURTHER:
+            refuse_stale(client, Path(folder[0]))
+        elif folder:
             _say(fetch(client, study, Path(folder[0])))
         else:
             refuse_second(client, study)
@@ -112,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
         return NO_COPY
     except UserError as error:
         _say(str(error))
-        return 2
+        return REFUSED
     except Exception as error:  # whatever MLflow, the network or the disk raise
         _say(in_words(error, uri)[:400])
         return 1

@@ -6,6 +6,7 @@ driver does nothing for it but to start it and, by closing a pipe, to say that t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -24,11 +25,14 @@ from autotune.trackers.uris import label, redact
 
 CURSOR = "mlflow.json"
 STORE = "mlflow.db"
+FURTHER = "--further"  # of `autotune.trackers.fetch`: has the study of this folder gone on?
+REFUSED = 2  # the code of `autotune.trackers.fetch` where a study is another driver's
 NO_COPY = 69  # the code of `autotune.trackers.fetch` where there is nothing (EX_UNAVAILABLE)
 GAVE_UP = 75  # the process's exit code when the store stayed out of reach (EX_TEMPFAIL)
 SENT_AWAY = 143  # its exit code when the process of another driver has taken over
 _RESTARTS = 3
 _WAIT_SECONDS = 30.0
+_ASKED_SECONDS = 60.0  # that a store may take to say whether a study has gone on elsewhere
 _COPY_SECONDS = 570.0  # where the folder itself may be gone with the job
 _QUIET = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -173,15 +177,32 @@ def refuse_second(uri: str, study: str) -> None:
     _asked(uri, study)
 
 
-def _asked(uri: str, *arguments: str) -> tuple[int, list[str]]:
+def refuse_stale(uri: str, folder: Path) -> None:
+    """Refuse to go on with a study in a folder that it has left, by way of its copy in MLflow.
+
+    Where MLflow does not answer, the study goes on: its tracking is not to stand in its way.
+
+    Raises:
+        UserError: it has gone on elsewhere.
+    """
+    with contextlib.suppress(_StoreError, subprocess.TimeoutExpired):
+        _asked(uri, FURTHER, str(folder.absolute()), seconds=_ASKED_SECONDS)
+
+
+class _StoreError(UserError):
+    """The store cannot be reached."""
+
+
+def _asked(uri: str, *arguments: str, seconds: float | None = None) -> tuple[int, list[str]]:
     """What `autotune.trackers.fetch` ends with, 0 or NO_COPY, and the lines that it says."""
     command = [sys.executable, "-m", "autotune.trackers.fetch", *arguments]
     done = subprocess.run(  # noqa: S603
-        command, env=environment(uri), capture_output=True, text=True, check=False
+        command, env=environment(uri), capture_output=True, text=True, timeout=seconds, check=False
     )
     said = done.stderr.strip().splitlines() or [""]
     if done.returncode not in (0, NO_COPY):
-        raise UserError(redact(said[-1], uri) or f"{label(uri)}: code {done.returncode}")
+        kind = UserError if done.returncode == REFUSED else _StoreError
+        raise kind(redact(said[-1], uri) or f"{label(uri)}: code {done.returncode}")
     return done.returncode, said
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from autotune.trackers.backup import (
     File,
     below,
     digest,
+    generation,
     needed,
     trials_in,
 )
@@ -32,7 +32,7 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
     Raises:
         UserError: the copy is none, or its journal or record is damaged.
     """
-    files, journal = _manifest(copy)
+    files, journal = read_manifest(copy)
     if (copy / journal).is_file():
         (copy / journal).replace(copy / JOURNAL)
     lost = set()
@@ -56,18 +56,13 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
         if path.relative_to(copy).as_posix() not in files:
             path.unlink()
     _relocate(copy, folder.absolute())
-    (copy / ORIGIN).write_text(json.dumps([journal, _next(journal)]) + "\n")
+    own = f"journal-{generation(journal) + 1}.jsonl"
+    (copy / ORIGIN).write_text(json.dumps([journal, own]) + "\n")
     folder.parent.mkdir(parents=True, exist_ok=True)
     copy.rename(folder)
 
 
-def _next(journal: str) -> str:
-    """The name after this one: of `journal.jsonl` it is `journal-2.jsonl`."""
-    number = re.fullmatch(r"journal-(\d+)\.jsonl", journal)
-    return f"journal-{int(number[1]) + 1 if number else 2}.jsonl"
-
-
-def _manifest(copy: Path) -> tuple[dict[str, File], str]:
+def read_manifest(copy: Path) -> tuple[dict[str, File], str]:
     """The files of the copy, and the name that its journal has in it."""
     try:
         held = json.loads((copy / MANIFEST).read_bytes())

@@ -14,13 +14,18 @@ _PASSWORD = re.compile(r"//[^/?#@:]*:(?!\d+[/?#])[^@\s]*@")
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 
 
+def keeps(uri: str | None) -> bool:
+    """Whether it is an MLflow server, whose artifacts other machines can read."""
+    return uri is not None and uri.partition(":")[0].lower() in ("http", "https", "databricks")
+
+
 def check_keeps(uri: str | None) -> None:
     """Refuse a store that keeps artifacts on one machine only.
 
     Raises:
         UserError: it is no MLflow server.
     """
-    if uri is None or uri.partition(":")[0].lower() not in ("http", "https", "databricks"):
+    if not keeps(uri):
         raise UserError(
             "--mirror needs the --tracking-uri of an MLflow server, like http://HOST:5000, that "
             "keeps artifacts"

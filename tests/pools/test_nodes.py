@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import nodes_recipe
+import psutil
 import pytest
 import toys
 from namespaces import Network, network
@@ -38,6 +39,7 @@ from autotune.trial import (
 
 TRIALS = 6
 DEADLINE = 180.0  # seconds for what takes one or two on an idle machine
+USED_SECONDS = 45.0  # for a new node's first group, most of it its processes' imports
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -114,6 +116,7 @@ class Story:
 
     study: Study
     grown_at: float  # moments, as the journal tells the time
+    used_seconds: float  # from the moment the second node was there to its first trial's start
     shrunk_at: float
     lost: int
     said: str
@@ -132,7 +135,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         study.pace("hold")
         grown_at = time.time()
         other = first.add(env={"AUTOTUNE_HARDWARE": "lent"})
+        joined = time.monotonic()
         study.until(lambda: len(study.running()) == 2, driver)
+        used_seconds = time.monotonic() - joined
         study.pace(0.3)
         study.until(lambda: [t for t in study.saved() if t.hardware.label], driver)
         study.pace("hold")
@@ -150,7 +155,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with cluster(cpus=1) as second:
         resumed = study.command("resume", str(study.folder), "--ray-address", second.address)
         said += finished(resumed, cli.DONE)
-        yield Story(study, grown_at, shrunk_at, lost, said, head_seconds, second)
+        yield Story(study, grown_at, used_seconds, shrunk_at, lost, said, head_seconds, second)
 
 
 def at_once(lines: list[dict[str, Any]], begin: float, end: float) -> int:
@@ -171,6 +176,7 @@ def test_a_node_that_is_added_is_used_while_the_study_runs(story: Story) -> None
     lines = story.study.lines()
     assert at_once(lines, 0.0, story.grown_at) == 1
     assert at_once(lines, story.grown_at, story.shrunk_at) == 2
+    assert story.used_seconds < USED_SECONDS
 
 
 def test_a_lost_node_costs_its_trial_what_came_after_the_checkpoint(story: Story) -> None:
@@ -226,7 +232,11 @@ def test_trials_are_stamped_with_their_node(story: Story) -> None:
 
 
 def rows(story: Story) -> list[str]:
-    return story.study.log.read_text().splitlines()
+    return rows_of(story.study)
+
+
+def rows_of(study: Study) -> list[str]:
+    return study.log.read_text().splitlines()
 
 
 def test_ranks_of_one_node_meet_on_loopback(story: Story) -> None:
@@ -273,3 +283,45 @@ def test_ranks_meet_on_the_cable_that_joins_their_machines(apart: Network, tmp_p
     assert study.trials()[0].hardware.nodes == 2
     said = [row.partition("interfaces ")[2] for row in study.log.read_text().splitlines()]
     assert [names for names in said if names] == [f"{apart.cable} {apart.cable}"] * 2
+
+
+@pytest.fixture
+def tight() -> Iterator[Cluster]:
+    """A node on which Ray ends ranks once 2.25 GiB more are in use than now.
+
+    It is told that it has a GPU, which nobody touches.
+    """
+    memory = psutil.virtual_memory()
+    if memory.available < 5 * 2**30:
+        pytest.skip("needs 5 GiB of free memory")
+    allowed = (memory.total - memory.available + 2.25 * 2**30) / memory.total
+    limits = {"RAY_memory_usage_threshold": f"{allowed}", "RAY_memory_monitor_refresh_ms": "100"}
+    with cluster() as made:
+        made.add(env=limits, num_gpus=1)
+        yield made
+
+
+def test_what_ray_kills_for_its_memory_goes_on_with_half_the_microbatch(
+    tight: Cluster, tmp_path: Path
+) -> None:
+    """Ray ends a rank before its node runs out of memory; nothing but its word tells of it."""
+    study = Study(tmp_path / "study")
+    said = finished(study.run("swells", tight.address, 2), cli.DONE)
+    first, second = study.trials().values()
+    assert (first.state, first.microbatch, first.retries) == (State.REACHED, 32, 0), said
+    (lost,) = (e for e in study.events() if isinstance(e, Lost))
+    assert lost.trial == 0
+    assert "out of memory" in lost.reason
+    assert (second.state, second.microbatch, second.attempts) == (State.REACHED, 32, 1)
+    starts = [row.rpartition(" start ")[2].split() for row in rows_of(study)]
+    assert [microbatch for _, microbatch in starts] == ["None", "32", "32"]
+    assert [int(step) > 0 for step, _ in starts] == [False, True, False]
+
+
+def test_the_microbatch_stays_where_a_gpu_is_what_it_fills(tight: Cluster, tmp_path: Path) -> None:
+    """The node's memory is another matter, say of data loaders: a fault like any other."""
+    study = Study(tmp_path / "study")
+    finished(study.run("swells_beside_a_gpu", tight.address, 1), cli.BROKEN)
+    (trial,) = study.trials().values()
+    assert (trial.state, trial.microbatch, trial.retries) == (State.FAILED, None, 1)
+    assert "killed by Ray, as its node was running out of memory: rank 0" in trial.detail

@@ -65,7 +65,7 @@ def head(cpus: int = 2) -> Iterator[Head]:
         *(f"{name}={port}" for name, port in ports.items()),
         *("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1"),
         *(f"--temp-dir={folder / 'ray'}", f"--num-cpus={cpus}"),
-        "--object-store-memory=100000000",
+        *('--resources={"driver": 1}', "--object-store-memory=100000000"),
     ]
     address = f"http://127.0.0.1:{ports['--dashboard-port']}"
     with open(folder / "log", "wb") as log:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import toys
 
 import autotune as at
@@ -30,6 +31,40 @@ def noted(config: dict[str, Any]) -> Iterator[at.Milestone]:
     names = (os.environ.get(f"{kind}_SOCKET_IFNAME") for kind in ("GLOO", "NCCL"))
     toys.note(config, f"interfaces {' '.join(str(name) for name in names)}")
     yield from toys.toy(Paced(config))
+
+
+def swelling(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """A toy that holds `mib` MiB for each sample of a forward pass, long enough to be noticed."""
+    state = config.get("state") or {"step": 0}
+    microbatch = config.get("microbatch") or config["batch_size"]
+    toys.note(config, f"start {state['step']} {config.get('microbatch')}")
+    for step in range(state["step"], 1001, 100):
+        held = torch.ones(microbatch * config["mib"] * 2**18) if step >= 300 else None
+        time.sleep(1.0 if held is not None else 0.05)
+        del held
+        yield at.Milestone(
+            step, lambda now=step: {toys.METRIC: now / 1000}, lambda now=step: {"step": now + 100}
+        )
+
+
+swelling.memory_keys = ("mib",)  # type: ignore[attr-defined]
+
+
+def swells(gpus: float = 0.0) -> at.Experiment:
+    """3 GiB at once at its full batch, 1.5 GiB at half of it."""
+    given = {"batch_size": 64, "mib": 48, "log": os.environ["NODES_LOG"]}
+    return at.Experiment(
+        "swells",
+        swelling,
+        at.SearchSpace({name: at.Fixed(value) for name, value in given.items()}),
+        at.Target(toys.METRIC, 0.6, limit=600),
+        scaling=at.Scaling(gpus_per_worker=gpus),
+        failure=at.FailurePolicy(checkpoint_interval=0, hang_timeout=120, max_retries=int(gpus)),
+    )
+
+
+def swells_beside_a_gpu() -> at.Experiment:
+    return swells(gpus=1.0)
 
 
 def study(**options: Any) -> at.Experiment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -16,9 +17,10 @@ import pytest
 import services
 from sims import racing, simulate
 
-from autotune import cli
+from autotune import cli, studying
+from autotune import result as results
 from autotune.errors import UserError
-from autotune.trackers import backup, journal
+from autotune.trackers import backup, journal, mirror
 from autotune.trackers.mirror import NO_COPY, default_uri, environment
 from autotune.trackers.restore import restore
 from autotune.trial import Checkpoint, Clock, Ended, Lost, Saved, Started, State
@@ -327,6 +329,10 @@ def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     assert after["trial-0000"].info.status == "FINISHED"
     assert study.history(after["trial-0000"], "acc") == [(0, 0.0), (100, 0.1)]
 
+    mirror.refuse_stale(default_uri(study.path), tmp_path / "to")
+    with pytest.raises(UserError, match="was fetched from MLflow and has gone on elsewhere since"):
+        mirror.refuse_stale(default_uri(study.path), study.path)
+
 
 @pytest.mark.parametrize("lives", [False, True])
 def test_a_sign_from_far_ahead_counts_if_another_follows(
@@ -523,6 +529,32 @@ def test_two_drivers_of_one_study_and_one_server(
         assert (tmp_path / "after" / "journal.jsonl").is_file(), "once it has ended, it may be run"
     finally:
         server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_folder_that_its_study_has_left_is_not_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    """Else two journals would name other trials by the same numbers, and write the same runs."""
+    server = services.Tracking(tmp_path / "mlflow", f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = racing([2.0, 1.0, 3.0, 1.5])
+    more = {"mirror": True, "tracking_uri": server.uri, "resume": True}
+    try:
+        simulate(experiment, tmp_path / "here", 2, **more)
+        assert mirror.fetch(server.uri, experiment.name, tmp_path / "there") == ""
+        simulate(experiment, tmp_path / "here", 3, **more)  # nobody has gone on with the copy yet
+        assert mirror.fetch(server.uri, experiment.name, tmp_path / "newer") == ""
+        simulate(experiment, tmp_path / "newer", 4, **more)
+        with pytest.raises(UserError, match=r"'racing' was fetched .* since it was in .*here: "):
+            simulate(experiment, tmp_path / "here", 4, **more)
+        assert len(results.read(tmp_path / "here", experiment.target).trials) == 3
+        ended = argparse.Namespace(folder=tmp_path / "here", tracking_uri=server.uri, json=True)
+        with pytest.raises(UserError, match="has gone on elsewhere"):
+            studying._shown(ended)
+    finally:
+        server.stop()
+    mirror.refuse_stale(server.uri, tmp_path / "here")  # with nobody to ask it may go on
 
 
 def test_a_mirrored_study_needs_a_server_from_python_too(tmp_path: Path) -> None:
