@@ -18,10 +18,9 @@ from autotune.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.errors import UserError
 from autotune.submit import Cluster, Job, Request, holds_secret, secret
 from autotune.trackers import journal
-from autotune.trackers.uris import check_keeps, check_uri, has_credentials, label
+from autotune.trackers.uris import check_keeps, check_uri, has_credentials, keeps, label
 
 _CANCEL_SECONDS = 600.0
-_SERVERS = ("http", "https", "databricks")
 _FROM_THE_NODE = re.compile(r"(?<=://)(([\w.-]+|\$\{\w+\}):)?\$\{\w+\}@")  # as pip reads ${NAME}
 
 
@@ -175,7 +174,7 @@ def _check_places(options: argparse.Namespace) -> None:
             )
     if options.mirror:
         check_keeps(uri)
-    elif out is None and (uri is None or uri.partition(":")[0].lower() not in _SERVERS):
+    elif out is None and not keeps(uri):
         raise UserError(
             "submit needs --out DIR on storage that all nodes share, or the --tracking-uri of an "
             "MLflow server (http://HOST:5000), which then keeps what resume needs"

@@ -27,6 +27,7 @@ from autotune.trial import (
 )
 
 CONFIRM, RACE = "confirm", "race"
+PROVEN = 3  # runs of one configuration that tell its time
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:
@@ -51,6 +52,17 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     target. Repeats that still run, were cut off or failed do not count, nor do those on other
     hardware. Trials without repeats are the same objects as before.
     """
+    runs = _runs_again(trials)
+    if not runs:
+        return tuple(searched(trials))
+    return tuple(
+        _middle([t, *runs[t.number]]) if t.number in runs and t.reason not in CUT else t
+        for t in searched(trials)
+    )
+
+
+def _runs_again(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
+    """The repeats that say something, by the trial that they repeat, on the same hardware as it."""
     own = {t.number: t.hardware for t in trials}
     runs: dict[int, list[Trial]] = {}
     for trial in trials:
@@ -58,12 +70,7 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
             continue
         if trial.hardware == own.get(trial.repeats):
             runs.setdefault(trial.repeats, []).append(trial)
-    if not runs:
-        return tuple(searched(trials))
-    return tuple(
-        _middle([t, *runs[t.number]]) if t.number in runs and t.reason not in CUT else t
-        for t in searched(trials)
-    )
+    return runs
 
 
 def timed(trial: Trial) -> bool:
@@ -86,6 +93,34 @@ def _middle(runs: Sequence[Trial]) -> Trial:
     return replace(own, state=high.state, reason=high.reason, seconds=seconds)
 
 
+def standings(trials: Sequence[Trial], target: Target) -> list[Trial]:
+    """The searched trials that reached the target, by the time that one more run should take.
+
+    For one that has been run `PROVEN` times that is the median. Another one may have been lucky:
+    it is taken to be as much slower as the proven ones turned out to be, by their median. Without
+    races they stand by their own times. Only those on the hardware that most trials ran on are
+    told; confirmations have no part in it.
+    """
+    asked = unconfirmed(trials)
+    known, runs = merged(asked, target), _runs_again(asked)
+    proven = {number for number, own in runs.items() if 1 + len(own) >= PROVEN}
+    first = {t.number: t for t in searched(asked)}
+    slower = [
+        t.seconds / first[t.number].seconds if t.state is State.REACHED else math.inf
+        for t in known
+        if t.number in proven and first[t.number].state is State.REACHED
+    ]
+    luck = max(1.0, median_high(slower)) if slower else 1.0
+    usual = usual_hardware(known)
+    reached = [t for t in known if t.state is State.REACHED and t.hardware == usual]
+
+    def order(trial: Trial) -> tuple[float, float, int]:
+        expected = trial.seconds if trial.number in proven else luck * trial.seconds
+        return expected, trial.seconds, trial.number
+
+    return sorted(reached, key=order)
+
+
 def winner(trials: Sequence[Trial], target: Target) -> Trial | None:
     """The best trial of a study: by confirmed time, if anything is confirmed, else by its standing.
 
@@ -95,7 +130,7 @@ def winner(trials: Sequence[Trial], target: Target) -> Trial | None:
     proven = (c.number for c in confirmations(trials, target))
     found = next((n for n in proven if by_number[n].state is State.REACHED), None)
     if found is None:
-        best = leader(merged(unconfirmed(trials), target)) or leader(searched(trials))
+        best = next(iter(standings(trials, target)), None) or leader(searched(trials))
         found = best.number if best is not None else None
     return by_number[found] if found is not None else None
 
@@ -109,10 +144,8 @@ def finalists(trials: Sequence[Trial], target: Target, top: int) -> list[Trial]:
     They are chosen without their confirmations. A fork that cannot be trained from scratch in one
     go is passed over.
     """
-    known = merged(unconfirmed(trials), target)
-    usual, found = usual_hardware(known), list[Trial]()
-    reached = [t for t in known if t.state is State.REACHED and t.hardware == usual]
-    for trial in sorted(reached, key=lambda t: (t.seconds, t.number)):
+    known, found = merged(unconfirmed(trials), target), list[Trial]()
+    for trial in standings(trials, target):
         alike = any(t.config == trial.config for t in found)
         if len(found) < top and not alike and again(trial, trials) is not None:
             found.append(trial)

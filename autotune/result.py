@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,13 @@ from autotune.repeats import (
     confirmed_speedup,
     merged,
     searched,
+    standings,
     unconfirmed,
     winner,
 )
 from autotune.trackers import journal
 from autotune.trackers.journal import Closed, Opened
-from autotune.trial import State, Target, Trial, fold, usual_hardware
+from autotune.trial import State, Target, Trial, fold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,17 +109,15 @@ class StudyResult:
     def ranked(self) -> list[Trial]:
         """Searched trials on the usual hardware by time to target; others by score; then the rest.
 
-        Where trials were repeated during the search, by the medians of their runs.
+        Where trials were repeated during the search, by their standings (`repeats.standings`).
         """
-        usual = usual_hardware(self.searched)
+        places = {t.number: i for i, t in enumerate(standings(self.trials, self.target))}
         known = merged(unconfirmed(self.trials), self.target)
-        stands = {t.number: t for t in known}
         scores = {t.number: self.target.score(t) for t in known}
 
-        def order(trial: Trial) -> tuple[bool, bool, float, int]:
-            score, now = scores[trial.number], stands[trial.number]
-            ranked = now.state is State.REACHED and now.hardware == usual
-            return (not ranked, score is None, score or 0.0, trial.number)
+        def order(trial: Trial) -> tuple[float, bool, float, int]:
+            place, score = places.get(trial.number, math.inf), scores[trial.number]
+            return place, score is None, score or 0.0, trial.number
 
         return sorted(self.searched, key=order)
 

@@ -16,16 +16,15 @@ of the best was found, in limits (geometric mean; the whole spend where it was n
 share that found it); trials; and, on recorded curves, what stopping saved of the seconds that the
 ended trials would have trained, and how many configurations within 25 % of the best were begun and
 how many of them were stopped for another reason than their time (a peer's: before they met the
-target). On the farm a configuration is judged by its median
-time on five fresh seeds, and one that was new to the study only because of a lucky seed is judged
-so too; ours is the one that leads by the median of its runs, where leaders are run
-again. Peers maximise accuracy over epochs (or milestones), as they are used: Optuna's
-samplers with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped trial is told as
-complete), and, where they are installed, SMAC3 and Syne Tune (see `peers.py`). Their incumbent is
-judged by its time to target all the same. Ratios to a peer are paired by task and seed. Intervals
-are bootstraps over those pairs; that of a ratio is also told with the tasks drawn, and the seeds of
-each drawn task. Studies may be made a few seeds at a time (`--first-seed`), and told together
-(`--merge`).
+target). On the farm a configuration is judged by its median time on 25 fresh seeds, and one that
+was new to the study only because of a lucky seed is judged so too; ours is the one that a study
+would name as its best by then. Peers maximise accuracy over epochs (or milestones), as they are
+used: Optuna's samplers with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped
+trial is told as complete), and, where they are installed, SMAC3 and Syne Tune (see `peers.py`).
+Their incumbent is judged by its time to target all the same. Ratios to a peer are paired by task
+and seed. Intervals are bootstraps over those pairs; that of a ratio is also told with the tasks
+drawn, and the seeds of each drawn task. Studies may be made a few seeds at a time (`--first-seed`),
+and told together (`--merge`).
 """
 
 from __future__ import annotations
@@ -52,11 +51,12 @@ from _told import Runs, merged, table
 import autotune as at
 from autotune.pools.sim import Curve, Point, SimPool, Simulate
 from autotune.repeated import Repeated
+from autotune.repeats import winner
 from autotune.trackers import journal
 from autotune.trial import CUT, Config, Ended, Event, Params, State, Trial, after
 
 WORKERS = 8
-FRESH = 5  # seeds that judge a configuration of the farm
+FRESH = 25  # seeds that judge a configuration of the farm: by five, luck would tell much of it
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 METRIC = "val_accuracy"
 Judge = Callable[[Config], float]
@@ -241,14 +241,18 @@ def our_study(
 
 
 def led(events: Sequence[Event], target: at.Target) -> Leaders:
-    """Who was the best when: by the medians of their runs, where leaders are run again."""
+    """Who was the best when, as a study would have told."""
     trials: dict[int, Trial] = {}
-    shown, leaders, number = Repeated(trials, target, raced=True), Leaders(), -1
+    shown, leaders, number = Repeated(trials, target, raced=False), Leaders(), -1
+    raced = False
     for event in events:
         before = trials.get(event.trial)
         trials[event.trial] = after(before, event)
         shown.note(before, trials[event.trial])
-        best = shown.leader() if isinstance(event, Ended) else None
+        best = None
+        if isinstance(event, Ended):
+            raced = raced or trials[event.trial].repeats is not None
+            best = winner(list(trials.values()), target) if raced else shown.leader()
         if best is not None and best.number != number:
             leaders.append((event.at, best.config))
             number = best.number

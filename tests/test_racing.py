@@ -97,6 +97,31 @@ def test_without_luck_three_races_are_enough_for_a_study() -> None:
     assert due(trials, TARGET, 0.9) is not None, "there is luck after all"
 
 
+def test_who_has_proved_it_is_best_unless_a_lucky_one_is_ahead_by_more_than_luck() -> None:
+    """Trial 1 took 4, 8 and 9 s: the median is twice its first time."""
+    trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 8.0), race(3, 1, 9.0), reached(4, 5.0)]
+    assert repeats.standings(trials, TARGET)[0].number == 1, "5 s may well be 10 s another time"
+    assert repeats.winner(trials, TARGET) is trials[1]
+    assert [t.number for t in repeats.finalists(trials, TARGET, 2)] == [1, 4]
+    trials += [reached(5, 3.0)]
+    assert repeats.winner(trials, TARGET) is trials[5], "no luck so far was worth 5 s of 8"
+    trials += [race(6, 5, 30.0, **MISSED)]
+    assert repeats.winner(trials, TARGET) is trials[1]
+
+
+def test_one_race_alone_does_not_prove_a_time() -> None:
+    trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 6.0), reached(3, 4.5)]
+    assert repeats.winner(trials, TARGET) is trials[3], "nothing says yet how lucky trials are"
+
+
+def test_where_most_leaders_missed_the_target_again_only_proof_counts() -> None:
+    trials = [reached(0, 9.0), race(1, 0, 10.0), race(2, 0, 10.0), reached(3, 2.0)]
+    for leader in (4, 7):
+        trials += [reached(leader, 3.0)]
+        trials += [race(leader + i, leader, 30.0, **MISSED) for i in (1, 2)]
+    assert [t.number for t in repeats.standings(trials, TARGET)] == [0, 3]
+
+
 def test_without_repeats_nobody_is_shown_anything_else() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0)]
     assert all(a is b for a, b in zip(proven(trials, TARGET), trials, strict=True))
