@@ -68,15 +68,18 @@ def sweep(
     standing: Collection[Trial],
     count: int,
     saving: Set[int] = frozenset(),
+    best: Sequence[Trial] = (),
 ) -> None:
     """Remove the checkpoints that are no longer kept, but those of trials that are `saving` one.
 
     Those of the fastest stay both by their own time and as they stand among `standing`, where
-    repeats are part of what they repeat: one that misses must not cost the only state there is.
+    repeats are part of what they repeat: one that misses must not cost the only state there is. So
+    do those of the first of `best`, who lead by what repeats have proven.
     """
     own = [t for t in trials if t.repeats is None]
     running = {t.number for t in trials if t.repeats is not None and t.goes_on}
-    numbers = kept(own, count) | kept(standing, count) | running | saving
+    proven = {t.number for t in [t for t in best if t.checkpoint is not None][:count]}
+    numbers = kept(own, count) | kept(standing, count) | proven | running | saving
     wanted = {f"{_FOLDER}{number:04d}" for number in numbers}
     for name in storage.names(root):
         if name.startswith(_FOLDER) and name not in wanted:

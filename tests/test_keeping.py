@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from autotune import keeping
-from autotune.repeats import merged
+from autotune.repeats import merged, standings
 from autotune.trial import Checkpoint, State, Target, Trial
 
 
@@ -34,6 +35,21 @@ def test_a_repeat_that_misses_takes_no_checkpoint_away(tmp_path: Path) -> None:
     keeping.sweep(str(tmp_path), trials, standing, 1)
     assert [p.name for p in tmp_path.iterdir()] == ["trial-0000"]
     assert saved.is_dir()
+
+
+def test_who_has_proved_it_keeps_its_checkpoint(tmp_path: Path) -> None:
+    """Others were faster once: who is the best of a study is who was fast three times."""
+    own = {0: 4.0, 1: 3.1, 2: 3.2, 3: 3.3, 4: 2.0}
+    trials = [reached(number, seconds, True) for number, seconds in own.items()]
+    for again, seconds in ((0, 5.0), (0, 5.0), (4, 8.0), (4, 8.0)):
+        trials.append(replace(reached(len(trials), seconds, False), repeats=again))
+    target = Target("accuracy", 1.0, limit=9.0)
+    best = standings(trials, target)
+    assert [t.number for t in best[:2]] == [0, 4]
+    for number in own:
+        (tmp_path / f"trial-{number:04d}" / "step-10").mkdir(parents=True)
+    keeping.sweep(str(tmp_path), trials, merged(trials, target), 1, best=best)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["trial-0000", "trial-0001", "trial-0004"]
 
 
 def test_only_what_lies_inside_is_removed(tmp_path: Path) -> None:

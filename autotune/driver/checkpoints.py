@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from autotune import keeping
 from autotune.driver.book import Book, warn
+from autotune.repeats import standings
 from autotune.trial import Checkpoint, Saved, State, Trial
 
 RACED = 3
@@ -78,7 +79,8 @@ def sweep(book: Book) -> None:
         return
     book.journal.sync()
     try:
-        trials = book.trials.values()
-        keeping.sweep(book.checkpoints, trials, book.standing(), _count(book), book.saving)
+        trials, count = book.trials.values(), _count(book)
+        best = standings(book.everyone(), book.target) if book.repeated else ()
+        keeping.sweep(book.checkpoints, trials, book.standing(), count, book.saving, best)
     except OSError as error:  # it is swept again when the next trial ends
         warn(f"checkpoints that are not needed could not be removed: {error}")
