@@ -69,6 +69,12 @@ def cancel(options: argparse.Namespace) -> int:
     if not cluster.cancel(name):
         say(f"job {name} has ended already ({cluster.job(name).status})")
         return DONE
+    if cluster.job(name).status == "PENDING":  # Ray keeps it in mind until then
+        say(
+            f"job {name} has not begun: it ends as soon as Ray has its environment and what it "
+            "asks for its driver, or gives it up"
+        )
+        return DONE
     say(f"told job {name} to leave; its driver waits for the next milestone and checkpoints")
     try:
         job = cluster.wait(name, _CANCEL_SECONDS)

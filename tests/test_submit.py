@@ -303,9 +303,13 @@ def test_the_cluster_installs_requirements_and_reserves_what_the_driver_asks_for
     code, _, err = desk.type(*installs, "--driver-resources", "driver=1")
     assert code == 2, "a job that waits for its driver's resources is alive"
     assert f"job {waiting} is running the study" in err
-    assert desk.type("cancel", waiting)[0] == 0
+    code, _, err = desk.type("cancel", waiting)
+    assert code == 0
+    assert f"job {waiting} has not begun: it ends as soon as" in err
 
-    code, out, err = desk.type(*installs, "--driver-resources", "driver=1", "--follow")
+    folder = folder.with_name("other")
+    installs = (*installs, "--driver-resources", "driver=1", "--out", str(folder))
+    code, out, err = desk.type(*installs, "--follow")
     assert code == 0, (out, err)
     assert [t.state for t in trials(folder).values()] == [State.REACHED, State.REACHED]
     assert desk.log.read_text() == "1.0 0.0\n1.0 0.0\n", "the driver holds what there is"

@@ -10,8 +10,10 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +30,7 @@ from autotune.trackers.uris import in_words, label, redact
 from autotune.trackers.view import Facts
 
 _HURRIED_SECONDS = 120.0  # for what is missing when a job was cancelled
+_SCRATCH = ".view-"
 _MODULE = "autotune.trackers.mirroring"
 
 
@@ -133,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
     def explain(error: Exception) -> str:
         return in_words(error, uri)[:300]
 
-    with _alone(folder):
+    with _alone(folder), _scratch(folder):
         cursor = Cursor(folder / CURSOR, "default" if own else label(uri))
         copier = Copier(folder, connect, cursor, _say, _write_report)
 
@@ -170,6 +173,24 @@ def _alone(folder: Path) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[None]:
+    """Have temporary files in the study folder, where those of a killed process are found again.
+
+    One that is sent away leaves some as well, should it be told so while it makes them.
+    """
+    for left in folder.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with suppress(OSError):  # they are the system's then
+        tempfile.tempdir = tempfile.mkdtemp(prefix=_SCRATCH, dir=folder)
+    try:
+        yield
+    finally:
+        if tempfile.tempdir is not None:
+            shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+            tempfile.tempdir = None
 
 
 def _send_away(pid: str) -> None:

@@ -122,6 +122,22 @@ def test_a_process_that_is_sent_away_leaves_no_files(processes) -> None:
     assert not Path(said.strip()).exists()
 
 
+def test_temporary_files_are_found_again(study, tmp_path: Path, monkeypatch) -> None:
+    """Those of a process that was killed, wherever it was, go with the next process."""
+    usual = tmp_path / "usual"
+    usual.mkdir()
+    before = usual.stat().st_mtime_ns
+    monkeypatch.setenv("TMPDIR", str(usual))
+    study.trial(0, 2.0)
+    study.close()
+    left = study.path / ".view-killed" / "tmp1"
+    left.mkdir(parents=True)
+    assert catch_up(study.path, None, 120.0)
+    assert statuses(study)["trial-0000"] == "FINISHED"
+    assert usual.stat().st_mtime_ns == before, "nothing was made in there"
+    assert not list(study.path.glob(".view-*"))
+
+
 def counted(folder: Path, least: int) -> int:
     """How many tables the store has that is being made, once they are so many."""
     (file,) = (f for f in folder.glob("mlflow.db*") if not f.name.endswith("-journal"))
