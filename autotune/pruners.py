@@ -150,9 +150,7 @@ def forecast(
     from autotune.forecast import chance as chance_of
 
     _check_share("forecast chance", chance)
-    if not isinstance(least_reports, int) or least_reports < 4:
-        said = f"must be a whole number >= 4 but got {least_reports!r}"
-        raise ValueError(f"forecast least_reports {said}")
+    _check_count("forecast least_reports", least_reports, 4)
     if not floor > 0:
         raise ValueError(f"forecast floor must be more than 0 but got {floor!r}")
     if not factor >= 1:
