@@ -2,14 +2,16 @@
 
     python benchmarks/driver.py [--parts virtual suggest mirror peers] [--json FILE]
         [--trials 1000 5000 20000] [--at-once 1000] [--history 100 1000 5000 20000]
-        [--mirror 100 1000 100] [--peer-trials 100 1000 10000] [--peer-seconds 900]
+        [--mirror 100 1000 100] [--mirror-seconds 9000]
+        [--peer-trials 100 1000 10000] [--peer-seconds 900]
 
     virtual   studies of no-op trials with ten reports on a virtual clock, `--at-once` of them at a
               time, flushed to a file system in memory: events handled a CPU second, the driver's
               greatest memory, and CPU seconds to resume the finished study
     suggest   CPU seconds of a suggestion when so many trials have ended
     mirror    a study of `--mirror` trials, milestones and metrics, with MLflow and without: what
-              the driver takes for it, until when MLflow has all, and the mirror's greatest memory
+              the driver takes for it, until when MLflow has all (an hour for the ten million
+              points of the default, `--mirror-seconds` at most), and the mirror's greatest memory
     peers     real trials on Ray that report once, against Ray Tune with `reuse_actors`: the time of
               each and the driver's part of it. A side that is not done after `--peer-seconds` is
               cut off, and the row says after how many trials; what all would take is drawn on
@@ -163,7 +165,7 @@ def mirror(task: Task) -> Answer:
     answer["events"] = len(ends)
     answer["driver_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if task["mlflow"]:
-        answer["rss_mb"] = _wait_and_weigh()
+        answer["rss_mb"] = _wait_and_weigh(task["patience"])
         answer["until_mlflow"] = time.monotonic() - begin[0]
         answer["points"] = _points(folder / "mlflow.db")
         wanted = task["trials"] * task["milestones"] * task["metrics"]
@@ -172,9 +174,9 @@ def mirror(task: Task) -> Answer:
     return answer
 
 
-def _wait_and_weigh() -> float:
+def _wait_and_weigh(limit: float) -> float:
     """Until the mirror has ended; the most memory that it had, in MiB."""
-    trial_cost._wait_for_mirror()
+    trial_cost.wait_for_mirror(limit)
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
@@ -226,24 +228,24 @@ def tell_suggest(options: Any) -> list[Answer]:
 def tell_mirror(options: Any) -> list[Answer]:
     trials, milestones, metrics = options.mirror
     told = []
-    for count in sorted({max(trials // 2, 1), trials}):
-        for mlflow in (False, True):
-            task = {"trials": count, "milestones": milestones, "metrics": metrics, "mlflow": mlflow}
-            told.append({**task, **measure(__file__, "mirror", task)})
-            last = told[-1]
-            where = (
-                f"MLflow has {last['points']} points after {last['until_mlflow']:.0f} s, its "
-                f"process {last['rss_mb']:.0f} MiB"
-                if mlflow
-                else "no MLflow"
-            )
-            each = 1e3 * last["driver_cpu"] / last["events"]
-            print(
-                f"  {count} trials x {milestones} x {metrics}: the driver {last['driver']:.1f} s "
-                f"({last['driver_cpu']:.1f} s of CPU, {each:.2f} ms an event, "
-                f"{last['driver_mb']:.0f} MiB); {where}",
-                flush=True,
-            )
+    for mlflow in (False, True):
+        task = {"trials": trials, "milestones": milestones, "metrics": metrics, "mlflow": mlflow}
+        task |= {"patience": options.mirror_seconds}
+        told.append({**task, **measure(__file__, "mirror", task, 2 * options.mirror_seconds)})
+        last = told[-1]
+        where = (
+            f"MLflow has {last['points']} points after {last['until_mlflow']:.0f} s, its "
+            f"process {last['rss_mb']:.0f} MiB"
+            if mlflow
+            else "no MLflow"
+        )
+        each = 1e3 * last["driver_cpu"] / last["events"]
+        print(
+            f"  {trials} trials x {milestones} x {metrics}: the driver {last['driver']:.1f} s "
+            f"({last['driver_cpu']:.1f} s of CPU, {each:.2f} ms an event, "
+            f"{last['driver_mb']:.0f} MiB); {where}",
+            flush=True,
+        )
     return told
 
 
@@ -272,6 +274,7 @@ def main() -> None:
     parser.add_argument("--samplers", nargs="+", default=["random", "tpe", "convergence", "policy"])
     parser.add_argument("--history", type=int, nargs="+", default=[100, 1000, 5000, 20000])
     parser.add_argument("--mirror", type=int, nargs=3, default=[100, 1000, 100])
+    parser.add_argument("--mirror-seconds", type=float, default=9000.0)
     parser.add_argument("--peer-trials", type=int, nargs="+", default=[100, 1000, 10000])
     parser.add_argument("--peers", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--peer-seconds", type=float, default=900.0)

@@ -83,7 +83,7 @@ def autotune_side(task: Task) -> Answer:
         seed=task["seed"],
         watch=lambda event, _: seen.append((type(event).__name__, event.trial, time.monotonic())),
     )
-    _wait_for_mirror()
+    wait_for_mirror()
     complete = time.monotonic()
     starts = [at for kind, _, at in seen if kind == "Started"]
     ends = [at for kind, _, at in seen if kind == "Ended"]
@@ -112,13 +112,17 @@ def _experiment() -> Any:
     return autotune.Experiment("trial-cost", train, space, target)
 
 
-def _wait_for_mirror() -> None:
-    """Until the process that writes MLflow has ended, should the study have left it behind."""
+def wait_for_mirror(limit: float = 600) -> None:
+    """Until the process that writes MLflow has ended, should the study have left it behind.
+
+    Raises:
+        psutil.TimeoutExpired: it has not after `limit` seconds.
+    """
     import psutil
 
     for child in psutil.Process().children():
         if any("autotune.trackers.mirroring" in part for part in child.cmdline()):
-            child.wait(600)
+            child.wait(limit)
 
 
 # --- Ray Tune -----------------------------------------------------------------------------------
