@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median_high
 
@@ -52,9 +52,11 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     target. Repeats that still run, were cut off or failed do not count, nor do those on other
     hardware. Trials without repeats are the same objects as before.
     """
-    runs = _runs_again(trials)
-    if not runs:
-        return tuple(searched(trials))
+    return _standing(trials, _runs_again(trials))
+
+
+def _standing(trials: Sequence[Trial], runs: Mapping[int, list[Trial]]) -> tuple[Trial, ...]:
+    """`merged`, of trials whose `runs` again are known."""
     return tuple(
         _middle([t, *runs[t.number]]) if t.number in runs and t.reason not in CUT else t
         for t in searched(trials)
@@ -102,7 +104,8 @@ def standings(trials: Sequence[Trial], target: Target) -> list[Trial]:
     told; confirmations have no part in it.
     """
     asked = unconfirmed(trials)
-    known, runs = merged(asked, target), _runs_again(asked)
+    runs = _runs_again(asked)
+    known = _standing(asked, runs)
     proven = {number for number, own in runs.items() if 1 + len(own) >= PROVEN}
     first = {t.number: t for t in searched(asked)}
     slower = [

@@ -268,6 +268,23 @@ def test_a_fork_is_confirmed_as_its_whole_line_and_never_forked(fast_path: Path)
     assert not {o.replaces for o in origins} & {t.number for t in again}
 
 
+def test_a_fork_stands_by_the_races_of_its_whole_line(fast_path: Path) -> None:
+    found = forked_study(fast_path, told=True)
+    own = list(found.searched)
+    met = sorted((t for t in own if t.state is State.REACHED), key=lambda t: t.seconds)
+    fork = next(t for t in met if t.origin is not None)
+    for slower in (1.5, 1.6):
+        seconds, more = slower * fork.seconds, {"hardware": fork.hardware, "repeats": fork.number}
+        own.append(reached(len(own), seconds, kind="race", **more))
+    places = {t.number: t.seconds for t in repeats.standings(own, found.target)}
+    assert places[fork.number] == 1.5 * fork.seconds, "the median of its three runs"
+    assert {n: s for n, s in places.items() if n != fork.number} == {
+        t.number: t.seconds for t in met if t is not fork
+    }
+    final = repeats.finalists(own, found.target, 3)
+    assert all(repeats.again(t, own) is not None for t in final)
+
+
 def test_a_fork_that_is_no_one_configuration_is_passed_over(fast_path: Path) -> None:
     """Without its progress nobody knows where in its schedules it was forked."""
     found = forked_study(fast_path, told=False)
