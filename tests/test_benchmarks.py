@@ -21,6 +21,7 @@ SCRIPTS = {
     "farm.py": "runs",
     "controllers.py": "runs",
     "controller_cost.py": "runs",
+    "population.py": "runs",
     "racing.py": "runs",
     "infeasible.py": "runs",
     "driver.py": "virtual",
