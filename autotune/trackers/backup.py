@@ -78,8 +78,6 @@ class Backup:
         self._folder = folder
         self._run = run
         self._earlier, self._journal = _names(folder)
-        for left in folder.glob(".mirror-*"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
         self.reset()
 
     def reset(self) -> None:
@@ -96,13 +94,10 @@ class Backup:
         length = (self._folder / JOURNAL).stat().st_size
         if not over and (length == self._length or now < self._due):
             return
-        place = Path(tempfile.mkdtemp(prefix=".mirror-", dir=self._folder))
-        try:
-            _copy(self._folder, place / COPY)
+        with tempfile.TemporaryDirectory() as place:  # the mirror's are on the study's file system
+            _copy(self._folder, Path(place, COPY))
             with self.signing(store):
-                self._send(store, place)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+                self._send(store, Path(place))
         self._length = length
         took = time.monotonic() - now
         self._due = time.monotonic() + max(_SHORTEST_PAUSE, _SHARE * took)
