@@ -1,7 +1,7 @@
 """Racing: while a study searches, its leader is run again on fresh seeds, to see whether it leads.
 
 A share of the seconds that the study trains goes into races, all of them in the second half of the
-search (`driver.repeating`). It is the leader that is raced, by the median of its runs: one that was
+search (`driver.repeating`). It is the leader that is raced, by the mean of its runs: one that was
 merely lucky falls back, and the next one is raced in its place; so a challenger is run again only
 if it was faster than the incumbent is known to be (the intensification of ROAR and SMAC, Hutter et
 al. 2011). The incumbent that caps others is one that has been run again. Where every run takes as
@@ -39,7 +39,7 @@ def affordable(
 ) -> bool:
     """Whether the leader may be raced now: not too often, and within the share of races.
 
-    `races` are all so far, `stands` the searched trials by the medians of their runs, and `spent`
+    `races` are all so far, `stands` the searched trials by the means of their runs, and `spent`
     the microseconds of all trials.
     """
     own = [t for t in races if t.repeats == best.number and t.reason not in CUT]
@@ -80,7 +80,7 @@ class Proof:
     """What the runs of leaders again have shown.
 
     Args:
-        bests: on each kind of hardware the fastest that has been run again, by its median.
+        bests: on each kind of hardware the fastest that has been run again, by its mean.
         certain: whether every run took as long as the first one, three of them at least.
     """
 
@@ -92,7 +92,7 @@ NOTHING = Proof({}, certain=False)
 
 
 def proof_of(known: Sequence[Trial], trials: Sequence[Trial]) -> Proof:
-    """What repeats have shown of the searched trials, which are `known` by their medians."""
+    """What repeats have shown of the searched trials, which are `known` by their means."""
     own = {t.number: t for t in trials}
     pairs = [(t, own[t.repeats]) for t in trials if t.repeats is not None and t.ended]
     pairs = [(again, first) for again, first in pairs if again.hardware == first.hardware]

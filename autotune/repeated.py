@@ -1,6 +1,6 @@
 """A study with repeats as those are shown it that search, stop and steer, event by event.
 
-A trial that was run again stands as the median of its runs (`repeats.merged`, `racing.proven`). A
+A trial that was run again stands by the mean of its runs (`repeats.merged`, `racing.proven`). A
 report changes that of no trial but its own, so all are only gone through when a repeat has ended.
 """
 

@@ -46,19 +46,22 @@ def unconfirmed(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
-    """The searched trials, each standing as the median of its runs does.
+    """The searched trials, each standing by the mean time of its runs.
 
-    Of an even number it is the mean of the two in the middle, or the one of them that missed the
-    target. Repeats that still run, were cut off or failed do not count, nor do those on other
+    The mean is restricted, as that of confirmations: a run that missed the target counts as the
+    limit. By a median one that misses the target with every other seed would often stand as if it
+    never did. Repeats that still run, were cut off or failed do not count, nor do those on other
     hardware. Trials without repeats are the same objects as before.
     """
-    return _standing(trials, _runs_again(trials))
+    return _standing(trials, _runs_again(trials), target.limit)
 
 
-def _standing(trials: Sequence[Trial], runs: Mapping[int, list[Trial]]) -> tuple[Trial, ...]:
+def _standing(
+    trials: Sequence[Trial], runs: Mapping[int, list[Trial]], limit: float
+) -> tuple[Trial, ...]:
     """`merged`, of trials whose `runs` again are known."""
     return tuple(
-        _middle([t, *runs[t.number]]) if t.number in runs and t.reason not in CUT else t
+        _mean([t, *runs[t.number]], limit) if t.number in runs and t.reason not in CUT else t
         for t in searched(trials)
     )
 
@@ -84,32 +87,31 @@ def timed(trial: Trial) -> bool:
     return ended and trial.reason not in CUT
 
 
-def _middle(runs: Sequence[Trial]) -> Trial:
-    """The first of the runs, with the time of their median."""
+def _mean(runs: Sequence[Trial], limit: float) -> Trial:
+    """The first of the runs, with the mean time of them all; as it was where all of them missed."""
     own = runs[0]
-    order = sorted(runs, key=lambda t: (t.state is not State.REACHED, t.seconds, t.number))
-    high, low = order[len(order) // 2], order[(len(order) - 1) // 2]
-    if high.state is not State.REACHED:
-        return replace(own, state=high.state, reason=high.reason, seconds=high.seconds)
-    seconds = (low.seconds + high.seconds) / 2
-    return replace(own, state=high.state, reason=high.reason, seconds=seconds)
+    reached = next((t for t in runs if t.state is State.REACHED), None)
+    if reached is None:
+        return own
+    seconds = fmean(t.seconds if t.state is State.REACHED else limit for t in runs)
+    return replace(own, state=reached.state, reason=reached.reason, seconds=seconds)
 
 
 def standings(trials: Sequence[Trial], target: Target) -> list[Trial]:
     """The searched trials that reached the target, by the time that one more run should take.
 
-    For one that has been run `PROVEN` times that is the median. Another one may have been lucky:
-    it is taken to be as much slower as the proven ones turned out to be, by their median. Without
-    races they stand by their own times. Only those on the hardware that most trials ran on are
-    told; confirmations have no part in it.
+    For one that has been run `PROVEN` times that is their mean. Another one may have been lucky:
+    it is taken to be as much slower as the proven ones turned out to be, by the median of that.
+    Without races they stand by their own times. Only those on the hardware that most trials ran on
+    are told; confirmations have no part in it.
     """
     asked = unconfirmed(trials)
     runs = _runs_again(asked)
-    known = _standing(asked, runs)
+    known = _standing(asked, runs, target.limit)
     proven = {number for number, own in runs.items() if 1 + len(own) >= PROVEN}
     first = {t.number: t for t in searched(asked)}
     slower = [
-        t.seconds / first[t.number].seconds if t.state is State.REACHED else math.inf
+        t.seconds / first[t.number].seconds
         for t in known
         if t.number in proven and first[t.number].state is State.REACHED
     ]
