@@ -1,10 +1,11 @@
-"""`--sampler auto`: which sampler, by rules that measurements support, and why."""
+"""Which sampler, and whether leaders are raced: by rules that measurements support, and why."""
 
 from __future__ import annotations
 
 from autotune.experiment import Experiment
 
 FEW = 40  # trials
+LONG, SHARE = 100, 0.2  # trials, and of their training
 
 
 def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> tuple[str, str]:
@@ -27,3 +28,15 @@ def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> t
     if experiment.baseline is not None:
         return "convergence", f"{trials} trials for {size} parameters, more than {FEW}"
     return "convergence", f"{trials} trials for {size} parameters, and no baseline to start from"
+
+
+def racing_for(sampler: object, trials: int, controller: object) -> tuple[float, str | None]:
+    """The share of races in a search of so many trials, and the reason in one line.
+
+    In a long search the fastest of hundreds of runs is one on which the seed was kind. Who comes
+    back to what was good, as `convergence` does, gains by knowing it (`benchmarks/RESULTS.md`,
+    what racing is worth); a random search does not, and with controllers nothing is known.
+    """
+    if sampler != "convergence" or trials < LONG or controller not in (None, "none"):
+        return 0.0, None
+    return SHARE, f"{trials} trials are many (at least {LONG}), and the fastest of many was lucky"

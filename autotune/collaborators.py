@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import calls, recipes, record, storage, warm_start
-from autotune.auto import sampler_for
+from autotune.auto import racing_for, sampler_for
 from autotune.driver.plan import Controller, Plan
 from autotune.errors import UserError
 from autotune.experiment import Experiment
@@ -50,7 +50,7 @@ def chosen(asked: Request) -> Chosen:
         repeats=asked.repeats,
         top=asked.top,
         search=asked.search,
-        racing=asked.racing,
+        racing=asked.racing or 0.0,
         mix_hardware=asked.mix_hardware,
     )
     return Chosen(plan, _sampler(asked.sampler, plan, start), start)
@@ -67,11 +67,26 @@ def auto_sampler(
     One without a result may yet give way to another. `earlier`: an earlier study is to be begun
     with.
     """
-    held = record.load(folder).get("sampler") if (folder / RECORD).is_file() else None
-    named = isinstance(held, str) and held != "auto" and not held.startswith("<")
-    if named and not record.without_result(folder, experiment.target.metric):
-        return str(held), "the study has it already"
+    held = _held(experiment, folder).get("sampler")
+    if isinstance(held, str) and held != "auto" and not held.startswith("<"):
+        return held, "the study has it already"
     return sampler_for(experiment, trials, earlier)
+
+
+def auto_racing(asked: Request) -> tuple[float, str | None]:
+    """The share of races where nobody asked for one, and why: that of the study in the folder."""
+    held = _held(asked.experiment, asked.folder)
+    if asked.seeds or held:
+        return float(held.get("racing", 0.0)), None
+    return racing_for(asked.sampler, asked.trials, asked.controller)
+
+
+def _held(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """The record of the study in the folder; empty where there is none, or it has no result."""
+    if not (folder / RECORD).is_file():
+        return {}
+    held = record.load(folder)
+    return {} if record.without_result(folder, experiment.target.metric) else held
 
 
 def _sampler(sampler: str | Any, plan: Plan, start: Start) -> Sampler:

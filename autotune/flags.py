@@ -78,9 +78,9 @@ RUN: list[Flag] = [
     ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
     ("--repeats", {"metavar": "N", "type": _count, "default": 0,
                    "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
-    ("--racing", {"metavar": "SHARE", "type": _share, "default": 0.0, "help": "of the training "
-                  "that runs the leader again on fresh seeds, in the second half of a long search "
-                  "(0)"}),
+    ("--racing", {"metavar": "SHARE", "type": _share, "help": "of the training that runs the "
+                  "leader again on fresh seeds, in the second half of the search (0.2 in searches "
+                  "of 100 trials or more by convergence, else 0)"}),
     REGISTER,
     ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
                   "and go on with the study that MLflow has"}),

@@ -39,7 +39,7 @@ class Request:
     repeats: int
     top: int
     search: bool
-    racing: float
+    racing: float | None
     resume: bool
     start_from: str | Path | None
     recipe: str | None
@@ -77,10 +77,12 @@ def _check_search(experiment: Experiment, trials: int, time_limit: float | None,
         raise UserError(f"seed must be a whole number >= 0 but got {seed!r}")
 
 
-def _check_repeats(repeats: int, top: int, racing: float) -> None:
+def _check_repeats(repeats: int, top: int, racing: float | None) -> None:
     for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
+    if racing is None:
+        return
     if isinstance(racing, bool) or not isinstance(racing, int | float) or not 0 <= racing < 1:
         raise UserError(f"racing must be a share, at least 0 and below 1, but got {racing!r}")
 

@@ -46,7 +46,7 @@ def run(
     repeats: int = 0,
     top: int = 3,
     search: bool = True,
-    racing: float = 0.0,
+    racing: float | None = None,
     resume: bool = True,
     start_from: str | Path | None = None,
     recipe: str | None = None,
@@ -84,7 +84,9 @@ def run(
         top: how many of the best configurations are.
         search: False to search no more, and only to do what `repeats` asks for.
         racing: share of the seconds trained, below 1, that goes into running the leader again on
-            fresh seeds in the second half of the search (see `autotune.racing`); 0 for none.
+            fresh seeds in the second half of the search (see `autotune.racing`); 0 for none. By
+            default (None) what the study has, or what `autotune.auto.racing_for` says: a fifth in
+            a search of at least 100 trials by `convergence` without a controller, else none.
         resume: go on with the study that the folder holds; False refuses such a folder.
         start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
             there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
@@ -117,6 +119,10 @@ def _carried_out(asked: Request) -> StudyResult:
         about = asked.experiment, asked.trials, asked.folder, earlier
         sampler, why = collaborators.auto_sampler(*about)
         asked = replace(asked, sampler=sampler)
+    raced = None
+    if asked.racing is None:
+        racing, raced = collaborators.auto_racing(asked)
+        asked = replace(asked, racing=racing)
     chosen = collaborators.chosen(asked)
     facts = _facts(asked, chosen.start) | {"sampler_chosen_because": why}
     record.check(asked.folder, facts, asked.resume)
@@ -127,8 +133,10 @@ def _carried_out(asked: Request) -> StudyResult:
         trials = asked.trials if asked.search else 1
         pool = collaborators.ray_pool(asked.experiment, trials, asked.ray_address)
     watch = asked.watch
-    if why is not None and pool.realtime:
-        watch = _saying(f"sampler: {asked.sampler}, as {why}", watch)
+    notes = [f"sampler: {asked.sampler}, as {why}"] if why is not None else []
+    notes += [f"racing: {asked.racing:g} of the training, as {raced}"] if raced is not None else []
+    if notes and pool.realtime:
+        watch = _saying("\n".join(notes), watch)
     done, reason = _work(replace(asked, pool=pool, watch=watch), plan, chosen.sampler, facts)
     target, again = asked.experiment.target, partial(_confirmed, asked)
     return StudyResult(asked.folder, target, done, reason, again)

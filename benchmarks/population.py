@@ -90,6 +90,7 @@ def study(method: str, seed: int, spend: float) -> at.StudyResult:
             sampler=sampler,
             pruner="slower_than_best",
             controller=controller,
+            racing=0,  # whose leaders' forks would be trained in one go
             seed=seed,
             out=Path(folder, "study"),
             pool=SimPool(from_scratch, WORKERS, go_on=go_on),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lucky import lucky
 from sims import RealTime, race, racing, simulate
 
 import autotune as at
 from autotune import cli
-from autotune.auto import FEW, sampler_for
+from autotune.auto import FEW, LONG, SHARE, racing_for, sampler_for
 from autotune.space import Fixed, SearchSpace
 
 
@@ -90,3 +92,60 @@ def test_a_study_to_begin_with_takes_a_policy(fast_path: Path) -> None:
         experiment(True, True), folder, 4, race, sampler="auto", start_from=fast_path / "first"
     )
     assert json.loads((folder / "experiment.json").read_text())["sampler"] == "policy"
+
+
+# --- races ----------------------------------------------------------------------------------------
+
+
+ASKED: dict[str, Any] = {"sampler": "auto", "racing": None}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "trials", "controller", "share"),
+    [
+        ("convergence", LONG, None, SHARE),
+        ("convergence", LONG, "none", SHARE),
+        ("convergence", LONG - 1, None, 0.0),
+        ("convergence", LONG, "pbt", 0.0),
+        ("random", LONG, None, 0.0),
+        (object(), LONG, None, 0.0),
+    ],
+)
+def test_long_searches_that_learn_race_their_leaders(
+    sampler: object, trials: int, controller: str | None, share: float
+) -> None:
+    told, why = racing_for(sampler, trials, controller)
+    assert told == share
+    assert (why is None) == (not share)
+
+
+def raced(folder: Path) -> float:
+    return float(json.loads((folder / "experiment.json").read_text())["racing"])
+
+
+def test_races_are_run_and_said(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool = RealTime(lucky, 4)
+    found = simulate(experiment(True, False), fast_path / "study", LONG, pool=pool, **ASKED)
+    line = f"racing: 0.2 of the training, as {LONG} trials are many (at least {LONG})"
+    assert capsys.readouterr().err.count(line) == 1
+    assert raced(fast_path / "study") == SHARE
+    races = [t for t in found.trials if t.kind == "race"]
+    assert races
+    assert len(found.searched) == LONG, "they are on top of the trials"
+    assert min(t.number for t in races) >= LONG // 2
+
+
+def test_who_asks_for_none_has_none(fast_path: Path) -> None:
+    asked = {"sampler": "convergence", "racing": 0}
+    found = simulate(experiment(True, False), fast_path / "study", LONG, lucky, workers=4, **asked)
+    assert not any(t.kind == "race" for t in found.trials)
+
+
+def test_a_study_that_goes_on_keeps_its_share(fast_path: Path) -> None:
+    short, long = fast_path / "short", fast_path / "long"
+    for trials in (10, LONG):
+        simulate(experiment(True, False), short, trials, race, workers=4, **ASKED)
+        assert raced(short) == 0.0
+    simulate(experiment(True, False), long, LONG, race, workers=4, racing=0.1)
+    simulate(experiment(True, False), long, LONG + 9, race, workers=4, **ASKED)
+    assert raced(long) == 0.1
