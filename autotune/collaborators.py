@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,34 +60,45 @@ def chosen(asked: Request) -> Chosen:
 # --- samplers -------------------------------------------------------------------------------------
 
 
-def auto_sampler(
-    experiment: Experiment, trials: int, folder: Path, earlier: bool = False
-) -> tuple[str, str]:
-    """The sampler that `auto` stands for, and why: the one that the study in `folder` has.
+def settled(asked: Request) -> tuple[Request, str | None, str | None]:
+    """The request with a sampler and a share of races, and why these, where nobody asked for them.
 
-    One without a result may yet give way to another. `earlier`: an earlier study is to be begun
-    with.
+    Those of the study in the folder, if it has any result: one without may give way to another.
     """
-    held = _held(experiment, folder).get("sampler")
-    if isinstance(held, str) and held != "auto" and not held.startswith("<"):
-        return held, "the study has it already"
-    return sampler_for(experiment, trials, earlier)
+    if asked.sampler != "auto" and asked.racing is not None:
+        return asked, None, None
+    held, why, raced = _held(asked.folder), None, None
+    if asked.sampler == "auto":
+        sampler, why = _auto_sampler(asked, held)
+        asked = replace(asked, sampler=sampler)
+    if asked.racing is None:
+        racing, raced = _auto_racing(asked, held)
+        asked = replace(asked, racing=racing)
+    return asked, why, raced
 
 
-def auto_racing(asked: Request) -> tuple[float, str | None]:
-    """The share of races where nobody asked for one, and why: that of the study in the folder."""
-    held = _held(asked.experiment, asked.folder)
-    if asked.seeds or held:
+def _auto_sampler(asked: Request, held: Mapping[str, Any]) -> tuple[str, str]:
+    has = held.get("sampler")
+    if isinstance(has, str) and has != "auto" and not has.startswith("<"):
+        return has, "the study has it already"
+    earlier = asked.start_from is not None and asked.controller in (None, "none")
+    return sampler_for(asked.experiment, asked.trials, earlier)
+
+
+def _auto_racing(asked: Request, held: Mapping[str, Any]) -> tuple[float, str | None]:
+    if asked.seeds:  # all trials are repeats already
+        return 0.0, None
+    if held or not asked.search:
         return float(held.get("racing", 0.0)), None
     return racing_for(asked.sampler, asked.trials, asked.controller)
 
 
-def _held(experiment: Experiment, folder: Path) -> dict[str, Any]:
+def _held(folder: Path) -> dict[str, Any]:
     """The record of the study in the folder; empty where there is none, or it has no result."""
     if not (folder / RECORD).is_file():
         return {}
     held = record.load(folder)
-    return {} if record.without_result(folder, experiment.target.metric) else held
+    return {} if record.without_result(folder, held["target"]["metric"]) else held
 
 
 def _sampler(sampler: str | Any, plan: Plan, start: Start) -> Sampler:

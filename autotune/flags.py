@@ -79,8 +79,8 @@ RUN: list[Flag] = [
     ("--repeats", {"metavar": "N", "type": _count, "default": 0,
                    "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
     ("--racing", {"metavar": "SHARE", "type": _share, "help": "of the training that runs the "
-                  "leader again on fresh seeds, in the second half of the search (0.2 in searches "
-                  "of 100 trials or more by convergence, else 0)"}),
+                  "leader again on fresh seeds, in the second half of the search (what the study "
+                  "has; a new one of 100 trials or more by convergence 0.2, else 0)"}),
     REGISTER,
     ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
                   "and go on with the study that MLflow has"}),

@@ -202,7 +202,7 @@ def _passed_on(
         if not name.startswith("--") or name == "--out":
             continue
         value = getattr(options, how.get("dest", name[2:].replace("-", "_")), None)
-        if value in (None, False) or value == how.get("default"):
+        if value is None or value is False or value == how.get("default"):
             continue
         words += [name] if value is True else [f"{name}={value}"]
     return words

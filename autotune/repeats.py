@@ -22,7 +22,6 @@ from autotune.trial import (
     State,
     Target,
     Trial,
-    leader,
     usual_hardware,
 )
 
@@ -61,7 +60,7 @@ def _standing(
 ) -> tuple[Trial, ...]:
     """`merged`, of trials whose `runs` again are known."""
     return tuple(
-        _mean([t, *runs[t.number]], limit) if t.number in runs and t.reason not in CUT else t
+        _mean([t, *runs[t.number]], limit) if t.number in runs and timed(t) else t
         for t in searched(trials)
     )
 
@@ -113,7 +112,7 @@ def standings(trials: Sequence[Trial], target: Target) -> list[Trial]:
     slower = [
         t.seconds / first[t.number].seconds
         for t in known
-        if t.number in proven and first[t.number].state is State.REACHED
+        if t.number in proven and first[t.number].state is State.REACHED and first[t.number].seconds
     ]
     luck = max(1.0, median_high(slower)) if slower else 1.0
     usual = usual_hardware(known)
@@ -135,7 +134,7 @@ def winner(trials: Sequence[Trial], target: Target) -> Trial | None:
     proven = (c.number for c in confirmations(trials, target))
     found = next((n for n in proven if by_number[n].state is State.REACHED), None)
     if found is None:
-        best = next(iter(standings(trials, target)), None) or leader(searched(trials))
+        best = next(iter(standings(trials, target)), None)
         found = best.number if best is not None else None
     return by_number[found] if found is not None else None
 

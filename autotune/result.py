@@ -47,8 +47,9 @@ class StudyResult:
     def best(self) -> Trial | None:
         """The best trial of the search, on the hardware that most of its trials ran on.
 
-        That is the fastest to the target; once configurations are confirmed, the one of these with
-        the least confirmed time. Its `seconds` are those of the search, when it was lucky.
+        That is the fastest to the target, or who should be by what races have shown; once
+        configurations are confirmed, the one of these with the least confirmed time. Its `seconds`
+        are those of its first run, when it was lucky.
         """
         return winner(self.trials, self.target)
 

@@ -113,16 +113,7 @@ def run(
 def _carried_out(asked: Request) -> StudyResult:
     """Choose who works on the study, see that the folder is its own, and let them work."""
     check_trainer(asked.experiment)
-    why = None
-    if asked.sampler == "auto":
-        earlier = asked.start_from is not None and asked.controller in (None, "none")
-        about = asked.experiment, asked.trials, asked.folder, earlier
-        sampler, why = collaborators.auto_sampler(*about)
-        asked = replace(asked, sampler=sampler)
-    raced = None
-    if asked.racing is None:
-        racing, raced = collaborators.auto_racing(asked)
-        asked = replace(asked, racing=racing)
+    asked, why, raced = collaborators.settled(asked)
     chosen = collaborators.chosen(asked)
     facts = _facts(asked, chosen.start) | {"sampler_chosen_because": why}
     record.check(asked.folder, facts, asked.resume)

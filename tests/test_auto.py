@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,26 @@ def test_a_study_that_goes_on_keeps_its_share(fast_path: Path) -> None:
     simulate(experiment(True, False), long, LONG, race, workers=4, racing=0.1)
     simulate(experiment(True, False), long, LONG + 9, race, workers=4, **ASKED)
     assert raced(long) == 0.1
+
+
+def test_a_study_without_a_result_binds_no_share(fast_path: Path) -> None:
+    """Its target may have been the mistake, and be another one now."""
+    folder, made = fast_path / "study", experiment(True, False)
+    mistaken = replace(made, target=replace(made.target, metric="val_accurac"))
+    with pytest.raises(at.UserError, match="val_accurac"):
+        simulate(mistaken, folder, 10, race, sampler="convergence", racing=0)
+    simulate(made, folder, LONG, race, workers=4, sampler="convergence", racing=None)
+    assert raced(folder) == SHARE
+
+
+def test_who_searches_nothing_races_nobody(fast_path: Path) -> None:
+    asked = {"sampler": "convergence", "racing": None}
+    simulate(experiment(True, False), fast_path / "new", LONG, race, search=False, **asked)
+    assert raced(fast_path / "new") == 0.0
+
+
+def test_a_replay_into_a_raced_study_is_refused_for_what_it_is(fast_path: Path) -> None:
+    simulate(experiment(True, False), fast_path, LONG, race, workers=4, **ASKED)
+    other = replace(experiment(True, False), name="other")
+    with pytest.raises(at.UserError, match="holds another study"):
+        simulate(other, fast_path, 2, race, seeds=(1, 2), racing=None)

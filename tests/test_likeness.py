@@ -271,7 +271,7 @@ def test_a_race_holds_down_only_its_like() -> None:
 
 
 def test_a_race_elsewhere_is_no_run_of_the_time_that_it_would_prove() -> None:
-    """Races take the group that is idle: of a time on another node no median is made."""
+    """Races take the group that is idle: of a time on another node no mean is made."""
     lucky, elsewhere = reached(0, 5.0), reached(1, 1.0, FAST, kind="race", repeats=0)
     other, once_more = reached(2, 6.0), reached(3, 8.0, kind="race", repeats=2)
     trials = [lucky, elsewhere, other, once_more]

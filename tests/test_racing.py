@@ -130,6 +130,16 @@ def test_who_misses_in_one_of_three_runs_falls_behind_who_does_not() -> None:
     assert repeats.winner(trials, TARGET) is trials[0], "by the median it would be trial 3"
 
 
+def test_a_first_run_that_took_no_time_tells_no_luck() -> None:
+    trials = [reached(0, 0.0), race(1, 0, 5.0), race(2, 0, 4.0), reached(3, 2.0)]
+    assert [t.number for t in repeats.standings(trials, TARGET)] == [3, 0]
+
+
+def test_a_trial_that_runs_on_has_missed_nothing_yet() -> None:
+    trials = [replace(reached(0, 3.0), state=State.RUNNING, reason=""), race(1, 0, 20.0)]
+    assert merged(trials, TARGET)[0] is trials[0]
+
+
 def test_without_repeats_nobody_is_shown_anything_else() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0)]
     assert all(a is b for a, b in zip(proven(trials, TARGET), trials, strict=True))

@@ -621,13 +621,14 @@ def test_what_a_job_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(desk.project)
     monkeypatch.setenv("AUTOTUNE_DATA", "/data")
     given = ["--out", "/s x", "--trials", "7", "--pruner", "a b;c", "--env", "AUTOTUNE_DATA"]
+    given += ["--racing", "0"]  # which is not what a long search does by itself
     more = ["--driver-cpus", "1", "--driver-resources", "head=1,disk=0.5"]
     options = cli._parse(["submit", RECIPE, *given, *more])
     request = jobs._request(options, cli.COMMANDS["run"][2])
     made = submit._submission(request, "n-1", Path("w.zip"))
     assert made["entrypoint"] == (
         f"exec python -m autotune.cli run {RECIPE} --trials=7 '--pruner=a b;c' "
-        "--ray-address auto --out '/s x'"
+        "--racing=0.0 --ray-address auto --out '/s x'"
     )
     assert (made["entrypoint_num_cpus"], made["submission_id"]) == (1.0, "n-1")
     assert made["entrypoint_resources"] == {"head": 1.0, "disk": 0.5}

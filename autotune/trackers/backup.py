@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotune.repeats import searched
-from autotune.trackers.journal import JOURNAL, Closed, Opened, from_line
-from autotune.trial import Trial, fold, incumbent, usual_hardware
+from autotune.repeats import standings
+from autotune.trackers.journal import JOURNAL, RECORD, Closed, Opened, from_line
+from autotune.trial import Target, Trial, fold
 
 COPY, MANIFEST = "study", "manifest.json"
 CHECKPOINTS = "checkpoints"
@@ -162,12 +162,16 @@ class Backup:
         return [name.removeprefix(f"{COPY}/") for name in names]
 
 
-def needed(trials: Mapping[int, Trial]) -> list[Trial]:
+def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     """The trials whose checkpoint a resume needs: those that run or were interrupted, the best."""
-    own = searched(list(trials.values()))
-    here = [t for t in own if t.checkpoint is not None and Path(t.checkpoint.path).is_dir()]
-    best = incumbent(here, like=usual_hardware(own))
-    return [t for t in trials.values() if t.checkpoint is not None and (t.goes_on or t is best)]
+    kept = {n: t for n, t in trials.items() if t.checkpoint is not None}
+    order = (t.number for t in standings(list(trials.values()), target))
+    best = next((n for n in order if n in kept and _is_here(kept[n])), None)
+    return [t for n, t in kept.items() if t.goes_on or n == best]
+
+
+def _is_here(trial: Trial) -> bool:
+    return trial.checkpoint is not None and Path(trial.checkpoint.path).is_dir()
 
 
 def digest(path: Path) -> File:
@@ -218,6 +222,11 @@ def trials_in(lines: Sequence[bytes]) -> dict[int, Trial]:
     return fold([e for e in entries if not isinstance(e, Opened | Closed)])
 
 
+def target_in(folder: Path) -> Target:
+    """The target in the study's record."""
+    return Target(**json.loads((folder / RECORD).read_bytes())["target"])
+
+
 def below(path: str) -> str | None:
     """A checkpoint's place below its study folder, `checkpoints/trial-0007/step-100`."""
     parts = Path(path).parts
@@ -244,7 +253,8 @@ def _copy(folder: Path, copy: Path) -> None:
         data = (folder / JOURNAL).read_bytes()
         data = data[: data.rfind(b"\n") + 1]
         (copy / JOURNAL).write_bytes(data)
-        kept = [t.checkpoint for t in needed(trials_in(data.splitlines())) if t.checkpoint]
+        trials = needed(trials_in(data.splitlines()), target_in(folder))
+        kept = [t.checkpoint for t in trials if t.checkpoint]
         found = [_link(Path(checkpoint.path), copy) for checkpoint in kept]
         if all(found):
             break

@@ -18,6 +18,7 @@ from autotune.trackers.backup import (
     digest,
     generation,
     needed,
+    target_in,
     trials_in,
 )
 from autotune.trackers.journal import JOURNAL, RECORD
@@ -84,7 +85,8 @@ def _relocate(copy: Path, folder: Path) -> None:
     A trial that is to go on, but whose checkpoint is not in the copy, never had one.
     """
     lines = (copy / JOURNAL).read_bytes().splitlines(keepends=True)
-    lost = {t.number for t in needed(trials_in(lines)) if not _is_there(t, copy)}
+    wanted = needed(trials_in(lines), target_in(copy))
+    lost = {t.number for t in wanted if not _is_there(t, copy)}
     made = []
     for line in lines:
         entry = json.loads(line)

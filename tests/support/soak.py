@@ -188,7 +188,7 @@ def _count(trial: Count, row: dict[str, Any]) -> None:
 
 
 def standing(trials: dict[int, Count]) -> dict[int, float]:
-    """The searched trials that reached the target, with the medians of their runs."""
+    """The searched trials that reached the target, with their times; the study has no races."""
     told: dict[int, list[float]] = {n: [] for n, c in trials.items() if c.repeats is None}
     for number, count in trials.items():
         if count.state in ("REACHED", "CENSORED"):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import services
+from lucky import reached
 from sims import racing, simulate
 
 from autotune import cli, studying
@@ -23,7 +24,7 @@ from autotune.errors import UserError
 from autotune.trackers import backup, journal, mirror
 from autotune.trackers.mirror import NO_COPY, default_uri, environment
 from autotune.trackers.restore import restore
-from autotune.trial import Checkpoint, Clock, Ended, Lost, Saved, Started, State
+from autotune.trial import Checkpoint, Clock, Ended, Lost, Saved, Started, State, Target
 
 from .conftest import HARDWARE
 
@@ -142,6 +143,21 @@ def test_what_an_earlier_process_sent_is_removed_once_it_is_superseded(
     shelf.breaks = None
     backup.Backup(study.path, -1).keep(shelf, over=True)
     assert shelf.files == {f"study/checkpoints/trial-0000/step-300/rank-{r}.pt" for r in (0, 1)}
+
+
+def test_who_is_best_by_its_races_keeps_its_checkpoint(tmp_path: Path) -> None:
+    saved = []
+    for number in (0, 1):
+        (tmp_path / str(number)).mkdir()
+        saved.append(Checkpoint(100, str(tmp_path / str(number)), Clock(train=1.0)))
+    told = [reached(0, 4.0, checkpoint=saved[0]), reached(1, 5.0, checkpoint=saved[1])]
+    target = Target("acc", 0.9, limit=30.0)
+    assert [t.number for t in backup.needed({t.number: t for t in told}, target)] == [0]
+    for of, seconds in ((0, 9.0), (0, 29.0), (1, 5.2), (1, 5.1)):
+        told.append(reached(len(told), seconds, kind="race", repeats=of))
+    assert [t.number for t in backup.needed({t.number: t for t in told}, target)] == [1]
+    shutil.rmtree(tmp_path / "1")
+    assert [t.number for t in backup.needed({t.number: t for t in told}, target)] == [0]
 
 
 def test_a_store_that_cannot_list_keeps_a_whole_copy(study, tmp_path: Path) -> None:
