@@ -24,11 +24,11 @@ def test_the_fastest_that_has_a_checkpoint_keeps_it() -> None:
 
 
 def test_a_repeat_that_misses_takes_no_checkpoint_away(tmp_path: Path) -> None:
-    """The only saved trial stands as one that missed, until more of its repeats have arrived."""
+    """The only saved trial stands as slower than it was by the miss of its repeat."""
     missed = Trial(1, {}, state=State.CENSORED, reason="limit", seconds=9.0, attempts=1, repeats=0)
     trials = [reached(0, 5.0, True), missed]
     standing = merged(trials, Target("accuracy", 1.0, limit=9.0))
-    assert standing[0].state is State.CENSORED
+    assert (standing[0].state, standing[0].seconds) == (State.REACHED, 7.0)
     saved = tmp_path / "trial-0000" / "step-10"
     saved.mkdir(parents=True)
     (tmp_path / "trial-0007").mkdir()
