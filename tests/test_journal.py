@@ -278,12 +278,3 @@ def test_an_event_is_on_disk_before_it_is_acted_on(
 
     result = simulate(racing([2.0, 3.0, 1.0]), fast_path, 3, pool=Witness(race, 1))
     assert [t.state for t in result.trials] == [State.REACHED, State.REACHED, State.CENSORED]
-
-
-def test_the_names_of_metrics_are_kept_once_and_not_once_a_line() -> None:
-    told = [to_line(Reported(0, Report(i, float(i), {"val_accuracy": 0.5}), 1.0)) for i in (1, 2)]
-    one, other = (from_line(line.encode()) for line in told)
-    assert isinstance(one, Reported)
-    assert isinstance(other, Reported)
-    (first,), (second,) = one.report.metrics, other.report.metrics
-    assert first is second

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from sys import intern
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -150,7 +149,7 @@ def from_line(line: str | bytes) -> Entry:
 
 
 def _report(data: dict[str, Any]) -> Report:
-    metrics = {intern(k): float(v) for k, v in data["metrics"].items()}  # once, not once a line
+    metrics = {k: float(v) for k, v in data["metrics"].items()}
     return Report(data["step"], float(data["seconds"]), metrics, Clock(**data["clock"]))
 
 
