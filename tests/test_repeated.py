@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from happenings import KINDS, happening
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autotune.racing import due, proven
@@ -31,6 +31,7 @@ TARGET = Target("acc", 0.9, limit=100.0)
 
 @pytest.mark.parametrize("raced", [False, True])
 @given(seed=st.integers(0, 10**6))
+@example(seed=54046)  # three races, all as long as the first runs
 def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> None:
     random, trials = Random(seed), dict[int, Trial]()
     shown = Repeated(trials, TARGET, raced)
@@ -52,7 +53,7 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         everyone = list(trials.values())
         assert list(shown.standing()) == list(merged(everyone, TARGET))
         assert shown.leader() == leader(merged(everyone, TARGET))
-        for share in (0.1, 0.3, 0.9):
+        for share in (0.1, 0.3, 0.9) if raced else ():  # nobody else asks
             assert shown.due(share) == due(everyone, TARGET, share)
 
 
