@@ -83,7 +83,7 @@ class Repeated:
     def due(self, share: float) -> Trial | None:
         """`racing.due` of the trials."""
         best, races = self.leader(), list(self._races.values())
-        if best is None or self._proof.certain:
+        if best is None or self._certain:
             return None
         if not racing.affordable(best, races, self._stands, self._spent, share):
             return None
@@ -99,7 +99,9 @@ class Repeated:
         trials = list(self._trials.values())
         self._again = {t.repeats for t in trials if t.repeats is not None}
         known = merged(trials, self._target)
-        self._proof = racing.proof_of(known, trials) if self._raced else racing.NOTHING
+        proof = racing.proof_of(known, trials)
+        self._certain = proof.certain
+        self._proof = proof if self._raced else racing.NOTHING
         self._stands, self._shown, self._ahead = {}, {}, {}
         for trial in known:
             self._sorted_in(trial)

@@ -53,7 +53,7 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         everyone = list(trials.values())
         assert list(shown.standing()) == list(merged(everyone, TARGET))
         assert shown.leader() == leader(merged(everyone, TARGET))
-        for share in (0.1, 0.3, 0.9) if raced else ():  # nobody else asks
+        for share in (0.1, 0.3, 0.9):
             assert shown.due(share) == due(everyone, TARGET, share)
 
 
