@@ -164,14 +164,10 @@ class Backup:
 
 def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     """The trials whose checkpoint a resume needs: those that run or were interrupted, the best."""
-    kept = {n: t for n, t in trials.items() if t.checkpoint is not None}
+    saved = {n: Path(t.checkpoint.path) for n, t in trials.items() if t.checkpoint is not None}
     order = (t.number for t in standings(list(trials.values()), target))
-    best = next((n for n in order if n in kept and _is_here(kept[n])), None)
-    return [t for n, t in kept.items() if t.goes_on or n == best]
-
-
-def _is_here(trial: Trial) -> bool:
-    return trial.checkpoint is not None and Path(trial.checkpoint.path).is_dir()
+    best = next((n for n in order if n in saved and saved[n].is_dir()), None)
+    return [trials[n] for n in saved if trials[n].goes_on or n == best]
 
 
 def digest(path: Path) -> File:

@@ -103,6 +103,7 @@ def test_what_is_kept_and_what_is_given_back(study, tmp_path: Path) -> None:
     assert "study/experiment.json" not in shelf.uploads[2], "what did not change is not sent"
     assert shelf.files == {f"study/checkpoints/trial-0001/step-200/rank-{r}.pt" for r in (0, 1)}
     assert 0 <= backup.signed(shelf.tags) < 10
+    assert not list(study.path.glob(".*")), "nothing temporary is left"
 
     said: list[str] = []
     restore(copy_of(shelf, tmp_path), tmp_path / "else" / "where", said.append)
