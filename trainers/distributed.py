@@ -9,6 +9,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
+# Its functions take the group that exists when it is imported as their default, for good: imported
+# later (by DistributedDataParallel), it would keep ours alive beyond its end, and a thread of gloo
+# that frees a tensor while Python shuts down aborts the process.
+import torch.distributed.nn.functional
 from torch import Tensor, nn
 
 

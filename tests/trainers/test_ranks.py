@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,41 @@ def test_the_example_runs_under_torchrun(tmp_path: Path) -> None:
     lines = [line for line in run.stdout.splitlines() if line.startswith("step=")]
     assert len(lines) == 6, "rank 0 alone is to print"
     assert "step=5440 val_accuracy=0.9" in lines[-1]
+
+
+GROUP_CLOSED = """
+import os
+import sys
+from pathlib import Path
+from trainers.distributed import process_group
+from torch import nn, ones
+
+def of_gloo():
+    names = [(p / "comm").read_text() for p in Path("/proc/self/task").iterdir()]
+    return sum("gloo" in name for name in names)
+
+os.environ.update(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[1])
+if os.fork() == 0:
+    os.environ["RANK"] = "1"
+with process_group():
+    nn.parallel.DistributedDataParallel(nn.Linear(4, 4))(ones(2, 4)).sum().backward()
+    during = of_gloo()
+print(os.environ["RANK"], during > 0, of_gloo(), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_closed_group_has_no_threads_left() -> None:
+    """One that frees a tensor of Python's while Python shuts down aborts the process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    told = subprocess.run(
+        [sys.executable, "-c", GROUP_CLOSED, port],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    assert sorted(told.splitlines()) == ["0 True 0", "1 True 0"]
