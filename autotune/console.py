@@ -51,7 +51,8 @@ def going_on(folder: Path, options: argparse.Namespace) -> str:
 
 def complete(result: Any, asked: Mapping[str, Any]) -> bool:
     """Whether nothing is left to search or, without a search, to confirm."""
-    from autotune.repeats import confirming, next_to_confirm
+    from autotune.finals import next_to_confirm
+    from autotune.repeats import confirming
 
     search = asked.get("search", True)
     if any(t.goes_on for t in (result.trials if search else confirming(result.trials))):

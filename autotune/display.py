@@ -10,7 +10,8 @@ from rich.table import Table
 
 from autotune import proof
 from autotune.documents import speedup
-from autotune.repeats import next_to_confirm
+from autotune.finals import next_to_confirm
+from autotune.repeats import raced
 from autotune.result import StudyResult, shown
 from autotune.trial import State, Target, Trial, usual_hardware
 
@@ -105,7 +106,11 @@ def _conclusion(result: StudyResult) -> str:
         return f"No trial reached the target; {spent}."
     held = result.confirmation(best)
     text = f"Best: trial {best.number} in {best.seconds:.2f} s"
-    text += f" when it was tuned, {proof.line(proof.facts(held))}" if held is not None else ""
+    runs = raced(best, result.trials, result.target)
+    if held is not None:
+        text += f" when it was tuned, {proof.line(proof.facts(held))}"
+    elif runs is not None:
+        text += f", {proof.line_of_races(proof.facts(runs))}"
     if baseline is not None and baseline.number == best.number and held is not None:
         return (
             f"{text}; it is the baseline, which nothing beat when confirmed. {spent.capitalize()}."
@@ -154,12 +159,19 @@ def print_best(best: Mapping[str, Any], out: TextIO) -> None:
         f"{' when it was tuned' if best['confirmed'] else ''}",
         file=out,
     )
-    if best["confirmed"]:
-        print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
+    _print_proof(best, out)
     from autotune.trackers.journal import decode_config
 
     for name, value in decode_config(best["config"]).items():
         print(f"  {name}: {shown(value)}", file=out)
+
+
+def _print_proof(best: Mapping[str, Any], out: TextIO) -> None:
+    """What further runs say of the best trial, if there are any."""
+    if best["raced"]:
+        print(f"  raced: {proof.line_of_races(best['raced'])}", file=out)
+    if best["confirmed"]:
+        print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
 
 
 def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
@@ -178,8 +190,7 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
         seconds = f"{best['time_to_target_seconds']:.2f} s"
         print(f"  best: trial {best['trial']}{forked}, {seconds}", file=out)
-        if best["confirmed"]:
-            print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
+        _print_proof(best, out)
     if summary["confirmed_speedup_vs_baseline"]:
         print(f"  against the baseline: {_ratio(summary)}", file=out)
     elif summary["speedup_vs_baseline"]:

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune import proof
-from autotune.repeats import progress
+from autotune.finals import progress
+from autotune.repeats import raced
 from autotune.result import StudyResult, row
 from autotune.trackers.journal import encode
 from autotune.trial import State, Target, Trial
@@ -63,7 +64,12 @@ def best(result: StudyResult) -> dict[str, Any]:
         raise ValueError("no trial has reached the target")
     held = result.confirmation(result.best)
     told = proof.facts(held) if held is not None else None
-    return {**_facts(result.best, result.target), "confirmed": told}
+    runs = raced(result.best, result.trials, result.target)
+    return {
+        **_facts(result.best, result.target),
+        "raced": proof.facts(runs) if runs is not None else None,
+        "confirmed": told,
+    }
 
 
 def counts(trials: Sequence[Trial]) -> dict[State, int]:

@@ -49,8 +49,22 @@ def line(told: Mapping[str, Any]) -> str:
     'more than 3.50 s on 5 fresh seeds (4 of 5 reached)'
     """
     runs, reached = told["runs"], told["reached"]
-    mean = f"{_least(reached, runs, 'more than ')}{told['mean_seconds']:.2f} s"
-    return f"{mean} on {runs} fresh seed{'' if runs == 1 else 's'} ({reached} of {runs} reached)"
+    seeds = f"{runs} fresh seed{'' if runs == 1 else 's'}"
+    return f"{_mean(told)} on {seeds} ({reached} of {runs} reached)"
+
+
+def line_of_races(told: Mapping[str, Any]) -> str:
+    """The `facts` of a configuration's runs in the search in words.
+
+    >>> line_of_races({"mean_seconds": 3.5, "runs": 3, "reached": 3})
+    '3.50 s as the mean of 3 runs in the search (3 of 3 reached)'
+    """
+    runs, reached = told["runs"], told["reached"]
+    return f"{_mean(told)} as the mean of {runs} runs in the search ({reached} of {runs} reached)"
+
+
+def _mean(told: Mapping[str, Any]) -> str:
+    return f"{_least(told['reached'], told['runs'], 'more than ')}{told['mean_seconds']:.2f} s"
 
 
 def _least(reached: int, runs: int, said: str) -> str:

@@ -25,9 +25,10 @@ from _common import Answer, arguments, introduce, keep, repeats_of, told
 from controllers import EPOCH, SCHEDULE, SETTING, TARGET
 
 import autotune as at
+from autotune.finals import finalists
 from autotune.lineage import descent
 from autotune.pools.sim import Curve, Point, SimPool
-from autotune.repeats import again, finalists
+from autotune.repeats import again
 from trainers.image import train
 
 WORKERS = 8

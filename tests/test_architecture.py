@@ -38,6 +38,7 @@ LEVELS = {
     "folders": 1,
     "lineage": 2,
     "repeats": 3,
+    "finals": 4,
     "racing": 4,
     "repeated": 5,
     "memory": 2,

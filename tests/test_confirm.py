@@ -21,9 +21,10 @@ import autotune as at
 from autotune import display, documents, record, repeats, result
 from autotune.comparison.sources import gather
 from autotune.driver.plan import fresh_seed, trial_seed
+from autotune.finals import finalists
 from autotune.lineage import as_one, descent
 from autotune.pools.sim import Curve, SimPool
-from autotune.repeats import Confirmation, confirming, finalists, merged, winner
+from autotune.repeats import Confirmation, confirming, merged, winner
 from autotune.trackers import journal
 from autotune.trackers.journal import JOURNAL, Closed, Opened, from_line, to_line
 from autotune.trial import Change, Ended, Lost, Started, State, Stop, Suggested, Trial, fold
@@ -281,7 +282,7 @@ def test_a_fork_stands_by_the_races_of_its_whole_line(fast_path: Path) -> None:
     assert {n: s for n, s in places.items() if n != fork.number} == {
         t.number: t.seconds for t in met if t is not fork
     }
-    final = repeats.finalists(own, found.target, 3)
+    final = finalists(own, found.target, 3)
     assert all(repeats.again(t, own) is not None for t in final)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from sims import METRIC, lines, memory, racing
 
 import autotune as at
 from autotune import display, documents, record, repeats
+from autotune.finals import finalists
 from autotune.pruners import slower_than_best
 from autotune.racing import MOST, cost, due, proven
 from autotune.repeats import confirming, merged
@@ -102,7 +104,7 @@ def test_who_has_proved_it_is_best_unless_a_lucky_one_is_ahead_by_more_than_luck
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 8.0), race(3, 1, 9.0), reached(4, 5.0)]
     assert repeats.standings(trials, TARGET)[0].number == 1, "5 s may well be 9 s another time"
     assert repeats.winner(trials, TARGET) is trials[1]
-    assert [t.number for t in repeats.finalists(trials, TARGET, 2)] == [1, 4]
+    assert [t.number for t in finalists(trials, TARGET, 2)] == [1, 4]
     trials += [reached(5, 3.0)]
     assert repeats.winner(trials, TARGET) is trials[5], "no luck so far was worth 4 s of 7"
     trials += [race(6, 5, 30.0, **MISSED)]
@@ -224,6 +226,25 @@ def test_status_tells_what_races_have_cost(fast_path: Path) -> None:
     said = f"spent: {found.spent_seconds:.0f} s, {races:.0f} s of it on repeats"
     assert races
     assert f"  {said}\n" in told.getvalue()
+
+
+def test_what_races_say_of_the_best_stands_beside_its_own_time(fast_path: Path) -> None:
+    """Its own time is the one for which it was chosen; only that was told."""
+    found = study(fast_path, 40, racing=0.2)
+    assert found.best is not None
+    own = [t for t in found.trials if found.best.number in (t.number, t.repeats)]
+    mean = statistics.fmean(t.seconds for t in own)
+    assert len(own) >= 3
+    assert all(t.state is State.REACHED for t in own)
+    said = f"{mean:.2f} s as the mean of {len(own)} runs in the search"
+    shown, status = io.StringIO(), io.StringIO()
+    display.print_result(found, record.load(fast_path), shown)
+    summary = {**documents.summary(found, "x"), "trials_planned": 40, "driver_alive": False}
+    display.print_status(summary, status)
+    best = f"Best: trial {found.best.number} in {found.best.seconds:.2f} s"
+    assert f"{best}, {said} ({len(own)} of {len(own)} reached); " in shown.getvalue()
+    assert f"  raced: {said} (" in status.getvalue()
+    assert documents.best(found)["raced"]["trials"] == [t.number for t in own]
 
 
 def test_what_is_given_comes_first(fast_path: Path) -> None:

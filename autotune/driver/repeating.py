@@ -1,6 +1,6 @@
 """Configurations run again: races while the study searches, confirmations when it is over.
 
-Who is to be run again is decided in `autotune.racing` and `autotune.repeats`; here it becomes a
+Who is to be run again is decided in `autotune.racing` and `autotune.finals`; here it becomes a
 trial, with the seed that makes it comparable.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from autotune.driver.book import Book
 from autotune.driver.plan import fresh_seed
-from autotune.repeats import CONFIRM, RACE, again, confirming, next_to_confirm
+from autotune.finals import next_to_confirm
+from autotune.repeats import CONFIRM, RACE, again, confirming
 from autotune.trial import CUT, Suggested, Trial
 
 _LATE = 0.5  # of the search: who leads before that will be overtaken anyway
