@@ -65,10 +65,16 @@ def keywords(what: str, call: ast.Call | None, text: str) -> dict[str, Any]:
         raise UserError(f"{what} {text!r}: {said}give its arguments by keyword")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{what} {text!r}: {twice} is given twice")
+    return {str(k.arg): _plain(what, text, k) for k in call.keywords}
+
+
+def _plain(what: str, text: str, given: ast.keyword) -> Any:
     try:
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        return ast.literal_eval(given.value)
     except (ValueError, TypeError):
-        raise UserError(f"{what} {text!r}: arguments must be plain values") from None
+        word = given.value.id if isinstance(given.value, ast.Name) else None
+        hint = f", and a text in quotes: {given.arg}={word!r}" if word is not None else ""
+        raise UserError(f"{what} {text!r}: arguments must be plain values{hint}") from None
 
 
 def made(

@@ -111,10 +111,9 @@ def _conclusion(result: StudyResult) -> str:
         text += f" when it was tuned, {proof.line(proof.facts(held))}"
     elif runs is not None:
         text += f", {proof.line_of_races(proof.facts(runs))}"
-    if baseline is not None and baseline.number == best.number and held is not None:
-        return (
-            f"{text}; it is the baseline, which nothing beat when confirmed. {spent.capitalize()}."
-        )
+    if baseline is not None and baseline.number == best.number:
+        when = " when confirmed" if held is not None else ""
+        return f"{text}; it is the baseline, which nothing beat{when}. {spent.capitalize()}."
     if baseline is not None:
         again = result.confirmation(baseline) if held is not None else None
         told = outcome(baseline, result.target)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from autotune.repeats import (
 )
 from autotune.trackers import journal
 from autotune.trackers.journal import Closed, Opened
-from autotune.trial import State, Target, Trial, fold
+from autotune.trial import Event, Report, Reported, State, Suggested, Target, Trial, fold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,14 +167,41 @@ def _html_row(trial: Trial, again: Confirmation | None) -> str:
     return f"<tr>{said}</tr>"
 
 
-def read(folder: Path, target: Target) -> StudyResult:
-    """The result of a study folder as its journal has it, whether or not a driver is running."""
-    entries = journal.read(folder)
-    closed = [e.reason for e in entries if isinstance(e, Closed)]
-    running = not entries or not isinstance(entries[-1], Closed)
-    events = [e for e in entries if not isinstance(e, Opened | Closed)]
-    trials = tuple(fold(events).values())
-    return StudyResult(folder, target, trials, "running" if running else closed[-1])
+def read(folder: Path, target: Target, metrics: Collection[str] | None = None) -> StudyResult:
+    """The result of a study folder as its journal has it, whether or not a driver is running.
+
+    Args:
+        metrics: of the reports only these are kept; None: all. Of a study with many milestones and
+            metrics they are nearly all that the result holds.
+
+    Raises:
+        UserError: there is no journal, or it is damaged before its last line.
+    """
+    ended = "running"
+
+    def events() -> Iterator[Event]:
+        nonlocal ended
+        for entry in journal.entries(folder):
+            ended = entry.reason if isinstance(entry, Closed) else "running"
+            if not isinstance(entry, Opened | Closed):
+                yield entry if metrics is None else _of_these(metrics, entry)
+
+    trials = tuple(fold(events()).values())
+    return StudyResult(folder, target, trials, ended)
+
+
+def _of_these(metrics: Collection[str], event: Event) -> Event:
+    """The event, with no other metrics in its reports."""
+
+    def kept(report: Report) -> Report:
+        return replace(report, metrics={k: v for k, v in report.metrics.items() if k in metrics})
+
+    if isinstance(event, Reported):
+        return replace(event, report=kept(event.report))
+    if isinstance(event, Suggested) and event.origin is not None:
+        shared = tuple(kept(r) for r in event.origin.reports)
+        return replace(event, origin=replace(event.origin, reports=shared))
+    return event
 
 
 def row(trial: Trial, target: Target) -> dict[str, Any]:

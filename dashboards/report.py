@@ -61,7 +61,8 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
 
 
 def _read(folder: Path) -> StudyResult:
-    return read(folder, record.target(folder))
+    target = record.target(folder)
+    return read(folder, target, {target.metric, *tables.METRICS})
 
 
 def _facts(folder: Path) -> Mapping[str, Any]:

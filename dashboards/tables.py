@@ -20,6 +20,8 @@ from autotune.trial import Report, State, Target, Trial, usual_hardware
 
 Row = dict[str, Any]
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
+METRICS = (*KNOBS, "progress")
+"""What is told of a report, beside its clock and the target's metric."""
 CONFIRM, BASELINE = "confirm", "baseline"
 
 

@@ -560,6 +560,17 @@ def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_told(fast_path: 
     assert "Not all confirmations have been run; go on with: autotune resume" in out.getvalue()
 
 
+def test_a_baseline_that_no_trial_beats_is_told_as_such(fast_path: Path) -> None:
+    """It was told as 1.00 times faster than itself."""
+    found = study(fast_path, 1)
+    assert found.best == found.baseline
+    out = io.StringIO()
+    display.print_result(found, record.load(fast_path), out)
+    told = " ".join(out.getvalue().split())
+    assert "s; it is the baseline, which nothing beat. " in told
+    assert "faster" not in told
+
+
 def test_a_baseline_that_nothing_beats_is_told_as_such(fast_path: Path) -> None:
     found = study(fast_path, 8, repeats=3)
     baseline = found.baseline

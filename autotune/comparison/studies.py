@@ -66,7 +66,7 @@ def read(folder: Path, label: str | None = None, source: str | None = None) -> S
         raise UserError(f"{folder / RECORD} is damaged: {error}") from None
     if not (folder / JOURNAL).is_file():
         raise UserError(f"{source} has no trial yet: it has no {JOURNAL}")
-    found = result.read(folder, target)
+    found = result.read(folder, target, {target.metric})
     if not found.trials:
         raise UserError(f"{source} has no trial yet")
     return Study(label or folder.resolve().name, source, target, found.trials, gpus)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import math
 import os
@@ -266,10 +267,15 @@ def read(folder: Path) -> list[Entry]:
     Raises:
         UserError: there is no journal, or it is damaged before its last line.
     """
+    return list(entries(folder))
+
+
+def entries(folder: Path) -> Iterator[Entry]:
+    """`read`, one entry after the other: a long study's reports take many times their lines."""
     path = folder / JOURNAL
     if not path.is_file():
         raise UserError(f"{folder} is not a study folder: it has no {JOURNAL}")
-    return list(_entries(path.read_bytes(), path))
+    yield from _entries(path.read_bytes(), path)
 
 
 def held(folder: Path) -> bool:
@@ -318,7 +324,7 @@ def _check_order(entry: Entry, suggested: set[int]) -> None:
 
 def _entries(data: bytes, path: Path) -> Iterator[Entry]:
     suggested: set[int] = set()
-    for number, line in enumerate(data[: _whole(data)].splitlines(), 1):
+    for number, line in enumerate(io.BytesIO(data[: _whole(data)]), 1):
         try:
             entry = from_line(line)
             _check_order(entry, suggested)

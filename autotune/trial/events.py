@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autotune.trial.hardware import Hardware
@@ -223,7 +223,7 @@ def _back_at_checkpoint(trial: Trial, event: Lost) -> Trial:
     )
 
 
-def fold(events: Sequence[Event]) -> dict[int, Trial]:
+def fold(events: Iterable[Event]) -> dict[int, Trial]:
     """All trials after all events: what a journal says."""
     trials: dict[int, Trial] = {}
     for event in events:

@@ -329,7 +329,9 @@ MISTAKES = {
     "policy(lerner='ppo')": "unknown argument of policy 'lerner'; did you mean 'learner'?",
     "policy(knobs=['moment'])": "unknown knob 'moment'; did you mean 'momentum'?",
     "policy('robust')": "give its arguments by keyword",
-    "policy(noise=x)": "arguments must be plain values",
+    "policy(noise=min())": "arguments must be plain values",
+    "policy(setting=robust)": "arguments must be plain values, and a text in quotes: "
+    "setting='robust'",
     "policy(noise=-1)": "policy noise must be more than 0 but got -1",
     "policy(": "unknown controller 'policy('; did you mean 'policy'?",
     "regulator(setpoint=2)": "regulator setpoint must lie between 0 and 1 but got 2",

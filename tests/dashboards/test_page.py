@@ -10,10 +10,15 @@ from pathlib import Path
 
 import made_studies as made
 import numpy as np
+import populations
 import pytest
+from sims import METRIC
 
+import autotune as at
 from autotune.comparison import CONFIRMED, Aim, Candidate, Comparison, Run, Terms, compare
 from autotune.errors import UserError
+from autotune.pools.sim import Curve, Point, SimPool
+from autotune.result import read
 from autotune.trial import State
 from dashboards import report, tables, write_comparison, write_study
 from dashboards.compared import comparison_page
@@ -137,6 +142,32 @@ def test_thousands_of_trials_are_thinned_and_it_says_so(tmp_path: Path) -> None:
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)[1])
     points = sum(len(t.get("x") or ()) for f in figures.values() for t in f["data"])
     assert 1_000 < points < 60_000
+
+
+def wordy(config, seed, point):
+    """As populations are trained; a report has more metrics than a page shows."""
+    more = {"lr": 0.1, "progress": 0.5, "train_loss": 1.0, "grad_norm": 2.0}
+    points = populations.trained(config, seed, point).points
+    return Curve([replace(p, metrics={**p.metrics, **more}) for p in points])
+
+
+def test_only_the_metrics_that_a_page_shows_are_read(fast_path: Path) -> None:
+    """A study of ten million points took gigabytes for its report."""
+    pool = SimPool(lambda c, s: wordy(c, s, Point(0, 0.0, {METRIC: 0.0})), 6, go_on=wordy)
+    study = at.run(
+        populations.experiment(), trials=12, controller="pbt", sampler="random",
+        out=fast_path / "s", tracking_uri="off", pool=pool,
+    )  # fmt: skip
+    shown = {METRIC, *tables.METRICS}
+    whole, few = (read(fast_path / "s", study.target, names) for names in (None, shown))
+    assert whole.trials == study.trials
+    assert any(t.origin is not None and t.origin.reports for t in whole.trials)
+    for trial, less in zip(whole.trials, few.trials, strict=True):
+        kept = [{k: v for k, v in r.metrics.items() if k in shown} for r in trial.reports]
+        assert [dict(r.metrics) for r in less.reports] == kept
+    write_study(whole, fast_path / "whole.html")
+    write_study(fast_path / "s", fast_path / "few.html")
+    assert (fast_path / "few.html").read_bytes() == (fast_path / "whole.html").read_bytes()
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
