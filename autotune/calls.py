@@ -73,7 +73,11 @@ def _plain(what: str, text: str, given: ast.keyword) -> Any:
         return ast.literal_eval(given.value)
     except (ValueError, TypeError):
         word = given.value.id if isinstance(given.value, ast.Name) else None
-        hint = f", and a text in quotes: {given.arg}={word!r}" if word is not None else ""
+        hint = ""
+        if word is not None and word.capitalize() in ("True", "False", "None"):
+            hint = f": {given.arg}={word.capitalize()}"
+        elif word is not None:
+            hint = f", and a text in quotes: {given.arg}={word!r}"
         raise UserError(f"{what} {text!r}: arguments must be plain values{hint}") from None
 
 

@@ -112,8 +112,8 @@ def _conclusion(result: StudyResult) -> str:
     elif runs is not None:
         text += f", {proof.line_of_races(proof.facts(runs))}"
     if baseline is not None and baseline.number == best.number:
-        when = " when confirmed" if held is not None else ""
-        return f"{text}; it is the baseline, which nothing beat{when}. {spent.capitalize()}."
+        proved = ", which nothing beat when confirmed" if held is not None else ""
+        return f"{text}; it is the baseline{proved}. {spent.capitalize()}."
     if baseline is not None:
         again = result.confirmation(baseline) if held is not None else None
         told = outcome(baseline, result.target)
@@ -190,7 +190,9 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         seconds = f"{best['time_to_target_seconds']:.2f} s"
         print(f"  best: trial {best['trial']}{forked}, {seconds}", file=out)
         _print_proof(best, out)
-    if summary["confirmed_speedup_vs_baseline"]:
+    if best and summary["baseline"] and best["trial"] == summary["baseline"]["trial"]:
+        print("  against the baseline: it is the baseline", file=out)
+    elif summary["confirmed_speedup_vs_baseline"]:
         print(f"  against the baseline: {_ratio(summary)}", file=out)
     elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)

@@ -137,7 +137,7 @@ class StudyResult:
         aim = f"time to {html.escape(self.target.metric)} {self.target.value:g}"
         left = len(self.searched) - _SHOWN
         more = f"<p>and {left} more: <code>to_frame()</code></p>" if left > 0 else ""
-        ratio = self.confirmed_speedup or self.speedup
+        ratio = (self.confirmed_speedup or self.speedup) if self.best != self.baseline else None
         kind = "confirmed" if self.confirmed_speedup else "one run each, not confirmed"
         fast = f"; {ratio:.2f} times faster than the baseline ({kind})" if ratio else ""
         title = f"<b>{aim}: {len(self.searched)} trials{fast}</b>"

@@ -567,8 +567,13 @@ def test_a_baseline_that_no_trial_beats_is_told_as_such(fast_path: Path) -> None
     out = io.StringIO()
     display.print_result(found, record.load(fast_path), out)
     told = " ".join(out.getvalue().split())
-    assert "s; it is the baseline, which nothing beat. " in told
-    assert "faster" not in told
+    assert "s; it is the baseline. " in told
+    assert "faster" not in told + found._repr_html_()
+    status = io.StringIO()
+    summary = {**documents.summary(found, "x"), "trials_planned": 1, "driver_alive": False}
+    display.print_status(summary, status)
+    assert "  against the baseline: it is the baseline\n" in status.getvalue()
+    assert "1.00" not in status.getvalue()
 
 
 def test_a_baseline_that_nothing_beats_is_told_as_such(fast_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 # Its functions take the group that exists when it is imported as their default, for good: imported
-# later (by DistributedDataParallel), it would keep ours alive beyond its end, and a thread of gloo
-# that frees a tensor while Python shuts down aborts the process.
+# later (by DistributedDataParallel), it would keep the group that is opened here alive beyond its
+# end, and a thread of gloo that frees a tensor while Python shuts down aborts the process.
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 
@@ -58,6 +59,7 @@ def process_group() -> Iterator[Ranks]:
             yield Ranks(0, 1, device)
     finally:
         if opened:
+            gc.collect()  # a model in a cycle of references would keep the group as well
             dist.destroy_process_group()
 
 

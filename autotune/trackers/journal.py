@@ -326,7 +326,7 @@ def _entries(data: bytes, path: Path) -> Iterator[Entry]:
     suggested: set[int] = set()
     for number, line in enumerate(io.BytesIO(data[: _whole(data)]), 1):
         try:
-            entry = from_line(line)
+            entry = from_line(line.rstrip(b"\n"))
             _check_order(entry, suggested)
             yield entry
         except _DAMAGE as error:

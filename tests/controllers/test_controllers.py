@@ -332,6 +332,7 @@ MISTAKES = {
     "policy(noise=min())": "arguments must be plain values",
     "policy(setting=robust)": "arguments must be plain values, and a text in quotes: "
     "setting='robust'",
+    "policy(noise=none)": "arguments must be plain values: noise=None",
     "policy(noise=-1)": "policy noise must be more than 0 but got -1",
     "policy(": "unknown controller 'policy('; did you mean 'policy'?",
     "regulator(setpoint=2)": "regulator setpoint must lie between 0 and 1 but got 2",

@@ -15,7 +15,7 @@ import pytest
 from sims import METRIC
 
 import autotune as at
-from autotune.comparison import CONFIRMED, Aim, Candidate, Comparison, Run, Terms, compare
+from autotune.comparison import CONFIRMED, Aim, Candidate, Comparison, Run, Terms, compare, studies
 from autotune.errors import UserError
 from autotune.pools.sim import Curve, Point, SimPool
 from autotune.result import read
@@ -146,7 +146,7 @@ def test_thousands_of_trials_are_thinned_and_it_says_so(tmp_path: Path) -> None:
 
 def wordy(config, seed, point):
     """As populations are trained; a report has more metrics than a page shows."""
-    more = {"lr": 0.1, "progress": 0.5, "train_loss": 1.0, "grad_norm": 2.0}
+    more = {"momentum": 0.9, "progress": 0.5, "train_loss": 1.0, "grad_norm": 2.0}
     points = populations.trained(config, seed, point).points
     return Curve([replace(p, metrics={**p.metrics, **more}) for p in points])
 
@@ -165,6 +165,12 @@ def test_only_the_metrics_that_a_page_shows_are_read(fast_path: Path) -> None:
     for trial, less in zip(whole.trials, few.trials, strict=True):
         kept = [{k: v for k, v in r.metrics.items() if k in shown} for r in trial.reports]
         assert [dict(r.metrics) for r in less.reports] == kept
+    assert {"momentum", "progress"} <= few.trials[1].reports[-1].metrics.keys()
+    drawn = report._read(fast_path / "s")
+    compared = studies.read(fast_path / "s", "", "")
+    assert drawn.trials == few.trials
+    for trial in compared.trials:
+        assert all(r.metrics.keys() == {METRIC} for r in trial.reports)
     write_study(whole, fast_path / "whole.html")
     write_study(fast_path / "s", fast_path / "few.html")
     assert (fast_path / "few.html").read_bytes() == (fast_path / "whole.html").read_bytes()
