@@ -21,6 +21,7 @@ Below it, the share of waiting for decisions and of checkpoints in a study of a 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +153,11 @@ def on_ranks(side: str) -> Callable[[Task], Answer]:
 
 
 def plain_rank(task: Task) -> Answer:
-    _join(task)
+    with _joined(task):
+        return _plain(task)
+
+
+def _plain(task: Task) -> Answer:
     moments = [(0, time.perf_counter())]
     moments += [(seen, time.perf_counter()) for seen in _plain_loop(task)]
     (before, begin), (after, end) = moments[WARM], moments[-1]
@@ -163,11 +169,15 @@ def plain_rank(task: Task) -> Answer:
 
 def paired_rank(task: Task) -> Answer:
     """A stretch of the trainer, a stretch of the loop by hand, and so on, in the same processes."""
+    with _joined(task):
+        return _in_turns(task)
+
+
+def _in_turns(task: Task) -> Answer:
     import torch.distributed as dist
 
     from trainers.image import train
 
-    _join(task)
     sides = {"trainer": train({**_config(task), "seed": 0}), "plain": _plain_loop(task)}
     next(sides["trainer"])  # its set-up
     seconds: dict[str, list[float]] = {side: [] for side in sides}
@@ -186,13 +196,22 @@ def _paired(seconds: dict[str, list[float]]) -> Answer:
     return {"ratios": [plain / trainer for plain, trainer in pairs]}
 
 
-def _join(task: Task) -> None:
+@contextmanager
+def _joined(task: Task) -> Iterator[None]:
+    """In the group of all ranks, which is closed at the end: its threads may not outlive Python."""
     import torch
     import torch.distributed as dist
+
+    import trainers.distributed  # noqa: F401  # before the group is there: it says why
 
     os.sched_setaffinity(0, {task["core"]})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    try:
+        yield
+    finally:
+        gc.collect()
+        dist.destroy_process_group()
 
 
 def _plain_loop(task: Task) -> Iterator[int]:

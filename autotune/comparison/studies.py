@@ -48,7 +48,7 @@ class Study:
 
 
 def read(folder: Path, label: str | None = None, source: str | None = None) -> Study:
-    """The study in `folder`.
+    """The study in `folder`; of its reports only the target's metric, beside their clocks.
 
     Raises:
         UserError: there is no such folder, no study in it, or no trial in the study.
