@@ -61,7 +61,8 @@ def resume(options: argparse.Namespace) -> int:
     held = record.load(options.folder)
     _check_recipe(options.folder, held)
     if options.trials is not None and options.trials < held["trials"]:
-        raise UserError(f"--trials is a total and must be at least {held['trials']}")
+        least, got = held["trials"], options.trials
+        raise UserError(f"--trials is a total and must be at least {least} but got {got}")
     _as_held(options, held)
     exported = replay.source(held)
     if exported is not None:
