@@ -149,7 +149,7 @@ def _check_total(folder: Path, held: Mapping[str, Any], facts: Mapping[str, Any]
     asked = facts.get("trials")
     if asked is None or asked >= held.get("trials", asked):
         return
-    known = [e for e in journal.read(folder) if isinstance(e, Suggested) and e.repeats is None]
+    known = [e for e in journal.entries(folder) if isinstance(e, Suggested) and e.repeats is None]
     if asked < len(known):
         raise UserError(
             f"{folder} has {len(known)} trials already: their number (--trials) is a total and "
@@ -218,7 +218,7 @@ def without_result(folder: Path, metric: str) -> bool:
     """Whether nothing was learned in this study: no trial ever reported the metric."""
     if not (folder / JOURNAL).is_file():
         return True
-    reports = [e.report for e in journal.read(folder) if isinstance(e, Reported)]
+    reports = [e.report for e in journal.entries(folder) if isinstance(e, Reported)]
     return not any(metric in report.metrics for report in reports)
 
 

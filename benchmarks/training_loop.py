@@ -21,7 +21,6 @@ Below it, the share of waiting for decisions and of checkpoints in a study of a 
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import socket
@@ -132,6 +131,7 @@ def on_ranks(side: str) -> Callable[[Task], Answer]:
         for rank in range(RANKS):
             environment = {
                 **os.environ,
+                "CUDA_VISIBLE_DEVICES": "",  # as the study's ranks, which ask for no GPU
                 "OMP_NUM_THREADS": "1",
                 "MKL_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": "lo",
@@ -200,18 +200,13 @@ def _paired(seconds: dict[str, list[float]]) -> Answer:
 def _joined(task: Task) -> Iterator[None]:
     """In the group of all ranks, which is closed at the end: its threads may not outlive Python."""
     import torch
-    import torch.distributed as dist
 
-    import trainers.distributed  # noqa: F401  # before the group is there: it says why
+    from trainers.distributed import process_group
 
     os.sched_setaffinity(0, {task["core"]})
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    try:
+    with process_group():
         yield
-    finally:
-        gc.collect()
-        dist.destroy_process_group()
 
 
 def _plain_loop(task: Task) -> Iterator[int]:
