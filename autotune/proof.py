@@ -20,7 +20,7 @@ def table(found: Sequence[Confirmation]) -> Table:
         made.add_row(
             str(one.number),
             f"{tuned:.2f} s" if tuned is not None else "missed",
-            f"{_least(one.reached, len(one.runs), '> ')}{one.mean_seconds:.2f} s",
+            f"{lower_bound_mark(one.reached, len(one.runs), '> ')}{one.mean_seconds:.2f} s",
             f"{median:.2f} s" if median is not None else "-",
             f"{one.reached} of {len(one.runs)}",
             "  ".join(f"{t.seconds:.2f}" if t.time_to_target else "missed" for t in one.runs),
@@ -64,9 +64,9 @@ def line_of_races(told: Mapping[str, Any]) -> str:
 
 
 def _mean(told: Mapping[str, Any]) -> str:
-    return f"{_least(told['reached'], told['runs'], 'more than ')}{told['mean_seconds']:.2f} s"
+    return f"{lower_bound_mark(told['reached'], told['runs'], 'more than ')}{told['mean_seconds']:.2f} s"
 
 
-def _least(reached: int, runs: int, said: str) -> str:
+def lower_bound_mark(reached: int, runs: int, said: str) -> str:
     """A mean that counts a run that missed the target as the limit is too small."""
     return "" if reached == runs else said

@@ -39,7 +39,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 def stack_of(place: Place) -> str:
     """Where a process on this machine is stuck in its trainer, the innermost call first."""
-    return stacks.stack_of(place.stacks, place.node, place.pid, _OWN_FILES)
+    return stacks.read_stack(place.stacks, place.node, place.pid, _OWN_FILES)
 
 
 def from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:

@@ -38,7 +38,7 @@ def is_here(path: str, node: str, pid: int) -> bool:
         return False
 
 
-def stack_of(path: str, node: str, pid: int, own: Collection[Path]) -> str:
+def read_stack(path: str, node: str, pid: int, own: Collection[Path]) -> str:
     """Where a process on this machine is stuck in its trainer, the innermost call first.
 
     Calls from the first one on that lies in a file of `own` are left out.
