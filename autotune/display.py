@@ -89,7 +89,7 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
         )
     console.print(table)
     if result.confirmed:
-        console.print(proof.table(result.confirmed))
+        console.print(proof.confirmations_table(result.confirmed))
     console.print(_conclusion(result), markup=False, highlight=False)
     if left := _unfinished(result, held):
         console.print(left, markup=False, highlight=False, soft_wrap=True)

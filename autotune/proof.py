@@ -10,7 +10,7 @@ from rich.table import Table
 from autotune.repeats import Confirmation
 
 
-def table(found: Sequence[Confirmation]) -> Table:
+def confirmations_table(found: Sequence[Confirmation]) -> Table:
     """Tuning times and confirmed times, side by side."""
     made = Table(title="run again on fresh seeds, each alone", box=None)
     for name in ("trial", "tuning time", "confirmed mean", "median", "reached", "times"):
