@@ -64,7 +64,8 @@ def line_of_races(told: Mapping[str, Any]) -> str:
 
 
 def _mean(told: Mapping[str, Any]) -> str:
-    return f"{lower_bound_mark(told['reached'], told['runs'], 'more than ')}{told['mean_seconds']:.2f} s"
+    mark = lower_bound_mark(told["reached"], told["runs"], "more than ")
+    return f"{mark}{told['mean_seconds']:.2f} s"
 
 
 def lower_bound_mark(reached: int, runs: int, said: str) -> str:

@@ -16,11 +16,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import autotune
+from autotune import experiment, parameters, schedule_space, schedules, space, trial
 from autotune.errors import UserError, unknown
 from autotune.experiment import Experiment
 
 FILE_PREFIX = "autotune_recipe_"
+_CLASSES = {  # what recipes are made of, for the nearest right name of a mistyped argument
+    name: value
+    for module in (experiment, parameters, schedule_space, schedules, space, trial)
+    for name, value in vars(module).items()
+    if isinstance(value, type)
+}
 
 
 def find(path: str, what: str = "recipe") -> Callable[..., Any]:
@@ -137,10 +143,8 @@ def _line(error: BaseException) -> str:
     """The error in one line, with the nearest right name for a mistyped keyword."""
     text = str(error).strip().partition("\n")[0]
     mistyped = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text)
-    kind = (
-        getattr(autotune, mistyped[1], None) if mistyped and mistyped[1] in dir(autotune) else None
-    )
-    if mistyped and isinstance(kind, type):
+    kind = _CLASSES.get(mistyped[1]) if mistyped else None
+    if mistyped and kind is not None:
         allowed = set(inspect.signature(kind).parameters)
         return unknown(f"argument of {mistyped[1]}", mistyped[2], allowed)
     return (

@@ -25,7 +25,7 @@ from autotune.pruners import Pruner
 from autotune.request import Request, check_trainer, name_of
 from autotune.result import StudyResult
 from autotune.samplers import Sampler
-from autotune.trackers.journal import JOURNAL, REPORT, Journal
+from autotune.trackers.journal import JOURNAL, Journal
 from autotune.trial import Ended, Event, Trial
 from autotune.warm_start import Start
 
@@ -187,7 +187,6 @@ def _work(
                 reason = Loop(book, sampler).run()
             finally:
                 warm_start.keep(folder, sampler, tuple(book.trials.values()))
-    _write_report(folder, pool)
     return tuple(book.trials.values()), reason
 
 
@@ -251,18 +250,3 @@ def _tracking(
     from autotune.trackers.mirror import Mirror
 
     return Mirror(folder, uri)
-
-
-def _write_report(folder: Path, pool: Pool) -> None:
-    """Write the report, unless the process that shows the study in MLflow has written it."""
-    file = folder / REPORT
-    if not pool.realtime:
-        return
-    if file.is_file() and file.stat().st_mtime_ns >= (folder / JOURNAL).stat().st_mtime_ns:
-        return
-    from dashboards.report import write_study
-
-    try:
-        write_study(folder, file)
-    except Exception as error:  # the study is done, and a picture of it is not worth its result
-        print(f"{file} is not written: {error}", file=sys.stderr)

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from autotune.schedules import Schedule
+    from autotune.schedules.curve import Curve
 
 _POINTS = 1001  # every tenth of a per cent of progress
 
 
-def plot(schedule: Schedule, ax: Axes | None = None) -> Axes:
+def plot(schedule: Curve, ax: Axes | None = None) -> Axes:
     """Draw one schedule over progress, on a new pyplot figure unless `ax` is given."""
     import numpy as np
 
@@ -29,7 +29,7 @@ def plot(schedule: Schedule, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def draw(named: Mapping[str, Schedule]) -> Figure:
+def draw(named: Mapping[str, Curve]) -> Figure:
     """One figure with a panel for every named schedule, free of pyplot's global state.
 
     Args:
