@@ -18,7 +18,7 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest
-	$(BIN)/python tests/wheel.py
+	$(BIN)/python tests/repository/wheel.py
 
 soak: .venv/installed
 	$(BIN)/python -m pytest -m soak -s

@@ -9,11 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.comparison import compare
+    from autotune.backends.worker.reporting import StopTrial, evaluating, report
     from autotune.errors import StudyError, UserError
-    from autotune.experiment import Experiment, Scaling
-    from autotune.reporting import StopTrial, evaluating, report
-    from autotune.result import StudyResult
+    from autotune.evaluation.comparison import compare
     from autotune.schedules import (
         WSD,
         Constant,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
         same_meaning,
         stages,
     )
-    from autotune.space import (
+    from autotune.space.search_space import (
         Choice,
         Constraint,
         Fixed,
@@ -43,7 +41,9 @@ if TYPE_CHECKING:
         ScheduleSpace,
         SearchSpace,
     )
-    from autotune.study import run
+    from autotune.study.experiment import Experiment
+    from autotune.study.result import StudyResult
+    from autotune.study.run import run
     from autotune.trial import (
         Change,
         FailurePolicy,
@@ -55,9 +55,10 @@ if TYPE_CHECKING:
         Target,
         Trial,
     )
+    from autotune.trial.scaling import Scaling
 
 _WHERE = {
-    "autotune.comparison": ("compare",),
+    "autotune.evaluation.comparison": ("compare",),
     "autotune.errors": ("StudyError", "UserError"),
     "autotune.experiment": ("Experiment", "Scaling"),
     "autotune.reporting": ("StopTrial", "evaluating", "report"),

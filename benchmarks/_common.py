@@ -59,7 +59,7 @@ class CpuMeter:
     """
 
     root: int
-    name: str = "autotune.trackers.mirroring"
+    name: str = "autotune.cli.mirror_process"
     seconds: dict[tuple[int, int], float] = field(default_factory=dict)
     named: set[tuple[int, int]] = field(default_factory=set)
     timeline: list[tuple[float, float, float]] = field(default_factory=list)

@@ -82,9 +82,9 @@ def side(task: Task) -> Answer:
     import cloudpickle
     import torch
 
-    from autotune.pools import Launch
-    from autotune.pools.answers import Meeting
-    from autotune.pools.rank import Rank
+    from autotune.backends.protocol import Launch
+    from autotune.backends.worker.messages import Meeting
+    from autotune.backends.worker.rank import Rank
     from autotune.trial import Clock
 
     torch.set_num_threads(1)

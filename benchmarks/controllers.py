@@ -25,10 +25,10 @@ import torch
 from _common import introduce, keep
 
 import autotune as at
-from autotune.controllers import policy, regulator, saved
-from autotune.controllers.policy import Linear
-from autotune.pools.sim import Point, SimPool
-from autotune.replay import SamePoint
+from autotune.algorithms.controllers import policy, regulator, weights_file
+from autotune.algorithms.controllers.policy import Linear
+from autotune.backends.simulator import Point, SimPool
+from autotune.evaluation.export.replay import SamePoint
 from trainers.image import train
 
 EPOCH = 1437
@@ -82,8 +82,8 @@ def study(
             pool=SimPool(live, 1),
             **options,
         )
-        file = Path(folder) / saved.FILE
-        learned = saved.read(file).weights if file.is_file() else None
+        file = Path(folder) / weights_file.FILE
+        learned = weights_file.read(file).weights if file.is_file() else None
     return at.StudyResult(Path(json.dumps(learned)), TARGET, result.trials)
 
 

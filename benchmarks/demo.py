@@ -24,7 +24,7 @@ from _common import Answer, Task, arguments, introduce, keep, measure, serve, to
 
 def study_side(task: Task) -> Answer:
     import autotune
-    from autotune import recipes
+    from autotune.study import recipes
 
     begin = time.monotonic()
     result = autotune.run(

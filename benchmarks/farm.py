@@ -5,7 +5,7 @@
 
 A task is a data set, a network and a target accuracy. Nothing of its curves is recorded: a trial
 is trained by SGD or LARS while the study runs, in virtual seconds (`step_seconds`), so that no
-result depends on the machine. A study runs on `autotune.pools.sim.SimPool`, whose live trials are
+result depends on the machine. A study runs on `autotune.backends.simulator.SimPool`, whose live trials are
 trained together; see `_networks.py`.
 """
 
@@ -26,7 +26,7 @@ from _networks import METRICS, Farm, Network, Plan
 from _signals import Data, load
 
 import autotune as at
-from autotune.pools.sim import Curve, Point, SimPool, Simulate
+from autotune.backends.simulator import Curve, Point, SimPool, Simulate
 
 METRIC = METRICS[0]
 MILESTONES = 32

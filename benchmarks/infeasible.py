@@ -23,8 +23,8 @@ from typing import Any
 from _common import arguments, introduce, keep, repeats_of
 
 import autotune as at
-from autotune.pools.sim import OUT_OF_MEMORY, Curve, Point, SimPool
-from autotune.samplers import Sampler
+from autotune.algorithms.samplers import Sampler
+from autotune.backends.simulator import OUT_OF_MEMORY, Curve, Point, SimPool
 from autotune.trial import Params, State, Trial
 
 METRIC = "val_accuracy"
@@ -130,9 +130,9 @@ def study(
 
 
 def _sampler(problem: Problem, name: str, seed: int) -> Sampler:
-    from autotune.samplers.convergence import ConvergenceSampler
-    from autotune.samplers.optuna import OptunaSampler
-    from autotune.samplers.policy import PolicySampler
+    from autotune.algorithms.samplers.convergence import ConvergenceSampler
+    from autotune.algorithms.samplers.optuna import OptunaSampler
+    from autotune.algorithms.samplers.policy import PolicySampler
 
     if name == "convergence":
         return ConvergenceSampler(problem.space, problem.target, seed)

@@ -25,10 +25,10 @@ from _common import Answer, arguments, introduce, keep, repeats_of, told
 from controllers import EPOCH, SCHEDULE, SETTING, TARGET
 
 import autotune as at
-from autotune.finals import finalists
-from autotune.lineage import descent
-from autotune.pools.sim import Curve, Point, SimPool
-from autotune.repeats import again
+from autotune.algorithms.ranking.finalists import finalists
+from autotune.algorithms.ranking.lineage import descent
+from autotune.algorithms.ranking.repeats import again
+from autotune.backends.simulator import Curve, Point, SimPool
 from trainers.image import train
 
 WORKERS = 8

@@ -26,7 +26,7 @@ from typing import Any
 from _common import arguments, introduce, keep, repeats_of
 
 import autotune as at
-from autotune.pools.sim import Curve, Point, SimPool
+from autotune.backends.simulator import Curve, Point, SimPool
 from autotune.trial import Config, Params, Trial
 
 WORKERS, LIMIT, EVERY, LEAST = 8, 60.0, 3.0, 10.0

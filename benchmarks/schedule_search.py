@@ -37,7 +37,7 @@ CONFIRM_SEED = 1_000_000  # added to the study's seed, so that no trial's seed c
 
 def narrowed(experiment: Any, space: str) -> Any:
     """The experiment with the schedules of `space` only; its baseline is cut to what is left."""
-    from autotune.space import ScheduleSpace, SearchSpace
+    from autotune.space.search_space import ScheduleSpace, SearchSpace
 
     entries = dict(experiment.space.entries)
     for name, entry in entries.items():
@@ -53,8 +53,8 @@ def narrowed(experiment: Any, space: str) -> Any:
 
 
 def _experiment(task: Task) -> Any:
-    from autotune import recipes
-    from autotune.space import Fixed, SearchSpace
+    from autotune.space.search_space import Fixed, SearchSpace
+    from autotune.study import recipes
 
     found = recipes.load(f"search_spaces.{task['problem']}:schedules")
     assert found.baseline is not None, "every recipe of these has one"
@@ -74,7 +74,7 @@ def _experiment(task: Task) -> Any:
 def study_side(task: Task) -> Answer:
     """One study in one space: its best configuration as JSON, and what it cost."""
     import autotune
-    from autotune.trackers.journal import encode
+    from autotune.storage.codec import encode
 
     begin = time.monotonic()
     space, _, sampler = task["space"].partition(":")
@@ -101,7 +101,7 @@ def study_side(task: Task) -> Answer:
 def confirm_side(task: Task) -> Answer:
     """The winners and the baseline in turns, each `confirm` times."""
     import autotune
-    from autotune.trackers.journal import decode_config
+    from autotune.storage.codec import decode_config
 
     experiment = _experiment(task)
     given = [experiment.baseline, *(decode_config(c) for c in task["configs"])]

@@ -6,12 +6,12 @@ All are samplers on the recorded curves of `search.py`, with eight workers and c
 random until 16 trials have ended. After every fourth one a model is fitted to the 60 fastest and
 the 60 newest; it picks one of 200 even candidates and 100 around the ten best ones.
 
-With one Gaussian process (`autotune.samplers.gaussian`) and a lower confidence bound of random
+With one Gaussian process (`autotune.algorithms.samplers.gaussian_process`) and a lower confidence bound of random
 width, on normal scores of
 
 - `best metric`: seconds of those that reached the target, then the others by best metric
   (`Target.score`, what Optuna's samplers are told);
-- `equal seconds`: `autotune.standing`, what `convergence` is told;
+- `equal seconds`: `autotune.algorithms.ranking.equal_time`, what `convergence` is told;
 - `extrapolated`: the time at which a line through the later half of a trial's gaps to the target
   over log time meets it;
 - `imputed`: log seconds, those of censored trials replaced by the truncated predictive mean, three
@@ -48,12 +48,12 @@ from _common import Answer, arguments, introduce, keep
 from _told import row
 
 import autotune as at
-from autotune.encoding import effective_rate, encoded, rank_score
-from autotune.parameters import Parameter, drawn
-from autotune.samplers.gaussian import Array, Process, fitted, usual
-from autotune.samplers.optuna import OptunaSampler
-from autotune.samplers.policy import in_order
-from autotune.standing import standings
+from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.samplers.elite import in_order
+from autotune.algorithms.samplers.gaussian_process import Array, Process, fitted, usual
+from autotune.algorithms.samplers.optuna import OptunaSampler
+from autotune.space.encoding import effective_rate, encoded, rank_score
+from autotune.space.parameters import Parameter, drawn
 from autotune.trial import Params, State, Target, Trial, incumbent
 
 FIRST, EVERY, FASTEST, NEWEST = 16, 4, 60, 60
@@ -95,7 +95,7 @@ class Scored:
 
     def _around(self, point: Params, random: Random) -> Params:
         """A point that differs in about a third of its values, by a tenth of their range."""
-        from autotune.encoding import unit_of, value_at
+        from autotune.space.encoding import unit_of, value_at
 
         def value(name: str, parameter: Parameter) -> Any:
             if name not in point or isinstance(parameter, at.Choice):

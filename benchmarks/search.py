@@ -49,10 +49,10 @@ from _common import Answer, arguments, introduce, keep, serve
 from _told import Runs, merged, table
 
 import autotune as at
-from autotune.pools.sim import Curve, Point, SimPool, Simulate
-from autotune.repeated import Repeated
-from autotune.repeats import winner
-from autotune.trackers import journal
+from autotune.algorithms.ranking.repeat_index import Repeated
+from autotune.algorithms.ranking.repeats import winner
+from autotune.backends.simulator import Curve, Point, SimPool, Simulate
+from autotune.storage import journal
 from autotune.trial import CUT, Config, Ended, Event, Params, State, Trial, after
 
 WORKERS = 8
@@ -279,7 +279,7 @@ class Peer:
     asha: Any = None
 
     def run(self, spend: float) -> Answer:
-        from autotune.samplers.distributions import draw
+        from autotune.algorithms.samplers.optuna_space import draw
 
         agenda: list[tuple[float, int, Any, Config, Curve, int]] = []
         found: Found = []
@@ -532,7 +532,7 @@ def main() -> None:
         return
     WORKERS = options.workers
     if options.seen:
-        from autotune.samplers import optuna as samplers
+        from autotune.algorithms.samplers import optuna as samplers
 
         samplers.SEEN = dict.fromkeys(samplers.SEEN, options.seen)
     if options.problem == "lcbench" and not options.data:

@@ -267,7 +267,7 @@ def _optimizer(model: Any, name: str) -> Any:
 
 def recipe_side(task: Task) -> Answer:
     import autotune
-    from autotune import recipes
+    from autotune.study import recipes
 
     result = autotune.run(
         recipes.load(task["recipe"]),

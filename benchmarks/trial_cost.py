@@ -121,7 +121,7 @@ def wait_for_mirror(limit: float = 600) -> None:
     import psutil
 
     for child in psutil.Process().children():
-        if any("autotune.trackers.mirroring" in part for part in child.cmdline()):
+        if any("autotune.cli.mirror_process" in part for part in child.cmdline()):
             child.wait(limit)
 
 

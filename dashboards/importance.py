@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.likeness import scores
+from autotune.algorithms.ranking.hardware import scores
 from autotune.trial import Target, Trial
 
 Array = NDArray[np.float64]

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from autotune.comparison.words import CONFIRMED, Comparison
-from autotune.comparison.words import Row as Compared
-from autotune.repeats import Confirmation
-from autotune.result import StudyResult, shown
+from autotune.algorithms.ranking.repeats import Confirmation
+from autotune.evaluation.comparison.model import CONFIRMED, Comparison
+from autotune.evaluation.comparison.model import Row as Compared
+from autotune.study.result import StudyResult, shown
 from autotune.trial import Report, State, Target, Trial, usual_hardware
 
 Row = dict[str, Any]

@@ -13,8 +13,8 @@ from framed import framed
 from ranks import Remote
 
 import autotune as at
-from autotune.pools.answers import Stretch
-from autotune.recipes import load
+from autotune.backends.worker.messages import Stretch
+from autotune.study.recipes import load
 from autotune.trial import Change, Checkpoint, State
 
 NEEDS = {"lightning": "lightning", "huggingface": "transformers"}

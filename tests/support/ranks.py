@@ -10,9 +10,9 @@ from typing import Any
 
 import cloudpickle
 
-from autotune.pools import Launch
-from autotune.pools.answers import Meeting, Place, Stretch
-from autotune.pools.rank import Rank
+from autotune.backends.protocol import Launch
+from autotune.backends.worker.messages import Meeting, Place, Stretch
+from autotune.backends.worker.rank import Rank
 
 _HERE: dict[str, Rank] = {}
 

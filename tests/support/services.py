@@ -23,7 +23,7 @@ from pathlib import Path
 
 from heads import free_ports
 
-from autotune.trackers.mirror import environment
+from autotune.tracking.mirror import environment
 
 START_SECONDS = 240.0
 USER = "mlflow"

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import toys
 
 import autotune as at
-from autotune.pruners import slower_than_best
+from autotune.algorithms.pruners.rules import slower_than_best
 
 STEP = 100
 LUCK = ((0.02, "raise"), (0.04, "nan"), (0.05, "exit"), (0.06, "leave"), (0.075, "thread"))

@@ -1,0 +1,1 @@
+"""What decides, as functions of trials: samplers, pruners, controllers, ranking."""

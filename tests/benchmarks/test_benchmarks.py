@@ -1,0 +1,77 @@
+"""Each benchmark runs and writes what it says; the figures of a smoke run mean nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = {
+    "trial_cost.py": "runs",
+    "trial_start.py": "runs",
+    "training_loop.py": "runs",
+    "demo.py": "studies",
+    "schedules.py": "runs",
+    "schedule_search.py": "studies",
+    "farm.py": "runs",
+    "controllers.py": "runs",
+    "controller_cost.py": "runs",
+    "population.py": "runs",
+    "racing.py": "runs",
+    "infeasible.py": "runs",
+    "driver.py": "virtual",
+    "mlflow_ui.py": "runs",
+    "decisions.py": "runs",
+    "checkpoints.py": "runs",
+    "recovery.py": "runs",
+}
+
+
+LONG = ("recovery.py", "schedule_search.py", "training_loop.py", "trial_start.py", "mlflow_ui.py")
+"""Those that take half a minute or more even so."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(s, marks=[pytest.mark.soak] if s in LONG else []) for s in SCRIPTS],
+)
+def test_smoke_run(script: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    command = [sys.executable, FOLDER / script, "--quick", "--json", answer]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads(answer.read_text())
+    assert written["machine"]["cpu"]
+    assert written[SCRIPTS[script]]
+
+
+def test_cpu_of_ended_children_is_counted() -> None:
+    common = _common()
+    burn = "import time\nwhile time.process_time() < 0.8: pass"
+    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    meter = common.CpuMeter(process.pid)
+    family = {process.pid}
+    while process.poll() is None:
+        meter.sample(family)
+        meter._over.wait(0.02)
+    assert 0.6 < sum(meter.seconds.values()) < 2
+
+
+def test_turns_go_there_and_back() -> None:
+    assert list(_common().in_turns("ab", 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+
+
+def _common() -> object:
+    spec = importlib.util.spec_from_file_location("benchmarks_common", FOLDER / "_common.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
