@@ -5,7 +5,7 @@
 
 A task is a data set, a network and a target accuracy. Nothing of its curves is recorded: a trial
 is trained by SGD or LARS while the study runs, in virtual seconds (`step_seconds`), so that no
-result depends on the machine. A study runs on `autotune.backends.simulator.SimPool`, whose live trials are
+result depends on the machine. A study runs on `backends.simulator.SimPool`, whose live trials are
 trained together; see `_networks.py`.
 """
 

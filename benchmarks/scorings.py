@@ -6,7 +6,7 @@ All are samplers on the recorded curves of `search.py`, with eight workers and c
 random until 16 trials have ended. After every fourth one a model is fitted to the 60 fastest and
 the 60 newest; it picks one of 200 even candidates and 100 around the ten best ones.
 
-With one Gaussian process (`autotune.algorithms.samplers.gaussian_process`) and a lower confidence bound of random
+With one Gaussian process (`samplers.gaussian_process`) and a lower confidence bound of random
 width, on normal scores of
 
 - `best metric`: seconds of those that reached the target, then the others by best metric

@@ -60,7 +60,7 @@ def run(
     Args:
         trials: how many trials the study has in all, baseline and given configurations included.
         time_limit: seconds after which running trials are censored (`budget`) and the study ends.
-        sampler: `auto` (by `autotune.study.defaults`, unless the study has one), `convergence`, `tpe`,
+        sampler: `auto` (by `study.defaults`, unless the study has one), `convergence`, `tpe`,
             `widening`, `policy` (or `policy:actor`, `policy:reinforce`, `policy:ppo`), `random`,
             `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna sampler with keyword
             arguments, or an object with `ask(number, trials)`.
@@ -69,7 +69,7 @@ def run(
             function (see `autotune.algorithms.pruners.rules`), or its name as `module:function` or
             `file.py:function`.
         controller: turns knobs of running trials, or forks them: `policy`, `regulator`, `pbt`,
-            `pb2`, each with or without keyword arguments (see `autotune.algorithms.controllers`), a function
+            `pb2`, each with or without keyword arguments (see `algorithms.controllers`), a function
             (trial, others, target) -> Change | Fork | None, or its name as for a pruner.
         out: the study folder; `studies/NAME` by default.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
@@ -84,8 +84,8 @@ def run(
         top: how many of the best configurations are.
         search: False to search no more, and only to do what `repeats` asks for.
         racing: share of the seconds trained, below 1, that goes into running the leader again on
-            fresh seeds in the second half of the search (see `autotune.algorithms.ranking.racing`); 0 for none. By
-            default (None) what the study has, or what `autotune.study.defaults.racing_for` says: a fifth in
+            fresh seeds in the second half of the search (see `ranking.racing`); 0 for none. By
+            default (None) what the study has, or what `defaults.racing_for` says: a fifth in
             a search of at least 100 trials by `convergence` without a controller, else none.
         resume: go on with the study that the folder holds; False refuses such a folder.
         start_from: the folder of an earlier study. Sampler `policy` begins with what was learned

@@ -17,7 +17,7 @@ class FailurePolicy:
         max_consecutive_failed_trials: the study ends (exit code 4) after so many FAILED in a row.
         checkpoint_interval: seconds of training between the checkpoints of a running trial.
         keep_checkpoints: of so many of the fastest trials the last checkpoint is kept; of three at
-            least while leaders are raced (`autotune.algorithms.ranking.racing`): the first may have been lucky.
+            least while leaders are raced (`ranking.racing`): the first may have been lucky.
         checkpoint_folder: where checkpoints lie, a folder that all workers see or a URL that
             fsspec knows (`s3://bucket/folder`); by default in the study folder.
     """

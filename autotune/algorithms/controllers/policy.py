@@ -97,7 +97,7 @@ class Linear:
         return replace(self, knobs=self.knobs or tuple(allowed), _memo={})
 
     def document(self, trials: Sequence[Trial], target: Target) -> dict[str, Any]:
-        """What it has learned from the trials, as JSON types; see `autotune.algorithms.controllers.weights_file`."""
+        """What it has learned from the trials, as JSON types; see `weights_file`."""
         like = usual_hardware(trials) or Hardware()
         ended = _learned_from(trials, like)[-_SHOWN:] if self.learner is not None else []
         seen = [row for made in self._episodes(ended, target) for row in made.features]

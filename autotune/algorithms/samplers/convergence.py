@@ -1,7 +1,7 @@
 """`convergence`: a Bayesian sampler that knows it is looking for time.
 
-What a trial is worth is how it stands in the race (`autotune.algorithms.ranking.equal_time`), at equal seconds: so one
-that was stopped is worth what it showed until then, and neither its bound nor a failure. A
+What a trial is worth is its rank at equal training time (`ranking.equal_time`): so one that
+ was stopped is worth what it showed until then, and neither its bound nor a failure. A
 distribution over the space follows the elite of all trials (`samplers.actor`), slowly; a Gaussian
 process over the standings, which trusts a trial the less the earlier it was stopped, picks one of a
 few candidates by a lower confidence bound whose width is drawn anew for every proposal, so that

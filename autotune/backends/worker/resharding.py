@@ -1,7 +1,7 @@
 """Inside a worker: ranks' files as a place from which `torch.distributed.checkpoint` reads.
 
 torch plans which pieces of which shards make up what is wanted; the pieces are taken from files of
-our own form (`autotune.backends.worker.sharded_tensors`), read with `torch.load(weights_only=True)`.
+our own form (`sharded_tensors`), read with `torch.load(weights_only=True)`.
 """
 
 from __future__ import annotations

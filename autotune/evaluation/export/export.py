@@ -1,7 +1,7 @@
 """A trial as a folder that outlives its study: what it was, and how to train it again.
 
 An export holds JSON, a picture, the trial's checkpoint (tensors, read with `weights_only=True`) and
-a script; nothing in it is pickled code. `autotune.evaluation.export.replay` reads it back and measures it anew. It
+a script; nothing in it is pickled code. `replay.py` reads it back and measures it anew. It
 names the trainer that it runs, so replay only an export whose maker you trust.
 """
 

@@ -1,1 +1,1 @@
-"""What the loop does for a trial, each part told on its own; `autotune.study.driver.loop` puts them in order."""
+"""The study's loop, and each thing that it does for a trial in a module of its own."""

@@ -11,7 +11,7 @@ which also says that trial 5 ends `exploited`. Trial 5's group is told to stop a
 takes the first trial that waits for one: trial 9, which starts from its checkpoint as a trial does
 that has lost a worker.
 
-What leaves the straight path is told in `autotune.study.driver`: `recovery` of what broke off, `forking`,
+What leaves the straight path has modules of its own: `recovery` of what broke off, `forking`,
 and `repeating` when configurations are run again.
 """
 

@@ -1,6 +1,6 @@
 """Configurations run again: races while the study searches, confirmations when it is over.
 
-Who is to be run again is decided in `autotune.algorithms.ranking.racing` and `autotune.algorithms.ranking.finalists`; here it becomes a
+Who is to be run again is decided in `ranking.racing` and `ranking.finalists`; here it becomes a
 trial, with the seed that makes it comparable.
 """
 
