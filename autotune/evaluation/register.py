@@ -5,8 +5,8 @@ a `torch.nn.Module` with the weights of `states`, the checkpoints of all ranks, 
 its input, at least two items. What is registered loads without the trainer's code.
 
 `python -m autotune.evaluation.register DIR NAME` is the process that does it: MLflow is slow to
-import and wants its own environment. MLFLOW_TRACKING_URI says where the store is; the last line of stderr
-says what went wrong.
+import and wants its own environment. MLFLOW_TRACKING_URI says where the store is; the last line of
+stderr says what went wrong.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def test_what_is_replaced_stays_until_the_new_one_is_whole(tmp_path: Path) -> No
 
 def test_a_killed_writer_leaves_no_file_of_that_name(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from autotune import storage\n"
-        "with storage.writing(sys.argv[1], 'rank-0.pt') as file:\n"
+        "import os, signal, sys; from autotune.storage import checkpoint_files\n"
+        "with checkpoint_files.writing(sys.argv[1], 'rank-0.pt') as file:\n"
         "    file.write(b'half' * 10**6); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path], check=False, timeout=240)
@@ -121,11 +121,12 @@ def test_a_killed_writer_leaves_no_file_of_that_name(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk's."""
     code = (
-        "import resource, signal, sys; from autotune import storage\n"
+        "import resource, signal, sys; from autotune.storage import checkpoint_files\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, 10**5))\n"
         "try:\n"
-        "    with storage.writing(sys.argv[1], 'rank-0.pt') as file: file.write(b'x' * 10**6)\n"
+        "    with checkpoint_files.writing(sys.argv[1], 'rank-0.pt') as file:\n"
+        "        file.write(b'x' * 10**6)\n"
         "except OSError as error: print(error.errno)"
     )
     done = subprocess.run(

@@ -22,9 +22,9 @@ from autotune.space.parameters import Parameter
 from autotune.space.search_space import SearchSpace
 from autotune.trial import CUT, Params, State, Target, Trial
 
-_EVERY = 4  # ended trials from one version to the next
+VERSION_INTERVAL = 4  # ended trials from one version to the next
 _ARCHIVE, _LEAST_ELITE, _ELITE = 24, 6, 0.2
-_EVEN = 0.1  # the least share of even draws
+LEAST_UNIFORM = 0.1  # the least share of even draws
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def learned_elite(
     The elite is a fifth of all trials told, 6 to 24 of those that did not fail.
     """
     known = {t.number for t in before.archive}
-    newest = [t for t in told[-_EVERY:] if t.number not in known]
+    newest = [t for t in told[-VERSION_INTERVAL:] if t.number not in known]
     pool = [*before.archive, *newest]
     places = standings(pool, target)
     ranked = sorted(pool, key=lambda t: (places[t.number], t.number))[:_ARCHIVE]
@@ -118,7 +118,7 @@ def learned_elite(
 
 def learned(space: SearchSpace, target: Target, trials: Sequence[Trial]) -> Policy | None:
     """What an elite archive makes of a study's trials, whoever proposed them; None without any."""
-    told, version = in_order(trials), Version(even(space.parameters()), _EVEN)
-    for count in [*range(_EVERY, len(told), _EVERY), len(told)]:
+    told, version = in_order(trials), Version(even(space.parameters()), LEAST_UNIFORM)
+    for count in [*range(VERSION_INTERVAL, len(told), VERSION_INTERVAL), len(told)]:
         version = learned_elite(version, told[:count], target)
     return version.policy if told else None

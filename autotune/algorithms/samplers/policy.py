@@ -18,7 +18,6 @@ from threading import Lock
 from typing import Any
 
 from autotune.algorithms.ranking.equal_time import standings
-from autotune.algorithms.samplers.convergence import _EVEN, _EVERY
 from autotune.algorithms.samplers.distribution import (
     Draw,
     Policy,
@@ -30,6 +29,8 @@ from autotune.algorithms.samplers.distribution import (
     value_of,
 )
 from autotune.algorithms.samplers.elite import (
+    LEAST_UNIFORM,
+    VERSION_INTERVAL,
     Version,
     common,
     drawn_by,
@@ -159,12 +160,12 @@ class PolicySampler:
         same = common(self._told, told) if first == self._first else 0
         if not same or not self._versions:
             self._versions, self._first = [first], first
-        del self._versions[1 + same // _EVERY :]
+        del self._versions[1 + same // VERSION_INTERVAL :]
         for trial in self._told[same:]:
             self._drawn.pop(trial.number, None)
         self._told = told
-        while len(self._versions) <= len(told) // _EVERY:
-            self._versions.append(self._after(told[: _EVERY * len(self._versions)]))
+        while len(self._versions) <= len(told) // VERSION_INTERVAL:
+            self._versions.append(self._after(told[: VERSION_INTERVAL * len(self._versions)]))
         return self._versions[-1]
 
     def _begun(self, trials: Sequence[Trial]) -> Version:
@@ -174,12 +175,12 @@ class PolicySampler:
         known = next((t.params for t in trials if t.kind == "baseline" and t.params), None)
         if known:
             return Version(around(self._parameters, known), _DOUBT)
-        return Version(self._anywhere, _EVEN)
+        return Version(self._anywhere, LEAST_UNIFORM)
 
     def _after(self, told: Sequence[Trial]) -> Version:
         """The version after the last few of the trials told."""
         before = self._versions[-1]
-        share = max(_EVEN, before.even_share * _FADING)
+        share = max(LEAST_UNIFORM, before.even_share * _FADING)
         if self.name in ("policy", "policy:actor"):
             return replace(learned_elite(before, told, self._target), even_share=share)
         from autotune.algorithms.samplers import policy_gradient
@@ -212,7 +213,7 @@ class PolicySampler:
     def _sought(self, trial: Trial) -> tuple[Draw, float]:
         point = trial.params or {}
         ended = bisect_right(self._told, trial.waiting_since, key=lambda t: t.ended_at or 0.0)
-        for version in reversed(self._versions[: ended // _EVERY + 1]):
+        for version in reversed(self._versions[: ended // VERSION_INTERVAL + 1]):
             draw = self._again(version, trial.number, point)
             if draw is not None:
                 return draw, log_behaviour(version, self._anywhere, draw)

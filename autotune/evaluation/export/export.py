@@ -116,7 +116,7 @@ def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: str | 
     (part / "config.json").write_text(document(config))
     (part / "schedules.json").write_text(document(schedules))
     (part / FACTS).write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
-    shutil.copyfile(Path(__file__).with_name("alone.py"), part / "train.py")
+    shutil.copyfile(Path(__file__).with_name("train_template.py"), part / "train.py")
     (part / "README.md").write_text(_readme(told, schedules, checkpoint))
     if schedules:
         from autotune.schedules.plot import draw

@@ -23,7 +23,7 @@ from autotune.trial import fold
 
 RECIPE = """
 import autotune as at
-from autotune.controllers.population import pbt
+from autotune.algorithms.controllers.pbt import pbt
 from trainers.image import train
 
 SPACE = at.SearchSpace({

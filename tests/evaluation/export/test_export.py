@@ -636,9 +636,11 @@ def test_an_empty_folder_is_filled(exported: Path) -> None:
 def test_what_a_framework_evaluates_by_itself_is_no_training_alone_either() -> None:
     """0.1 s of training to each milestone, and 0.3 s of evaluation on another clock."""
     code = (
-        "from toys import METRIC, pausing; from autotune import Target, alone, reporting\n"
-        "alone.join_group(1); target = Target(METRIC, 1, limit=9)\n"
-        "alone.race(reporting.steps(pausing, {}), target, {})"
+        "from toys import METRIC, pausing; from autotune import Target\n"
+        "from autotune.backends.worker import reporting\n"
+        "from autotune.evaluation.export import train_template\n"
+        "train_template.join_group(1); target = Target(METRIC, 1, limit=9)\n"
+        "train_template.race(reporting.steps(pausing, {}), target, {})"
     )
     path = os.pathsep.join(
         (str(Path(__file__).parents[2] / "support"), str(Path(__file__).parents[3]))
