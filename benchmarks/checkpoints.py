@@ -38,7 +38,7 @@ from _common import (
     measure,
     repeats_of,
     serve,
-    told,
+    summary,
 )
 
 BATCH, LAYERS = 32, 4
@@ -138,8 +138,8 @@ def tell(mb: float, interval: float, runs: dict[str, list[Answer]], first: bool)
             f"; at {DEFAULT_SECONDS:g} s: {100 * statistics.median(each) / DEFAULT_SECONDS:.2g} %"
         )
         print(
-            f"  {mb:g} MB every {interval:g} s, {how:6}: held up {told(held, ' %')}, in all "
-            f"{told(more, ' %')}, {runs[how][0]['written']} written{usual if first else ''}",
+            f"  {mb:g} MB every {interval:g} s, {how:6}: held up {summary(held, ' %')}, in all "
+            f"{summary(more, ' %')}, {runs[how][0]['written']} written{usual if first else ''}",
             flush=True,
         )
 

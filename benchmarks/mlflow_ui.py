@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _common import ROOT, arguments, introduce, keep, repeats_of, told
+from _common import ROOT, arguments, introduce, keep, repeats_of, summary
 
 from autotune.cli import mlflow_ui
 from autotune.schedules import Cosine
@@ -201,7 +201,7 @@ def main() -> None:
         ("report_seconds", "page with the report in the artifact view"),
     ):
         if name in found:
-            print(f"{what}: {told(found[name], ' s')}")
+            print(f"{what}: {summary(found[name], ' s')}")
     for error in found.get("errors", ()):
         print(f"console: {error}")
     keep(options.json, about, trials=trials, runs=found)

@@ -71,7 +71,7 @@ RUN: list[Flag] = [
                   "slower_than_best, forecast, asha, hyperband, bottom_at_same_time, each of "
                   "these with or without keyword arguments, as in "
                   "slower_than_best(factor=1.25); none, module:function or file.py:function"}),
-    ("--controller", {"metavar": "NAME", "help": "regulator, policy, pbt, pb2, each with or "
+    ("--controller", {"metavar": "NAME", "help": "regulator, policy, pbt, each with or "
                       "without keyword arguments, as in pbt(interval=2); module:function or "
                       "file.py:function (none)"}),
     ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),

@@ -156,14 +156,12 @@ def _controller(
 
 def _population(text: str, experiment: Experiment, seed: int) -> Controller:
     from autotune.algorithms.controllers import called, made
-    from autotune.algorithms.controllers.pb2 import pb2
     from autotune.algorithms.controllers.pbt import pbt
 
     name, _ = called(text)
     if experiment.scaling.max_concurrent_trials == 1:
         raise UserError(f"controller {name} compares trials that run at the same time, but one may")
-    make = {"pb2": pb2, "pbt": pbt}[name]
-    return made(text, make, experiment.space, experiment.target, seed=seed)
+    return made(text, pbt, experiment.space, experiment.target, seed=seed)
 
 
 # --- what a study begins with ---------------------------------------------------------------------

@@ -69,7 +69,7 @@ def run(
             function (see `autotune.algorithms.pruners.rules`), or its name as `module:function` or
             `file.py:function`.
         controller: turns knobs of running trials, or forks them: `policy`, `regulator`, `pbt`,
-            `pb2`, each with or without keyword arguments (see `algorithms.controllers`), a function
+            each with or without keyword arguments (see `algorithms.controllers`), a function
             (trial, others, target) -> Change | Fork | None, or its name as for a pruner.
         out: the study folder; `studies/NAME` by default.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder

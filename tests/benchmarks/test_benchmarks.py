@@ -6,7 +6,9 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,23 +19,26 @@ SCRIPTS = {
     "training_loop.py": "runs",
     "demo.py": "studies",
     "schedules.py": "runs",
-    "schedule_search.py": "studies",
-    "farm.py": "runs",
-    "controllers.py": "runs",
     "controller_cost.py": "runs",
-    "population.py": "runs",
-    "racing.py": "runs",
-    "infeasible.py": "runs",
     "driver.py": "virtual",
     "mlflow_ui.py": "runs",
     "decisions.py": "runs",
     "checkpoints.py": "runs",
     "recovery.py": "runs",
 }
-
-
+RESEARCH = {
+    "controllers.py": (),
+    "farm.py": (),
+    "infeasible.py": ("--problem", "square", "--samplers", "tpe"),
+    "population.py": (),
+    "racing.py": (),
+    "schedule_search.py": (),
+    "scorings.py": ("--rows", "equal seconds"),
+    "search.py": ("--methods", "the default;Optuna TPE + Hyperband"),
+}
+"""Research scripts, with the arguments of their smallest run."""
 LONG = ("recovery.py", "schedule_search.py", "training_loop.py", "trial_start.py", "mlflow_ui.py")
-"""Those that take half a minute or more even so."""
+"""Those whose smallest run takes half a minute or more."""
 
 
 @pytest.mark.slow
@@ -43,13 +48,29 @@ LONG = ("recovery.py", "schedule_search.py", "training_loop.py", "trial_start.py
     [pytest.param(s, marks=[pytest.mark.soak] if s in LONG else []) for s in SCRIPTS],
 )
 def test_smoke_run(script: str, tmp_path: Path) -> None:
-    answer = tmp_path / "answer.json"
-    command = [sys.executable, FOLDER / script, "--quick", "--json", answer]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run_quick(FOLDER / script, (), tmp_path)[SCRIPTS[script]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(s, marks=[pytest.mark.soak] if s in LONG else []) for s in RESEARCH],
+)
+def test_research_smoke_run(script: str, tmp_path: Path) -> None:
+    written = run_quick(FOLDER / "research" / script, RESEARCH[script], tmp_path)
+    assert written.get("runs") or written["studies"]
+
+
+def run_quick(script: Path, options: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The JSON that the smallest run of the script writes."""
+    answer = folder / "answer.json"
+    command = [sys.executable, script, "--quick", "--json", answer, *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    written = json.loads(answer.read_text())
+    written: dict[str, Any] = json.loads(answer.read_text())
     assert written["machine"]["cpu"]
-    assert written[SCRIPTS[script]]
+    return written
 
 
 def test_cpu_of_ended_children_is_counted() -> None:

@@ -33,9 +33,11 @@ __all__ = [
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
 CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulator": regulator}
 """Every controller of knobs by name; each takes its settings by keyword."""
-POPULATIONS = ("pb2", "pbt")
+POPULATIONS = ("pbt",)
 """Controllers that fork, by name: they are made from an experiment, by `autotune.run`."""
 _ALLOWED = (*CONTROLLERS, *POPULATIONS, "none", "module:function")
+_REMOVED = {"pb2": "it was no faster than pbt. A new study can use pbt"}
+"""Controllers of earlier versions, by name: why each was removed, and what to use now."""
 
 
 def make_controller(
@@ -83,8 +85,14 @@ def called(text: str) -> tuple[str, dict[str, Any]]:
     (('pbt', {'interval': 2.5}), ('policy', {}))
 
     Raises:
-        UserError: neither a name nor a call of one with plain values.
+        UserError: neither a name nor a call of one with plain values, or the controller was
+            removed.
     """
+    if (name := text.partition("(")[0].strip()) in _REMOVED:
+        raise UserError(
+            f"controller {name!r} was removed: {_REMOVED[name]}; a study that used {name} "
+            "can be read, but not continued"
+        )
     return specs.called("controller", text, _ALLOWED)
 
 

@@ -13,7 +13,7 @@ it, so that the first to arrive is compared with the last. The baseline takes no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -42,24 +42,6 @@ _TRIES = 20  # draws until the constraints hold
 
 
 @dataclass(frozen=True)
-class Situation:
-    """What an exploration knows: whose knobs are to be changed, and when.
-
-    `trials` are those of the search on hardware like the parent's, running and ended ones.
-    """
-
-    parent: Trial
-    trials: Sequence[Trial]
-    target: Target
-    interval: float
-    look: int
-
-
-Explore = Callable[[Situation, Mapping[str, Parameter], Random], Mapping[str, Any]]
-"""New values for some of the knobs, given those that the parent has."""
-
-
-@dataclass(frozen=True)
 class Population:
     """The controller.
 
@@ -68,7 +50,6 @@ class Population:
         interval: seconds between looks, on the target's clock; at least two milestones should lie
             in it. Checkpoints are saved as often.
         knobs: names of entries; of a schedule's, all fields are explored.
-        explore: proposes new values.
         share: of the population that is replaced, and that is copied; at least one trial.
         seed: of the random numbers, together with the trial's number and the look's.
 
@@ -79,7 +60,6 @@ class Population:
     space: SearchSpace
     interval: float
     knobs: tuple[str, ...]
-    explore: Explore
     share: float = 0.25
     seed: int = 0
 
@@ -121,9 +101,9 @@ class Population:
         random = Random(f"{self.seed}/{trial.number}/{look}")
         if not best:
             return None
-        situation = Situation(random.choice(best), peers, target, self.interval, look)
-        point = self._explored(situation, random)
-        return Fork(situation.parent.number, point) if point is not None else None
+        parent = random.choice(best)
+        point = self._explored(parent.point or {}, random)
+        return Fork(parent.number, point) if point is not None else None
 
     # --- exploit ------------------------------------------------------------------------------
 
@@ -173,12 +153,11 @@ class Population:
 
     # --- explore ------------------------------------------------------------------------------
 
-    def _explored(self, situation: Situation, random: Random) -> Params | None:
-        """A point near the parent's that is another one and keeps the constraints, if one is."""
-        point: Params = situation.parent.point or {}
+    def _explored(self, point: Params, random: Random) -> Params | None:
+        """Another point near the parent's that keeps the constraints, or None."""
         known = {n: p for n, p in self.parameters().items() if n in point}
         for _ in range(_TRIES):
-            new = self.explore(situation, known, random)
+            new = perturbed(point, known, random)
 
             def draw(name: str, parameter: Parameter, new: Mapping[str, Any] = new) -> Any:
                 kept = new.get(name, point.get(name))
@@ -216,7 +195,7 @@ def pbt(
     """
     named = tuple(knobs) if knobs is not None else known_knobs(space)
     every = target.limit / _LOOKS if interval is None else interval
-    return Population(space, every, named, perturbed, share, seed)
+    return Population(space, every, named, share, seed)
 
 
 def known_knobs(space: SearchSpace) -> tuple[str, ...]:
@@ -231,11 +210,8 @@ def born(trial: Trial, interval: float) -> int:
     return int(trial.origin.reports[-1].seconds // interval)
 
 
-def perturbed(
-    situation: Situation, parameters: Mapping[str, Parameter], random: Random
-) -> dict[str, Any]:
+def perturbed(point: Params, parameters: Mapping[str, Parameter], random: Random) -> dict[str, Any]:
     """Each knob drawn anew with probability 0.25; else a number moves, and a choice stays."""
-    point: Params = situation.parent.point or {}
     return {
         name: drawn(parameter, random)
         if random.random() < _RESAMPLED

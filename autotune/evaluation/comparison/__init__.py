@@ -20,7 +20,6 @@ from autotune.evaluation.comparison.model import (
     Survival,
     Terms,
 )
-from autotune.evaluation.comparison.profiles import Profile, performance_profiles, profiles
 from autotune.evaluation.comparison.table import compare
 
 __all__ = [
@@ -32,12 +31,9 @@ __all__ = [
     "Candidate",
     "Comparison",
     "Interval",
-    "Profile",
     "Row",
     "Run",
     "Survival",
     "Terms",
     "compare",
-    "performance_profiles",
-    "profiles",
 ]

@@ -9,6 +9,7 @@ arrives at the second at which another was given up comes before it, as is usual
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -63,10 +64,11 @@ def sample(seconds: Sequence[float] | Floats, reached: Sequence[bool] | Bools) -
 
 
 def shares(runs: Sample, counts: Floats | None = None) -> Floats:
-    """Kaplan and Meier's share of runs not there yet, right after each run's seconds.
+    """Kaplan-Meier estimate: the share of runs that have not reached the target, per run.
 
-    With `counts`, (resamples, n), the runs are taken so many times each: one row a resample.
-    Within equal seconds only the last value is the share; the product comes to the same there.
+    With `counts`, (resamples, n), each run counts that many times: one row per resample, which
+    `scipy.stats.ecdf` cannot do. Within equal seconds only the last value is the estimate; the
+    product is the same there.
 
     Source: Kaplan and Meier, Journal of the American Statistical Association 53 (1958).
     """
@@ -79,30 +81,39 @@ def shares(runs: Sample, counts: Floats | None = None) -> Floats:
 
 
 def kaplan_meier(runs: Sample, level: float = 0.95) -> Survival:
-    """The staircase with its band, by Greenwood's variance of log(-log(share)).
+    """Kaplan-Meier estimate with its confidence band, by Greenwood's variance of log(-log(share)).
 
-    The band says nothing (None) where the share is 1 or 0. Source: Kalbfleisch and Prentice, The
-    Statistical Analysis of Failure Time Data, 2nd edition, section 1.4.
+    The band is None where the share is 1 or 0. Source: Kalbfleisch and Prentice, The Statistical
+    Analysis of Failure Time Data, 2nd edition, section 1.4.
     """
-    times = np.unique(runs.seconds)
-    died = np.array([np.sum(runs.reached & (runs.seconds == t)) for t in times], dtype=float)
-    at_risk = np.array([np.sum(runs.seconds >= t) for t in times], dtype=float)
-    share = np.cumprod(1.0 - died / at_risk) if len(times) else times
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = np.cumsum(died / (at_risk * (at_risk - died)))
-        spread = np.sqrt(variance) / np.abs(np.log(share))
-        z = float(stats.norm.ppf((1 + level) / 2))
-        low, high = share ** np.exp(z * spread), share ** np.exp(-z * spread)
-    known = (share > 1e-12) & (share < 1 - 1e-12)
+    found = stats.ecdf(_censored(runs)).sf
+    with warnings.catch_warnings():  # scipy warns where the band is undefined; here that is None
+        warnings.simplefilter("ignore", RuntimeWarning)
+        band = found.confidence_interval(level, method="log-log")
+    left = [np.sum(runs.seconds >= t) - np.sum(_reached_at(runs, t)) for t in found.quantiles]
     return Survival(
-        (0.0, *times.tolist()),
-        (1.0, *np.where(share > 1e-12, share, 0.0).tolist()),
-        (None, *(float(v) if k else None for v, k in zip(low, known, strict=True))),
-        (None, *(float(v) if k else None for v, k in zip(high, known, strict=True))),
-        (runs.n, *(at_risk - died).astype(int).tolist()),
+        (0.0, *found.quantiles.tolist()),
+        (1.0, *found.probabilities.tolist()),
+        (None, *_known(band.low.probabilities)),
+        (None, *_known(band.high.probabilities)),
+        (runs.n, *map(int, left)),
         tuple(runs.seconds[~runs.reached].tolist()),
         level,
     )
+
+
+def _censored(runs: Sample) -> stats.CensoredData:
+    return stats.CensoredData(
+        uncensored=runs.seconds[runs.reached], right=runs.seconds[~runs.reached]
+    )
+
+
+def _reached_at(runs: Sample, seconds: float) -> Bools:
+    return np.asarray(runs.reached & (runs.seconds == seconds))
+
+
+def _known(values: Floats) -> list[float | None]:
+    return [None if math.isnan(value) else float(value) for value in values]
 
 
 def median(curve: Survival) -> float | None:
@@ -211,7 +222,7 @@ def log_rank(a: Sample, b: Sample, arrangements: int = MOST_ARRANGEMENTS) -> tup
     """
     both = sample(np.append(a.seconds, b.seconds), np.append(a.reached, b.reached))
     if math.comb(both.n, a.n) > arrangements:
-        return _chi_square(both, both.order < a.n), False
+        return _chi_square(a, b), False
     weights = _scores(both)
     dealt = np.array(list(combinations(range(both.n), a.n)), dtype=np.intp)
     found = abs(float(np.sum(weights[both.order < a.n])))
@@ -229,17 +240,11 @@ def _scores(both: Sample) -> Floats:
     return np.asarray(both.reached - expected)
 
 
-def _chi_square(both: Sample, first: Bools) -> float:
-    """P of the log-rank test from the hypergeometric variance; 1 where nothing can differ."""
-    variance = 0.0
-    for t in np.unique(both.seconds[both.reached]):
-        at_risk = both.seconds >= t
-        n, own = float(np.sum(at_risk)), float(np.sum(at_risk & first))
-        died = float(np.sum(both.reached & (both.seconds == t)))
-        if n > 1:
-            variance += died * (own / n) * (1 - own / n) * (n - died) / (n - 1)
-    difference = float(np.sum(_scores(both)[first]))
-    return float(stats.chi2.sf(difference**2 / variance, 1)) if variance > 0 else 1.0
+def _chi_square(a: Sample, b: Sample) -> float:
+    """P-value of scipy's log-rank test; 1 where it is undefined, as nothing can differ."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        p = float(stats.logrank(_censored(a), _censored(b)).pvalue)
+    return 1.0 if math.isnan(p) else p
 
 
 def holm(values: Sequence[float]) -> list[float]:

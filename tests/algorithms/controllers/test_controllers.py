@@ -325,7 +325,7 @@ def test_only_knobs_that_the_experiment_allows_are_turned(fast_path: Path) -> No
 
 MISTAKES = {
     "polcy": "unknown controller 'polcy'; did you mean 'policy'? "
-    "(allowed: module:function, none, pb2, pbt, policy, regulator)",
+    "(allowed: module:function, none, pbt, policy, regulator)",
     "policy(setting='robst')": "policy setting 'robst'; did you mean 'robust'?",
     "policy(learner='trpo')": "unknown policy learner 'trpo'; did you mean 'ppo'?",
     "policy(lerner='ppo')": "unknown argument of policy 'lerner'; did you mean 'learner'?",
@@ -443,16 +443,17 @@ def test_a_study_does_not_begin_with_itself(fast_path: Path) -> None:
             study(fast_path / "a", 6, controller="policy", start_from=place)
 
 
-@pytest.mark.parametrize("name", ["pbt", "pb2"])
-def test_populations_are_named_like_other_controllers(name: str, fast_path: Path) -> None:
+def test_populations_are_named_like_other_controllers(fast_path: Path) -> None:
     mistakes = {
-        f"{name}t": "did you mean 'pb",
-        f"{name}(intervall=2)": f"unknown argument of {name} 'intervall'; did you mean 'interval'",
-        f"{name}(space=1)": f"unknown argument of {name} 'space'",
-        f"{name}(share=0.9)": "share must be more than 0 and at most 0.5 but got 0.9",
-        f"{name}(interval='2')": f"controller \"{name}\\(interval='2'\\)\": ",
-        f"{name}(2)": "give its arguments by keyword",
-        f"{name}(knobs=['lrr'])": "unknown knob 'lrr'",
+        "pbtt": "did you mean 'pbt'",
+        "pbt(intervall=2)": "unknown argument of pbt 'intervall'; did you mean 'interval'",
+        "pbt(space=1)": "unknown argument of pbt 'space'",
+        "pbt(share=0.9)": "share must be more than 0 and at most 0.5 but got 0.9",
+        "pbt(interval='2')": "controller \"pbt\\(interval='2'\\)\": ",
+        "pbt(2)": "give its arguments by keyword",
+        "pbt(knobs=['lrr'])": "unknown knob 'lrr'",
+        "pb2": "controller 'pb2' was removed: .* can use pbt",
+        "pb2(interval=2)": "controller 'pb2' was removed",
     }
     for text, says in mistakes.items():
         with pytest.raises(at.UserError, match=says) as caught:
@@ -468,7 +469,7 @@ def test_a_population_takes_its_settings_by_name(fast_path: Path) -> None:
     made = _controller(text, experiment, 7)
     assert isinstance(made, Population)
     assert (made.interval, made.share, made.knobs, made.seed) == (2.5, 0.5, (knob,), 7)
-    assert _controller(f"pb2(knobs=[{knob!r}], seed=3)", experiment, 7).seed == 3
+    assert _controller(f"pbt(knobs=[{knob!r}], seed=3)", experiment, 7).seed == 3
     found = populations.study(fast_path / "a", 12, controller="pbt(interval=2.5, share=0.5)")
     saved_at = [t.origin.checkpoint.clock.train for t in found.trials if t.origin is not None]
     assert all(2.5 <= seconds < 3 for seconds in saved_at[:3]), "half of six, at the first look"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from populations import FOUR, LIMIT, SPACE, TARGET, curve, running, study, train
 from sims import memory
 
 import autotune as at
-from autotune.algorithms.controllers.pb2 import pb2
 from autotune.algorithms.controllers.pbt import KNOBS, Population, born, moved, pbt, whole
 from autotune.algorithms.ranking.lineage import as_one, descent, origin
 from autotune.cli import main
@@ -26,7 +26,7 @@ from autotune.space.search_space import Constraint, SearchSpace
 from autotune.storage import journal
 from autotune.storage.checkpoint_files import copied
 from autotune.storage.journal import JOURNAL, Closed, Journal, Opened
-from autotune.study import manifest
+from autotune.study import manifest as record
 from autotune.trial import (
     Change,
     Checkpoint,
@@ -189,10 +189,9 @@ def test_what_is_explored_is_what_a_checkpoint_leaves_open() -> None:
         ({"share": 0.6}, "share must be more than 0 and at most 0.5 but got 0.6"),
     ],
 )
-@pytest.mark.parametrize("make", [pbt, pb2])
-def test_wrong_settings_are_told_in_a_line(make: Any, options: dict[str, Any], says: str) -> None:
+def test_wrong_settings_are_told_in_a_line(options: dict[str, Any], says: str) -> None:
     with pytest.raises(at.UserError, match=says):
-        make(SPACE, TARGET, **options)
+        pbt(SPACE, TARGET, **options)
 
 
 def test_a_horizon_is_no_knob() -> None:
@@ -244,9 +243,8 @@ def check_lineage(folder: Path, result: at.StudyResult) -> None:
 REACHING = 7  # a seed whose first population gets to the target: with pbt half of them do
 
 
-@pytest.mark.parametrize("controller", ["pbt", "pb2"])
-def test_a_study_forks_and_charges_the_shared_prefix(fast_path: Path, controller: str) -> None:
-    result = study(fast_path, 40, controller=controller, seed=REACHING)
+def test_a_study_forks_and_charges_the_shared_prefix(fast_path: Path) -> None:
+    result = study(fast_path, 40, seed=REACHING)
     check_lineage(fast_path, result)
     children = [t for t in result.trials if t.origin is not None]
     assert len(children) > 10
@@ -276,10 +274,9 @@ def test_a_population_beats_the_same_sampler_alone(fast_path: Path) -> None:
     """No constant learning rate reaches this target: what wins is a line of descent."""
     alone = study(fast_path / "alone", 40, controller=None, seed=REACHING)
     assert alone.best is None
-    for controller in ("pbt", "pb2"):
-        found = study(fast_path / controller, 40, controller=controller, seed=REACHING)
-        assert found.best is not None, controller
-        assert found.best.seconds < LIMIT
+    found = study(fast_path / "pbt", 40, seed=REACHING)
+    assert found.best is not None
+    assert found.best.seconds < LIMIT
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "convergence", "qmc"])
@@ -348,6 +345,24 @@ def test_a_controllers_mistake_is_told_in_a_line(fast_path: Path, fork: Fork, sa
 TRIALS = 20
 
 
+def test_a_study_of_a_removed_controller_is_read_and_not_resumed(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = study(fast_path, 12, recipe=f"{populations.__file__}:experiment")
+    assert any(t.origin is not None for t in result.trials)
+    file = fast_path / "experiment.json"
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps({**manifest, "controller": "pb2(interval=2.0)"}))
+    before = (fast_path / JOURNAL).read_bytes()
+    assert main.main(["resume", str(fast_path), "--trials", "20"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "controller 'pb2' was removed" in line
+    assert "A new study can use pbt" in line
+    assert (fast_path / JOURNAL).read_bytes() == before
+    assert main.main(["status", str(fast_path)]) == 0
+    check_lineage(fast_path, result)
+
+
 @pytest.fixture(scope="module")
 def whole_study() -> bytes:
     with memory() as folder:
@@ -360,7 +375,7 @@ def check_resumed(data: bytes) -> tuple[dict[int, Trial], at.StudyResult]:
     made = populations.experiment()
     with memory() as folder:
         with Journal(folder):
-            manifest.write(folder, manifest.facts(made, seed=0, tracking_uri="off", recipe=None))
+            record.write(folder, record.facts(made, seed=0, tracking_uri="off", recipe=None))
         (folder / JOURNAL).write_bytes(data)
         events = [e for e in journal.read(folder) if not isinstance(e, Opened | Closed)]
         before = fold(events)
@@ -411,9 +426,7 @@ def test_a_study_cut_again_and_again_keeps_its_lineage(whole_study: bytes, seed:
         data = data[: random.randrange(len(data))]
         with memory() as folder:
             with Journal(folder):
-                manifest.write(
-                    folder, manifest.facts(made, seed=0, tracking_uri="off", recipe=None)
-                )
+                record.write(folder, record.facts(made, seed=0, tracking_uri="off", recipe=None))
             (folder / JOURNAL).write_bytes(data)
             study(folder, TRIALS, workers=4)
             data = (folder / JOURNAL).read_bytes()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import statistics
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,6 @@ from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target(METRIC, 0.9, limit=5)
 SQUARE = SearchSpace({"x": Float(0, 1), "y": Float(0, 1)})
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 def tried(number: int, point: dict[str, float]) -> Trial:
@@ -122,21 +118,3 @@ def test_a_running_trial_becomes_infeasible_after_all_others_were_told() -> None
     sampler.ask(13, (*done, ended, later))
     reached = tried(12, {"x": 0.2, "y": 0.1})
     assert SQUARE.check(sampler.ask(14, (*done, ended, reached)))
-
-
-def test_the_benchmarks_problems_are_as_they_say() -> None:
-    sys.path.append(str(BENCHMARKS))
-    try:
-        module = importlib.import_module("infeasible")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-    assert module.rates([{"infeasible": [True, True, False, False]}], parts=2) == [1.0, 0.0]
-    small = {"lr": 0.03, "batch_size": 16, "width": 32, "depth": 2, "image_size": 32}
-    large = {**small, "width": 1024, "depth": 32}
-    assert len(module.curve({**small, "optimizer": "sgd"}, 0).points) > 100
-    assert module.curve({**large, "optimizer": "sgd"}, 0).end == "out of memory"
-    square = module.PROBLEMS["square"]
-    best = {"x": 0.45, "y": 0.4}
-    assert square.curve(best, 0).points[-1].seconds == pytest.approx(1.0)
-    assert square.curve(best, 0).points[-1].metrics[METRIC] >= square.target.value
-    assert square.curve({"x": 0.5, "y": 0.5}, 0).end == "out of memory"

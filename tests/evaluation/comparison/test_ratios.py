@@ -1,4 +1,4 @@
-"""Speedups and their intervals, MLPerf's mean, and performance profiles."""
+"""Speedups with their intervals, and MLPerf's mean."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from autotune.errors import UserError
-from autotune.evaluation.comparison import Comparison, Run, performance_profiles, ratios
+from autotune.evaluation.comparison import Run, ratios
 
 TIMES = st.floats(0.1, 1e3)
 FEW = settings(max_examples=40)
@@ -168,71 +167,3 @@ def test_one_run_that_does_not_arrive_is_the_worst(times, lost: int) -> None:
 def test_what_mlperf_would_not_score() -> None:
     assert ratios.olympic_mean([1.0] * 4, [True] * 4) is None
     assert ratios.olympic_mean([1.0] * 9, [True] * 7 + [False] * 2) is None
-
-
-# --- profiles -------------------------------------------------------------------------------------
-
-GRID = st.dictionaries(
-    st.sampled_from("pqrs"),
-    st.dictionaries(st.sampled_from("abc"), st.one_of(st.none(), st.floats(1, 100)), min_size=1),
-    min_size=1,
-)
-
-
-@given(GRID)
-def test_the_score_is_the_area_under_the_profile(times) -> None:
-    fine = np.linspace(1, 4, 1201)
-    middle = (fine[1:] + fine[:-1]) / 2
-    for profile in performance_profiles(times):
-        area = float(np.mean([profile.share(r) for r in middle]))
-        assert profile.score == pytest.approx(area, abs=2e-3)
-        assert len(profile.ratios) == len(times)
-        assert min(profile.ratios) >= 1
-
-
-@given(GRID)
-def test_on_every_problem_that_is_solved_somebody_is_the_fastest(times) -> None:
-    found = performance_profiles(times)
-    for i, row in enumerate(times.values()):
-        solved = any(t is not None for t in row.values())
-        assert min(p.ratios[i] for p in found) == (1.0 if solved else math.inf)
-    assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
-
-
-def test_a_geometric_speedup_over_problems() -> None:
-    times = {
-        "p": {"a": 2.0, "ref": 4.0},
-        "q": {"a": 5.0, "ref": 40.0},
-    }
-    found = {p.name: p for p in performance_profiles(times, reference="ref")}
-    assert found["a"].geometric_speedup == pytest.approx(4.0)
-    assert found["ref"].geometric_speedup == pytest.approx(1.0)
-    times["r"] = {"ref": 1.0}
-    assert {p.name: p.geometric_speedup for p in performance_profiles(times, reference="ref")}[
-        "a"
-    ] is None
-
-
-@pytest.mark.parametrize(
-    ("times", "options", "message"),
-    [
-        ({}, {}, "at least one problem"),
-        ({"p": {"a": 1.0}}, {"r_max": 1.0}, "r_max must be more than 1 but got 1.0"),
-        ({"p": {"tuned": 1.0}}, {"reference": "tund"}, "did you mean 'tuned'"),
-        ({"p": {"a": 0.0}}, {}, "the time of a on p must be above 0"),
-    ],
-)
-def test_profiles_that_cannot_be(times, options, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        performance_profiles(times, **options)
-
-
-def test_profiles_of_comparisons() -> None:
-    from autotune.evaluation.comparison import Candidate, compare, profiles
-
-    def table(a: float, b: float) -> Comparison:
-        made = [Candidate(n, n, "confirmed", tuple(runs([t]))) for n, t in (("a", a), ("b", b))]
-        return compare(made)
-
-    found = profiles({"p": table(1, 2), "q": table(3, 1)}, reference="b")
-    assert {p.name: p.ratios for p in found} == {"a": (1.0, 3.0), "b": (2.0, 1.0)}

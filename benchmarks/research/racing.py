@@ -1,6 +1,7 @@
 """What racing is worth: searches of equal spend, with and without repeats of their leader.
 
-    python benchmarks/racing.py [--repeats 20] [--shares 0 0.1 0.2] [--spread 0.3] [--spend 4]
+    python benchmarks/research/racing.py [--repeats 20] [--shares 0 0.1 0.2]
+        [--spread 0.3] [--spend 4]
 
 On a virtual clock eight workers search for `--spend` limits of tuning time. A configuration has a
 true mean time to target, known exactly, and each run takes that times its luck: log-normal with
@@ -23,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from _common import arguments, introduce, keep, repeats_of
+from _shared import arguments, introduce, keep, repeats_of
 
 import autotune as at
 from autotune.backends.simulator import Curve, Point, SimPool

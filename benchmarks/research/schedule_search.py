@@ -1,6 +1,7 @@
 """What searching schedules is worth: all of them, the learning rate's only, or constants only.
 
-    python benchmarks/schedule_search.py [--problem digits] [--trials 24] [--seeds 5] [--confirm 5]
+    python benchmarks/research/schedule_search.py [--problem digits] [--trials 24]
+        [--seeds 5] [--confirm 5]
 
 Three spaces are cut from one recipe, `search_spaces.PROBLEM:schedules`: `schedules` is all of it,
 `lr` keeps batch size, image size and momentum constant, `constants` keeps the learning rate
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Answer, Task, arguments, introduce, keep, measure, serve
+from _shared import Answer, Task, arguments, introduce, keep, measure, serve
 
 SPACES = ("schedules", "lr", "constants", "schedules:widening", "lr:widening")
 CONFIRM_SEED = 1_000_000  # added to the study's seed, so that no trial's seed comes back

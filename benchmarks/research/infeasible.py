@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _common import arguments, introduce, keep, repeats_of
+from _shared import arguments, introduce, keep, repeats_of
 
 import autotune as at
 from autotune.algorithms.samplers import Sampler

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from _common import Answer
+from _shared import Answer
 
 Runs = dict[str, list[Answer]]
 """Of each method its studies: measures, with `task` and `seed`."""

@@ -1,7 +1,8 @@
 """How soon a search finds a fast configuration: samplers and pruners on a virtual clock.
 
-    python benchmarks/search.py --problem lcbench --data FOLDER [--tasks 10] [--seeds 3] [--spend 6]
-    python benchmarks/search.py --problem farm [--tasks 8] [--seeds 3] [--spend 4]
+    python benchmarks/research/search.py --problem lcbench --data FOLDER
+        [--tasks 10] [--seeds 3] [--spend 6]
+    python benchmarks/research/search.py --problem farm [--tasks 8] [--seeds 3] [--spend 4]
 
 `lcbench`: recorded learning curves with times, `FOLDER/lcbench_dev.npz` or another file of that
 form, 1000 configurations a task, of which the nearest stands for a proposed one; tasks from
@@ -45,8 +46,8 @@ from typing import Any
 
 import numpy as np
 import peers
-from _common import Answer, arguments, introduce, keep, serve
-from _told import Runs, merged, table
+from _shared import Answer, arguments, introduce, keep, serve
+from _tables import Runs, merged, table
 
 import autotune as at
 from autotune.algorithms.ranking.repeat_index import Repeated

@@ -1,6 +1,6 @@
 """What a search is told about a trial that was stopped: ways from the literature, and ours.
 
-    python benchmarks/scorings.py --data FOLDER [--tasks 5] [--seeds 2] [--spend 6]
+    python benchmarks/research/scorings.py --data FOLDER [--tasks 5] [--seeds 2] [--spend 6]
 
 All are samplers on the recorded curves of `search.py`, with eight workers and capping, that draw at
 random until 16 trials have ended. After every fourth one a model is fitted to the 60 fastest and
@@ -44,8 +44,8 @@ from typing import Any
 import numpy as np
 import search
 import torch
-from _common import Answer, arguments, introduce, keep
-from _told import row
+from _shared import Answer, arguments, introduce, keep
+from _tables import row
 
 import autotune as at
 from autotune.algorithms.ranking.equal_time import standings

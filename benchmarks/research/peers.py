@@ -29,7 +29,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from _common import Answer, missing
+from _shared import Answer, missing
 
 import autotune as at
 from autotune.study.driver.plan import trial_seed

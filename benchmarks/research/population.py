@@ -1,6 +1,7 @@
 """What populations are worth on digits at equal spend: real training, a virtual clock of epochs.
 
-    python benchmarks/population.py [--spend 4] [--repeats 5] [--fresh 16] [--methods NAMES]
+    python benchmarks/research/population.py [--spend 4] [--repeats 5] [--fresh 16]
+        [--methods NAMES]
 
 Every study has eight workers for `--spend` times the target's limit of twelve epochs, and searches
 the learning rate: a schedule of it, or (`constants`) a number, of which a population makes a
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import Answer, arguments, introduce, keep, repeats_of, told
+from _shared import Answer, arguments, introduce, keep, repeats_of, summary
 from controllers import EPOCH, SCHEDULE, SETTING, TARGET
 
 import autotune as at
@@ -37,10 +38,8 @@ RATE = at.Float(0.005, 0.5, log=True)
 METHODS: dict[str, tuple[Any, str, str | None]] = {
     "constants, random": (RATE, "random", None),
     "constants, random, pbt": (RATE, "random", "pbt"),
-    "constants, random, pb2": (RATE, "random", "pb2"),
     "random": (SCHEDULE, "random", None),
     "random, pbt": (SCHEDULE, "random", "pbt"),
-    "random, pb2": (SCHEDULE, "random", "pb2"),
     "convergence": (SCHEDULE, "convergence", None),
     "convergence, pbt": (SCHEDULE, "convergence", "pbt"),
 }
@@ -147,8 +146,8 @@ def main() -> None:
         means = {k: statistics.fmean(r[k] for r in rows) for k in ("reached", "trials", "forks")}
         found = [row["found"] or TARGET.limit for row in rows]
         print(
-            f"{method:<26} {told([r['epochs'] for r in rows], ' epochs')}; in the search "
-            f"{told(found)}; fresh seeds that reached the target {means['reached']:.0%}; "
+            f"{method:<26} {summary([r['epochs'] for r in rows], ' epochs')}; in the search "
+            f"{summary(found)}; fresh seeds that reached the target {means['reached']:.0%}; "
             f"{means['trials']:.0f} trials, {means['forks']:.0f} forks",
             flush=True,
         )

@@ -1,7 +1,7 @@
 """Real training in seconds: small networks on digits and 1-D signals, trained many at once.
 
-    python benchmarks/farm.py [--tasks NAMES]               # how long a study of 64 trials takes
-    python benchmarks/farm.py --calibrate [--tasks NAMES]   # targets and best known times: `KNOWN`
+    python benchmarks/research/farm.py [--tasks NAMES]              # time of a study of 64 trials
+    python benchmarks/research/farm.py --calibrate [--tasks NAMES]  # targets, best times: `KNOWN`
 
 A task is a data set, a network and a target accuracy. Nothing of its curves is recorded: a trial
 is trained by SGD or LARS while the study runs, in virtual seconds (`step_seconds`), so that no
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import arguments, introduce, keep
 from _networks import METRICS, Farm, Network, Plan
+from _shared import arguments, introduce, keep
 from _signals import Data, load
 
 import autotune as at
@@ -37,7 +37,7 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Known:
-    """What `python benchmarks/farm.py --calibrate` found of a task.
+    """What `python benchmarks/research/farm.py --calibrate` found of a task.
 
     Args:
         target: the accuracy that 5 % of 400 random configurations reach within the limit.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import introduce, keep
+from _shared import introduce, keep
 
 import autotune as at
 from autotune.algorithms.controllers import policy, regulator, weights_file
