@@ -21,12 +21,10 @@ from autotune.cli import main
 from autotune.cli.console import finish, result_in
 from autotune.evaluation import register
 from autotune.schedules import from_json
-from autotune.tracking import model_registry
 from autotune.tracking.mirror import environment
 
 RECIPES = str(Path(__file__).parents[1] / "support" / "registered.py")
 TOYS = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -65,6 +63,7 @@ def loaded(folder: Path, name: str, version: int) -> Any:
         return mlflow.pyfunc.load_model(f"models:/{name}/{version}")
 
 
+@pytest.mark.slow
 def test_the_registered_model_is_as_accurate_as_the_trial(
     tmp_path: Path, ray_address: str, quiet: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +110,7 @@ def told_in_mlflow(folder: Path, best: dict[str, Any]) -> None:
     assert schedule(0.0) == pytest.approx(best["params"]["lr.peak"])
 
 
+@pytest.mark.slow
 def test_registered_afterwards_once_and_with_what_was_confirmed_since(
     tmp_path: Path, ray_address: str, quiet: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,12 +158,14 @@ class Odd(torch.nn.Module):
 def test_what_fails_leaves_no_registered_model_and_a_name_may_have_dots(
     tmp_path: Path, quiet: None
 ) -> None:
+    from autotune.tracking import model_registry  # it imports frameworks, which takes seconds
+
     client = store(tmp_path)
     uri, place = client.tracking_uri, (tmp_path / "artifacts").as_uri()
     experiment = client.create_experiment("lines", artifact_location=place)
     client.create_run(experiment, tags={"autotune.study_id": "s", "autotune.trial": "7"})
 
-    def entry(model: torch.nn.Module, **tags: str) -> model_registry.Entry:
+    def entry(model: torch.nn.Module, **tags: str) -> Any:
         return model_registry.Entry("s", 7, model, torch.zeros(2, 1), [], tags, "a line")
 
     with at_store(tmp_path):
@@ -208,6 +210,7 @@ def test_what_cannot_be_registered_is_told_before_the_study(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_where_nothing_is_reached_nothing_is_registered(
     tmp_path: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

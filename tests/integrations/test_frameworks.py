@@ -27,7 +27,6 @@ FRAMEWORKS = [
     )
     for name, package in NEEDS.items()
 ]
-pytestmark = pytest.mark.timeout(900)
 both = pytest.mark.parametrize("framework", FRAMEWORKS)
 PREFIX = {"lightning": "", "huggingface": "eval_"}
 LOSS = {"lightning": "val_loss", "huggingface": "eval_loss"}

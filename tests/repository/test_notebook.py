@@ -65,7 +65,6 @@ def test_the_example_is_small_and_was_executed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code, with few trials and repeats."""
     cells = json.loads(NOTEBOOK.read_text())["cells"]

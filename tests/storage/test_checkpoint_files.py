@@ -113,7 +113,7 @@ def test_a_killed_writer_leaves_no_file_of_that_name(tmp_path: Path) -> None:
         "with checkpoint_files.writing(sys.argv[1], 'rank-0.pt') as file:\n"
         "    file.write(b'half' * 10**6); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    subprocess.run([sys.executable, "-c", code, tmp_path], check=False, timeout=240)
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False, timeout=900)
     assert os.listdir(tmp_path) == ["rank-0.pt.part"]
     assert checkpoint_files.copy(str(tmp_path), str(tmp_path.with_name("copy"))) is False
 
@@ -130,7 +130,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
         "except OSError as error: print(error.errno)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=900
     )
     assert done.stdout.strip() == str(errno.EFBIG), done.stderr
     assert os.listdir(tmp_path) == []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from autotune.cli import main
 from autotune.cli.console import result_in
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL
-from autotune.trial import Ended, Lost, Reported, Started, State, Suggested
+from autotune.trial import Ended, Lost, Started, Suggested
 
 RECIPE = """
 import os
@@ -34,7 +32,7 @@ def train(config):
 
 def recipe():
     space = at.SearchSpace({"speed": at.Float(0.05, 0.5, log=True)})
-    target = at.Target("val_accuracy", 0.9, limit=5)
+    target = at.Target("val_accuracy", 0.9, limit=600)
     scaling = at.Scaling(max_concurrent_trials=2)
     return at.Experiment("toy", train, space, target, baseline={"speed": 0.1}, scaling=scaling)
 """
@@ -109,7 +107,7 @@ def shown_by_mlflow(folder: Path, told: Any) -> None:
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
-    end, found = time.monotonic() + 60, list[Any]()
+    end, found = time.monotonic() + 600, list[Any]()
     while time.monotonic() < end and len(found) <= len(told["trials"]):
         experiment = client.get_experiment_by_name("toy")
         found = client.search_runs([experiment.experiment_id]) if experiment else []
@@ -122,51 +120,3 @@ def shown_by_mlflow(folder: Path, told: Any) -> None:
     parent = next(r for r in found if r.data.tags["autotune.kind"] == "study")
     mean = told["best"]["confirmed"]["mean_seconds"]
     assert parent.data.metrics["confirmed_mean_seconds"] == pytest.approx(mean)
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle_nothing_is_lost_or_counted_twice(
-    recipe: str, tmp_path: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "study"
-    where = ["--ray-address", ray_address, "--tracking-uri", "off"]
-    run = ["run", recipe, "--trials", "3", "--sampler", "random", "--out", str(folder)]
-    assert main.main([*run, *where]) == main.DONE
-    confirm = ["confirm", str(folder), "--repeats", "3", "--top", "1", *where]
-    killed = subprocess.Popen([sys.executable, "-m", "autotune", *confirm], cwd=tmp_path,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    until(folder, confirmed=2, reports=2, process=killed)
-    killed.kill()
-    killed.wait(30)
-    before = confirming(result_in(folder).trials)
-    assert [t.ended for t in before] == [True, False]
-    assert main.main([*confirm, "--json"]) == main.DONE
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {c["runs"] for c in told["confirmed"]} == {3}
-    after = confirming(result_in(folder).trials)
-    assert after[0] == before[0]
-    assert (after[1].seed, after[1].repeats) == (before[1].seed, before[1].repeats)
-    assert [t.number for t in after] == list(range(3, 3 + 3 * len(told["confirmed"])))
-    assert all(t.state is State.REACHED for t in after)
-    lost = [e.trial for e in journal.read(folder) if isinstance(e, Lost)]
-    assert lost == [before[1].number]
-    alone(folder)
-
-    assert main.main(["confirm", str(folder), "--repeats", "4", "--top", "1", *where]) == main.DONE
-    more = confirming(result_in(folder).trials)
-    assert more[: len(after)] == after
-    assert len(more) == len(after) // 3 * 4
-
-
-def until(folder: Path, confirmed: int, reports: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until that many confirmations were begun, and the last one has reported so often."""
-    end = time.monotonic() + 300
-    while time.monotonic() < end:
-        assert process.poll() is None, "it ended before it could be killed"
-        entries = journal.read(folder)
-        begun = [e.trial for e in entries if isinstance(e, Suggested) and e.repeats is not None]
-        seen = [e for e in entries if isinstance(e, Reported) and begun and e.trial == begun[-1]]
-        if len(begun) >= confirmed and len(seen) >= reports:
-            return
-        time.sleep(0.005)
-    raise AssertionError("the driver does not get on")

@@ -39,14 +39,14 @@ def twice() -> tuple[Told, Told]:
     return digests(3, 1), digests(3, 2)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_one_seed_is_one_journal(case: str, twice: tuple[Told, Told]) -> None:
     first, second = twice
     assert first[case] == second[case]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MODELLED)
 def test_models_were_asked_where_they_judge(case: str, twice: tuple[Told, Told]) -> None:
     for told in twice:

@@ -33,7 +33,7 @@ def recipe():
         "lr.peak": 1.0, "lr.final": 0.01, "lr.peak_at": 0.3, "lr.rule": "sqrt",
         "weight_decay": 5e-4, "label_smoothing": 0.05,
     }
-    target = at.Target("val_accuracy", 0.9, limit=25.0)
+    target = at.Target("val_accuracy", 0.9, limit=250.0)
     space = at.SearchSpace(entries)
     return replace(usual, name="all-four", space=space, target=target, baseline=baseline)
 """
@@ -42,7 +42,7 @@ KNOBS = ("lr", "batch_size", "momentum", "image_size")
 
 @pytest.mark.slow
 def test_a_study_over_all_four_kinds_of_schedule(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ray_address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "recipe.py").write_text(RECIPE)
     folder, out = tmp_path / "study", tmp_path / "best"
@@ -54,7 +54,7 @@ def test_a_study_over_all_four_kinds_of_schedule(
         assert isinstance(schedule, at.schedules.Schedule)
         assert at.extremes(schedule)[0] < at.extremes(schedule)[1]
     check_honoured(best)
-    assert catch_up(folder, None, 200.0)  # a busy machine's MLflow may still be behind
+    assert catch_up(folder, None, 900.0)  # a busy machine's MLflow may still be behind
     check_pictures(folder, best)
 
     capsys.readouterr()

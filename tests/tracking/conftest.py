@@ -143,16 +143,6 @@ def report(step: int, **metrics: float) -> Report:
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tracking store without experiments, made once: MLflow needs seconds for it."""
-    from mlflow import MlflowClient
-
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-    return path
-
-
-@pytest.fixture(scope="session")
 def new_study(
     tmp_path_factory: pytest.TempPathFactory, empty_store: Path
 ) -> Iterator[Callable[[], StudyFolder]]:

@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import services
+from heads import free_ports
 from lucky import reached
 from sims import racing, simulate
 
@@ -503,20 +505,21 @@ def study():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_two_drivers_of_one_study_and_one_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mlflow_server: services.Tracking,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """From Python and by the command line alike, the second is refused while the first lives."""
     from mlflow import MlflowClient
 
-    server = services.Tracking(tmp_path / "mlflow", f"sqlite:///{tmp_path}/mlflow.db")
-    client = MlflowClient(server.uri)
+    client = MlflowClient(mlflow_server.uri)
     asked: list[str] = []
     (tmp_path / "twice.py").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
     experiment = racing([2.0, 1.0])
-    more = {"mirror": True, "tracking_uri": server.uri}
+    more = {"mirror": True, "tracking_uri": mlflow_server.uri}
 
     def signed() -> bool:
         found = client.get_experiment_by_name(experiment.name)
@@ -525,7 +528,7 @@ def test_two_drivers_of_one_study_and_one_server(
 
     def watch(event: object, trials: object) -> None:
         """In the first driver: it works on the study until this returns."""
-        end = time.monotonic() + 240
+        end = time.monotonic() + 600
         while not asked and not signed():
             assert time.monotonic() < end, "no sign of the first driver"
             time.sleep(0.2)
@@ -534,45 +537,38 @@ def test_two_drivers_of_one_study_and_one_server(
         asked.append("once")
         with pytest.raises(UserError, match="a driver is running the study 'racing'"):
             simulate(experiment, tmp_path / "python", 2, **more)
-        flags = ["--mirror", "--tracking-uri", server.uri, "--out", "typed", "--trials", "2"]
+        flags = ["--mirror", "--tracking-uri", mlflow_server.uri, "--out", "typed", "--trials", "2"]
         assert main.main(["run", "twice.py:study", *flags]) == main.USER
         assert "a driver is running the study 'racing'" in capsys.readouterr().err
 
-    try:
-        simulate(experiment, tmp_path / "first", 2, watch=watch, **more)
-        assert asked
-        assert not (tmp_path / "python").exists()
-        assert not (tmp_path / "typed").exists()
-        simulate(experiment, tmp_path / "after", 2, **more)
-        assert (tmp_path / "after" / "journal.jsonl").is_file(), "once it has ended, it may be run"
-    finally:
-        server.stop()
+    simulate(experiment, tmp_path / "first", 2, watch=watch, **more)
+    assert asked
+    assert not (tmp_path / "python").exists()
+    assert not (tmp_path / "typed").exists()
+    simulate(experiment, tmp_path / "after", 2, **more)
+    assert (tmp_path / "after" / "journal.jsonl").is_file(), "once it has ended, it may be run"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_folder_that_its_study_has_left_is_not_gone_on_with(
-    tmp_path: Path,
+    mlflow_server: services.Tracking, tmp_path: Path
 ) -> None:
     """Else two journals would name other trials by the same numbers, and write the same runs."""
-    server = services.Tracking(tmp_path / "mlflow", f"sqlite:///{tmp_path}/mlflow.db")
-    experiment = racing([2.0, 1.0, 3.0, 1.5])
+    server, nobody = mlflow_server, f"http://127.0.0.1:{free_ports(1)[0]}"
+    experiment = replace(racing([2.0, 1.0, 3.0, 1.5]), name="left")
     more = {"mirror": True, "tracking_uri": server.uri, "resume": True}
-    try:
-        simulate(experiment, tmp_path / "here", 2, **more)
-        assert mirror.fetch(server.uri, experiment.name, tmp_path / "there") == ""
-        simulate(experiment, tmp_path / "here", 3, **more)  # nobody has gone on with the copy yet
-        assert mirror.fetch(server.uri, experiment.name, tmp_path / "newer") == ""
-        simulate(experiment, tmp_path / "newer", 4, **more)
-        with pytest.raises(UserError, match=r"'racing' was fetched .* since it was in .*here: "):
-            simulate(experiment, tmp_path / "here", 4, **more)
-        assert len(results.read(tmp_path / "here", experiment.target).trials) == 3
-        ended = argparse.Namespace(folder=tmp_path / "here", tracking_uri=server.uri, json=True)
-        with pytest.raises(UserError, match="has gone on elsewhere"):
-            study_commands._shown(ended)
-    finally:
-        server.stop()
-    mirror.refuse_stale(server.uri, tmp_path / "here")  # with nobody to ask it may go on
+    simulate(experiment, tmp_path / "here", 2, **more)
+    assert mirror.fetch(server.uri, experiment.name, tmp_path / "there") == ""
+    simulate(experiment, tmp_path / "here", 3, **more)  # nobody has gone on with the copy yet
+    assert mirror.fetch(server.uri, experiment.name, tmp_path / "newer") == ""
+    simulate(experiment, tmp_path / "newer", 4, **more)
+    with pytest.raises(UserError, match=r"'left' was fetched .* since it was in .*here: "):
+        simulate(experiment, tmp_path / "here", 4, **more)
+    assert len(results.read(tmp_path / "here", experiment.target).trials) == 3
+    ended = argparse.Namespace(folder=tmp_path / "here", tracking_uri=server.uri, json=True)
+    with pytest.raises(UserError, match="has gone on elsewhere"):
+        study_commands._shown(ended)
+    mirror.refuse_stale(nobody, tmp_path / "here")  # with nobody to ask it may go on
 
 
 def test_a_mirrored_study_needs_a_server_from_python_too(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def served(study, processes) -> list[str]:
         subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
     )
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while True:
         try:
             return mlflow_ui.addresses(host, "digits", "5eed" * 8)
@@ -37,7 +37,6 @@ def served(study, processes) -> list[str]:
 
 @needs_browser
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_runs_are_nested_and_sorted_and_the_report_is_shown(study, processes) -> None:
     study.trial(0, 3.0, kind="baseline")
     study.trial(1, 1.0)

@@ -418,21 +418,6 @@ def test_a_driver_killed_between_a_fork_and_the_end_that_it_means(whole_study: b
     assert (replaced.reason, replaced.attempts) == ("exploited", 1)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_study_cut_again_and_again_keeps_its_lineage(whole_study: bytes, seed: int) -> None:
-    data, random = whole_study, Random(seed)
-    made = populations.experiment()
-    for _ in range(4):
-        data = data[: random.randrange(len(data))]
-        with memory() as folder:
-            with Journal(folder):
-                record.write(folder, record.facts(made, seed=0, tracking_uri="off", recipe=None))
-            (folder / JOURNAL).write_bytes(data)
-            study(folder, TRIALS, workers=4)
-            data = (folder / JOURNAL).read_bytes()
-    check_resumed(data)
-
-
 def test_a_fork_that_was_never_started_is_started_from_its_checkpoint(whole_study: bytes) -> None:
     rows = whole_study.splitlines(keepends=True)
     cut = next(i for i, row in enumerate(rows) if b'"replaces"' in row) + 2

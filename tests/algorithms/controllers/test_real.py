@@ -28,7 +28,7 @@ SPACE = at.SearchSpace({
 
 def recipe():
     return at.Experiment(
-        "digits", train, SPACE, at.Target("val_accuracy", 0.9, limit=4),
+        "digits", train, SPACE, at.Target("val_accuracy", 0.9, limit=60),
         scaling=at.Scaling(num_workers=2, max_concurrent_trials=1),
         baseline={"lr": 0.02}, knobs=("lr", "batch_size", "momentum"),
     )

@@ -22,7 +22,7 @@ LARGE = 2 * 2**20
 
 def study(folder: Path, config: dict[str, Any], trials: int = 1, **policy: Any) -> at.StudyResult:
     """One configuration `trials` times, each after the other, until step 800 is reached."""
-    policy = {"hang_timeout": 120, "checkpoint_interval": 0, **policy}
+    policy = {"hang_timeout": 600, "checkpoint_interval": 0, **policy}
     settings: dict[str, Any] = {
         "log": str(folder / "log"),
         "checkpoints": str(folder),
@@ -33,7 +33,7 @@ def study(folder: Path, config: dict[str, Any], trials: int = 1, **policy: Any) 
         "checkpoints",
         saver,
         space,
-        at.Target(METRIC, 0.8, limit=60),
+        at.Target(METRIC, 0.8, limit=6000),
         scaling=at.Scaling(num_workers=2),
         failure=at.FailurePolicy(**policy),
         baseline={"x": 0.5},
@@ -49,6 +49,7 @@ def starts(folder: Path) -> list[str]:
     return [row[4] for row in rows if row[1] == "0" and row[3] == "start"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "gone"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     tmp_path: Path, damage: str, capfd: pytest.CaptureFixture[str]
@@ -69,6 +70,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     assert f"it goes on from step {begun[-1]}" in said
 
 
+@pytest.mark.slow
 def test_where_both_are_damaged_it_begins_anew(tmp_path: Path) -> None:
     trial = study(tmp_path, {"dies": 500, "damage": ["cut", 9]}).trials[0]
     assert (trial.state, trial.retries, trial.attempts) == (State.REACHED, 1, 4), trial.error
@@ -90,6 +92,7 @@ def test_the_last_two_are_there_while_it_runs_and_the_last_when_it_has_ended(
     assert kept == {f"step-{c.step}" for c in saved[-2:]}
 
 
+@pytest.mark.slow
 def test_a_large_state_is_written_beside_training_and_is_of_one_step(tmp_path: Path) -> None:
     """Killed while some checkpoint is being written: what it goes on from is whole."""
     config = {"numbers": LARGE, "nap": 0.3, "dies": 700}
@@ -102,6 +105,7 @@ def test_a_large_state_is_written_beside_training_and_is_of_one_step(tmp_path: P
         assert bool((state["w"] == trial.checkpoint.step).all())
 
 
+@pytest.mark.slow
 def test_so_many_of_the_fastest_are_kept(tmp_path: Path) -> None:
     result = study(tmp_path, {}, trials=4, keep_checkpoints=2)
     assert all(t.state is State.REACHED for t in result.trials)
@@ -110,6 +114,7 @@ def test_so_many_of_the_fastest_are_kept(tmp_path: Path) -> None:
     assert left == sorted(f"trial-{t.number:04d}" for t in fastest)
 
 
+@pytest.mark.slow
 def test_checkpoints_behind_a_url(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'bucket'}"
     result = study(tmp_path, {"dies": 500}, checkpoint_folder=url)

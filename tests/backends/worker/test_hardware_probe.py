@@ -137,9 +137,9 @@ def test_nodes_that_come_and_a_head_that_goes_are_told(monkeypatch: pytest.Monke
         time.sleep(0.5)
         assert told.empty(), "the same nodes, and a head that answers"
         there.append(second)
-        assert told.get(timeout=60) == Nodes((first, second))
+        assert told.get(timeout=600) == Nodes((first, second))
         head.close()
-        lost = told.get(timeout=60)
+        lost = told.get(timeout=600)
         assert isinstance(lost, HeadLost)
         assert (lost.address, lost.seconds > 0.3) == (address, True)
     finally:

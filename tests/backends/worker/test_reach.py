@@ -46,7 +46,7 @@ class Server:
         words = ["-i", "127.0.0.1", "-p", str(self.port), "-w", "-d", str(self._folder)]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen([sys.executable, "-m", "pyftpdlib", *words], **quiet)
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
                 return
@@ -71,7 +71,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def study(folder: Path, place: str, **config: Any) -> at.StudyResult:
     settings = {"log": str(folder / "log"), "checkpoints": str(folder), "dies": 500, **config}
     space = at.SearchSpace({"x": at.Float(0, 1), **{k: at.Fixed(v) for k, v in settings.items()}})
-    policy = at.FailurePolicy(hang_timeout=120, checkpoint_interval=0, checkpoint_folder=place)
+    policy = at.FailurePolicy(hang_timeout=600, checkpoint_interval=0, checkpoint_folder=place)
     made = at.Experiment(
         "reach",
         saver,
@@ -89,7 +89,7 @@ def once_lost(folder: Path, then: Callable[[], None]) -> threading.Thread:
     """When the journal says that the checkpoint was out of reach, do something."""
 
     def work() -> None:
-        file, end = folder / "study" / JOURNAL, time.monotonic() + 400
+        file, end = folder / "study" / JOURNAL, time.monotonic() + 900
         while time.monotonic() < end:
             if file.is_file() and LOST in file.read_text():
                 then()
@@ -117,6 +117,7 @@ def is_whole(result: at.StudyResult, folder: Path, said: str) -> None:
     assert "warning: trial 0: its checkpoint cannot be reached (" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_address")
 def test_a_server_that_is_stopped_and_started(
     tmp_path: Path, server: Server, capfd: pytest.CaptureFixture[str]
@@ -131,6 +132,7 @@ def test_a_server_that_is_stopped_and_started(
     assert trial.checkpoint.step == 800, "what is written once it is back counts"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_address")
 def test_a_mount_that_is_gone_for_a_while(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -143,6 +145,7 @@ def test_a_mount_that_is_gone_for_a_while(
     is_whole(result, tmp_path, capfd.readouterr().err)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_address")
 def test_nothing_is_written_into_the_mount_point_of_a_mount_that_is_gone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -32,7 +32,7 @@ def study(folder: Path, trials: int = 1, policy: Any = None, **config: Any) -> a
         space,
         at.Target(METRIC, 0.4, limit=600),
         scaling=at.Scaling(num_workers=2),
-        failure=at.FailurePolicy(hang_timeout=240, checkpoint_interval=0, **(policy or {})),
+        failure=at.FailurePolicy(hang_timeout=600, checkpoint_interval=0, **(policy or {})),
         baseline={"x": 0.5},
         configs=[{"x": 0.5}] * (trials - 1),
     )
@@ -51,6 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, ray_address: str) -> at.Stud
     return study(folder, 2, {"keep_checkpoints": 1})
 
 
+@pytest.mark.slow
 def test_each_rank_writes_its_shard_and_all_are_written_down(whole: at.StudyResult) -> None:
     saved = [e for e in journal.read(whole.folder) if isinstance(e, Saved)]
     assert len(saved) > 4
@@ -69,6 +70,7 @@ def test_each_rank_writes_its_shard_and_all_are_written_down(whole: at.StudyResu
         assert all(part.numel() < tensor.numel() for part in locals_), "a part, and not all of it"
 
 
+@pytest.mark.slow
 def test_a_model_to_be_registered_is_built_of_all_shards(whole: at.StudyResult) -> None:
     best = whole.best
     assert best is not None
@@ -81,6 +83,7 @@ def test_a_model_to_be_registered_is_built_of_all_shards(whole: at.StudyResult) 
     assert model(example).shape[:2] == example.shape
 
 
+@pytest.mark.slow
 def test_of_the_slower_trial_no_shard_is_left(whole: at.StudyResult) -> None:
     assert [t.state for t in whole.trials] == [State.REACHED] * 2, [t.error for t in whole.trials]
     assert whole.best is not None
@@ -88,6 +91,7 @@ def test_of_the_slower_trial_no_shard_is_left(whole: at.StudyResult) -> None:
     assert left == [f"trial-{whole.best.number:04d}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "gone"])
 def test_a_killed_rank_with_a_damaged_shard_costs_one_checkpoint(
     damage: str, whole: at.StudyResult, tmp_path: Path, capfd: pytest.CaptureFixture[str]

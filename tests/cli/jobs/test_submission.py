@@ -29,25 +29,15 @@ from autotune.storage import journal
 from autotune.storage.journal import Closed, Opened
 from autotune.trial import Ended, Saved, State, fold
 
-pytestmark = pytest.mark.timeout(1200)
 RECIPE = "job_recipe.py:study"
 RAY = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")
-JOB_SECONDS = 500.0
+JOB_SECONDS = 1500.0
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[heads.Head]:
     with heads.head() as started:
         yield started
-
-
-@pytest.fixture
-def tracking(tmp_path: Path) -> Iterator[services.Tracking]:
-    """An MLflow server without a password; the cluster reaches it as this process does."""
-    folder = tmp_path / "mlflow"
-    server = services.Tracking(folder, f"sqlite:///{folder}/mlflow.db")
-    yield server
-    server.stop()
 
 
 class Desk:
@@ -191,12 +181,12 @@ def test_a_study_is_submitted_refused_cancelled_and_gone_on_with(
 
 @pytest.mark.slow
 def test_a_cancelled_study_goes_on_elsewhere_from_mlflow(
-    desk: Desk, tracking: services.Tracking
+    desk: Desk, mlflow_server: services.Tracking
 ) -> None:
     """No shared storage: the job's folder is its own, and MLflow keeps what resume needs."""
     from mlflow import MlflowClient
 
-    client = MlflowClient(tracking.uri)
+    client = MlflowClient(mlflow_server.uri)
 
     def runs() -> dict[str, Any]:
         experiment = client.get_experiment_by_name("submitted")
@@ -205,7 +195,7 @@ def test_a_cancelled_study_goes_on_elsewhere_from_mlflow(
 
     desk.log.with_name("slow").touch()
     flags = ("--trials", "2", "--sampler", "random", "--pruner", "none")
-    uri = ("--tracking-uri", tracking.uri)
+    uri = ("--tracking-uri", mlflow_server.uri)
     code, out, err = desk.type("submit", RECIPE, *flags, *uri, "--env", "JOB_RECIPE_LOG", "--json")
     assert code == 0, err
     job = json.loads(out)["job"]
@@ -225,7 +215,7 @@ def test_a_cancelled_study_goes_on_elsewhere_from_mlflow(
     desk.log.with_name("slow").unlink()
     folder = desk.project / "here"
     code, out, err = desk.type(
-        "resume", "submitted", "--from-mlflow", tracking.uri, "--out", str(folder)
+        "resume", "submitted", "--from-mlflow", mlflow_server.uri, "--out", str(folder)
     )
     assert code == 0, err
     assert "fetched the study 'submitted' from MLflow" in err
@@ -245,7 +235,7 @@ def test_a_cancelled_study_goes_on_elsewhere_from_mlflow(
     points = client.get_metric_history(after["trial-0000"].info.run_id, "val_accuracy")
     assert sorted(p.step for p in points) == sorted({r.step for r in done[0].reports if r.metrics})
     code, out, err = desk.type(
-        "resume", "submitted", "--from-mlflow", tracking.uri, "--out", "here"
+        "resume", "submitted", "--from-mlflow", mlflow_server.uri, "--out", "here"
     )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "here exists: name a new folder with --out" in err
@@ -344,6 +334,7 @@ def commands() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_token_is_ray_s_own(desk: Desk) -> None:
     """Missing, wrong, in each of its three places: and never shown."""
     wrong, secret = "0" * 64, desk.head.token
@@ -394,6 +385,7 @@ MISTAKES: list[tuple[list[str], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"), MISTAKES, ids=[" ".join(a)[:70] for a, _ in MISTAKES]
 )
@@ -420,6 +412,7 @@ def test_a_mistake_gets_one_clear_line(
     assert "me:pw" not in err
 
 
+@pytest.mark.slow
 def test_an_address_that_is_no_dashboard(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A web server that is not Ray's."""
     (port,) = heads.free_ports(1)
@@ -455,6 +448,7 @@ def test_the_near_id_is_named() -> None:
     assert submit._next_id("!!!", ["study-2"]) == "study-3"
 
 
+@pytest.mark.slow
 def test_a_recipe_whose_data_is_elsewhere(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -619,6 +613,7 @@ def test_a_study_in_mlflow_has_one_home_however_its_server_is_written(
     assert homes == {"http://h:5000 as submitted"}
 
 
+@pytest.mark.slow
 def test_what_a_job_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` with the same flags, shell-proof; a secret is in none of it."""
     monkeypatch.chdir(desk.project)

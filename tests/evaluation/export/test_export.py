@@ -85,7 +85,7 @@ def run(*command: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
 
 
@@ -173,6 +173,7 @@ def test_an_export_holds_all_that_is_promised(images: tuple[at.StudyResult, Path
     assert list(out.parent.glob(".out*")) == []
 
 
+@pytest.mark.slow
 def test_the_readme_of_an_export_runs(images: tuple[at.StudyResult, Path]) -> None:
     out = images[1]
     block = re.search(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
@@ -274,6 +275,7 @@ def test_a_trial_of_a_script_is_exported_with_a_word(
 # --- training alone -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_train_py_under_torchrun_gives_the_losses_of_the_journal(
     images: tuple[at.StudyResult, Path], tmp_path: Path
 ) -> None:
@@ -650,7 +652,7 @@ def test_what_a_framework_evaluates_by_itself_is_no_training_alone_either() -> N
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=900,
     )
     seconds = [float(line.split()[2]) for line in done.stdout.splitlines()]
     assert len(seconds) == 3, done.stderr

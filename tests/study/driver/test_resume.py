@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -104,15 +103,6 @@ def test_a_study_cut_at_any_byte_is_resumed_to_the_same_trials(
 ) -> None:
     data, trials = whole
     check_resumed(data[: round(share * len(data))], trials)
-
-
-def test_a_study_cut_after_any_line_is_resumed_to_the_same_trials(
-    whole: tuple[bytes, dict[int, Trial]],
-) -> None:
-    data, trials = whole
-    rows = data.splitlines(keepends=True)
-    for n in range(0, len(rows) + 1, 3):
-        check_resumed(b"".join(rows[:n]), trials)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
@@ -262,19 +252,6 @@ def test_interrupted_trials_are_taken_up_and_told_once(fast_path: Path) -> None:
     now = result.trials[0]
     assert (now.state, now.seconds, now.retries, now.attempts) == (State.REACHED, 10.0, 0, 2)
     assert [r.step for r in now.reports] == list(range(0, 101, 10))
-
-
-def test_shuffled_kills_between_drivers_never_lose_a_trial(fast_path: Path) -> None:
-    rng = random.Random(7)
-    for n in range(12):
-        path = fast_path / JOURNAL
-        simulate(EXPERIMENT, fast_path, TRIALS, eventful, workers=2)
-        data = path.read_bytes()
-        path.write_bytes(data[: rng.randrange(len(data))])
-        assert n >= 0
-    result = simulate(EXPERIMENT, fast_path, TRIALS, eventful, workers=2)
-    assert [t.number for t in result.trials] == list(range(TRIALS))
-    assert all(t.ended for t in result.trials)
 
 
 # --- a baseline that the time limit cut off ---------------------------------------------------
