@@ -127,7 +127,7 @@ def steps_of(mb: float) -> tuple[int, float]:
     return max(1, round(MILESTONE_SECONDS / second)), max(second, MILESTONE_SECONDS)
 
 
-def tell(mb: float, interval: float, runs: dict[str, list[Answer]], first: bool) -> None:
+def show(mb: float, interval: float, runs: dict[str, list[Answer]], first: bool) -> None:
     """One line for each way to save."""
     for how in ("beside", "loop"):
         held = [100 * r["held"] / r["train"] for r in runs[how]]
@@ -165,7 +165,7 @@ def main() -> None:
                 found = measure(__file__, "side", {**task, "how": how})
                 runs[how].append(found)
                 raw.append({**task, "how": how, "repeat": repeat, **found})
-            tell(mb, interval, runs, number == 0)
+            show(mb, interval, runs, number == 0)
     keep(options.json, about, runs=raw)
 
 
