@@ -7,7 +7,7 @@ in our own format (`sharded_tensors`), with `torch.load(weights_only=True)`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,8 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from autotune.backends.worker.sharded_tensors import Shards
-
+Shards = Mapping[str, Mapping[str, Any]]
 Key = tuple[str, tuple[int, ...]]
 """Which tensor, and where in it a shard begins."""
 
