@@ -22,7 +22,15 @@ from dataclasses import replace
 
 from autotune.algorithms.ranking.hardware import began_on, like, stamped
 from autotune.algorithms.samplers import Sampler
-from autotune.backends.protocol import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
+from autotune.backends.protocol import (
+    Finished,
+    Launch,
+    Progress,
+    Raised,
+    Signal,
+    Stopped,
+    WorkerFailed,
+)
 from autotune.errors import StudyError, UserError
 from autotune.storage import retention
 from autotune.storage.codec import plain
@@ -271,7 +279,7 @@ class Loop:
                 end(self.book, trial.number, State.CENSORED, stop)
             case Raised():
                 recovery.raised(self.book, trial, signal)
-            case Broke():
+            case WorkerFailed():
                 recovery.broke(self.book, trial, signal)
 
     def progress(self, signal: Progress) -> None:
@@ -279,8 +287,8 @@ class Loop:
         book, number = self.book, signal.trial
         book.unread.pop(number, None)
         checkpoints.saved(book, book.trials[number], signal.saved)
-        if signal.unsaved:
-            warn(f"trial {number}: a checkpoint could not be written: {signal.unsaved}")
+        if signal.save_error:
+            warn(f"trial {number}: a checkpoint could not be written: {signal.save_error}")
         book.record(Reported(number, signal.report, book.at()))
         trial = book.trials[number]
         check_metric(trial, book.target, ended=False)
@@ -312,7 +320,7 @@ class Loop:
             decision = None
         if decision is not None:
             book.record(Changed(trial.number, trial.reports[-1].step, decision, book.at()))
-        save = signal.can_save and not signal.saving and checkpoints.due(book, trial)
+        save = signal.can_save and not signal.save_pending and checkpoints.due(book, trial)
         path = retention.path(book.checkpoints, trial) if save else None
         book.written.resume(trial.number, decision, path)
 

@@ -6,7 +6,7 @@ at its checkpoint.
 
 from __future__ import annotations
 
-from autotune.backends.protocol import Broke, Raised
+from autotune.backends.protocol import Raised, WorkerFailed
 from autotune.errors import StudyError
 from autotune.storage import checkpoint_files
 from autotune.study.driver import decisions
@@ -54,10 +54,10 @@ def _make_root(book: Book) -> None:
         warn(f"no checkpoints can be saved in {book.checkpoints}: {error.strerror}")
 
 
-def broke(book: Book, trial: Trial, signal: Broke) -> None:
+def broke(book: Book, trial: Trial, signal: WorkerFailed) -> None:
     """Go on with other workers, as often as the failure policy allows."""
     counts = not signal.node_lost or trial.attempts >= MOST_ATTEMPTS
-    if signal.unread:
+    if signal.store_unreachable:
         _out_of_reach(book, trial, signal)
     elif not counts or trial.retries < book.plan.experiment.failure.max_retries:
         book.record(Lost(trial.number, signal.reason, signal.error, counts, book.at()))
@@ -66,7 +66,7 @@ def broke(book: Book, trial: Trial, signal: Broke) -> None:
         decisions.end(book, trial.number, State.FAILED, stop, signal.error)
 
 
-def _out_of_reach(book: Book, trial: Trial, signal: Broke) -> None:
+def _out_of_reach(book: Book, trial: Trial, signal: WorkerFailed) -> None:
     """Go on trying where the checkpoint's store gives no answer; the trial loses nothing.
 
     Raises:
