@@ -26,7 +26,8 @@ from autotune.space.search_space import Constraint, SearchSpace
 from autotune.storage import journal
 from autotune.storage.checkpoint_files import copied
 from autotune.storage.journal import JOURNAL, Closed, Journal, Opened
-from autotune.study import manifest
+from autotune.study.manifest import resolved
+from autotune.study.options import StudyOptions
 from autotune.trial import (
     Change,
     Checkpoint,
@@ -360,7 +361,7 @@ def check_resumed(data: bytes) -> tuple[dict[int, Trial], at.StudyResult]:
     made = populations.experiment()
     with memory() as folder:
         with Journal(folder):
-            manifest.write(folder, manifest.facts(made, seed=0, tracking_uri="off", recipe=None))
+            resolved(made, StudyOptions(tracking_uri="off")).write(folder)
         (folder / JOURNAL).write_bytes(data)
         events = [e for e in journal.read(folder) if not isinstance(e, Opened | Closed)]
         before = fold(events)
@@ -411,9 +412,7 @@ def test_a_study_cut_again_and_again_keeps_its_lineage(whole_study: bytes, seed:
         data = data[: random.randrange(len(data))]
         with memory() as folder:
             with Journal(folder):
-                manifest.write(
-                    folder, manifest.facts(made, seed=0, tracking_uri="off", recipe=None)
-                )
+                resolved(made, StudyOptions(tracking_uri="off")).write(folder)
             (folder / JOURNAL).write_bytes(data)
             study(folder, TRIALS, workers=4)
             data = (folder / JOURNAL).read_bytes()
