@@ -36,8 +36,7 @@ from autotune.trial import (
 )
 
 JOURNAL = "journal.jsonl"
-RECORD = "experiment.json"  # beside it: what the run resolved
-REPORT = "report.html"  # and what a person reads
+REPORT = "report.html"  # beside it: what a person reads
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.algorithms.ranking.repeats import standings
-from autotune.storage.journal import JOURNAL, RECORD, Closed, Opened, from_line
+from autotune.storage import manifest
+from autotune.storage.journal import JOURNAL, Closed, Opened, from_line
 from autotune.trial import Target, Trial, fold
 
 COPY, MANIFEST = "study", "manifest.json"
@@ -219,8 +220,8 @@ def trials_in(lines: Sequence[bytes]) -> dict[int, Trial]:
 
 
 def target_in(folder: Path) -> Target:
-    """The target in the study's record."""
-    return Target(**json.loads((folder / RECORD).read_bytes())["target"])
+    """The target in the study's manifest."""
+    return Target(**manifest.read(folder)["target"])
 
 
 def below(path: str) -> str | None:

@@ -14,7 +14,8 @@ from autotune.backends.protocol import Pool
 from autotune.storage.checkpoint_files import OWN
 from autotune.storage.journal import Closed, Journal, Opened
 from autotune.study.driver.microbatch import memory_keys
-from autotune.study.driver.plan import Plan, Watch
+from autotune.study.driver.plan import Plan
+from autotune.study.options import Watch
 from autotune.trial import Event, Suggested, Trial, after, fold
 
 

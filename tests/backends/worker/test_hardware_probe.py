@@ -27,8 +27,9 @@ from autotune.backends.worker.hardware_probe import (
     interface_to,
     probe,
 )
-from autotune.study import manifest
 from autotune.study.driver.recovery import MOST_ATTEMPTS
+from autotune.study.manifest import resolved
+from autotune.study.options import StudyOptions
 from autotune.trial import Hardware, Lost, State
 
 TWO = at.Scaling(num_workers=2)
@@ -116,10 +117,10 @@ def test_a_placement_is_one_of_rays() -> None:
 
 
 def test_records_without_a_placement_are_of_the_same_study() -> None:
-    plain = manifest.facts(racing([1.0]), seed=0, tracking_uri=None)["scaling"]
+    plain = resolved(racing([1.0]), StudyOptions()).scaling
     assert "placement_strategy" not in plain
     made = racing([1.0], scaling=at.Scaling(placement_strategy="SPREAD"))
-    told = manifest.facts(made, seed=0, tracking_uri=None)["scaling"]
+    told = resolved(made, StudyOptions()).scaling
     assert at.Scaling(**told).placement_strategy == "SPREAD"
 
 

@@ -623,7 +623,7 @@ def test_a_point_without_a_configuration_is_infeasible_and_the_study_goes_on(
 
 
 def test_points_that_break_a_constraint_are_not_held_against_the_space(tmp_path: Path) -> None:
-    from autotune.study.options import check_trainer
+    from autotune.study.experiment import check_trainer
 
     allowed = {"image_size": at.Int(1, 8)}
     usual = refusing(allowed)
