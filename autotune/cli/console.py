@@ -55,7 +55,7 @@ def complete(result: Any, asked: Mapping[str, Any]) -> bool:
     from autotune.algorithms.ranking.repeats import confirming
 
     search = asked.get("search", True)
-    if any(t.goes_on for t in (result.trials if search else confirming(result.trials))):
+    if any(t.resumable for t in (result.trials if search else confirming(result.trials))):
         return False
     repeats = asked.get("repeats", 0), asked.get("top", 3)
     left = next_to_confirm(result.trials, result.target, *repeats) is not None

@@ -55,7 +55,7 @@ def is_among_best(trial: Trial, others: Sequence[Trial], state: State, count: in
 
 def kept(trials: Collection[Trial], count: int) -> set[int]:
     """The numbers of the trials whose checkpoints are kept, as things stand."""
-    found = {t.number for t in trials if t.goes_on}
+    found = {t.number for t in trials if t.resumable}
     usual = usual_hardware(list(trials))
     reached = [t for t in trials if t.state is State.REACHED and t.hardware == usual]
     like = (t for t in reached if t.checkpoint is not None)  # of who leads now there may be none
@@ -78,7 +78,7 @@ def sweep(
     do those of the first of `best`, who lead by what repeats have proven.
     """
     own = [t for t in trials if t.repeats is None]
-    running = {t.number for t in trials if t.repeats is not None and t.goes_on}
+    running = {t.number for t in trials if t.repeats is not None and t.resumable}
     proven = {t.number for t in [t for t in best if t.checkpoint is not None][:count]}
     numbers = kept(own, count) | kept(standing, count) | proven | running | saving
     wanted = {f"{_FOLDER}{number:04d}" for number in numbers}

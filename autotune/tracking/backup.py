@@ -167,7 +167,7 @@ def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     saved = {n: Path(t.checkpoint.path) for n, t in trials.items() if t.checkpoint is not None}
     order = (t.number for t in standings(list(trials.values()), target))
     best = next((n for n in order if n in saved and saved[n].is_dir()), None)
-    return [trials[n] for n in saved if trials[n].goes_on or n == best]
+    return [trials[n] for n in saved if trials[n].resumable or n == best]
 
 
 def digest(path: Path) -> File:

@@ -219,11 +219,11 @@ class Trial:
         return f"<b>{html.escape(self.kind)} {self.number}: {said}</b><table>{body}</table>"
 
     @property
-    def goes_on(self) -> bool:
-        """Whether it runs, or was cut off and will be taken up again.
+    def resumable(self) -> bool:
+        """Whether it runs, or was interrupted and a later driver resumes it.
 
-        All that was interrupted is; of what a time limit cut off only the baseline, without which
-        a study has nothing to compare with.
+        Of the trials that a time limit ended only the baseline is resumed: without it a study has
+        nothing to compare with.
         """
         measured = self.kind == "baseline" and self.reason in CUT
         return not self.ended or self.reason == "interrupted" or measured

@@ -36,7 +36,7 @@ def due(book: Book, trial: Trial) -> bool:
 
 def wanted_at_end(book: Book, trial: Trial, state: State, reason: str) -> bool:
     """Whether a trial that ends so is to save its state: to be resumed, or as one of the best."""
-    goes_on = replace(trial, state=state, reason=reason).goes_on
+    goes_on = replace(trial, state=state, reason=reason).resumable
     keep = goes_on or _is_best(book, trial, state)
     return keep and not retention.is_saved(trial)
 

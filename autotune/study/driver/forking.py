@@ -65,7 +65,7 @@ def end_exploited(book: Book, children: Iterable[Trial]) -> None:
         if came is None:
             continue
         replaced = book.trials[came.replaces]
-        if not replaced.goes_on:
+        if not replaced.resumable:
             continue
         said = f"went on as trial {child.number} from trial {came.parent}"
         stop = Stop("exploited", f"{said} at step {came.checkpoint.step}")

@@ -28,7 +28,7 @@ def take_up(book: Book) -> None:
     if book.pool.realtime:
         _make_root(book)
     for trial in book.everyone():
-        if not trial.goes_on:
+        if not trial.resumable:
             continue
         if not book.plan.search and not alone(trial):  # left for a driver that searches
             decisions.interrupt(book, trial)
