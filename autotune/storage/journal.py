@@ -4,6 +4,9 @@
 `opened` and `closed`, when a driver came and went) with `event`, `at` (seconds since the study
 began) and `time` (when it was written, for people). Everything else is a view that can be made
 again from it.
+
+Each `opened` line carries the version of the lines that follow it. Version 2 added `ask` to
+`suggested`; lines of version 1, which carried none, are read as before.
 """
 
 from __future__ import annotations
@@ -36,16 +39,18 @@ from autotune.trial import (
 )
 
 JOURNAL = "journal.jsonl"
+VERSION = 2  # of the lines that are written now
 RECORD = "experiment.json"  # beside it: what the run resolved
 REPORT = "report.html"  # and what a person reads
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A driver took the study up."""
+    """A driver began to work on the study, and writes lines of `version`."""
 
     study: str
     at: float = 0.0
+    version: int = 1
 
 
 @dataclass(frozen=True)
@@ -249,6 +254,10 @@ def _whole(data: bytes) -> int:
 
 
 def _check_order(entry: Entry, suggested: set[int]) -> None:
+    if isinstance(entry, Opened) and type(entry.version) is not int:
+        raise ValueError(
+            f"a journal's version must be a whole number but got {entry.version!r:.40}"
+        )
     if isinstance(entry, Opened | Closed):
         return
     if type(entry.trial) is not int or entry.trial < 0:  # it names a folder, and a run
@@ -264,6 +273,11 @@ def _entries(data: bytes, path: Path) -> Iterator[Entry]:
         try:
             entry = from_line(line.rstrip(b"\n"))
             _check_order(entry, suggested)
-            yield entry
         except _DAMAGE as error:
             raise UserError(f"{path}: line {number} is damaged: {error}") from None
+        if isinstance(entry, Opened) and entry.version > VERSION:
+            raise UserError(
+                f"{path}: line {number} was written by a later version of autotune: its journals "
+                f"have version {entry.version}, and this one reads up to {VERSION}"
+            )
+        yield entry

@@ -22,7 +22,7 @@ from autotune.storage.journal import JOURNAL, Journal
 from autotune.study import factory, manifest, warm_start
 from autotune.study.driver.loop import Loop
 from autotune.study.driver.plan import Controller, Plan, Watch
-from autotune.study.driver.state import Book
+from autotune.study.driver.state import StudyState
 from autotune.study.experiment import Experiment
 from autotune.study.options import Request, check_trainer, name_of
 from autotune.study.result import StudyResult
@@ -184,12 +184,12 @@ def _work(
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
         with _tracking(folder, asked.tracking_uri, pool), contextlib.closing(pool):
             watch = _metered(_saving(plan, folder, asked.watch), plan, folder, pool)
-            book = Book(plan, folder, journal, pool, watch)
+            state = StudyState(plan, folder, journal, pool, watch)
             try:
-                reason = Loop(book, sampler).run()
+                reason = Loop(state, sampler).run()
             finally:
-                warm_start.keep(folder, sampler, tuple(book.trials.values()))
-    return tuple(book.trials.values()), reason
+                warm_start.keep(folder, sampler, tuple(state.trials.values()))
+    return tuple(state.trials.values()), reason
 
 
 def _saying(note: str, watch: Watch | None) -> Watch:
