@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from autotune.storage import checkpoint_files
+from autotune.storage import atomic
 from autotune.trial import Checkpoint
 
 OWN = "checkpoints"  # the root of checkpoints in a study's own folder
@@ -121,18 +121,9 @@ def writing(folder: str, name: str) -> Iterator[Summed]:
             with system.open(join(path, name), "wb") as file:
                 yield Summed(file)
         return
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    part = place / f"{name}.part"
-    try:
-        with open(part, "wb") as file:
-            yield Summed(file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(place / name)
-        _settle(place)
-    finally:
-        part.unlink(missing_ok=True)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with atomic.replacing(Path(folder, name), durable=True) as file:
+        yield Summed(file)
 
 
 @contextlib.contextmanager
@@ -196,7 +187,7 @@ def copy(source: str, to: str) -> bool:
     outlive what they were made from.
     """
     remove(to)  # left by a driver that was killed right here
-    found = [name for name in names(source) if not name.endswith(".part")]
+    found = [name for name in names(source) if not name.endswith(atomic.SUFFIX)]
     if not found:
         return False
     if is_url(source):
@@ -209,10 +200,23 @@ def copy(source: str, to: str) -> bool:
     Path(to).mkdir(parents=True)
     try:
         for name in found:
-            _link(Path(source, name), Path(to, name))
+            link(Path(source, name), Path(to, name))
     except FileNotFoundError:
         return False
     return True
+
+
+def link(file: Path, to: Path) -> None:
+    """Make a hard link to a file, or a copy where the disk has no links.
+
+    Raises:
+        FileNotFoundError: the file is gone, or there is no folder for the link.
+        OSError: it cannot be copied either.
+    """
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copyfile(file, to)
 
 
 def fetch(source: str, to: Path) -> None:
@@ -292,23 +296,6 @@ def _make(system: Any, path: str) -> None:
             time.sleep(_PAUSE_SECONDS)
 
 
-def _link(file: Path, to: Path) -> None:
-    with contextlib.suppress(FileNotFoundError, OSError):
-        os.link(file, to)
-        return
-    shutil.copyfile(file, to)
-
-
-def _settle(folder: Path) -> None:
-    """Make a new name in a folder survive a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _system(url: str) -> tuple[Any, str]:
     import fsspec
 
@@ -317,16 +304,10 @@ def _system(url: str) -> tuple[Any, str]:
 
 
 def copied(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint | None:
-    """The checkpoint in a new `folder` of its own, or None if it is gone.
-
-    Its files are hard links where the disk has them, so that it costs no time and no space, and
-    outlives the one that it was made from.
-    """
-    checkpoint_files.remove(str(folder))  # left by a driver that was killed right here
-    made = checkpoint_files.join(str(folder), f"step-{checkpoint.step}")
+    """The checkpoint copied into a new `folder`, as `copy` does; None if it is gone."""
+    remove(str(folder))  # left by a driver that was killed right here
+    made = join(str(folder), f"step-{checkpoint.step}")
     try:
-        return (
-            replace(checkpoint, path=made) if checkpoint_files.copy(checkpoint.path, made) else None
-        )
+        return replace(checkpoint, path=made) if copy(checkpoint.path, made) else None
     except OSError:
         return None

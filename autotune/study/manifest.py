@@ -20,7 +20,7 @@ from autotune.errors import StudyError, UserError
 from autotune.space.parameters import Choice, Fixed, Float, Int
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
-from autotune.storage import checkpoint_files, journal
+from autotune.storage import atomic, journal
 from autotune.storage.codec import decode_config, encode
 from autotune.storage.journal import JOURNAL, RECORD
 from autotune.study.experiment import Experiment
@@ -161,8 +161,7 @@ def _check_total(folder: Path, held: Mapping[str, Any], facts: Mapping[str, Any]
 def write(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write `experiment.json`, whole or not at all, onto the disk itself."""
     try:
-        with checkpoint_files.writing(str(folder), RECORD) as file:
-            file.write((json.dumps(facts, indent=2) + "\n").encode())
+        atomic.write(folder / RECORD, json.dumps(facts, indent=2) + "\n", durable=True)
     except OSError as error:
         raise StudyError(f"cannot write {folder / RECORD}: {error.strerror}") from None
 

@@ -19,7 +19,7 @@ from autotune.algorithms.samplers.distribution import document, from_document
 from autotune.algorithms.samplers.elite import learned
 from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.errors import StudyError, UserError
-from autotune.storage import checkpoint_files
+from autotune.storage import atomic
 from autotune.storage.journal import RECORD
 from autotune.study import manifest, result
 from autotune.trial import Trial
@@ -119,7 +119,6 @@ def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
         return
     told = {"sampler": sampler.name, "trials": len(trials), **document(sampler.policy(trials))}
     try:
-        with checkpoint_files.writing(str(folder), POLICY) as file:
-            file.write((json.dumps(told, indent=2) + "\n").encode())
+        atomic.write(folder / POLICY, json.dumps(told, indent=2) + "\n", durable=True)
     except OSError as error:
         raise StudyError(f"cannot write {folder / POLICY}: {error.strerror}") from None

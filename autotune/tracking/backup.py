@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.algorithms.ranking.repeats import standings
+from autotune.storage.checkpoint_files import link
 from autotune.storage.journal import JOURNAL, RECORD, Closed, Opened, from_line
 from autotune.trial import Target, Trial, fold
 
@@ -268,20 +268,11 @@ def _link(checkpoint: Path, copy: Path) -> bool:
         for file in [f for f in checkpoint.iterdir() if f.is_file()]:
             to = copy / name / file.name
             to.parent.mkdir(parents=True, exist_ok=True)
-            _hard(file, to)
+            link(file, to)
     except FileNotFoundError:
         shutil.rmtree(copy / name, ignore_errors=True)
         return False
     return True
-
-
-def _hard(file: Path, to: Path) -> None:
-    try:
-        os.link(file, to)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(file, to)
 
 
 def signed(tags: Mapping[str, str]) -> float:
