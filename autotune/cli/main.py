@@ -120,7 +120,7 @@ def status_command(options: argparse.Namespace) -> int:
         "sampler": held.get("sampler"),
         "sampler_chosen_because": held.get("sampler_chosen_because"),
         "confirmations": documents.confirmations(result, held),
-        "driver_alive": journal.held(options.folder),
+        "driver_alive": journal.is_locked(options.folder),
     }
     tell(summary, options.json, text.print_status)
     return DONE

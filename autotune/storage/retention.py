@@ -44,7 +44,7 @@ def is_due(trial: Trial, policy: FailurePolicy, every: float, clock: str) -> boo
 
 
 def is_among_best(trial: Trial, others: Sequence[Trial], state: State, count: int) -> bool:
-    """Whether a trial that ends so is one of the `count` fastest on hardware like its own."""
+    """Whether a trial that ends so is one of the `count` fastest on its kind of hardware."""
     faster = [
         t
         for t in others

@@ -125,7 +125,7 @@ def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
         if (folder / JOURNAL).is_file() and (folder / JOURNAL).stat().st_size:
             raise UserError(f"{folder} has a {JOURNAL} but no {RECORD}: choose another folder")
         return
-    if journal.held(folder):
+    if journal.is_locked(folder):
         raise UserError(f"another process is running the study in {folder}")
     held = load(folder)
     if not resume:

@@ -212,7 +212,7 @@ def test_events_that_cannot_follow_are_one_clear_error(fast_path: Path) -> None:
 
 def test_a_second_opener_is_refused(fast_path: Path) -> None:
     with Journal(fast_path):
-        assert journal.held(fast_path)
+        assert journal.is_locked(fast_path)
         with pytest.raises(UserError, match="another process is running the study in"):
             Journal(fast_path)
         code = (
@@ -221,7 +221,7 @@ def test_a_second_opener_is_refused(fast_path: Path) -> None:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert "UserError: another process is running the study" in done.stderr
-    assert not journal.held(fast_path)
+    assert not journal.is_locked(fast_path)
     Journal(fast_path).__exit__(None, None, None)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from autotune.backends.worker.sharded_tensors import apart, mapped, together, wholes
 from autotune.storage import checkpoint_files
+from autotune.storage.remote import is_gone
 
 _SMALL_BYTES = 4 * 2**20
 _PAUSE_SECONDS = 1.0  # between two tries to read from a store that is out of reach
@@ -172,7 +173,7 @@ def patiently(read: Callable[[], Any], folder: str, seconds: float) -> Any:
         try:
             return _demanded(read, folder)
         except OSError as error:
-            if checkpoint_files.is_gone(error) or time.monotonic() >= end:
+            if is_gone(error) or time.monotonic() >= end:
                 raise
         time.sleep(min(_PAUSE_SECONDS, seconds))
 
@@ -181,7 +182,7 @@ def _demanded(read: Callable[[], Any], folder: str) -> Any:
     try:
         return read()
     except OSError as error:
-        if checkpoint_files.is_gone(error):
+        if is_gone(error):
             checkpoint_files.demand(checkpoint_files.root_of(folder))
         raise
 

@@ -29,7 +29,7 @@ from autotune.backends.worker.checkpoint_io import Writer, patiently, restored
 from autotune.backends.worker.cpu_affinity import claim_cores
 from autotune.backends.worker.diagnostics import from_trainer, out_of_memory
 from autotune.backends.worker.messages import Meeting, Place, Stretch
-from autotune.storage.checkpoint_files import is_gone
+from autotune.storage.remote import is_gone
 from autotune.trial import Change, Checkpoint, Clock, Milestone
 
 _PATIENCE_SECONDS, _PATIENCE_SHARE = 30.0, 0.1  # with a store; at most that share of the time-out

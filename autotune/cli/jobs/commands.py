@@ -102,7 +102,7 @@ def _request(
     options.mirror = options.mirror or options.out is None
     if options.out is not None:
         home = os.path.normpath(options.out)
-        if journal.held(options.out):
+        if journal.is_locked(options.out):
             raise UserError(f"another process is running the study in {options.out}")
     else:
         home = f"{label(uri)} as {study}"

@@ -1,9 +1,9 @@
 """The study's loop: the work of one driver, from the first suggestion to the last trial's end.
 
 The path of one suggestion: `fill` finds room on the pool; `create` takes the sampler's point, which
-another thread computes, and writes it down as a trial; `start` gives it to a worker group. At every
-milestone `progress` writes the report down, `decisions.decide` says whether the trial ends, and all
-ranks stop or continue. The next suggestion is made from what has ended.
+another thread computes, and writes it down as a trial; `launch.start` gives it to a worker group.
+At every milestone `progress` writes the report down, `decisions.decide` says whether the trial
+ends, and all ranks stop or continue. The next suggestion is made from what has ended.
 
 The path of one fork: at a milestone of trial 5 the controller returns `Fork(3, params)`. Trial 3's
 last checkpoint is copied for the next trial, say 9. `Suggested(9, origin=...)` is written down,
@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import math
 
-from autotune.algorithms.ranking.hardware import began_on, like, stamped
 from autotune.algorithms.samplers import Sampler
-from autotune.backends.protocol import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
+from autotune.backends.protocol import Broke, Finished, Progress, Raised, Signal, Stopped
 from autotune.errors import StudyError, UserError
 from autotune.storage import retention
 from autotune.storage.codec import plain
@@ -39,7 +38,7 @@ from autotune.study.driver.decisions import (
     interrupt_all,
     never_pruned,
 )
-from autotune.study.driver.microbatch import fitting
+from autotune.study.driver.launch import start
 from autotune.study.driver.signals import interrupts
 from autotune.study.driver.state import StudyState, warn
 from autotune.study.driver.suggester import Suggester
@@ -48,9 +47,7 @@ from autotune.trial import (
     Changed,
     Config,
     Fork,
-    Hardware,
     Reported,
-    Started,
     State,
     Stop,
     Trial,
@@ -154,7 +151,7 @@ class Loop:
             if trial is None:
                 return
             if not trial.ended:
-                self.start(trial)
+                start(self.state, trial)
         self.suggest_ahead()
 
     def suggest_ahead(self) -> None:
@@ -213,38 +210,6 @@ class Loop:
         except (ValueError, TypeError) as error:
             number = self.state.next_number
             raise UserError(f"trial {number} cannot be written down: {error}") from None
-
-    def start(self, trial: Trial) -> None:
-        """Give the trial to a worker group, unless it breaks a constraint."""
-        state = self.state
-        broken = self.plan.experiment.space.broken(trial.config)
-        if broken:
-            end(state, trial.number, State.INFEASIBLE, Stop("constraint", broken))
-            return
-        comparable = like(trial, state.trials)
-        launch = Launch(
-            trial.number,
-            trial.config,
-            trial.seed,
-            state.target.clock,
-            trial.checkpoint,
-            trial.saved_clock,
-            self.microbatch(trial, comparable),
-            comparable,
-        )
-        ran, began = self.pool.start(launch), began_on(trial, state.trials)
-        hardware = stamped(ran, began, self.plan.mix_hardware)
-        at = state.elapsed()
-        waited = at - trial.waiting_since
-        state.append(Started(trial.number, waited, hardware, at, launch.microbatch))
-
-    def microbatch(self, trial: Trial, comparable: Hardware | None) -> int | None:
-        """The microbatch to start with, from earlier trials that ran out of memory."""
-        keys = self.state.memory_keys
-        if not keys:
-            return None
-        hardware = self.pool.next_hardware(comparable)
-        return fitting(trial, self.state.trials.values(), keys, hardware)
 
     # --- what comes back ----------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ def fitting(
     None where nothing has run out of memory yet.
     """
     wanted = _memory_settings(trial.config, keys)
-    found = _least(
+    least = _least(
         *(
             t.microbatch
             for t in trials
@@ -62,8 +62,8 @@ def fitting(
             and _memory_settings(t.config, keys) == wanted
         )
     )
-    found = _least(found, trial.microbatch)  # never more than it had itself, wherever that was
-    return None if found is None else _least(found, trial.config.get(MICROBATCH))
+    least = _least(least, trial.microbatch)  # never more than it had itself, on any hardware
+    return None if least is None else _least(least, trial.config.get(MICROBATCH))
 
 
 def _least(*values: int | None) -> int | None:

@@ -75,11 +75,11 @@ def _out_of_reach(state: StudyState, trial: Trial, signal: Broke) -> None:
     """
     number, tries = trial.number, state.unreachable.get(trial.number, 0) + 1
     state.unreachable[number] = tries
-    said = f"trial {number}: its checkpoint cannot be reached ({signal.reason})"
+    problem = f"trial {number}: its checkpoint cannot be reached ({signal.reason})"
     if tries >= _MOST_TRIES:
-        why = "resume the study when it can, or make its folder anew if all in it is lost"
-        raise StudyError(f"{said}, tried {tries} times: {why}")
-    warn(f"{said}: it is tried again")
+        advice = "resume the study when it can, or make its folder again if all in it is lost"
+        raise StudyError(f"{problem}, tried {tries} times: {advice}")
+    warn(f"{problem}: it is tried again")
     state.append(
         Lost(number, "checkpoint out of reach", signal.error, broke=False, at=state.elapsed())
     )
@@ -102,8 +102,8 @@ def _damaged(state: StudyState, trial: Trial, signal: Raised) -> None:
         decisions.end(state, trial.number, State.FAILED, Stop(signal.reason), signal.error)
         return
     step = trial.earlier.step if trial.earlier is not None else 0
-    said = f"the checkpoint at step {checkpoint.step} cannot be used ({signal.reason})"
-    warn(f"trial {trial.number}: {said}: it goes on from step {step}")
+    problem = f"the checkpoint at step {checkpoint.step} cannot be used ({signal.reason})"
+    warn(f"trial {trial.number}: {problem}: it goes on from step {step}")
     number, at = trial.number, state.elapsed()
     state.append(Lost(number, "checkpoint damaged", signal.reason, False, at, damaged=True))
     discard(state, checkpoint.path)

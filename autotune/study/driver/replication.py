@@ -18,7 +18,7 @@ _FIRST_RACE = 0.5  # share of the search; an earlier leader will be overtaken an
 
 
 def runs_alone(trial: Trial) -> bool:
-    """Whether nothing else may run beside the trial."""
+    """Whether the trial is to have the hardware for itself."""
     return trial.kind == CONFIRM and trial.repeats is not None
 
 
