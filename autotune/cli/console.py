@@ -79,7 +79,7 @@ def complete(result: StudyResult, options: StudyOptions) -> bool:
     from autotune.algorithms.ranking.repeats import confirming
 
     search, repeats, top = options.search, options.repeats, options.top
-    if any(t.goes_on for t in (result.trials if search else confirming(result.trials))):
+    if any(t.resumable for t in (result.trials if search else confirming(result.trials))):
         return False
     left = next_to_confirm(result.trials, result.target, repeats, top) is not None
     return not left and (not search or len(result.searched) >= options.trials)

@@ -120,7 +120,7 @@ def status_command(given: argparse.Namespace) -> int:
         "sampler": manifest.options.sampler,
         "sampler_chosen_because": manifest.sampler_chosen_because,
         "confirmations": documents.confirmations(result, manifest.options),
-        "driver_alive": journal.held(given.folder),
+        "driver_alive": journal.is_locked(given.folder),
     }
     tell(summary, given.json, text.print_status)
     return DONE

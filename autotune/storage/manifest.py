@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import StudyError, UserError
-from autotune.storage import checkpoint_files
+from autotune.storage import atomic
 
 EXPERIMENT_JSON = "experiment.json"
 
@@ -46,8 +46,7 @@ def write(folder: Path, data: Mapping[str, Any]) -> None:
         StudyError: it cannot be written.
     """
     try:
-        with checkpoint_files.writing(str(folder), EXPERIMENT_JSON) as file:
-            file.write((json.dumps(data, indent=2) + "\n").encode())
+        atomic.write(folder / EXPERIMENT_JSON, json.dumps(data, indent=2) + "\n", durable=True)
     except OSError as error:
         reason = error.strerror
         raise StudyError(f"cannot write {folder / EXPERIMENT_JSON}: {reason}") from None

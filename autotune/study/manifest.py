@@ -177,7 +177,7 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
                 f"{folder} has a {JOURNAL} but no {EXPERIMENT_JSON}: choose another folder"
             )
         return new
-    if journal.held(folder):
+    if journal.is_locked(folder):
         raise UserError(f"another process is running the study in {folder}")
     if not resume:
         raise UserError(f"{folder} holds the study {existing.name!r}: choose another folder")

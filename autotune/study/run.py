@@ -20,7 +20,7 @@ from autotune.storage.journal import JOURNAL, Journal
 from autotune.study import factory, warm_start
 from autotune.study.driver.loop import Loop
 from autotune.study.driver.plan import Plan
-from autotune.study.driver.state import Book
+from autotune.study.driver.state import StudyState
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.study.factory import Parts
 from autotune.study.keywords import by_keyword
@@ -166,12 +166,12 @@ def _work(
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
         with _tracking(folder, options, pool), contextlib.closing(pool):
             watch = _metered(_saving(plan, folder, options.watch), plan, folder, pool)
-            book = Book(plan, folder, journal, pool, watch)
+            state = StudyState(plan, folder, journal, pool, watch)
             try:
-                reason = Loop(book, parts.sampler).run()
+                reason = Loop(state, parts.sampler).run()
             finally:
-                warm_start.keep(folder, parts.sampler, tuple(book.trials.values()))
-    return tuple(book.trials.values()), reason
+                warm_start.keep(folder, parts.sampler, tuple(state.trials.values()))
+    return tuple(state.trials.values()), reason
 
 
 def _after_notes(notes: str, watch: Watch | None) -> Watch:

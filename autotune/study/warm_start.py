@@ -19,7 +19,7 @@ from autotune.algorithms.samplers.distribution import document, from_document
 from autotune.algorithms.samplers.elite import learned
 from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.errors import StudyError, UserError
-from autotune.storage import checkpoint_files
+from autotune.storage import atomic
 from autotune.storage import manifest as manifest_file
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
@@ -145,7 +145,6 @@ def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
     parameters = document(sampler.policy(trials))
     policy = {"sampler": sampler.name, "trials": len(trials), **parameters}
     try:
-        with checkpoint_files.writing(str(folder), POLICY) as file:
-            file.write((json.dumps(policy, indent=2) + "\n").encode())
+        atomic.write(folder / POLICY, json.dumps(policy, indent=2) + "\n", durable=True)
     except OSError as error:
         raise StudyError(f"cannot write {folder / POLICY}: {error.strerror}") from None

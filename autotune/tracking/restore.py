@@ -103,7 +103,7 @@ def _relocate(copy: Path, folder: Path) -> None:
 
 
 def _is_there(trial: Trial, copy: Path) -> bool:
-    if trial.checkpoint is None or not trial.goes_on:
+    if trial.checkpoint is None or not trial.resumable:
         return True
     name = below(trial.checkpoint.path)
     return name is None or (copy / name).is_dir()

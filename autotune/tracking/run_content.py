@@ -104,7 +104,7 @@ def outcome(trial: Trial, target: Target) -> dict[str, float]:
         values[f"best_{target.metric}"] = best
     if trial.state is State.REACHED:
         values["time_to_target_seconds"] = trial.seconds
-    elif trial.state is State.CENSORED and not trial.goes_on:
+    elif trial.state is State.CENSORED and not trial.resumable:
         values["censored_at_seconds"] = trial.seconds
     return values
 
@@ -117,7 +117,7 @@ def comparable(trial: Trial, baseline: Trial) -> bool:
 
 def status(trial: Trial) -> str:
     """MLflow's status of the trial's run."""
-    if trial.ended and trial.goes_on:
+    if trial.ended and trial.resumable:
         return "KILLED"
     return {State.RUNNING: "RUNNING", State.FAILED: "FAILED"}.get(trial.state, "FINISHED")
 

@@ -99,7 +99,7 @@ def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tab
     assert made < 60, "it was done before it was killed"
     assert catch_up(study.path, None, 600.0)
     assert statuses(study)["trial-0000"] == "FINISHED"
-    assert not list(study.path.glob("*.new*"))
+    assert not list(study.path.glob("*.part*"))
 
 
 SENT_AWAY = """

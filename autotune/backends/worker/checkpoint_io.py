@@ -28,6 +28,7 @@ from autotune.backends.worker.sharded_tensors import (
     map_children,
 )
 from autotune.storage import checkpoint_files
+from autotune.storage.remote import is_gone
 
 _SMALL_BYTES = 4 * 2**20
 _PAUSE_SECONDS = 1.0  # between two attempts to read from a store that cannot be reached
@@ -178,7 +179,7 @@ def retry_reading(read: Callable[[], Any], folder: str, seconds: float) -> Any:
         try:
             return _read_if_reachable(read, folder)
         except OSError as error:
-            if checkpoint_files.is_gone(error) or time.monotonic() >= end:
+            if is_gone(error) or time.monotonic() >= end:
                 raise
         time.sleep(min(_PAUSE_SECONDS, seconds))
 
@@ -188,7 +189,7 @@ def _read_if_reachable(read: Callable[[], Any], folder: str) -> Any:
     try:
         return read()
     except OSError as error:
-        if checkpoint_files.is_gone(error):
+        if is_gone(error):
             checkpoint_files.demand(checkpoint_files.root_of(folder))
         raise
 

@@ -30,7 +30,7 @@ from autotune.backends.worker.checkpoint_io import Writer, restored, retry_readi
 from autotune.backends.worker.cpu_affinity import claim_cores
 from autotune.backends.worker.diagnostics import from_trainer, out_of_memory
 from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous
-from autotune.storage.checkpoint_files import is_gone
+from autotune.storage.remote import is_gone
 from autotune.trial import Change, Checkpoint, Clock, Milestone
 
 _RETRY_SECONDS, _RETRY_SHARE = 30.0, 0.1  # for a store to answer; share of the group's time-out

@@ -102,7 +102,7 @@ def _submission(given: SubmitArguments) -> Submission:
     options = replace(options, mirror=options.mirror or out is None)
     if out is not None:
         home = os.path.normpath(out)
-        if journal.held(out):
+        if journal.is_locked(out):
             raise UserError(f"another process is running the study in {out}")
     else:
         home = f"{label(str(options.tracking_uri))} as {study}"

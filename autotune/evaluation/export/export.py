@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import sys
@@ -25,7 +24,7 @@ from autotune.algorithms.ranking.lineage import Stretch, as_one, descent
 from autotune.backends.recipe_modules import is_recipe_file
 from autotune.errors import UserError
 from autotune.evaluation.export.open_loop import open_loop
-from autotune.storage import checkpoint_files
+from autotune.storage import atomic, checkpoint_files
 from autotune.storage.codec import encode
 from autotune.study.driver.microbatch import MICROBATCH
 from autotune.study.manifest import Manifest
@@ -87,13 +86,9 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
             raise UserError(f"{out} holds something already: choose another folder")
-        part = out.with_name(f".{out.name}.part-{os.getpid()}")
-        part.mkdir(parents=True)
-        try:
+        with atomic.making(out, concurrent=True) as part:
+            part.mkdir(parents=True)
             _write(part, told, trial, checkpoint)
-            part.replace(out)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from None
     return told

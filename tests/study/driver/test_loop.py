@@ -465,9 +465,7 @@ def test_an_error_of_a_pruner_names_its_place(fast_path: Path) -> None:
     def wrong(trial: Trial, others: Sequence[Trial], target: Target) -> None:
         raise KeyError("lr")
 
-    with pytest.raises(
-        at.UserError, match=r"the pruner raised KeyError at .*test_study_sim.py:\d+"
-    ):
+    with pytest.raises(at.UserError, match=r"the pruner raised KeyError at .*test_loop.py:\d+"):
         simulate(racing([1.0, 2.0]), fast_path, 2, pruner=wrong)
 
 

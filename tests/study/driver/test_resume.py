@@ -275,7 +275,7 @@ def test_a_baseline_that_the_time_limit_cut_off_goes_on(
     whole = simulate(experiment, fast_path / "whole", 3)
     folder = fast_path / "cut"
     cut = simulate(experiment, folder, 3, time_limit=3.5)
-    assert [(t.reason, t.seconds, t.goes_on) for t in cut.trials] == [("budget", 4.0, True)]
+    assert [(t.reason, t.seconds, t.resumable) for t in cut.trials] == [("budget", 4.0, True)]
     assert cut.trials[0].checkpoint is not None, "it is saved, to go on from there"
     if again is not None:
         twice = simulate(experiment, folder, 3, time_limit=again)
@@ -289,7 +289,7 @@ def test_a_baseline_that_the_time_limit_cut_off_goes_on(
 def test_what_else_the_time_limit_cut_off_stays_so(fast_path: Path) -> None:
     experiment = racing([2.0, 0.1])
     cut = simulate(experiment, fast_path, 2, time_limit=6.5)
-    assert [(t.reason, t.goes_on) for t in cut.trials] == [("target", False), ("budget", False)]
+    assert [(t.reason, t.resumable) for t in cut.trials] == [("target", False), ("budget", False)]
     assert simulate(experiment, fast_path, 2).trials == cut.trials
     assert not any(isinstance(e, Lost) for e in journal.read(fast_path))
 
