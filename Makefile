@@ -4,7 +4,7 @@ BIN := .venv/bin
 RECIPE ?= search_spaces.digits:lars
 TRIALS ?= 36
 
-.PHONY: demo test soak lint audit wheel clean
+.PHONY: demo test soak docs lint audit wheel clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,6 +22,9 @@ test: .venv/installed
 
 soak: .venv/installed
 	$(BIN)/python -m pytest -m soak -s
+
+docs: .venv/installed
+	$(BIN)/mkdocs build --strict
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Trial,
     )
 
+__version__: str
 _WHERE = {
     "autotune.comparison": ("compare",),
     "autotune.errors": ("StudyError", "UserError"),
@@ -127,6 +128,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name in ("controllers", "schedules"):
         return import_module(f"autotune.{name}")
     if name not in _HOME:
@@ -136,3 +139,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _version() -> str:
+    """The installed distribution's version; "unknown" where the source is used uninstalled."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("time-to-target")
+    except metadata.PackageNotFoundError:
+        return "unknown"

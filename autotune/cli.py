@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+import autotune
 from autotune import flags
 from autotune.console import (
     BROKEN,
@@ -66,6 +67,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    version = f"%(prog)s {autotune.__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for name, (function, summary, rows) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import autotune
 from autotune import storage
 from autotune.errors import StudyError, UserError
 from autotune.experiment import Experiment, Scaling
@@ -229,6 +230,8 @@ def _discard(folder: Path) -> None:
 
 
 def _version(package: str) -> str | None:
+    if package == "autotune":
+        return autotune.__version__  # the distribution has another name
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
