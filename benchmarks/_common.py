@@ -59,7 +59,7 @@ class CpuMeter:
     """
 
     root: int
-    name: str = "autotune.trackers.mirroring"
+    name: str = "autotune.cli.mirror_process"
     seconds: dict[tuple[int, int], float] = field(default_factory=dict)
     named: set[tuple[int, int]] = field(default_factory=set)
     timeline: list[tuple[float, float, float]] = field(default_factory=list)
@@ -225,10 +225,10 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(values), min(values), max(values)
 
 
-def told(values: Sequence[float], unit: str = "", digits: int = 3) -> str:
+def summary(values: Sequence[float], unit: str = "", digits: int = 3) -> str:
     """Median and range as text.
 
-    >>> told([2.0, 1.0, 4.0], " s")
+    >>> summary([2.0, 1.0, 4.0], " s")
     '2 s (1 to 4, n=3)'
     """
     if not values:

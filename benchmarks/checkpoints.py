@@ -38,7 +38,7 @@ from _common import (
     measure,
     repeats_of,
     serve,
-    told,
+    summary,
 )
 
 BATCH, LAYERS = 32, 4
@@ -82,9 +82,9 @@ def side(task: Task) -> Answer:
     import cloudpickle
     import torch
 
-    from autotune.pools import Launch
-    from autotune.pools.answers import Meeting
-    from autotune.pools.rank import Rank
+    from autotune.backends.protocol import Launch
+    from autotune.backends.worker.messages import Meeting
+    from autotune.backends.worker.rank import Rank
     from autotune.trial import Clock
 
     torch.set_num_threads(1)
@@ -138,8 +138,8 @@ def tell(mb: float, interval: float, runs: dict[str, list[Answer]], first: bool)
             f"; at {DEFAULT_SECONDS:g} s: {100 * statistics.median(each) / DEFAULT_SECONDS:.2g} %"
         )
         print(
-            f"  {mb:g} MB every {interval:g} s, {how:6}: held up {told(held, ' %')}, in all "
-            f"{told(more, ' %')}, {runs[how][0]['written']} written{usual if first else ''}",
+            f"  {mb:g} MB every {interval:g} s, {how:6}: held up {summary(held, ' %')}, in all "
+            f"{summary(more, ' %')}, {runs[how][0]['written']} written{usual if first else ''}",
             flush=True,
         )
 

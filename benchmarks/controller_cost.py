@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from _common import introduce, keep
 
-from autotune.controllers import policy
+from autotune.algorithms.controllers import policy
 from autotune.trial import Change, Report, State, Target, Trial
 from trainers.image import train
 from trainers.statistics import Statistics

@@ -16,7 +16,7 @@ from random import Random
 
 from _common import arguments, introduce, keep, repeats_of
 
-from autotune.pruners import PRUNERS, make_pruner
+from autotune.algorithms.pruners.rules import PRUNERS, make_pruner
 from autotune.trial import Report, State, Target, Trial
 
 METRIC = "val_accuracy"

@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _common import Answer, Task, arguments, introduce, keep, measure, serve, told
+from _common import Answer, Task, arguments, introduce, keep, measure, serve, summary
 
 
 def study_side(task: Task) -> Answer:
     import autotune
-    from autotune import recipes
+    from autotune.study import recipes
 
     begin = time.monotonic()
     result = autotune.run(
@@ -135,7 +135,7 @@ def main() -> None:
     for name in ("speedup", "confirmed"):
         values = [a[name] for a in answers if a.get(name)]
         print(f"geometric mean, {'found' if name == 'speedup' else name}: {geometric(values)}")
-    print(f"decide share: {told([100 * a['decide_share'] for a in answers], ' %')}")
+    print(f"decide share: {summary([100 * a['decide_share'] for a in answers], ' %')}")
     if any(a.get("confirm_missed") for a in answers):
         print("* a run missed the target and counts as its limit")
     keep(options.json, about, task=task, studies=answers)

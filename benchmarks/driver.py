@@ -35,8 +35,8 @@ from _common import Answer, Side, Task, arguments, introduce, keep, measure, mis
 from _noop import SIDES, row
 
 import autotune as at
-from autotune.pools.sim import Curve, Point, SimPool
-from autotune.trackers.journal import JOURNAL
+from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.storage.journal import JOURNAL
 from autotune.trial import Config, Report, State, Trial
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -94,8 +94,8 @@ def virtual(task: Task) -> Answer:
 
 
 def suggest(task: Task) -> Answer:
-    from autotune.collaborators import make_sampler
-    from autotune.driver.plan import Plan
+    from autotune.study.driver.plan import Plan
+    from autotune.study.factory import make_sampler
 
     random = Random(0)
     trials = [_ended(number, random) for number in range(task["history"])]
@@ -129,7 +129,7 @@ def _ended(number: int, random: Random) -> Trial:
 
 
 def _drawn(parameter: Any, random: Random) -> Any:
-    from autotune.parameters import drawn
+    from autotune.space.parameters import drawn
 
     return drawn(parameter, random)
 

@@ -23,12 +23,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _common import ROOT, arguments, introduce, keep, repeats_of, told
+from _common import ROOT, arguments, introduce, keep, repeats_of, summary
 
-from autotune import record, ui
+from autotune.cli import mlflow_ui
 from autotune.schedules import Cosine
-from autotune.trackers.journal import Closed, Journal, Opened
-from autotune.trackers.mirror import catch_up, environment, ui_command
+from autotune.storage.journal import Closed, Journal, Opened
+from autotune.study import manifest
+from autotune.tracking.mirror import catch_up, environment, ui_command
 from autotune.trial import Clock, Ended, Hardware, Report, Reported, Started, State, Suggested
 
 STUDY_ID = "5eed" * 8
@@ -144,7 +145,7 @@ def measured(folder: Path, repeats: int, pictures: Path | None) -> dict[str, Any
     if not catch_up(folder, None, 3600.0):
         raise SystemExit(f"MLflow is not written: see {folder / 'mlflow.log'}")
     found: dict[str, Any] = {"mirror_seconds": time.perf_counter() - begin}
-    held = record.load(folder)
+    held = manifest.load(folder)
     study = held["name"], held["study_id"]
     command = ui_command(folder)
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
@@ -168,7 +169,7 @@ def _served(host: str, name: str, study_id: str) -> tuple[str, str]:
     deadline = time.monotonic() + 300
     while True:
         try:
-            trials, report = ui.addresses(host, name, study_id)
+            trials, report = mlflow_ui.addresses(host, name, study_id)
             return trials.partition(": ")[2], report.partition(": ")[2]
         except (OSError, KeyError, IndexError):
             if time.monotonic() > deadline:
@@ -200,7 +201,7 @@ def main() -> None:
         ("report_seconds", "page with the report in the artifact view"),
     ):
         if name in found:
-            print(f"{what}: {told(found[name], ' s')}")
+            print(f"{what}: {summary(found[name], ' s')}")
     for error in found.get("errors", ()):
         print(f"console: {error}")
     keep(options.json, about, trials=trials, runs=found)

@@ -39,7 +39,7 @@ from _common import (
     repeats_of,
     serve,
     start_ray,
-    told,
+    summary,
 )
 
 STEPS = 20
@@ -199,7 +199,7 @@ def main() -> None:
         print(f"{side}: {found['seconds']:.2f} s", flush=True)
     print(f"\n{'killed':10}seconds until the same trial trains again")
     for side in KILLED:
-        print(f"{side:10}{told([r['seconds'] for r in runs if r['killed'] == side], ' s')}")
+        print(f"{side:10}{summary([r['seconds'] for r in runs if r['killed'] == side], ' s')}")
     keep(options.json, about, runs=runs)
 
 

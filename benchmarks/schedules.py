@@ -28,7 +28,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from _common import Answer, Task, arguments, introduce, keep, measure, serve, told
+from _common import Answer, Task, arguments, introduce, keep, measure, serve, summary
 
 GOAL = 0.99
 CALLS, ROUNDS = 2_000, 25  # short rounds, the least of which nothing interrupted
@@ -226,9 +226,7 @@ def compared(trainer: str, repeats: int, half: int, extra: float) -> dict[str, A
             ratios = [(a[0] / a[k]) / (b[0] / b[k]) for a, b in pairs]
             found[f"{name}, {clock}"] = ratios
             met = "met" if statistics.median(ratios) >= GOAL else "missed"
-            print(
-                f"{trainer}, {name} half, {clock}: {told(ratios, '')}; goal {GOAL} {met}; {share}"
-            )
+            print(f"{trainer}, {name} half, {clock}: {summary(ratios)}; goal {GOAL} {met}; {share}")
     return {"runs": runs, "ratios": found}
 
 

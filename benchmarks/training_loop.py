@@ -44,7 +44,7 @@ from _common import (
     repeats_of,
     serve,
     spread,
-    told,
+    summary,
 )
 
 RANKS = 2
@@ -267,7 +267,7 @@ def _optimizer(model: Any, name: str) -> Any:
 
 def recipe_side(task: Task) -> Answer:
     import autotune
-    from autotune import recipes
+    from autotune.study import recipes
 
     result = autotune.run(
         recipes.load(task["recipe"]),
@@ -301,24 +301,26 @@ def show(runs: dict[str, list[Answer]]) -> None:
         rates = {side: [a[clock] for a in answers] for side, answers in runs.items()}
         print(clock.replace("_", " "))
         for side, values in rates.items():
-            print(f"  {side:10} {told(values, ' samples/s', 5)}")
-        print(f"  autotune / plain  {told(ratios(rates['autotune'], rates['plain']), '', 4)}")
+            print(f"  {side:10} {summary(values, ' samples/s', 5)}")
+        print(f"  autotune / plain  {summary(ratios(rates['autotune'], rates['plain']), '', 4)}")
         print(f"  aim: at least {AIM}")
     medians = {s: [spread(a["stretches"])[0] for a in runs[s]] for s in runs}
-    steady = told(ratios(medians["autotune"], medians["plain"]), "", 4)
+    steady = summary(ratios(medians["autotune"], medians["plain"]), "", 4)
     print(f"by each run's median stretch, training clock: {steady}")
     shares = [100 * a["decide_share"] for a in runs["autotune"]]
-    print(f"waiting for decisions: {told(shares, ' %')} of training")
-    print(f"the trainer alone / plain, in turns in the same processes: {told(paired, '', 4)}")
+    print(f"waiting for decisions: {summary(shares, ' %')} of training")
+    print(f"the trainer alone / plain, in turns in the same processes: {summary(paired, '', 4)}")
 
 
 def show_recipe(name: str, answers: list[Answer]) -> None:
-    print(f"{name}: {told([a['train_seconds'] for a in answers], ' s')} of training in each study")
+    print(
+        f"{name}: {summary([a['train_seconds'] for a in answers], ' s')} of training in each study"
+    )
     for key, aim in (
         ("decide_share", f" (aim: below {100 * DECIDE_AIM:g} %)"),
         ("checkpoint_share", ""),
     ):
-        print(f"  {key.replace('_', ' '):18}{told([100 * a[key] for a in answers], ' %')}{aim}")
+        print(f"  {key.replace('_', ' '):18}{summary([100 * a[key] for a in answers], ' %')}{aim}")
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from _common import (
     repeats_of,
     serve,
     start_ray,
-    told,
+    summary,
 )
 
 REPORTS = 10
@@ -121,7 +121,7 @@ def wait_for_mirror(limit: float = 600) -> None:
     import psutil
 
     for child in psutil.Process().children():
-        if any("autotune.trackers.mirroring" in part for part in child.cmdline()):
+        if any("autotune.cli.mirror_process" in part for part in child.cmdline()):
             child.wait(limit)
 
 
@@ -262,14 +262,14 @@ def show(concurrency: int, runs: dict[str, list[Answer]], trials: int) -> None:
     print(f"\n{trials} trials, {concurrency} at once: median (range)")
     for side, answers in runs.items():
         print(f"  {side}")
-        print(f"    per trial          {told(_milliseconds(answers), ' ms')}")
+        print(f"    per trial          {summary(_milliseconds(answers), ' ms')}")
         for window in ("start_up", "trials", "until_mlflow", "in_all"):
             seconds = [a["windows"][window]["seconds"] for a in answers]
             cpu = [a["windows"][window]["cpu_seconds"] for a in answers]
-            print(f"    {window:18} {told(seconds, ' s'):34} CPU {told(cpu, ' s')}")
+            print(f"    {window:18} {summary(seconds, ' s'):34} CPU {summary(cpu, ' s')}")
         mirror = [a["windows"]["in_all"]["mirror_cpu_seconds"] for a in answers]
         if any(mirror):
-            print(f"    {'of which mirror':53} CPU {told(mirror, ' s')}")
+            print(f"    {'of which mirror':53} CPU {summary(mirror, ' s')}")
         if "mlflow_metric_rows" in answers[0]:
             print(f"    metrics in MLflow  {answers[0]['mlflow_metric_rows']}")
     for side, peer, aim in PAIRS:
@@ -284,11 +284,11 @@ def _milliseconds(answers: list[Answer]) -> list[float]:
 
 def _compare(peer: str, theirs: list[Answer], side: str, ours: list[Answer]) -> None:
     print(f"  {peer} / {side}")
-    print(f"      per trial         {told(ratios(_milliseconds(theirs), _milliseconds(ours)))}")
+    print(f"      per trial         {summary(ratios(_milliseconds(theirs), _milliseconds(ours)))}")
     for window in ("until_mlflow", "in_all"):
         for kind in ("seconds", "cpu_seconds"):
             values = [[a["windows"][window][kind] for a in many] for many in (theirs, ours)]
-            print(f"      {window + ' ' + kind:25}{told(ratios(*values))}")
+            print(f"      {window + ' ' + kind:25}{summary(ratios(*values))}")
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from _common import (
     serve,
     spread,
     start_ray,
-    told,
+    summary,
 )
 
 RANKS = 2
@@ -132,13 +132,13 @@ def show(runs: dict[str, list[Answer]]) -> None:
     warm = {side: _all(answers, "warm_seconds") for side, answers in runs.items()}
     for side, answers in runs.items():
         cold = [a["cold_seconds"] for a in answers]
-        print(f"  {side:10} first  {told(cold, ' s')}")
-        print(f"  {'':10} later  {told([1e3 * s for s in warm[side]], ' ms')}")
+        print(f"  {side:10} first  {summary(cold, ' s')}")
+        print(f"  {'':10} later  {summary([1e3 * s for s in warm[side]], ' ms')}")
         if "since_suggested_seconds" in answers[0]:
             since = [1e3 * s for s in _all(answers, "since_suggested_seconds")]
-            print(f"  {'':10} later, since it was suggested  {told(since, ' ms')}")
+            print(f"  {'':10} later, since it was suggested  {summary(since, ' ms')}")
     if len(runs) == len(SIDES):
-        print(f"  ray-train / autotune, repeat by repeat: {told(_ratios(runs))} (aim: {AIM:g})")
+        print(f"  ray-train / autotune, repeat by repeat: {summary(_ratios(runs))} (aim: {AIM:g})")
 
 
 def _all(answers: list[Answer], key: str) -> list[float]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
-from autotune.comparison.words import Comparison, Interval
-from autotune.comparison.words import Row as Compared
+from autotune.evaluation.comparison.model import Comparison, Interval
+from autotune.evaluation.comparison.model import Row as Compared
 from dashboards.figures import GREY, SERIES, Figure, Trace, escape, figure, number
 from dashboards.page import Page, Section
 from dashboards.tables import Row, thinned

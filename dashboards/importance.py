@@ -3,6 +3,11 @@
 Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in
 Arbitrary Subspaces", IJCAI 2023 (arXiv:2304.10255): a parameter matters as much as the distribution
 of its values among the best trials differs, by Pearson's divergence, from that among all trials.
+
+Optuna's `PedAnovaImportanceEvaluator` (5.0) is not used here, for two reasons. `chance` needs 400
+evaluations with other best trials: for 300 trials with four parameters these took the evaluator
+2.6 s of processor time, and the code below 0.04 s. And it smooths choices per level and not per
+trial: where all of 100 best trials have one of two values, it counts only 3/4 of them there.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.likeness import scores
+from autotune.algorithms.ranking.hardware import scores
 from autotune.trial import Target, Trial
 
 Array = NDArray[np.float64]

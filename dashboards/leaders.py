@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.result import StudyResult
+from autotune.study.result import StudyResult
 from dashboards import figures
 from dashboards.page import Section
 from dashboards.tables import Row, brief

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune import record
-from autotune.comparison.sources import confirmed
-from autotune.comparison.words import Comparison
-from autotune.result import StudyResult, read
+from autotune.evaluation.comparison.model import Comparison
+from autotune.evaluation.comparison.sources import confirmed
+from autotune.study import manifest
+from autotune.study.result import StudyResult, read
 from autotune.trial import State
 from dashboards import tables
 from dashboards.compared import comparison_page
@@ -61,12 +61,12 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
 
 
 def _read(folder: Path) -> StudyResult:
-    target = record.target(folder)
+    target = manifest.target(folder)
     return read(folder, target, {target.metric, *tables.METRICS})
 
 
 def _facts(folder: Path) -> Mapping[str, Any]:
-    return record.load(folder) if (folder / _RECORD).is_file() else {"name": folder.name}
+    return manifest.load(folder) if (folder / _RECORD).is_file() else {"name": folder.name}
 
 
 def study_page(

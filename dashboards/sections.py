@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.comparison.words import Comparison
-from autotune.result import StudyResult
+from autotune.evaluation.comparison.model import Comparison
+from autotune.study.result import StudyResult
 from autotune.trial import State, Trial
 from dashboards import figures, leaders, searched, tables, work
 from dashboards import importance as parameters

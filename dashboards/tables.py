@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from autotune.comparison.words import CONFIRMED, Comparison
-from autotune.comparison.words import Row as Compared
-from autotune.repeats import Confirmation
-from autotune.result import StudyResult, shown
+from autotune.algorithms.ranking.repeats import Confirmation
+from autotune.evaluation.comparison.model import CONFIRMED, Comparison
+from autotune.evaluation.comparison.model import Row as Compared
+from autotune.evaluation.comparison.survival import kaplan_meier, sample
+from autotune.study.result import StudyResult, shown
 from autotune.trial import Report, State, Target, Trial, usual_hardware
 
 Row = dict[str, Any]
@@ -205,12 +206,14 @@ def survival(trials: Sequence[Trial]) -> list[Row]:
     known = [t for t in trials if t.state in (State.REACHED, State.CENSORED)]
     reached = Counter(t.seconds for t in known if t.state is State.REACHED)
     stopped = Counter(t.seconds for t in known if t.state is State.CENSORED)
-    alive, risk, rows = 1.0, len(known), []
-    for seconds in sorted({*reached, *stopped}):
+    curve = kaplan_meier(
+        sample([t.seconds for t in known], [t.state is State.REACHED for t in known])
+    )
+    risk, rows = len(known), []
+    for seconds, left in list(zip(curve.seconds, curve.share, strict=True))[1:]:  # [0] is at 0 s
         events, gone = reached[seconds], stopped[seconds]
-        alive *= 1.0 - events / risk
         now = {"at_risk": risk, "reached_now": events, "stopped_now": gone}
-        rows.append({"seconds": seconds, "reached": 1.0 - alive, **now})
+        rows.append({"seconds": seconds, "reached": 1.0 - left, **now})
         risk -= events + gone
     return rows
 

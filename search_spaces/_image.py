@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.experiment import Experiment, Scaling
-from autotune.schedule_space import RULES
-from autotune.space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
+from autotune.space.schedule_space import RULES
+from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
+from autotune.study.experiment import Experiment
 from autotune.trial import Target
+from autotune.trial.scaling import Scaling
 from trainers.data import FILES, require_data
 from trainers.image import train
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.experiment import Experiment, Scaling
-from autotune.space import Float, Int
+from autotune.space.search_space import Float, Int
+from autotune.study.experiment import Experiment
 from autotune.trial import Target
+from autotune.trial.scaling import Scaling
 from search_spaces import _image
 
 PROBLEM = _image.Problem(

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.experiment import Experiment, Scaling
-from autotune.schedule_space import RULES
-from autotune.space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
+from autotune.space.schedule_space import RULES
+from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
+from autotune.study.experiment import Experiment
 from autotune.trial import Target
+from autotune.trial.scaling import Scaling
 from trainers.data import require_data
 from trainers.language import train
 

@@ -1,21 +1,47 @@
-"""What the tests share: their support modules, importable by workers too, and one small Ray."""
+"""What the tests share: support modules for workers too, one small Ray, folders and an order."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from lender import Lender
+    from services import Tracking
 
 SUPPORT = str(Path(__file__).parent / "support")
 if SUPPORT not in sys.path:
     sys.path.insert(0, SUPPORT)
 
-settings.register_profile("autotune", deadline=None, print_blob=True)
+SLOW = [HealthCheck.too_slow]  # how busy the machine is decides no test
+settings.register_profile("autotune", deadline=None, print_blob=True, suppress_health_check=SLOW)
 settings.load_profile("autotune")
+
+# Locks of cores, Ray's sockets and temporary files: each test process has its own (short) folder,
+# so that several of them run beside each other, and beside whatever else this machine does.
+PRIVATE = tempfile.mkdtemp(prefix="at-", dir="/tmp")
+os.environ["TMPDIR"] = PRIVATE
+tempfile.tempdir = None
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(PRIVATE, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests wait for processes come first: the quick ones then fill the gaps."""
+
+    files = {i.path for i in items if "ray_address" in getattr(i, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in files)
 
 
 @pytest.fixture
@@ -29,8 +55,49 @@ def fast_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
-    """A Ray of two CPUs on this machine, started once; `RayPool` joins it and leaves it be."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    """A Ray of two CPUs on this machine, started once; `RayPool` joins it and leaves it be.
+
+    Pools of this process get worker groups that are warm already (`lender.py`).
+    """
+    with _ray() as address, _lender().lending():
+        yield address
+
+
+@pytest.fixture
+def bare_ray(ray_address: str) -> Iterator[str]:
+    """The same Ray with all its room free, and no warm groups: for drivers in other processes."""
+    with _lender().away():
+        yield ray_address
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tracking store without experiments, made once: MLflow needs seconds for it."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(
+    tmp_path_factory: pytest.TempPathFactory, empty_store: Path
+) -> Iterator[Tracking]:
+    """An MLflow server without a password, for studies of different names."""
+    import services
+
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(empty_store, folder / "mlflow.db")
+    server = services.Tracking(folder, f"sqlite:///{folder}/mlflow.db")
+    yield server
+    server.stop()
+
+
+@contextlib.contextmanager
+def _ray() -> Iterator[str]:
+    # Groups start processes of their own: none need be there beforehand.
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_prestart_worker_first_driver="0")
     import ray
 
     started = ray.init(
@@ -41,5 +108,13 @@ def ray_address() -> Iterator[str]:
         log_to_driver=False,
         logging_level="ERROR",
     )
-    yield str(started.address_info["gcs_address"])
-    ray.shutdown()
+    try:
+        yield str(started.address_info["gcs_address"])
+    finally:
+        ray.shutdown()
+
+
+def _lender() -> Lender:
+    import lender
+
+    return lender.LENDER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.distributed as dist
@@ -13,11 +13,19 @@ from torch import Tensor
 
 from trainers.optimizer_rules import check_settings
 
-if TYPE_CHECKING:
-    from trainers.optimizers import LAMB, LARS
-
 Settings = dict[str, Any]
 Tensors = list[Tensor] | tuple[Tensor, ...]
+
+
+class LayerwiseOptimizer(Protocol):
+    """What `step` needs of LARS and LAMB."""
+
+    param_groups: list[Settings]
+    state: Any
+    shard_group: dist.ProcessGroup | None
+    partition_group: dist.ProcessGroup | None
+    _moments: ClassVar[tuple[str, ...]]
+
 
 _HALF = (torch.float16, torch.bfloat16)
 _BUCKET_ELEMENTS = 2**21
@@ -39,7 +47,7 @@ _Update = Callable[[Settings, _Bucket, Tensor | None], None]
 
 
 def step(
-    optimizer: LARS | LAMB, closure: Callable[[], float] | None, update: _Update
+    optimizer: LayerwiseOptimizer, closure: Callable[[], float] | None, update: _Update
 ) -> float | None:
     loss = None
     if closure is not None:
@@ -57,7 +65,7 @@ def step(
     return loss
 
 
-def _buckets(optimizer: LARS | LAMB, group: Settings) -> list[_Bucket]:
+def _buckets(optimizer: LayerwiseOptimizer, group: Settings) -> list[_Bucket]:
     """Sorts the parameters that have a gradient, and counts their step.
 
     Temporary tensors are as large as a bucket, so a bucket ends at a size that keeps them small
@@ -88,7 +96,7 @@ def _buckets(optimizer: LARS | LAMB, group: Settings) -> list[_Bucket]:
     return buckets
 
 
-def _new_state(optimizer: LARS | LAMB, parameter: Tensor) -> Settings:
+def _new_state(optimizer: LayerwiseOptimizer, parameter: Tensor) -> Settings:
     squares = "exp_avg_sq" in optimizer._moments
     if parameter.is_complex() or (squares and parameter.dtype == torch.float16):
         raise ValueError(
@@ -142,7 +150,7 @@ def _reduced(norms: Tensor, groups: Sequence[dist.ProcessGroup]) -> Tensor:
     return squares.sqrt().to(norms.dtype)
 
 
-def _total_norm(optimizer: LARS | LAMB, buckets: Sequence[_Bucket]) -> Tensor:
+def _total_norm(optimizer: LayerwiseOptimizer, buckets: Sequence[_Bucket]) -> Tensor:
     home = _local(optimizer.param_groups[0]["params"][0]).device
     norms = [_norms(bucket.grads, bucket.groups).to(home) for bucket in buckets]
     total = torch.linalg.vector_norm(torch.cat([torch.zeros(1, device=home), *norms]))

@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from autotune.backends.worker.reporting import report
 from autotune.errors import UserError
 from autotune.integrations import training
-from autotune.integrations.kept import Kept
-from autotune.reporting import report
+from autotune.integrations.training import Kept
 
 
 class AutotuneCallback(TrainerCallback):

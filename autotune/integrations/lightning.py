@@ -26,10 +26,10 @@ from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities.data import extract_batch_size
 
+from autotune.backends.worker.reporting import StopTrial, report
 from autotune.errors import UserError
 from autotune.integrations import training
-from autotune.integrations.kept import Kept
-from autotune.reporting import StopTrial, report
+from autotune.integrations.training import Kept
 
 _REMEDY = "pass Trainer(strategy=lightning_strategy(), devices=1)"
 

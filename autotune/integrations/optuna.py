@@ -40,10 +40,10 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.algorithms.samplers.convergence import ConvergenceSampler as OurSampler
 from autotune.errors import UserError
-from autotune.parameters import Choice, Float, Int, Parameter
-from autotune.samplers.convergence import ConvergenceSampler as OurSampler
-from autotune.space import RESERVED, SearchSpace
+from autotune.space.parameters import Choice, Float, Int, Parameter
+from autotune.space.search_space import RESERVED, SearchSpace
 from autotune.trial import Params, Report, State, Target, Trial
 
 _STATES = {

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 from autotune.schedules.formulas import Shape
 from autotune.schedules.text import VALUES, sentence, shortened
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LambdaLR
 
-    from autotune.schedules.compose import Schedule
 
 VERSION = 1
 LARGEST = sys.float_info.max / 4  # so that differences of values stay finite
@@ -118,7 +117,7 @@ class Curve(ABC):
         """Draw the values over progress, on a new pyplot figure unless `ax` is given."""
         from autotune.schedules.plot import plot
 
-        return plot(cast("Schedule", self), ax)
+        return plot(self, ax)
 
     def to_torch(self, optimizer: Optimizer, total_steps: int) -> LambdaLR:
         """A torch scheduler that sets every group's `lr` to exactly `self(step / total_steps)`.

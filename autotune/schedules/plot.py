@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from autotune.schedules import Schedule
 
 _POINTS = 1001  # every tenth of a per cent of progress
 
 
-def plot(schedule: Schedule, ax: Axes | None = None) -> Axes:
+def plot(schedule: Callable[[Any], Any], ax: Axes | None = None) -> Axes:
     """Draw one schedule over progress, on a new pyplot figure unless `ax` is given."""
     import numpy as np
 
@@ -29,7 +28,7 @@ def plot(schedule: Schedule, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def draw(named: Mapping[str, Schedule]) -> Figure:
+def draw(named: Mapping[str, Callable[[Any], Any]]) -> Figure:
     """One figure with a panel for every named schedule, free of pyplot's global state.
 
     Args:

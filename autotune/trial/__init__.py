@@ -19,8 +19,8 @@ from autotune.trial.events import (
     after,
     fold,
 )
+from autotune.trial.failure import FailurePolicy
 from autotune.trial.hardware import Hardware
-from autotune.trial.policy import FailurePolicy
 from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, leader, usual_hardware
 from autotune.trial.values import (
     CUT,

@@ -6,16 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autotune.trial.hardware import Hardware
-from autotune.trial.values import (
-    Change,
-    Checkpoint,
-    Config,
-    Origin,
-    Params,
-    Report,
-    State,
-    Trial,
-)
+from autotune.trial.values import Change, Checkpoint, Config, Origin, Params, Report, State, Trial
 
 
 @dataclass(frozen=True)

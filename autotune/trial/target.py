@@ -8,16 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 
+from autotune.trial.failure import finite
 from autotune.trial.hardware import Hardware
-from autotune.trial.policy import finite
-from autotune.trial.values import (
-    CUT,
-    Metrics,
-    Params,
-    Report,
-    State,
-    Trial,
-)
+from autotune.trial.values import CUT, Metrics, Params, Report, State, Trial
 
 
 @dataclass(frozen=True)

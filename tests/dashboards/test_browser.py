@@ -12,7 +12,7 @@ from browser import Browser, needs_browser
 from autotune.schedules import Cosine
 from dashboards import write_study
 
-pytestmark = [needs_browser, pytest.mark.timeout(600)]
+pytestmark = needs_browser
 DRAWN = "[...document.querySelectorAll('[data-figure]')].filter(b => b.querySelector('.main-svg'))"
 
 

@@ -15,10 +15,19 @@ import pytest
 from sims import METRIC
 
 import autotune as at
-from autotune.comparison import CONFIRMED, Aim, Candidate, Comparison, Run, Terms, compare, studies
+from autotune.backends.simulator import Curve, Point, SimPool
 from autotune.errors import UserError
-from autotune.pools.sim import Curve, Point, SimPool
-from autotune.result import read
+from autotune.evaluation.comparison import (
+    CONFIRMED,
+    Aim,
+    Candidate,
+    Comparison,
+    Run,
+    Terms,
+    compare,
+    from_studies,
+)
+from autotune.study.result import read
 from autotune.trial import State
 from dashboards import report, tables, write_comparison, write_study
 from dashboards.compared import comparison_page
@@ -167,7 +176,7 @@ def test_only_the_metrics_that_a_page_shows_are_read(fast_path: Path) -> None:
         assert [dict(r.metrics) for r in less.reports] == kept
     assert {"momentum", "progress"} <= few.trials[1].reports[-1].metrics.keys()
     drawn = report._read(fast_path / "s")
-    compared = studies.read(fast_path / "s", "", "")
+    compared = from_studies.read(fast_path / "s", "", "")
     assert drawn.trials == few.trials
     for trial in compared.trials:
         assert all(r.metrics.keys() == {METRIC} for r in trial.reports)

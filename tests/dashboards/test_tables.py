@@ -160,6 +160,24 @@ def test_importance_agrees_with_optuna() -> None:
     assert own[0]["importance"] == pytest.approx(theirs["lr"], abs=0.2)
 
 
+def test_the_shares_of_a_known_function() -> None:
+    """Among the best tenth, `half` and `quarter` have one of two and one of four values.
+
+    So Pearson's divergences from all trials are 1, 3 and, for `even`, 0: shares 1/4, 3/4 and 0.
+    """
+    trials = [
+        made.trial(
+            i,
+            1.0 + i / 100,
+            point={"half": "ab"[i // 500], "quarter": "abcd"[i // 250], "even": "ab"[i % 2]},
+        )
+        for i in range(1000)
+    ]
+    rows = importance.importance(trials, made.TARGET)
+    shares = {row["parameter"]: row["importance"] for row in rows}
+    assert shares == pytest.approx({"half": 0.25, "quarter": 0.75, "even": 0.0}, abs=0.01)
+
+
 def test_when_a_trial_was_stopped_is_never_its_time() -> None:
     result = made.many(60)
     before = importance.importance(result.trials, made.TARGET)

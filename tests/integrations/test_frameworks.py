@@ -13,8 +13,8 @@ from framed import framed
 from ranks import Remote
 
 import autotune as at
-from autotune.pools.answers import Stretch
-from autotune.recipes import load
+from autotune.backends.worker.messages import Stretch
+from autotune.study.recipes import load
 from autotune.trial import Change, Checkpoint, State
 
 NEEDS = {"lightning": "lightning", "huggingface": "transformers"}
@@ -27,7 +27,6 @@ FRAMEWORKS = [
     )
     for name, package in NEEDS.items()
 ]
-pytestmark = pytest.mark.timeout(900)
 both = pytest.mark.parametrize("framework", FRAMEWORKS)
 PREFIX = {"lightning": "", "huggingface": "eval_"}
 LOSS = {"lightning": "val_loss", "huggingface": "eval_loss"}

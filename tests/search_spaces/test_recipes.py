@@ -15,8 +15,8 @@ import torch
 
 import search_spaces
 from autotune import schedules
-from autotune.experiment import Experiment
-from autotune.space import Choice, Float, Int, Parameter
+from autotune.space.search_space import Choice, Float, Int, Parameter
+from autotune.study.experiment import Experiment
 from search_spaces import cifar10, digits, fashion_mnist, imagenet, shakespeare
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"

@@ -1,6 +1,6 @@
 """A driver to be killed: runs a study of toys, or takes it up.
 
-`driver.py FOLDER ADDRESS NAP [mlflow]`: with MLflow, two trials run at once.
+`driver.py FOLDER ADDRESS NAP`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import toys
 import autotune as at
 
 
-def experiment(folder: Path, at_once: int = 1) -> at.Experiment:
+def experiment(folder: Path) -> at.Experiment:
     space = at.SearchSpace(
         {
             "rate": at.Float(0.4, 1.0),
@@ -24,27 +24,27 @@ def experiment(folder: Path, at_once: int = 1) -> at.Experiment:
         "killed",
         toys.paced,
         space,
-        at.Target(toys.METRIC, 0.95, limit=60),
+        at.Target(toys.METRIC, 0.95, limit=6000),
         baseline={"rate": 0.5},
         failure=at.FailurePolicy(checkpoint_interval=0),
-        scaling=at.Scaling(max_concurrent_trials=at_once),
+        scaling=at.Scaling(max_concurrent_trials=1),
     )
 
 
-def main(folder: Path, address: str, nap: float, mlflow: bool) -> None:
+def main(folder: Path, address: str, nap: float) -> None:
     (folder.parent / "nap").write_text(str(nap))
     result = at.run(
-        experiment(folder, 2 if mlflow else 1),
+        experiment(folder),
         trials=5,
         out=folder,
         sampler="random",
         pruner="none",
         racing=0,  # when a race is due depends on the seconds that trials really took
-        tracking_uri=None if mlflow else "off",
+        tracking_uri="off",
         ray_address=address or None,
     )
     print(result.ended)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), "mlflow" in sys.argv)
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

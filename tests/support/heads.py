@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 300.0
+START_SECONDS = 900.0
 _PORTS = (
     "--port",
     "--dashboard-port",
@@ -43,13 +43,28 @@ class Head:
         return self.token_file.read_text()
 
 
+_BELOW = 32768  # from here on the system gives ports to whoever connects somewhere
+_SPAN = 1000
+_next_port = 0
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+    """Ports that nobody uses now, and that no test process beside this one is given either.
+
+    Each takes them from a range of its own, and none twice before it has used up the range.
+    """
+    global _next_port
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = _BELOW - _SPAN * (1 + worker % 16)
+    _next_port = _next_port or os.getpid() % _SPAN
+    found: list[int] = []
+    while len(found) < count:
+        _next_port += 1
+        port = first + _next_port % _SPAN
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
 
 
 @contextlib.contextmanager
@@ -99,7 +114,7 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         try:
-            urllib.request.urlopen(f"{address}/api/jobs/", timeout=5)
+            urllib.request.urlopen(f"{address}/api/jobs/", timeout=60)
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 return
@@ -113,7 +128,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs([psutil.Process(process.pid), *family], timeout=15)
+        _, alive = psutil.wait_procs([psutil.Process(process.pid), *family], timeout=60)
         for left in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.kill()

@@ -12,9 +12,9 @@ from typing import Any
 from sims import METRIC, racing
 
 import autotune as at
-from autotune import record
-from autotune.pools.sim import Curve, Point, SimPool
-from autotune.trackers.journal import JOURNAL
+from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.storage.journal import JOURNAL
+from autotune.study import manifest
 from autotune.trial import State, Trial
 
 SAMPLER = "convergence"  # a function of the trials, so that a resumed study proposes the same
@@ -44,7 +44,7 @@ def study(folder: Path, trials: int = 10, *, workers: int = 3, **options: Any) -
 def put(folder: Path, data: bytes) -> None:
     experiment = racing([1.0], limit=30)
     (folder / JOURNAL).write_bytes(data)
-    record.write(folder, record.facts(experiment, seed=0, tracking_uri="off", recipe=None))
+    manifest.write(folder, manifest.facts(experiment, seed=0, tracking_uri="off", recipe=None))
 
 
 def reached(number: int, seconds: float, **more: Any) -> Trial:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.result import StudyResult
 from autotune.schedules import Cosine
+from autotune.study.result import StudyResult
 from autotune.trial import Clock, Hardware, Report, State, Target, Trial
 
 HARDWARE = Hardware("cpu", 2, 1.0)

@@ -59,7 +59,7 @@ def _agreed(folder: Path, step: int, own: int) -> float:
     part.write_text(repr(time.monotonic()))
     part.rename(folder / f"at-{step}-{own}")
     both = [folder / f"at-{step}-{n}" for n in range(2)]
-    end = time.monotonic() + 50
+    end = time.monotonic() + 600
     while not all(file.exists() for file in both):
         if time.monotonic() > end:
             raise TimeoutError(f"the other is not at step {step}")

@@ -57,9 +57,9 @@ def swells(gpus: float = 0.0) -> at.Experiment:
         "swells",
         swelling,
         at.SearchSpace({name: at.Fixed(value) for name, value in given.items()}),
-        at.Target(toys.METRIC, 0.6, limit=600),
+        at.Target(toys.METRIC, 0.6, limit=6000),
         scaling=at.Scaling(gpus_per_worker=gpus),
-        failure=at.FailurePolicy(checkpoint_interval=0, hang_timeout=120, max_retries=int(gpus)),
+        failure=at.FailurePolicy(checkpoint_interval=0, hang_timeout=900, max_retries=int(gpus)),
     )
 
 
@@ -71,8 +71,8 @@ def study(**options: Any) -> at.Experiment:
     space = at.SearchSpace(
         {"rate": at.Float(0.4, 1.0), "log": at.Fixed(os.environ["NODES_LOG"])},
     )
-    options = {"failure": at.FailurePolicy(checkpoint_interval=0, hang_timeout=120), **options}
-    target = at.Target(toys.METRIC, 0.95, limit=600)
+    options = {"failure": at.FailurePolicy(checkpoint_interval=0, hang_timeout=900), **options}
+    target = at.Target(toys.METRIC, 0.95, limit=6000)
     return at.Experiment("nodes", noted, space, target, baseline={"rate": 0.5}, **options)
 
 

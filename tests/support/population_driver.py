@@ -8,7 +8,7 @@ from pathlib import Path
 import toys
 
 import autotune as at
-from autotune.controllers.population import pbt
+from autotune.algorithms.controllers.pbt import pbt
 
 TRIALS = 12
 

@@ -15,8 +15,8 @@ from typing import Any
 from sims import METRIC, toy_train
 
 import autotune as at
-from autotune.pools.sim import Curve, Point, SimPool
-from autotune.space import Float, Int, SearchSpace
+from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.space.search_space import Float, Int, SearchSpace
 from autotune.trial import Checkpoint, Clock, Report, Target, Trial
 
 SPACE = SearchSpace({"lr": Float(1e-3, 1.0, log=True), "width": Int(1, 4)})

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import cloudpickle
 
-from autotune.pools import Launch
-from autotune.pools.answers import Meeting, Place, Stretch
-from autotune.pools.rank import Rank
+from autotune.backends.protocol import Launch
+from autotune.backends.worker.messages import Meeting, Place, Stretch
+from autotune.backends.worker.rank import Rank
 
 _HERE: dict[str, Rank] = {}
 
 
 class Remote:
-    """The only rank of a group of one."""
+    """The only rank of a group of one. `took`: how many seconds its last call took."""
 
-    def __init__(self, train: Callable[[dict[str, Any]], Any], *, patience: float = 60) -> None:
+    took: float
+
+    def __init__(self, train: Callable[[dict[str, Any]], Any], *, patience: float = 600) -> None:
         self._patience = patience
         context = multiprocessing.get_context("spawn")
         self._process = ProcessPoolExecutor(1, mp_context=context)
@@ -34,7 +37,10 @@ class Remote:
         return stretch
 
     def __call__(self, method: str, *arguments: Any) -> Any:
-        return self._process.submit(_call, method, arguments).result(self._patience)
+        begin = time.perf_counter()
+        answer = self._process.submit(_call, method, arguments).result(self._patience)
+        self.took = time.perf_counter() - begin
+        return answer
 
     def send(self, method: str, *arguments: Any) -> None:
         """Call without waiting for the answer."""
@@ -53,7 +59,7 @@ class Remote:
 def _become(train: bytes, path: list[str]) -> Place:
     rank = Rank(train, path, 0, 1)
     place = rank.place("node", "127.0.0.1", 1)
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(bool(place.cores), False, 30.0))
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(bool(place.cores), False, 600.0))
     _HERE["rank"] = rank
     return place
 

@@ -23,13 +23,13 @@ import populations
 from sims import MEMORY, learning, lines, simulate, wide
 from steered import problem, steered
 
-from autotune.controllers import CONTROLLERS, POPULATIONS
-from autotune.controllers.learners import LEARNERS
-from autotune.controllers.policy import SETTINGS
-from autotune.pruners import PRUNERS
-from autotune.samplers.critic import Critic
-from autotune.samplers.gaussian import Process
-from autotune.samplers.named import NAMES
+from autotune.algorithms.controllers import CONTROLLERS, POPULATIONS
+from autotune.algorithms.controllers.learners import LEARNERS
+from autotune.algorithms.controllers.policy import SETTINGS
+from autotune.algorithms.pruners.rules import PRUNERS
+from autotune.algorithms.samplers.critic import Critic
+from autotune.algorithms.samplers.gaussian_process import Process
+from autotune.algorithms.samplers.optuna_names import NAMES
 
 Study = Callable[[Path, int], Any]
 TRIALS = 18

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from heads import free_ports
 
-from autotune.trackers.mirror import environment
+from autotune.tracking.mirror import environment
 
-START_SECONDS = 240.0
+START_SECONDS = 900.0
 USER = "mlflow"
 
 
@@ -80,7 +80,7 @@ class Postgres:
             "fsync": "off",
         }
         words = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        self._call("pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", "120", "-o", words,
+        self._call("pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", "900", "-o", words,
                    "-l", str(self.folder / "log"), "start")  # fmt: skip
 
     def stop(self) -> None:
@@ -152,7 +152,7 @@ class Tracking:
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end and self._process.poll() is None:
             with contextlib.suppress(OSError):
-                if urllib.request.urlopen(f"{self.uri}/health", timeout=5).read() == b"OK":
+                if urllib.request.urlopen(f"{self.uri}/health", timeout=60).read() == b"OK":
                     return
             time.sleep(0.2)
         self.stop()

@@ -62,6 +62,7 @@ def state_of_the_process() -> dict[str, float]:
             for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         ),
         "mask": mask,
+        "alarm": signal.getitimer(signal.ITIMER_REAL)[0],
         "gc": float(gc.isenabled()),
         "threshold": gc.get_threshold()[0],
         "recursion": sys.getrecursionlimit(),

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from autotune.pools import resharding  # noqa: F401  # imported once, for all ranks to come
-from autotune.pools.saving import Writer, restored
+from autotune.backends.worker import resharding  # noqa: F401  # imported once, for all ranks to come
+from autotune.backends.worker.checkpoint_io import Writer, restored
 
 SHAPES = {"even": (4, 6), "uneven": (5, 3), "tiny": (1, 2), "columns": (3, 7), "whole": (2, 2)}
 

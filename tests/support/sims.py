@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import autotune as at
-from autotune.pools.sim import Curve, Point, SimPool
-from autotune.space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
-from autotune.trackers.journal import JOURNAL
+from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
+from autotune.storage.journal import JOURNAL
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import soaked
 
-PATIENCE_SECONDS = 240.0  # without a line of the journal
+PATIENCE_SECONDS = 900.0  # without a line of the journal
 _BEATS = 0.01
 
 

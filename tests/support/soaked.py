@@ -19,7 +19,7 @@ import torch.distributed as dist
 import toys
 
 import autotune as at
-from autotune.pruners import slower_than_best
+from autotune.algorithms.pruners.rules import slower_than_best
 
 STEP = 100
 LUCK = ((0.02, "raise"), (0.04, "nan"), (0.05, "exit"), (0.06, "leave"), (0.075, "thread"))
@@ -90,10 +90,10 @@ def experiment(folder: Path) -> at.Experiment:
         "soaked",
         soaked,
         space,
-        at.Target(toys.METRIC, 0.9, limit=20),
+        at.Target(toys.METRIC, 0.9, limit=600),
         baseline={"rate": 1.5, "luck": 0.5},
         failure=at.FailurePolicy(
-            hang_timeout=120,
+            hang_timeout=900,
             max_retries=3,
             max_consecutive_failed_trials=30,
             checkpoint_interval=0.02,

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 import autotune as at
-from autotune.pools.sim import Live, Point
-from autotune.space import Fixed, SearchSpace
+from autotune.backends.simulator import Live, Point
+from autotune.space.search_space import Fixed, SearchSpace
 
 METRIC = "val_accuracy"
 BEST = 0.1  # of the learning rates at the start; it falls as training goes on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,17 +18,31 @@ def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
         accuracy, step = accuracy + config["speed"], step + 10
 
 
+def paced(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """As `train`, with a tenth of a second to each step."""
+    for milestone in train(config):
+        time.sleep(0.1)
+        yield milestone
+
+
 def raising(config: dict[str, Any]) -> Iterator[at.Milestone]:
     yield at.Milestone(0, dict)
     raise RuntimeError("a bug of the trainer's")
 
 
 SPACE = at.SearchSpace({"speed": at.Float(0.05, 0.5, log=True)})
-TARGET = at.Target("val_accuracy", 0.9, limit=5)
+TARGET = at.Target("val_accuracy", 0.9, limit=600)
 
 
 def good() -> at.Experiment:
     return at.Experiment("toy", train, SPACE, TARGET, baseline={"speed": 0.1})
+
+
+def beaten() -> at.Experiment:
+    """Its second trial is nine times as fast as the baseline."""
+    target = at.Target("val_accuracy", 0.9, limit=600)
+    slow, fast = {"speed": 0.05}, {"speed": 0.5}
+    return at.Experiment("toy", paced, SPACE, target, baseline=slow, configs=[fast])
 
 
 def unreachable() -> at.Experiment:

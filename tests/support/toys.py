@@ -305,7 +305,7 @@ def toy_generator(config: dict[str, Any]) -> Iterator[at.Milestone]:
 
 def chosen(config: dict[str, Any]) -> Iterator[at.Milestone]:
     """The trainer that the configuration names."""
-    from autotune.reporting import steps
+    from autotune.backends.worker.reporting import steps
 
     yield from steps(globals()[config["train"]], config)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from heads import free_ports
 
 HERE = Path(__file__).parent
 Record = Callable[..., dict[str, Any]]
@@ -38,16 +38,10 @@ def record() -> Record:
     return module.record
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="session")
 def on_two_ranks() -> Iterator[Callable[..., list[dict[str, Any]]]]:
     """`record` on two ranks of a gloo group; gives what each of them recorded."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*free_ports(1)), "WORLD_SIZE": "2"}
     path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, **place, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ranks = [
@@ -70,7 +64,7 @@ def on_two_ranks() -> Iterator[Callable[..., list[dict[str, Any]]]]:
     for rank in ranks:
         rank.stdin.close()
     for rank in ranks:
-        assert rank.wait(timeout=20) == 0
+        assert rank.wait(timeout=600) == 0
 
 
 def same(a: Any, b: Any) -> bool:

@@ -56,6 +56,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "config", "key"),
     [(image, IMAGES, "image_size"), (language, WORDS, "sequence_length")],

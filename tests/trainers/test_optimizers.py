@@ -837,7 +837,7 @@ def two_ranks(tmp_path_factory):
         for rank in (0, 1)
     ]
     try:
-        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=900)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -1,0 +1,1 @@
+"""What stops running trials early."""

@@ -1,0 +1,254 @@
+"""When to stop a trial: `(trial, others, target) -> Stop | None`, with a reason in words.
+
+A pruner is a function of frozen trials, called at each report of a running trial that has not
+reached the target. What it stops is CENSORED at the seconds spent so far.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.algorithms import specs
+from autotune.algorithms.ranking.equal_time import Curve, Curves
+from autotune.algorithms.ranking.trial_index import SEEN, Others, recent
+from autotune.errors import UserError, unknown
+from autotune.trial import Stop, Target, Trial, incumbent
+
+Pruner = Callable[[Trial, Sequence[Trial], Target], Stop | None]
+
+
+def slower_than_best(factor: float = 1.0) -> Pruner:
+    """Stop a trial that has already spent `factor` times the incumbent's time to target.
+
+    With factor 1.0 nothing is lost: without repeats such a trial can no longer win. This is the
+    adaptive capping of algorithm configuration (Hutter et al. 2009, ParamILS). Only trials on
+    equal hardware are compared.
+
+    Raises:
+        ValueError: a factor below 1.
+    """
+    if not factor >= 1:
+        raise ValueError(f"slower_than_best factor must be >= 1 but got {factor!r}")
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        best = incumbent(others, like=trial.hardware)
+        if best is None or trial.seconds < factor * best.seconds:
+            return None
+        spent, took = (
+            f"{trial.seconds:.2f} s spent",
+            f"trial {best.number} took {best.seconds:.2f} s",
+        )
+        return Stop("capped", f"{spent}, {took}")
+
+    return prune
+
+
+def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:
+    """Stop a trial that is among the worst `share` of all trials at equal seconds.
+
+    Ranks at equal steps are unfair to a slow step that learns more; here the clock is the target's.
+    The median rule of Vizier (Golovin et al. 2017) is `share=0.5` at equal steps.
+
+    Args:
+        share: more than 0, less than 1.
+        least: other trials that must have been seen at that time.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    _check_share("bottom_at_same_time share", share)
+    _check_count("bottom_at_same_time least", least, 0)
+    curves = Curves()
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        found = _rank(trial, recent(others, SEEN), target, trial.seconds, curves)
+        if found is None or found[1] < least or found[0] < (1 - share) * found[1]:
+            return None
+        return Stop("bottom", _said(*found, trial.seconds))
+
+    return prune
+
+
+def asha(
+    reduction: float = 3.0, first: float = 1 / 27, least: int = 2, brackets: int = 1
+) -> Pruner:
+    """Asynchronous successive halving (Li et al. 2018, arXiv 1810.05934), over seconds.
+
+    At each rung, `first * limit`, then `reduction` times later and so on, only the best
+    1 / `reduction` of the trials that were seen there go on. With `brackets` a trial is compared
+    with those only whose number has the same remainder.
+
+    Raises:
+        ValueError: a reduction of 1 or less, a first rung outside (0, 1), or no bracket.
+    """
+    if not reduction > 1:
+        raise ValueError(f"asha reduction must be more than 1 but got {reduction!r}")
+    _check_share("asha first", first)
+    _check_count("asha least", least, 0)
+    _check_count("asha brackets", brackets, 1)
+    curves = Curves()
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        before = trial.reports[-2].seconds if len(trial.reports) > 1 else 0.0
+        rung = first * target.limit
+        while rung * reduction <= trial.seconds:
+            rung *= reduction
+        if not before < rung <= trial.seconds:
+            return None
+        peers = [t for t in recent(others, SEEN) if t.number % brackets == trial.number % brackets]
+        found = _rank(trial, peers, target, rung, curves)
+        if found is None or found[1] < least or found[0] < (found[1] + 1) / reduction:
+            return None
+        return Stop("asha", _said(*found, rung))
+
+    return prune
+
+
+def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
+    """Hyperband (Li et al. 2017, arXiv 1603.06560) over seconds: `asha` from several first rungs.
+
+    Trials take the brackets in turns by their number; the last one stops nothing early.
+
+    Raises:
+        ValueError: as `asha`, or no bracket.
+    """
+    _check_count("hyperband brackets", brackets, 1)
+    rules = [
+        asha(reduction, reduction**-power, brackets=brackets) for power in range(brackets, 0, -1)
+    ]
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        stop = rules[trial.number % brackets](trial, others, target)
+        return Stop("hyperband", stop.detail) if stop is not None else None
+
+    return prune
+
+
+def forecast(
+    chance: float = 0.05, least_reports: int = 4, floor: float = 0.1, factor: float = 1.25
+) -> Pruner:
+    """Stop a trial that is unlikely to reach the target in time, by its learning curve drawn on.
+
+    In time is within `factor` times the incumbent's time to target, or within the target's limit
+    while there is no incumbent. A trial is never stopped while its learning rate warms up, and
+    what decay remains is allowed for; see `autotune.algorithms.pruners.learning_curve`.
+
+    Args:
+        chance: stop below this probability; more than 0, less than 1.
+        least_reports: reports before which nothing is stopped; at least 4.
+        floor: the least error of a forecast when time is to grow by a factor of e, as a share of
+            the gap to the target that the study's trials begin with; more than 0. Too small a
+            floor loses winners; errors that ended trials have shown are learned on top.
+        factor: at least 1.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    from autotune.algorithms.pruners.learning_curve import (
+        Lessons,  # numpy, which only this pruner needs
+    )
+    from autotune.algorithms.pruners.learning_curve import chance as chance_of
+
+    _check_share("forecast chance", chance)
+    _check_count("forecast least_reports", least_reports, 4)
+    if not floor > 0:
+        raise ValueError(f"forecast floor must be more than 0 but got {floor!r}")
+    if not factor >= 1:
+        raise ValueError(f"forecast factor must be >= 1 but got {factor!r}")
+    lessons = Lessons()
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        best = incumbent(others, like=trial.hardware)
+        cap = min(factor * best.seconds, target.limit) if best is not None else target.limit
+        if len(trial.reports) < least_reports or trial.seconds >= cap:
+            return None
+        everyone = others if isinstance(others, Others) else [trial, *others]
+        known = lessons.known(everyone, target, floor)
+        found = chance_of(trial, cap, target, known, least_reports) if known else 1.0
+        if not found < chance:
+            return None
+        gap = f"{target.metric} {target.best(trial):.6g} after {trial.seconds:.2f} s"
+        return Stop("forecast", f"{gap}: {found:.1%} chance of {target.value:g} by {cap:.2f} s")
+
+    return prune
+
+
+def first_of(*pruners: Pruner) -> Pruner:
+    """Stop as soon as one of several pruners says so, with its reason."""
+
+    def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+        return next((s for p in pruners if (s := p(trial, others, target)) is not None), None)
+
+    return prune
+
+
+def _rank(
+    trial: Trial, others: Sequence[Trial], target: Target, seconds: float, curves: Curves
+) -> tuple[int, int] | None:
+    """How many of how many others on equal hardware were nearer to the target by then."""
+    own = Curve(trial, target)
+    if not own.seconds:
+        return None
+    gap = own.at(seconds)
+    curves.keep(others)
+    seen = [curves.of(t, target) for t in others if t.hardware == trial.hardware and t.reports]
+    gaps = [curve.at(seconds) for curve in seen if curve.until >= seconds]
+    return sum(other < gap for other in gaps), len(gaps)
+
+
+def _said(better: int, seen: int, seconds: float) -> str:
+    return f"{better} of {seen} others were nearer to the target after {seconds:.2f} s"
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must lie between 0 and 1 but got {value!r}")
+
+
+def _check_count(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number >= {least} but got {value!r}")
+
+
+def never(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
+    """Stop nothing: only the target's limit censors."""
+    return None
+
+
+def _capped(rule: Callable[..., Pruner], factor: float = 1.0) -> Callable[..., Pruner]:
+    """Makes the rule together with `slower_than_best`, by one `factor` where the rule has one."""
+
+    @functools.wraps(rule)
+    def make(**settings: Any) -> Pruner:
+        made = rule(**settings)
+        return first_of(slower_than_best(settings.get("factor", factor)), made)
+
+    return make
+
+
+PRUNERS: dict[str, Callable[..., Pruner]] = {
+    "convergence": lambda: first_of(slower_than_best(), forecast()),
+    "slower_than_best": slower_than_best,
+    "bottom_at_same_time": _capped(bottom_at_same_time),
+    "asha": _capped(asha),
+    "hyperband": _capped(hyperband),
+    "forecast": _capped(forecast, 1.25),
+    "none": lambda: never,
+}
+"""Every pruner by name; each takes its settings by keyword, if it has any."""
+
+
+def make_pruner(pruner: str | Pruner) -> Pruner:
+    """A pruner by name, with keyword arguments or without, or the pruner itself.
+
+    Raises:
+        UserError: an unknown name or argument, or one that is out of range.
+    """
+    if callable(pruner):
+        return pruner
+    if not isinstance(pruner, str):
+        raise UserError(unknown("pruner", pruner, PRUNERS))
+    call = specs.called("pruner", pruner, PRUNERS)
+    return specs.made("pruner", pruner, call, PRUNERS[call[0]])

@@ -1,0 +1,1 @@
+"""Which trials are ahead: indexes, equal-time ranks, repeats, races, finalists."""

@@ -1,0 +1,1 @@
+"""Worker groups on a Ray cluster, as the driver sees them."""

@@ -1,0 +1,112 @@
+"""The processes of a worker group as Ray actors: started, placed and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from autotune.backends.recipe_modules import is_recipe_file
+from autotune.backends.worker.messages import Place
+from autotune.backends.worker.rank import Rank
+from autotune.errors import UserError
+from autotune.trial.scaling import Scaling
+
+# What a trainer writes to its streams is kept in two files of so many bytes each, on Ray's disk:
+# by itself Ray keeps all of it.
+_LOGS = {"RAY_ROTATION_MAX_BYTES": str(64 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "1"}
+
+
+def pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
+    """The trainer for the workers: a recipe file's module by value, others by their name."""
+    module = sys.modules.get(train.__module__)
+    if module is not None and is_recipe_file(module):
+        ray.cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled: bytes = ray.cloudpickle.dumps(train)
+    except Exception as error:
+        raise UserError(f"the trainer cannot be sent to workers: {error}") from None
+    return pickled
+
+
+# --- the processes of a group ---------------------------------------------------------------------
+
+
+class _Worker(Rank):
+    """A rank as a Ray actor: it also knows its node."""
+
+    def locate(self, cores: int) -> Place:
+        context = ray.get_runtime_context()
+        return self.place(context.get_node_id(), ray.util.get_node_ip_address(), cores)
+
+
+def room_for(scaling: Scaling, strategy: str, lost: Sequence[str] = ()) -> Any:
+    """Room for a group, on none of the nodes that are `lost`."""
+    bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
+    bundles = [{k: v for k, v in bundle.items() if v}] * scaling.num_workers
+    if not lost:
+        return placement_group(bundles, strategy=strategy)
+    elsewhere = [{"ray.io/node-id": f"!in({','.join(lost)})"}] * scaling.num_workers
+    return placement_group(bundles, strategy=strategy, bundle_label_selector=elsewhere)
+
+
+def processes(placement: Any, scaling: Scaling, train: bytes) -> list[Any]:
+    """Start the processes of one group, each in its part of the placement group."""
+    actor = ray.remote(_Worker).options
+    return [
+        actor(
+            num_cpus=scaling.cpus_per_worker,
+            num_gpus=scaling.gpus_per_worker,
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                placement, placement_group_bundle_index=rank
+            ),
+            runtime_env={"env_vars": _environment(scaling)},
+        ).remote(train, sys.path, rank, scaling.num_workers)
+        for rank in range(scaling.num_workers)
+    ]
+
+
+def _environment(scaling: Scaling) -> dict[str, str]:
+    threads = str(max(int(scaling.cpus_per_worker), 1))
+    variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    variables |= {name: os.environ.get(name, value) for name, value in _LOGS.items()}
+    if not scaling.gpus_per_worker:
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    return variables
+
+
+def bury(actors: list[Any], waiting: list[Any], placement: Any, seconds: float) -> None:
+    """Let the waiting ones close their trainer, for some seconds, then end all of the processes.
+
+    Then their `placement` is given up, if one is given.
+
+    Beside the loop, since a trainer's `finally` may wait for a rank that is no more.
+    """
+    with contextlib.suppress(Exception):  # whatever goes wrong here, they are to be ended
+        closing = [actor.stop.remote(None) for actor in waiting]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=seconds)
+    for actor in actors:
+        with contextlib.suppress(Exception):
+            ray.kill(actor, no_restart=True)
+    if placement is not None:
+        with contextlib.suppress(Exception):
+            give_up(placement)
+
+
+def give_up(placement: Any) -> None:
+    """Give a placement group's resources back; what still runs there is ended."""
+    remove_placement_group(placement)
+
+
+def has_room(placement: Any) -> bool:
+    """Whether the cluster has given a placement group its resources."""
+    state: str = ray.util.placement_group_table(placement)["state"]
+    return state == "CREATED"

@@ -1,0 +1,161 @@
+"""The cluster: connecting to Ray, what it holds, and what is sent to its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from ray._private import ray_constants
+
+from autotune.backends.ray.health import Node
+from autotune.errors import StudyError, UserError
+from autotune.trial.scaling import Scaling
+
+
+def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
+    """How many trials the nodes hold at once, and Ray's placement strategy for each.
+
+    One trial's workers are packed on one node where they fit on one, else over several, unless
+    `placement_strategy` says otherwise.
+
+    Raises:
+        UserError: not even one trial fits; says what is asked for and what there is.
+    """
+    need = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
+    need = {k: v for k, v in need.items() if v}
+    workers = [int(min((n.get(k, 0.0) + 1e-9) // v for k, v in need.items())) for n in nodes]
+    strategy, size = scaling.placement_strategy, scaling.num_workers
+    packed = sum(w // size for w in workers) if strategy in ("PACK", "STRICT_PACK") else 0
+    if packed:
+        return packed, "STRICT_PACK"
+    most = _apart(workers, size) if strategy == "STRICT_SPREAD" else sum(workers) // size
+    if most and strategy != "STRICT_PACK":
+        return most, strategy
+    where = {"STRICT_PACK": " on one node", "STRICT_SPREAD": " on different nodes"}
+    asked = " and ".join(f"{v:g} {k}" for k, v in need.items())
+    have = "; ".join(" and ".join(f"{n.get(k, 0.0):g} {k}" for k in ("CPU", "GPU")) for n in nodes)
+    raise UserError(
+        f"a trial of {size} workers with {asked} each can never fit{where.get(strategy, '')}: "
+        f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} ({have})"
+    )
+
+
+def _apart(workers: list[int], size: int) -> int:
+    """How many trials of `size` workers fit, none of which has two workers on a node."""
+    trials = 0
+    while sum(min(w, trials + 1) for w in workers) >= (trials + 1) * size:
+        trials += 1
+    return trials
+
+
+def try_out() -> str:
+    """Start Ray on this machine, run one task, and say what it has."""
+    owns = connect(None)
+    try:
+        found = node_resources()
+        ray.get(ray.remote(lambda: None).remote(), timeout=60)
+    finally:
+        if owns:
+            ray.shutdown()
+    parts = "; ".join(f"{n.get('CPU', 0):g} CPU, {n.get('GPU', 0):g} GPU" for n in found)
+    return f"starts and runs a task ({parts})"
+
+
+def connect(address: str | None) -> bool:
+    """Connect to Ray; whether this process started it and must shut it down.
+
+    Raises:
+        UserError: no cluster at the address.
+        StudyError: Ray does not start on this machine.
+    """
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # trials are what is timed: 15 by default
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        local = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
+        try:
+            with _on_loopback():
+                ray.init(address="local", **options, **local)
+        except Exception as error:  # of its own processes, sockets, folders: no one kind of error
+            reason = str(error).strip().partition("\n")[0]
+            raise StudyError(f"Ray does not start on this machine: {reason}") from error
+        return True
+    try:
+        _reach(address)
+        ray.init(address=address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"cannot connect to Ray at {address!r}: {reason}") from None
+    return True
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Ray that is started in here serves this machine alone; by itself it listens everywhere.
+
+    The switch is Ray's own, off by default only where a firewall would ask the user. Whoever wants
+    a cluster that others reach starts one, or sets the variable to 1.
+    """
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    if name in os.environ:
+        yield
+        return
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[name]
+
+
+def _reach(address: str) -> None:
+    """Raise a ConnectionError at once where nobody answers: Ray would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise ConnectionError(error) from None
+
+
+def node_resources() -> list[dict[str, float]]:
+    return [dict(node.resources) for node in nodes()]
+
+
+def nodes() -> tuple[Node, ...]:
+    """The nodes that are alive, in the order of their names."""
+    alive = (node for node in ray.nodes() if node["Alive"])
+    found = (
+        Node(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            node["NodeManagerPort"],
+            tuple(sorted(node["Resources"].items())),
+        )
+        for node in alive
+    )
+    return tuple(sorted(found, key=lambda node: node.name))
+
+
+def endpoints() -> list[str]:
+    """Where the nodes serve their metrics, as host:port."""
+    alive = [node for node in ray.nodes() if node["Alive"] and node["MetricsExportPort"]]
+    return [f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}" for node in alive]
+
+
+@contextlib.contextmanager
+def cluster_errors() -> Iterator[None]:
+    """What Ray itself raises ends the study: the cluster is gone, and the study can be resumed."""
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise StudyError(f"Ray: {type(error).__name__}: {reason}") from error

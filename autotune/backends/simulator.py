@@ -1,0 +1,213 @@
+"""A pool on a virtual clock over recorded learning curves, to test and compare what decides.
+
+Nothing trains and nothing waits: a study of many trials takes milliseconds, and the same seed gives
+the same journal. Where a controller turns knobs, a generator of points stands for the run, which is
+sent the changes; it may train in earnest, as its seconds are still its own to tell.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import quote, unquote
+
+from autotune.backends.protocol import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
+from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Metrics, Report
+
+OUT_OF_MEMORY = "out of memory"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One milestone of a recorded run: `seconds` of training since its start."""
+
+    step: int
+    seconds: float
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A recorded run, and its end: `finished`, `died` (a worker), `out of memory`, or an error.
+
+    A point's metrics are read when its milestone is told, and not at all where the trial was
+    stopped before: they may be a mapping that computes them then.
+    """
+
+    points: Sequence[Point]
+    end: str = "finished"
+    setup_seconds: float = 0.0
+
+
+Live = Generator[Point, Change | None, None]
+"""Gives a run's points, and is sent what a controller changes; it cannot be saved."""
+Simulate = Callable[[Config, int], Curve | Live]
+GoOn = Callable[[Config, int, Point], Curve]
+
+
+@dataclass
+class _Running:
+    launch: Launch
+    curve: Curve
+    first: int
+    next: int
+    live: Live | None = None
+    saved: Checkpoint | None = None
+
+    def extend(self, change: Change | None) -> None:
+        """Let a live run come to its next point, if it has one."""
+        if self.live is None:
+            return
+        points = self.curve.points
+        try:
+            point = self.live.send(change) if points else next(self.live)
+        except StopIteration:
+            return
+        self.curve = replace(self.curve, points=(*points, point))
+
+
+@dataclass(frozen=True)
+class _Due:
+    """The next milestone of a trial: what it reports is looked up when its time has come."""
+
+    trial: int
+    setup: float
+
+
+@dataclass
+class SimPool:
+    """Runs `simulate(config, seed)`, the recorded curve of a configuration, on `workers` groups.
+
+    Args:
+        simulate: the curve, or live run, that stands for a configuration and a seed; a function of
+            its arguments (and of what it is sent) only.
+        workers: trials that run at the same time.
+        eval_seconds: virtual seconds of each evaluation (counted on the `wall` clock only).
+        go_on: for trials that go on from another's checkpoint: the curve of a configuration from
+            the point at which the checkpoint was made, which is the curve's first. Without it a
+            trial goes on along its own configuration's curve.
+    """
+
+    simulate: Simulate
+    workers: int = 8
+    eval_seconds: float = 0.0
+    realtime: bool = False
+    go_on: GoOn | None = None
+    _now: float = 0.0
+    _running: dict[int, _Running] = field(default_factory=dict)
+    _agenda: list[tuple[float, int, Signal | _Due]] = field(default_factory=list)
+    _count: int = 0
+
+    def busy(self) -> int:
+        return len(self._running)
+
+    def capacity(self) -> int:
+        return self.workers - len(self._running)
+
+    def start(self, launch: Launch) -> Hardware:
+        made: Curve | Live
+        if launch.checkpoint is not None and self.go_on is not None:
+            made = self.go_on(_told(launch), launch.seed, _point(launch.checkpoint))
+        else:
+            made = self.simulate(_told(launch), launch.seed)
+        live = None if isinstance(made, Curve) else made
+        curve = made if isinstance(made, Curve) else Curve(())
+        step = launch.checkpoint.step if launch.checkpoint else -1
+        first = next((i for i, p in enumerate(curve.points) if p.step > step), len(curve.points))
+        self._running[launch.trial] = _Running(launch, curve, first, first, live)
+        self._go_on(launch.trial, curve.setup_seconds)
+        return self.next_hardware()
+
+    def next_hardware(self, like: Hardware | None = None) -> Hardware:
+        return Hardware(device="sim")
+
+    def resume(self, trial: int, change: Change | None, save: str | None) -> None:
+        running = self._running[trial]
+        running.saved = self._checkpoint(running) if save else None
+        self._go_on(trial, 0.0, change)
+
+    def stop(self, trial: int, save: str | None) -> None:
+        running = self._running[trial]
+        saved = self._checkpoint(running) if save else None
+        if running.live is not None:
+            running.live.close()
+        self._at(0.0, Stopped(trial, saved))
+
+    def wait(self, timeout: float | None) -> Signal | None:
+        if not self._agenda:
+            return None
+        if timeout is not None and self._agenda[0][0] > self._now + timeout:
+            self._now += timeout
+            return None
+        self._now, _, signal = heapq.heappop(self._agenda)
+        if isinstance(signal, _Due):
+            running = self._running[signal.trial]
+            report = self._report(running, signal.setup)
+            can_save = running.live is None
+            return Progress(signal.trial, report, can_save=can_save, saved=running.saved)
+        del self._running[signal.trial]
+        return signal
+
+    def wake(self) -> None:
+        """Nothing waits on a virtual clock."""
+
+    def now(self) -> float:
+        return self._now
+
+    def close(self) -> None:
+        self._agenda.clear()
+        for running in self._running.values():
+            if running.live is not None:
+                running.live.close()
+        self._running.clear()
+
+    def _go_on(self, trial: int, delay: float, change: Change | None = None) -> None:
+        running = self._running[trial]
+        running.extend(change)
+        points = running.curve.points
+        if running.next == len(points):
+            end = running.curve.end
+            broke, ended = Broke(trial, "worker died"), Finished(trial)
+            failed = Raised(trial, end, end, out_of_memory=end == OUT_OF_MEMORY)
+            self._at(delay, ended if end == "finished" else broke if end == "died" else failed)
+            return
+        before = points[running.next - 1].seconds if running.next else 0.0
+        point = points[running.next]
+        running.next += 1
+        self._at(delay + point.seconds - before + self.eval_seconds, _Due(trial, delay))
+
+    def _report(self, running: _Running, setup: float) -> Report:
+        point = running.curve.points[running.next - 1]
+        evaluated = self._evaluated(running)
+        clock = Clock(setup=setup or running.launch.base.setup, train=point.seconds, eval=evaluated)
+        return Report(point.step, clock.seconds(running.launch.clock), dict(point.metrics), clock)
+
+    def _checkpoint(self, running: _Running) -> Checkpoint:
+        point = running.curve.points[running.next - 1]
+        clock = Clock(train=point.seconds, eval=self._evaluated(running))
+        place = f"sim:{running.launch.trial}/{point.step}"
+        if self.go_on is not None:  # else nobody asks, and metrics may cost something to look up
+            place += f"?{quote(json.dumps(dict(point.metrics)), safe='')}"
+        return Checkpoint(point.step, place, clock)
+
+    def _evaluated(self, running: _Running) -> float:
+        return running.launch.base.eval + (running.next - running.first) * self.eval_seconds
+
+    def _at(self, delay: float, signal: Signal | _Due) -> None:
+        self._count += 1
+        heapq.heappush(self._agenda, (self._now + delay, self._count, signal))
+
+
+def _told(launch: Launch) -> Config:
+    """The configuration as the trainer gets it."""
+    if launch.microbatch is None:
+        return launch.config
+    return {**launch.config, "microbatch": launch.microbatch}
+
+
+def _point(checkpoint: Checkpoint) -> Point:
+    """The point at which a checkpoint was made, which is all that a simulated state is."""
+    metrics = json.loads(unquote(checkpoint.path.partition("?")[2]))
+    return Point(checkpoint.step, checkpoint.clock.train, metrics)

@@ -1,0 +1,115 @@
+"""Where a rank is stuck: a process writes its stacks when it is asked to, and a driver reads them.
+
+They are written into memory that belongs to the process and ends with it, however it ends: a file
+in the temp directory would stay behind wherever a rank is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import time
+import traceback
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from autotune.backends.worker import reporting
+from autotune.backends.worker.messages import Place
+
+_ANSWER_SECONDS = 1.0
+_NAME_LETTERS = 200  # the kernel takes 249
+
+
+def listen(node: str) -> tuple[IO[bytes], str]:
+    """Have SIGUSR1 make this process write its stacks; the file to keep open, and its path.
+
+    It answers even while it holds the interpreter's lock; a stopped process does not.
+    """
+    handle = os.memfd_create(_name(node, os.getpid()))
+    file = os.fdopen(handle, "wb", buffering=0)
+    faulthandler.register(signal.SIGUSR1, file, all_threads=True)
+    return file, f"/proc/{os.getpid()}/fd/{handle}"
+
+
+def is_here(path: str, node: str, pid: int) -> bool:
+    """Whether `path` is of the process `pid` of `node`: elsewhere the number is a stranger's."""
+    try:
+        return os.readlink(path).startswith(f"/memfd:{_name(node, pid)}")
+    except OSError:
+        return False
+
+
+def read_stack(path: str, node: str, pid: int, own: Collection[Path]) -> str:
+    """Where a process on this machine is stuck in its trainer, the innermost call first.
+
+    Calls from the first one on that lies in a file of `own` are left out.
+    """
+    file = Path(path)
+    with contextlib.suppress(OSError):
+        if not is_here(path, node, pid):
+            return "  (no answer)"
+        before = file.stat().st_size
+        os.kill(pid, signal.SIGUSR1)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while file.stat().st_size == before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.05)
+        for thread in file.read_text()[before:].split("\n\n"):
+            calls = [line for line in thread.splitlines() if line.startswith("  File")]
+            ours = [i for i, call in enumerate(calls) if any(f'"{f}"' in call for f in own)]
+            if ours:
+                return "\n".join(calls[: ours[0]])
+    return "  (no answer)"
+
+
+def _name(node: str, pid: int) -> str:
+    return f"autotune-stacks-{node}-{pid}"[:_NAME_LETTERS]
+
+
+_NO_MEMORY = (
+    "can't allocate memory",  # torch's allocator on the host
+    "out of memory",  # CUDA, NCCL
+    "_ALLOC_FAILED",  # cuBLAS, cuDNN
+    "bad_alloc",  # C++
+)
+_OWN_FILES = (Path(__file__).with_name("rank.py"), Path(reporting.__file__))
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says, or was caused by one that says, that memory was not to be had.
+
+    torch has one class for its caching allocators only: the host's allocator, CUDA itself and its
+    libraries (cuBLAS, cuDNN, NCCL) say it in words.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(says in str(error) for says in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def stack_of(place: Place) -> str:
+    """Where a process on this machine is stuck in its trainer, the innermost call first."""
+    return read_stack(place.stacks, place.node, place.pid, _OWN_FILES)
+
+
+def from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:
+    """The traceback without our own frames, and Ray's, above the trainer's."""
+    frames = list(error.stack)
+    while len(frames) > 1 and (Path(frames[0].filename) in _OWN_FILES or _is_ray(frames[0])):
+        frames.pop(0)
+    error.stack = traceback.StackSummary.from_list(frames)
+    return error
+
+
+def _is_ray(frame: traceback.FrameSummary) -> bool:
+    return "ray/util/tracing" in frame.filename

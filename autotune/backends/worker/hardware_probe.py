@@ -1,0 +1,160 @@
+"""What a worker finds of its machine: processors, links, interfaces; and a group's stamp of it.
+
+It runs in workers, but for `stamp`, and knows neither Ray nor the study.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from autotune.trial import Hardware
+from autotune.trial.scaling import Scaling
+
+LABEL = "AUTOTUNE_HARDWARE"  # on a node: how its owner calls the kind of hardware that it is
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # libraries look here for theirs
+_NETWORKS = Path("/sys/class/net")
+_FABRICS = Path("/sys/class/infiniband")
+_LOOK_SECONDS = 10.0  # for the driver of the GPUs to answer
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a worker has: the model of its GPUs (else CPUs), the CPUs beside GPUs, and its links.
+
+    `link` is what its GPUs are joined by on this node, `network` what leads to other nodes, and
+    `interface` the one that has the node's address; each empty where it is not known.
+    """
+
+    device: str
+    cpu: str = ""
+    label: str = ""
+    link: str = ""
+    network: str = ""
+    interface: str = ""
+
+
+def look(address: str) -> Machine:
+    """What this process has, on a node that others reach at `address`."""
+    interface = interface_of(address)
+    label, network = os.environ.get(LABEL, "").strip(), network_of(interface)
+    if not torch.cuda.is_available():
+        return Machine(cpu_name(), "", label, "", network, interface)
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return Machine(told(gpus), cpu_name(), label, gpu_link(), network, interface)
+
+
+def stamp(machines: Sequence[Machine], nodes: int, scaling: Scaling, shared: bool) -> Hardware:
+    """What a group of workers on so many nodes runs on: all kinds that there are among them."""
+    several = scaling.num_workers > 1 or scaling.gpus_per_worker > 1
+    links = [m.network if nodes > 1 else m.link for m in machines]
+    return Hardware(
+        told([m.device for m in machines]),
+        scaling.num_workers,
+        scaling.cpus_per_worker,
+        shared,
+        gpus_per_worker=scaling.gpus_per_worker,
+        cpu=told([m.cpu for m in machines]),
+        nodes=nodes,
+        interconnect=told(links) if several else "",
+        label=told([m.label for m in machines]),
+    )
+
+
+def told(names: Sequence[str]) -> str:
+    """One name for all that are equal, else how many there are of each.
+
+    >>> told(["A", "A"]), told(["B", "A", "B"])
+    ('A', '1 A + 2 B')
+    """
+    counts = Counter(names)
+    if len(counts) == 1:
+        return names[0]
+    return " + ".join(f"{counts[name]} {name or 'unknown'}" for name in sorted(counts))
+
+
+def cpu_name() -> str:
+    """The model of this machine's CPUs."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "CPU"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "CPU")
+
+
+def gpu_link() -> str:
+    """`NVLink` where all GPUs of this process have links that are up, else `PCIe`."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    ids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+    try:
+        linked = all(_has_links(program, uuid) for uuid in ids)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return "NVLink" if linked else "PCIe"
+
+
+def _has_links(program: str, uuid: str) -> bool:
+    """Whether a link of the GPU is up: such a one is told with its speed."""
+    name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    command = [program, "nvlink", "--status", f"--id={name}"]
+    done = subprocess.run(  # noqa: S603 (the driver's own program, found on the path)
+        command, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=False
+    )
+    return "GB/s" in done.stdout
+
+
+def interface_of(address: str) -> str:
+    """The interface of this machine that has the address, or an empty string."""
+    for name, held in psutil.net_if_addrs().items():
+        if any(a.address.partition("%")[0] == address for a in held):
+            return str(name)
+    return ""
+
+
+def interface_towards(host: str) -> str:
+    """The interface from which this machine reaches a host; nothing is sent to find it."""
+    with contextlib.suppress(OSError):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return interface_of(str(probe.getsockname()[0]))
+    return ""
+
+
+def use_interface(name: str) -> None:
+    """Have collectives use an interface, unless whoever started the node has chosen one."""
+    for variable in INTERFACES:
+        if name and not os.environ.get(variable):
+            os.environ[variable] = name
+
+
+def network_of(interface: str) -> str:
+    """How fast this node is connected to others, as far as the system says."""
+    rates = [_read(f) for f in sorted(_FABRICS.glob("*/ports/*/rate"))]
+    up = ["ACTIVE" in _read(f) for f in sorted(_FABRICS.glob("*/ports/*/state"))]
+    fabric = [r for r, active in zip(rates, up, strict=False) if active]
+    if fabric:
+        return f"InfiniBand {fabric[0]}"
+    speed = _read(_NETWORKS / interface / "speed") if interface else ""
+    known = speed.isdigit() and int(speed) > 0
+    return f"{int(speed) / 1000:g} Gb/s network" if known else "network"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

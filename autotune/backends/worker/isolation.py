@@ -1,0 +1,218 @@
+"""What a warm worker process puts back between trials, so that no trial sees another's leavings.
+
+`snapshot` is taken once, when the process is ready; `restore` puts everything back; `leavings`
+names what cannot be put back, and then the process is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch.nn.modules import module as _modules
+
+from autotune.backends.worker import process_settings
+
+_GROWTH_BYTES = 512 * 2**20
+_GROWTH_FACTOR = 1.5
+_GROWTH_FILES = 64
+_HOOKS = [n for n in dir(_modules) if n.startswith("_global_") and n.endswith("_hooks")]
+_BACKENDS: list[tuple[Any, str]] = [
+    (torch.backends.cudnn, "benchmark"),
+    (torch.backends.cudnn, "deterministic"),
+    (torch.backends.cudnn, "enabled"),
+    (torch.backends.cudnn, "allow_tf32"),
+    (torch.backends.cuda.matmul, "allow_tf32"),
+    (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+    (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+    (torch.backends.mkldnn, "enabled"),
+]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The process's global state when it was clean."""
+
+    cores: frozenset[int]
+    environ: dict[str, str]
+    folder: str
+    path: list[str]
+    backends: tuple[Any, ...]
+    setters: tuple[tuple[Callable[[Any], object], Any], ...]
+    settings: dict[str, Any]
+    hooks: dict[str, dict[int, Any]]
+    filters: list[Any]
+    numpy_errors: Any
+    excepthook: Any
+    streams: tuple[Any, Any]
+    threads: frozenset[int]
+    children: int
+    rss_bytes: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds: memory, resident and allocated on its GPU, and open files."""
+
+    host_bytes: int
+    gpu_bytes: int
+    files: int
+
+
+def snapshot() -> Snapshot:
+    """Everything that `restore` will put back."""
+    gc.collect()
+    gc.freeze()
+    return Snapshot(
+        cores=frozenset(os.sched_getaffinity(0)),
+        environ=dict(os.environ),
+        folder=os.getcwd(),
+        path=list(sys.path),
+        backends=tuple(getattr(owner, name) for owner, name in _BACKENDS),
+        setters=(
+            (torch.set_default_dtype, torch.get_default_dtype()),
+            (torch.set_default_device, None),  # naming one would slow every later trial
+            (torch.set_num_threads, torch.get_num_threads()),
+            (torch.set_grad_enabled, torch.is_grad_enabled()),
+            (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
+            (torch.autograd.set_detect_anomaly, False),
+            (_set_deterministic, torch.get_deterministic_debug_mode()),
+        ),
+        settings=process_settings.read(),
+        hooks={name: dict(getattr(_modules, name)) for name in _HOOKS if _is_dict(name)},
+        filters=list(warnings.filters),
+        numpy_errors=np.geterr(),
+        excepthook=sys.excepthook,
+        streams=(sys.stdout, sys.stderr),
+        threads=frozenset(t.ident or 0 for t in threading.enumerate()),
+        children=_children(),
+        rss_bytes=psutil.Process().memory_info().rss,
+    )
+
+
+def set_cores(cores: Collection[int]) -> None:
+    """Bind every thread of this process to `cores`."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
+
+
+def restore(clean: Snapshot) -> None:
+    """Put the process's global state back to `clean`."""
+    if os.sched_getaffinity(0) != clean.cores:
+        set_cores(clean.cores)
+    os.environ.clear()
+    os.environ.update(clean.environ)
+    os.chdir(clean.folder)
+    sys.path[:] = clean.path
+    for (owner, name), value in zip(_BACKENDS, clean.backends, strict=True):
+        if getattr(owner, name) != value:
+            setattr(owner, name, value)
+    for put_back, value in clean.setters:
+        put_back(value)
+    process_settings.put_back(clean.settings)
+    for name, hooks in clean.hooks.items():
+        current = getattr(_modules, name)
+        current.clear()
+        current.update(hooks)
+    warnings.filters[:] = clean.filters  # type: ignore[index]
+    np.seterr(**clean.numpy_errors)
+    sys.excepthook = clean.excepthook
+    sys.stdout, sys.stderr = clean.streams
+    _stop_progress_bars()
+    torch.clear_autocast_cache()
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()  # what it learned of shapes is another trial's
+    gc.collect()
+    if gpu_in_use():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _stop_progress_bars() -> None:
+    """tqdm's first bar starts a thread that watches all bars; the next one starts it again."""
+    for thread in threading.enumerate():
+        if type(thread).__module__ == "tqdm._monitor":
+            thread.exit()  # type: ignore[attr-defined]
+
+
+def held() -> Held:
+    """What this process holds now."""
+    gpu = int(torch.cuda.memory_allocated()) if gpu_in_use() else 0
+    files = len(os.listdir("/proc/self/fd"))
+    return Held(int(psutil.Process().memory_info().rss), gpu, files)
+
+
+def leavings(clean: Snapshot, usual: Held) -> str:
+    """Why the process must be replaced, or an empty string.
+
+    Args:
+        clean: the state to compare with.
+        usual: what the process held after its first trial, when its caches were filled.
+    """
+    left = [t.name for t in threading.enumerate() if _left(t, clean)]
+    if left:
+        return f"threads left running: {', '.join(sorted(left))}"
+    if _children() > clean.children:
+        return "child processes left running"
+    if stay := process_settings.changed(clean.settings):
+        return f"settings that cannot be put back: {', '.join(stay)}"
+    now = held()
+    if now.files > usual.files + _GROWTH_FILES:
+        return f"files left open: {now.files - usual.files}"
+    for what, bytes_now, before in (
+        ("memory", now.host_bytes, usual.host_bytes),
+        ("GPU memory", now.gpu_bytes, usual.gpu_bytes),
+    ):
+        if bytes_now > max(_GROWTH_FACTOR * before, before + _GROWTH_BYTES):
+            return f"{what} grew from {before >> 20} to {bytes_now >> 20} MiB"
+    return ""
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python's, numpy's and torch's global generators alike on every rank."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def gpu_in_use() -> bool:
+    """Whether this process has touched a GPU."""
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _set_deterministic(mode: int) -> None:
+    torch.set_deterministic_debug_mode(mode)
+
+
+def _is_dict(name: str) -> bool:
+    return isinstance(getattr(_modules, name), dict)
+
+
+def _children() -> int:
+    """Child processes, less the compiler's pool, which torch keeps for the process's life.
+
+    The kernel's own list of children may miss some while processes come and go; a scan does not.
+    """
+    count = 0
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            count += not any("compile_worker" in part for part in child.cmdline())
+    return count
+
+
+def _left(thread: threading.Thread, clean: Snapshot) -> bool:
+    """Whether the trial left it behind; threads of C++ that once called Python do not count."""
+    known = (thread.ident or 0) in clean.threads or thread is threading.current_thread()
+    return thread.is_alive() and not known and not isinstance(thread, threading._DummyThread)

@@ -1,0 +1,283 @@
+"""Inside a worker: one rank of a group. It owns the trainer's generator and the trial's clock.
+
+A rank runs its trainer from milestone to milestone and then returns, so that it does nothing
+without the driver's answer: what stops on one rank stops on all. It knows torch, and not Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from autotune.backends.protocol import Launch
+from autotune.backends.worker import diagnostics, hardware_probe, isolation, reporting
+from autotune.backends.worker.checkpoint_io import Writer, patiently, restored
+from autotune.backends.worker.cpu_affinity import claim_cores
+from autotune.backends.worker.diagnostics import from_trainer, out_of_memory
+from autotune.backends.worker.messages import Meeting, Place, Stretch
+from autotune.storage.checkpoint_files import is_gone
+from autotune.trial import Change, Checkpoint, Clock, Milestone
+
+_PATIENCE_SECONDS, _PATIENCE_SHARE = 30.0, 0.1  # with a store; at most that share of the time-out
+
+
+class Rank:
+    """One warm process of a worker group.
+
+    Args:
+        train: the trainer, pickled by the driver of this study.
+        path: the driver's `sys.path`, from which the trainer is imported.
+        rank, world_size: this process's place in its group.
+    """
+
+    def __init__(self, train: bytes, path: list[str], rank: int, world_size: int) -> None:
+        sys.path.extend(p for p in path if p not in sys.path)
+        self._train: Callable[[dict[str, Any]], Any] = cloudpickle.loads(train)
+        self._rank = rank
+        self._world_size = world_size
+        self._steps: reporting.Steps | None = None
+        self._milestone: Milestone | None = None
+        self._answered = 0.0
+        self._restoring = False
+        self._store: TCPStore | None = None
+
+    # --- becoming a group ---------------------------------------------------------------------
+
+    def place(self, node: str, host: str, cores: int) -> Place:
+        """Say where this process is, and which `cores` of the node are its own if so many are."""
+        self._cores = claim_cores(cores)
+        self._machine = hardware_probe.look(host)
+        self._stacks, path = diagnostics.listen(node)
+        return Place(node, host, os.getpid(), self._cores.numbers, self._machine, path)
+
+    def serve(self, host: str) -> int:
+        """On rank 0: open the store at which the group meets; returns its port.
+
+        It listens at `host` only: left to itself it would on every interface.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, 0), family=family)
+        port = int(listening.getsockname()[1])
+        self._store = TCPStore(
+            host,
+            port,
+            self._world_size,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
+        return port
+
+    def join(self, host: str, port: int, meeting: Meeting) -> None:
+        """Join the process group at `host:port`, and remember the clean state."""
+        if meeting.own_cores:
+            isolation.set_cores(self._cores.numbers)
+            torch.set_num_threads(len(self._cores.numbers))
+        else:
+            self._cores.release()
+        if meeting.one_node:
+            hardware_probe.use_interface("lo")
+        else:
+            hardware_probe.use_interface(
+                self._machine.interface or hardware_probe.interface_towards(host)
+            )
+        os.environ.update(
+            RANK=str(self._rank),
+            WORLD_SIZE=str(self._world_size),
+            LOCAL_RANK="0",
+            MASTER_ADDR=host,
+            MASTER_PORT=str(port),
+        )
+        if self._store is None:
+            self._store = TCPStore(host, port, self._world_size, is_master=False)
+        nccl = torch.cuda.is_available() and meeting.whole_gpus
+        self._backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
+        self._timeout = timedelta(seconds=meeting.timeout_seconds)
+        self._group = 0
+        self._open_group()
+        self._writer = Writer(self._rank)
+        self._clean = isolation.snapshot()
+        self._held: isolation.Held | None = None
+
+    def _open_group(self) -> None:
+        assert self._store is not None
+        self._group += 1
+        dist.init_process_group(
+            self._backend,
+            store=PrefixStore(f"group-{self._group}", self._store),
+            rank=self._rank,
+            world_size=self._world_size,
+            timeout=self._timeout,
+        )
+
+    # --- one trial ----------------------------------------------------------------------------
+
+    def start(self, launch: Launch) -> Stretch:
+        """Begin a trial and run it to its first milestone."""
+        begin = time.perf_counter()
+        clock = Clock()
+        try:
+            isolation.seed_all(launch.seed)
+            config = {**launch.config, "seed": launch.seed}
+            if launch.microbatch is not None:
+                config["microbatch"] = launch.microbatch
+            if launch.checkpoint is not None:
+                self._restoring = True
+                config["state"] = self._restored(launch.checkpoint)
+                self._restoring = False
+                clock = Clock(restore=time.perf_counter() - begin)
+            self._start_step = launch.checkpoint.step if launch.checkpoint else 0
+            self._milestone = None
+            self._steps = reporting.steps(self._train, config)
+            return self._advance(None, clock)
+        except BaseException as error:
+            return self._raised(error)
+
+    def resume(self, change: Change | None, save: str | None) -> Stretch:
+        """Go on to the next milestone; the state as it is now is saved if a folder is given."""
+        clock = Clock(decide=time.perf_counter() - self._answered)
+        try:
+            clock = self._save(save, clock)
+            stretch = self._advance(change, clock)
+            saved, unsaved = self._writer.taken()
+            return replace(stretch, saved=saved, unsaved=unsaved)
+        except BaseException as error:
+            return self._raised(error)
+
+    def stop(self, save: str | None) -> Stretch:
+        """Close the trainer at its milestone, saving its state first if a folder is given."""
+        saved, unsaved = None, ""
+        try:
+            self._save(save, Clock(), blocking=True)
+            saved, unsaved = self._writer.taken() if save is not None else (None, "")
+            return replace(self._finish("stopped"), saved=saved, unsaved=unsaved)
+        except BaseException as error:
+            return replace(self._raised(error), kind="stopped", saved=saved, unsaved=unsaved)
+
+    def _advance(self, change: Change | None, clock: Clock) -> Stretch:
+        assert self._steps is not None
+        before, begin = self._milestone, time.perf_counter()
+        try:
+            milestone = self._steps.send(change if before is not None else None)
+        except StopIteration:
+            return self._finish("finished")
+        _synchronize()
+        trained = time.perf_counter()
+        _check(milestone, before)
+        if milestone.step < self._start_step:
+            raise ValueError(
+                f"the trial goes on at step {self._start_step} but the trainer's first milestone "
+                f"is at {milestone.step}: it must begin from config['state']"
+            )
+        self._milestone = milestone
+        can_save = milestone.state is not None
+        if before is None and milestone.step == self._start_step:
+            clock = replace(clock, setup=trained - begin)
+            return self._answer(Stretch("milestone", milestone.step, {}, clock, can_save))
+        metrics = _metrics(milestone.evaluate())
+        _synchronize()
+        paused = min(max(milestone.eval_seconds, 0.0), trained - begin)
+        training = trained - begin - paused
+        data = min(max(milestone.data_seconds, 0.0), training)
+        evaluated = time.perf_counter() - trained + paused
+        clock = replace(clock, data=data, train=training - data, eval=evaluated)
+        return self._answer(Stretch("milestone", milestone.step, metrics, clock, can_save))
+
+    def _answer(self, stretch: Stretch) -> Stretch:
+        self._answered = time.perf_counter()
+        return stretch
+
+    def _save(self, folder: str | None, clock: Clock, blocking: bool = False) -> Clock:
+        """Have this rank's state written into `folder`; how long it held the trial up."""
+        if folder is None or self._milestone is None or self._milestone.state is None:
+            return clock
+        begin = time.perf_counter()
+        self._writer.save(self._milestone.state(), folder, blocking)
+        return replace(clock, checkpoint=time.perf_counter() - begin)
+
+    def _restored(self, saved: Checkpoint) -> dict[str, Any]:
+        seconds = min(_PATIENCE_SECONDS, _PATIENCE_SHARE * self._timeout.total_seconds())
+        found: dict[str, Any] = patiently(
+            lambda: restored(saved.path, saved.sums), saved.path, seconds
+        )
+        return found
+
+    # --- and its end --------------------------------------------------------------------------
+
+    def _finish(self, kind: str) -> Stretch:
+        """Close the generator (its `finally` runs on every rank) and clean the process."""
+        self._writer.cancel()
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = self._milestone = None
+        groups = len(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else 0
+        if groups != 1:  # the trial opened groups of its own, or closed ours
+            if groups:
+                dist.destroy_process_group()
+            self._open_group()
+        isolation.restore(self._clean)
+        self._held = self._held or isolation.held()
+        return Stretch(kind, worn=isolation.leavings(self._clean, self._held))
+
+    def _raised(self, error: BaseException) -> Stretch:
+        text = "".join(from_trainer(traceback.TracebackException.from_exception(error)).format())
+        line = str(error).strip().partition("\n")[0][:300]
+        reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
+        memory = out_of_memory(error)
+        if memory:
+            self._let_go(error)
+        worn = "the trainer raised"
+        restoring, self._restoring = self._restoring and not memory, False
+        unread = restoring and isinstance(error, OSError) and not is_gone(error)
+        told = Stretch("raised", error=text.strip(), reason=reason, worn=worn)
+        damaged = restoring and not unread
+        return replace(told, out_of_memory=memory, damaged=damaged, unread=unread)
+
+    def _let_go(self, error: BaseException) -> None:
+        """Free what the trial holds at once: the GPU may be another process's as well."""
+        self._steps = self._milestone = None
+        traceback.clear_frames(error.__traceback__)
+        if isolation.gpu_in_use():
+            gc.collect()
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
+
+
+def _synchronize() -> None:
+    if isolation.gpu_in_use():
+        torch.cuda.synchronize()
+
+
+def _check(milestone: object, before: Milestone | None) -> None:
+    if not isinstance(milestone, Milestone):
+        raise TypeError(f"the trainer must yield autotune.Milestone but got {milestone!r:.80}")
+    if not isinstance(milestone.step, int):
+        raise TypeError(f"Milestone step must be a whole number but got {milestone.step!r}")
+    if before is not None and milestone.step <= before.step:
+        raise ValueError(
+            f"Milestone step must grow but got {milestone.step} after {before.step}: "
+            "it counts the samples seen so far by all ranks"
+        )
+
+
+def _metrics(values: object) -> dict[str, float]:
+    if not isinstance(values, Mapping):
+        raise TypeError(f"evaluate must return a dict of metrics but got {values!r:.80}")
+    try:
+        return {str(name): float(value) for name, value in values.items()}
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"evaluate must return numbers: {error} in {values!r:.200}") from None

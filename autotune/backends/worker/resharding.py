@@ -1,0 +1,115 @@
+"""Inside a worker: ranks' files as a place from which `torch.distributed.checkpoint` reads.
+
+torch plans which pieces of which shards make up what is wanted; the pieces are taken from files of
+our own form (`sharded_tensors`), read with `torch.load(weights_only=True)`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+Parts = Mapping[tuple[Any, ...], Mapping[str, Any]]
+Key = tuple[str, tuple[int, ...]]
+"""Which tensor, and where in it a part begins."""
+
+
+class Shelf(StorageReader):
+    """The files of so many ranks; `load` gives the parts in one of them, on a device."""
+
+    def __init__(self, load: Callable[[int, str], Parts], files: int) -> None:
+        self._load = load
+        self._holder: dict[Key, int] = {}
+        self._metadata = self._listed(files)
+
+    def _listed(self, files: int) -> Metadata:
+        """Who holds what; every file is read, and so checked, before anything is planned."""
+        found: dict[str, TensorStorageMetadata] = {}
+        for rank in range(files):
+            for path, part in self._load(rank, "meta").items():
+                name, local = str(path), part["local"]
+                shape = torch.Size(part["shape"])
+                made = TensorStorageMetadata(TensorProperties(local.dtype), shape, [])
+                tensor = found.setdefault(name, made)
+                if (tensor.size, tensor.properties.dtype) != (shape, local.dtype):
+                    raise ValueError(f"rank {rank} has another {name} than those before")
+                key = name, tuple(part["offsets"])
+                if local.numel() and key not in self._holder:
+                    self._holder[key] = rank
+                    tensor.chunks.append(ChunkStorageMetadata(torch.Size(key[1]), local.shape))
+        return Metadata(found)  # type: ignore[arg-type]
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        return self._metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        by_rank: dict[int, list[Any]] = {}
+        for item in plan.items:
+            by_rank.setdefault(self._holder[_key(item.storage_index)], []).append(item)
+        for rank, items in by_rank.items():  # one file at a time in memory
+            parts = {
+                (str(path), tuple(part["offsets"])): part["local"]
+                for path, part in self._load(rank, "cpu").items()
+            }
+            for item in items:
+                piece = parts[_key(item.storage_index)]
+                for dim, (start, length) in enumerate(
+                    zip(item.storage_offsets, item.lengths, strict=True)
+                ):
+                    piece = piece.narrow(dim, start, length)
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(piece)
+                planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """One shelf is read once."""
+
+    def set_up_storage_reader(self, metadata: Metadata, *_: Any, **__: Any) -> None:
+        """There is nothing to be set up: who holds what is known."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return checkpoint_id is None
+
+
+def fill(wanted: dict[str, Tensor], shelf: Shelf) -> None:
+    """Read what is wanted, tensors whole or sharded over the ranks that there are, into place.
+
+    Raises:
+        Exception: what `load` raised.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        try:
+            load(wanted, storage_reader=shelf, no_dist=True)
+        except CheckpointException as error:  # torch's, for one rank or many
+            raise next(iter(error.failures.values()))[0] from None
+
+
+def _key(index: MetadataIndex) -> Key:
+    return index.fqn, tuple(index.offset or ())

@@ -1,0 +1,52 @@
+"""`autotune compare`: what it reads, prints and writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from importlib import import_module
+from pathlib import Path
+
+from autotune.errors import UserError
+from autotune.evaluation.comparison import dawnbench, output, sources
+from autotune.evaluation.comparison.model import Comparison
+from autotune.evaluation.comparison.table import compare
+
+
+def run(options: Namespace) -> None:
+    """Compare what `options` names; nothing is written unless all of it can be compared.
+
+    Raises:
+        UserError: something cannot be read, compared or written, in one line.
+    """
+    for file in (options.report, options.csv):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise UserError(f"cannot write {file}: there is no folder {file.absolute().parent}")
+    aim = dawnbench.aim(options.target) if options.target is not None else None
+    candidates, baseline = sources.gather(
+        options.sources, options.baseline, aim=aim, tracking_uri=options.tracking_uri
+    )
+    allow = [term for word in options.allow for term in word.split(",")]
+    comparison = compare(candidates, baseline, allow=allow)
+    if options.report is not None:
+        write_report(comparison, options.report)
+    if options.csv is not None:
+        output.write_csv(comparison, options.csv)
+    if options.json:
+        print(json.dumps(output.document(comparison), allow_nan=False))
+    else:
+        output.print_table(comparison, sys.stdout)
+
+
+def write_report(comparison: Comparison, file: Path) -> None:
+    """The comparison as one HTML file.
+
+    Raises:
+        UserError: this installation has no reports.
+    """
+    try:
+        report = import_module("dashboards.report")
+    except ImportError as error:
+        raise UserError(f"--report needs the package dashboards: {error}") from None
+    report.write_comparison(comparison, file)

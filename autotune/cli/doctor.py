@@ -1,0 +1,120 @@
+"""`autotune doctor`: what this machine has, and whether the parts that a study needs work here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from autotune.study.manifest import version_of
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: whether it is well, and one line about it."""
+
+    name: str
+    ok: bool
+    says: str
+
+
+def checks() -> list[Check]:
+    """All checks, each run for real: a process group is opened, Ray is started, a file written."""
+    return [_run(name, look) for name, look in _CHECKS.items()]
+
+
+def _run(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except Exception as error:
+        line = str(error).strip().partition("\n")[0]
+        return Check(name, False, f"{type(error).__name__}: {line}")
+
+
+def _python() -> str:
+    return f"{platform.python_version()} on {platform.platform()}"
+
+
+def _packages() -> str:
+    names = ("torch", "ray", "optuna", "mlflow", "numpy")
+    installed = [f"{name} {metadata.version(name)}" for name in names]
+    return ", ".join([f"autotune {version_of('autotune') or 'unknown'}", *installed])
+
+
+def _cores() -> str:
+    usable, there = len(os.sched_getaffinity(0)), os.cpu_count()
+    return f"{usable} usable of {there}"
+
+
+def _memory() -> str:
+    import psutil
+
+    free = psutil.virtual_memory().available / 2**30
+    shared = shutil.disk_usage("/dev/shm").free / 2**30  # noqa: S108 (Ray's object store lives there)
+    if free < 1 or shared < 0.3:
+        raise MemoryError(f"{free:.1f} GiB free, {shared:.1f} GiB of shared memory: too little")
+    return f"{free:.1f} GiB free, {shared:.1f} GiB of shared memory"
+
+
+def _gpus() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none (trials run on CPUs with gloo)"
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return f"{len(names)} x {names[0]}, CUDA {torch.version.cuda}, NCCL {nccl}"
+
+
+def _group() -> str:
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
+
+    store = HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        ones = torch.ones(1)
+        dist.all_reduce(ones)
+    finally:
+        dist.destroy_process_group()
+    return "gloo opens and reduces"
+
+
+def _ray() -> str:
+    from autotune.backends.ray.cluster import try_out
+
+    return try_out()
+
+
+def _folder() -> str:
+    with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
+        file.write(b"x")
+        file.flush()
+        os.fdatasync(file.fileno())
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    return f"{Path.cwd()} is writable, {free:.1f} GiB free"
+
+
+def _mlflow() -> str:
+    version = metadata.version("mlflow")
+    return f"MLflow {version}, SQLite {sqlite3.sqlite_version} for the default store"
+
+
+_CHECKS: dict[str, Callable[[], str]] = {
+    "python": _python,
+    "packages": _packages,
+    "cores": _cores,
+    "memory": _memory,
+    "GPUs": _gpus,
+    "process group": _group,
+    "ray": _ray,
+    "folder": _folder,
+    "tracking": _mlflow,
+}

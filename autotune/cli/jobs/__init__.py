@@ -1,0 +1,1 @@
+"""Studies as jobs of a Ray cluster."""

@@ -1,0 +1,290 @@
+"""`autotune submit`, `jobs`, `logs` and `cancel`: what people type, made requests of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from autotune.cli.console import BROKEN, DONE, INTERRUPTED, say
+from autotune.cli.jobs import archive
+from autotune.cli.jobs.secrets import holds_secret, secret
+from autotune.cli.jobs.submission import Cluster, Job, Request
+from autotune.errors import UserError
+from autotune.storage import journal
+from autotune.study import recipes
+from autotune.tracking.uris import check_keeps, check_uri, has_credentials, keeps, label
+
+_CANCEL_SECONDS = 600.0
+_FROM_THE_NODE = re.compile(r"(?<=://)(([\w.-]+|\$\{\w+\}):)?\$\{\w+\}@")  # as pip reads ${NAME}
+
+
+def submit(options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]) -> int:
+    """Submit the study that `run` with the same flags would run here."""
+    request = _request(options, run_flags)
+    cluster = Cluster(options.address)
+    name = cluster.submit(request, Path.cwd())
+    if options.json:
+        told = {"job": name, "study": request.study, "home": request.home}
+        print(json.dumps({**told, "address": cluster.address}), flush=True)
+    say(f"submitted the study {request.study!r} as job {name}")
+    if options.follow:
+        return _follow(cluster, name, sys.stderr if options.json else sys.stdout)
+    where = f" --address {options.address}" if options.address else ""
+    say(f"follow it with: autotune logs {name} --follow{where}")
+    return DONE
+
+
+def show(options: argparse.Namespace) -> int:
+    """List the jobs that autotune submitted to the cluster."""
+    found = Cluster(options.address).jobs()
+    if options.json:
+        print(json.dumps([asdict(job) for job in found]))
+        return DONE
+    rows = [("JOB", "STATUS", "STUDY", "STARTED", "MINUTES", "KEPT IN"), *map(_row, found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).strip())
+    return DONE
+
+
+def logs(options: argparse.Namespace) -> int:
+    """Print what a job's driver has written; all that it writes, until it ends, with `--follow`."""
+    cluster = Cluster(options.address)
+    if options.follow:
+        return _follow(cluster, options.job, sys.stdout)
+    print(cluster.logs(options.job), end="")
+    return DONE
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """End a job and wait until its driver has checkpointed what runs and has left."""
+    cluster = Cluster(options.address)
+    name = options.job
+    if not cluster.cancel(name):
+        say(f"job {name} has ended already ({cluster.job(name).status})")
+        return DONE
+    if cluster.job(name).status == "PENDING":  # Ray keeps it in mind until then
+        say(
+            f"job {name} has not begun: it ends as soon as Ray has its environment and what it "
+            "asks for its driver, or gives it up"
+        )
+        return DONE
+    say(f"told job {name} to leave; its driver waits for the next milestone and checkpoints")
+    try:
+        job = cluster.wait(name, _CANCEL_SECONDS)
+    except KeyboardInterrupt:
+        say(f"job {name} is still leaving: see `autotune jobs`")
+        return INTERRUPTED
+    if not job.over:
+        say(f"job {name} has not left within {_CANCEL_SECONDS:g} s; Ray ends it")
+        return BROKEN
+    say(f"job {name} has left; submit the study again to go on with it")
+    return DONE
+
+
+def _request(
+    options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]
+) -> Request:
+    """What to submit. Everything that can be checked here is, before anything is sent."""
+    study = _study(options.recipe, installs=options.pip is not None)
+    for flag in ("pruner", "controller"):
+        _check_sent(f"--{flag}", getattr(options, flag) or "")
+    _check_places(options)
+    uri = options.tracking_uri
+    options.mirror = options.mirror or options.out is None
+    if options.out is not None:
+        home = os.path.normpath(options.out)
+        if journal.held(options.out):
+            raise UserError(f"another process is running the study in {options.out}")
+    else:
+        home = f"{label(uri)} as {study}"
+    return Request(
+        study,
+        [*_passed_on(options, run_flags), "--ray-address", "auto"],
+        home,
+        options.out,
+        _driver_cpus(options.driver_cpus),
+        _resources(options.driver_resources),
+        _requirements(options.pip),
+        _environment(options.env),
+    )
+
+
+def _study(recipe: str, installs: bool = False) -> str:
+    """The study's name; the recipe's own where its data is only on the cluster.
+
+    The same where the cluster `installs` what the recipe imports and is not here.
+
+    Raises:
+        UserError: the recipe cannot be found or loaded here, or would not be shipped.
+    """
+    place, _, function = recipe.rpartition(":")
+    if place.endswith(".py"):
+        _check_below("recipe", recipe, place)
+    _check_sent("recipe", recipe)
+    try:
+        return recipes.load(recipe).name
+    except UserError as error:
+        elsewhere = (FileNotFoundError, *([ModuleNotFoundError] if installs else []))
+        if not isinstance(error.__cause__, elsewhere):
+            raise
+        say(f"the recipe is not checked here: {error}")
+        return function
+
+
+def _check_sent(what: str, name: str) -> None:
+    """Refuse a function whose file is here and would not be there.
+
+    Raises:
+        UserError: its file or module lies in the working directory and is not shipped.
+    """
+    place = name.rpartition(":")[0]
+    base = place if place.endswith(".py") else place.replace(".", "/")
+    ways = [base] if place.endswith(".py") else [f"{base}.py", f"{base}/__init__.py"]
+    file = next((way for way in ways if place and Path(way).is_file()), None)
+    if file is None:
+        return
+    _check_below(what, name, file)
+    root = Path.cwd().resolve()
+    try:
+        sent = Path(os.path.normpath(root / file)) in archive.files(root)
+    except OSError as error:
+        raise UserError(f"the working directory cannot be read: {error}") from None
+    if not sent:
+        raise UserError(
+            f"{what} {name!r}: {file} is left out of what is sent (by .gitignore or .rayignore, as "
+            "part of a study folder, or behind a link): the job would not find it"
+        )
+
+
+def _check_below(what: str, name: str, file: str) -> None:
+    inside = Path(file).resolve().is_relative_to(Path.cwd().resolve())
+    if Path(file).is_absolute() or not inside:
+        raise UserError(f"{what} {name!r} must be a path below the working directory to be sent")
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    uri, out = options.tracking_uri, options.out
+    if uri is not None and uri != "off":
+        check_uri(uri)
+        if has_credentials(uri):
+            raise UserError(
+                "--tracking-uri holds a password, which everyone on the cluster could read: give "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to the cluster's nodes"
+            )
+    if options.mirror:
+        check_keeps(uri)
+    elif out is None and not keeps(uri):
+        raise UserError(
+            "submit needs --out DIR on storage that all nodes share, or the --tracking-uri of an "
+            "MLflow server (http://HOST:5000), which then keeps what resume needs"
+        )
+    for flag, path in (("--out", out), ("--from", options.start_from)):
+        if path is not None and not path.is_absolute():
+            raise UserError(
+                f"{flag} must be an absolute path on storage that all nodes share but got "
+                f"{str(path)!r}"
+            )
+
+
+def _passed_on(
+    options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]
+) -> list[str]:
+    """The command line of the job's own `autotune run`, without `--out`."""
+    words = ["run", options.recipe]
+    for name, how in run_flags:
+        if not name.startswith("--") or name == "--out":
+            continue
+        value = getattr(options, how.get("dest", name[2:].replace("-", "_")), None)
+        if value is None or value is False or value == how.get("default"):
+            continue
+        words += [name] if value is True else [f"{name}={value}"]
+    return words
+
+
+def _driver_cpus(cpus: float) -> float:
+    if not 0 <= cpus < float("inf"):
+        raise UserError(f"--driver-cpus must be a number >= 0 but got {cpus:g}")
+    return cpus
+
+
+def _resources(given: str | None) -> dict[str, float]:
+    found = re.findall(r"([^=,\s]+)=(\d+(?:\.\d+)?)(?:,|$)", given or "")
+    if given is not None and ",".join("=".join(pair) for pair in found) != given:
+        raise UserError(f"--driver-resources must be like head=1,disk=0.5 but got {given!r}")
+    return {name: float(amount) for name, amount in found}
+
+
+def _requirements(path: Path | None) -> Path | None:
+    """A requirements file, of which every line can be read on the cluster."""
+    if path is not None and not path.is_file():
+        raise UserError(f"--pip: requirements file {str(path)!r} does not exist")
+    for number, line in enumerate(path.read_text().splitlines() if path else (), start=1):
+        if holds_secret(_FROM_THE_NODE.sub("", line)):
+            raise UserError(
+                f"--pip: line {number} of {str(path)!r} holds a password or token, which everyone "
+                "who reaches the cluster's dashboard could read: let the nodes' own pip know it"
+            )
+    return path
+
+
+def _environment(given: Sequence[str]) -> dict[str, str]:
+    """Variables as NAME=VALUE, or NAME for its value here.
+
+    Raises:
+        UserError: a name that is none, is not set here, or a value that is a secret: the name says
+            so, or credentials stand in it.
+    """
+    made = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise UserError(f"--env must be like NAME=VALUE but got {name!r}")
+        if secret(name):
+            raise UserError(
+                f"--env {name}: a job's variables can be read by everyone on the cluster; set it "
+                "where the cluster's nodes are started"
+            )
+        if not equals and name not in os.environ:
+            raise UserError(f"--env {name}: it is not set here; give its value as {name}=VALUE")
+        made[name] = value if equals else os.environ[name]
+        if holds_secret(made[name]):
+            raise UserError(
+                f"--env {name}: its value holds credentials, and a job's variables can be read by "
+                "everyone on the cluster; set it where the cluster's nodes are started"
+            )
+    return made
+
+
+def _follow(cluster: Cluster, name: str, stream: Any) -> int:
+    """Write what the job writes; the exit code of its driver."""
+
+    def write(chunk: str) -> None:
+        stream.write(chunk)
+        stream.flush()
+
+    try:
+        job = cluster.follow(name, write)
+    except KeyboardInterrupt:
+        say(f"job {name} goes on; `autotune cancel {name}` ends it")
+        return INTERRUPTED
+    if job.status == "STOPPED":
+        say(f"job {name} was cancelled; submit the study again to go on with it")
+        return INTERRUPTED
+    if job.code is None and job.status == "FAILED":
+        say(f"job {name} failed: {' '.join(job.message.split()):.500}")
+    return BROKEN if job.code is None and job.status != "SUCCEEDED" else job.code or DONE
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.started)) if job.started else "-"
+    lasted = (job.ended or time.time()) - job.started if job.started else 0.0
+    return (job.id, job.status, job.study, begun, f"{lasted / 60:.1f}", job.home)

@@ -1,0 +1,249 @@
+"""What a person sees of a study: how it stands, the final table, and trials in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from autotune.algorithms.ranking.finalists import next_to_confirm
+from autotune.algorithms.ranking.repeats import Confirmation, raced
+from autotune.evaluation import summary as proof
+from autotune.evaluation.summary import lower_bound_mark, speedup
+from autotune.study.result import StudyResult, shown
+from autotune.trial import State, Target, Trial, usual_hardware
+
+_COLOURS = {
+    State.REACHED: "green",
+    State.CENSORED: "yellow",
+    State.FAILED: "red",
+    State.INFEASIBLE: "magenta",
+    State.RUNNING: "cyan",
+}
+
+
+def outcome(trial: Trial, target: Target) -> str:
+    """How a trial ended, in words."""
+    match trial.state:
+        case State.REACHED:
+            return f"reached {target.metric} {target.value:g} in {trial.seconds:.2f} s"
+        case State.CENSORED:
+            best = number(target.best(trial))
+            return f"censored after {trial.seconds:.2f} s, {trial.reason}; best {best}"
+        case State.FAILED | State.INFEASIBLE:
+            return f"{trial.state.lower()}: {trial.reason}"
+    return "running"
+
+
+def configuration(trial: Trial) -> str:
+    """What is searched, as the trial has it, on one line; all of it if it was given.
+
+    Of a repeat only what it repeats.
+
+    >>> from autotune.schedules import Cosine
+    >>> configuration(Trial(0, {"lr": Cosine(0.4, 0.0), "data": "digits"}, {"lr.peak": 0.4}))
+    'lr=cosine 0.4 -> 0'
+    """
+    if trial.repeats is not None:
+        return f"trial {trial.repeats} again, seed {trial.seed}"
+    point = trial.point
+    names = trial.config if point is None else {n.partition(".")[0] for n in point}
+    values = {name: trial.config[name] for name in trial.config if name in names}
+    return "  ".join(f"{k}={number(shown(v))}" for k, v in values.items())
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> None:
+    """The final table, the baseline's time and the ratio, and how to open MLflow."""
+    console = Console(file=out, width=None if out.isatty() else 160)
+    target = result.target
+    table = Table(title=f"{held['name']}: time to {target.metric} {target.value:g}", box=None)
+    for name, justify in (
+        ("rank", "right"),
+        ("trial", "left"),
+        ("time to target", "right"),
+        ("spent", "right"),
+        (f"best {target.metric}", "right"),
+        ("reason", "left"),
+    ):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("configuration", overflow="fold")
+    usual = usual_hardware(result.searched)
+    for rank, trial in enumerate(result.ranked(), 1):
+        reached = trial.time_to_target
+        ranked = reached is not None and trial.hardware == usual
+        at = f"{reached:.2f} s" if reached is not None else f"> {trial.seconds:.2f} s"
+        table.add_row(
+            str(rank) if ranked else "-",
+            name_of(trial),
+            at if trial.state in (State.REACHED, State.CENSORED, State.RUNNING) else "-",
+            f"{trial.spent_seconds:.1f} s",
+            number(target.best(trial)),
+            trial.reason,
+            configuration(trial),
+            style=_COLOURS[trial.state] if out.isatty() else "",
+        )
+    console.print(table)
+    if result.confirmed:
+        console.print(confirmations_table(result.confirmed))
+    console.print(_conclusion(result), markup=False, highlight=False)
+    if left := _unfinished(result, held):
+        console.print(left, markup=False, highlight=False, soft_wrap=True)
+    uri = held.get("tracking_uri")
+    if uri != "off":
+        where = f"MLflow: {uri}" if uri else f"MLflow: autotune ui {result.folder}"
+        console.print(where, markup=False, highlight=False, soft_wrap=True)
+
+
+def _conclusion(result: StudyResult) -> str:
+    best, baseline = result.best, result.baseline
+    spent = f"{result.spent_seconds:.0f} s of worker groups spent"
+    if best is None:
+        return f"No trial reached the target; {spent}."
+    held = result.confirmation(best)
+    text = f"Best: trial {best.number} in {best.seconds:.2f} s"
+    runs = raced(best, result.trials, result.target)
+    if held is not None:
+        text += f" when it was tuned, {proof.line(proof.facts(held))}"
+    elif runs is not None:
+        text += f", {proof.line_of_races(proof.facts(runs))}"
+    if baseline is not None and baseline.number == best.number:
+        proved = ", which nothing beat when confirmed" if held is not None else ""
+        return f"{text}; it is the baseline{proved}. {spent.capitalize()}."
+    if baseline is not None:
+        again = result.confirmation(baseline) if held is not None else None
+        told = outcome(baseline, result.target)
+        text += f"; baseline: {proof.line(proof.facts(again)) if again is not None else told}"
+    if result.confirmed_speedup is not None:
+        text += f"; {_ratio(speedup(result))}"
+    elif result.speedup is not None:
+        text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
+    return f"{text}. {spent.capitalize()}."
+
+
+def _unfinished(result: StudyResult, held: Mapping[str, Any]) -> str:
+    """What is said where confirmations that were asked for have not been run."""
+    if result.ended in ("interrupted", "budget"):  # how to go on is said by who ends so
+        return ""
+    asked = held.get("repeats", 0), held.get("top", 3)
+    if next_to_confirm(result.trials, result.target, *asked) is None or result.best is None:
+        return ""
+    return f"Not all confirmations have been run; go on with: autotune resume {result.folder}"
+
+
+def _ratio(sure: Mapping[str, Any]) -> str:
+    """A confirmed speedup in words.
+
+    >>> _ratio({"confirmed_speedup_vs_baseline": 1.5, "confirmed_speedup_bound": ">=",
+    ...         "confirmed_speedup_interval": (0.9, 2.5)})
+    '>=1.50x faster (confirmed; 95 % interval 0.90 to 2.50, so that it may be luck)'
+    """
+    said = f"{sure['confirmed_speedup_bound']}{sure['confirmed_speedup_vs_baseline']:.2f}x faster"
+    interval = sure["confirmed_speedup_interval"]
+    if interval is None:
+        return f"{said} (confirmed; too few runs for an interval)"
+    luck = ", so that it may be luck" if interval[0] <= 1 <= interval[1] else ""
+    return f"{said} (confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}{luck})"
+
+
+def print_best(best: Mapping[str, Any], out: TextIO) -> None:
+    """The best trial in a few lines."""
+    forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
+    print(
+        f"trial {best['trial']}{forked}: {best['time_to_target_seconds']:.2f} s to target"
+        f"{' when it was tuned' if best['confirmed'] else ''}",
+        file=out,
+    )
+    _print_proof(best, out)
+    from autotune.storage.codec import decode_config
+
+    for name, value in decode_config(best["config"]).items():
+        print(f"  {name}: {shown(value)}", file=out)
+
+
+def _print_proof(best: Mapping[str, Any], out: TextIO) -> None:
+    """What further runs say of the best trial, if there are any."""
+    if best["raced"]:
+        print(f"  raced: {proof.line_of_races(best['raced'])}", file=out)
+    if best["confirmed"]:
+        print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
+
+
+def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
+    """How a study stands, in a few lines."""
+    best, target = summary["best"], summary["target"]
+    alive = "a driver is running" if summary["driver_alive"] else f"ended: {summary['ended']}"
+    states = ", ".join(f"{n} {s.lower()}" for s, n in summary["counts"].items() if n) or "none yet"
+    print(f"{summary['study']} ({alive})", file=out)
+    print(f"  target: {target['metric']} {target['value']:g}", file=out)
+    print(f"  trials: {states} of {summary['trials_planned']}", file=out)
+    if summary.get("sampler_chosen_because"):
+        print(f"  sampler: {summary['sampler']}, as {summary['sampler_chosen_because']}", file=out)
+    if summary.get("confirmations"):
+        print(f"  confirmations: {_confirming(summary['confirmations'])}", file=out)
+    if best:
+        forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
+        seconds = f"{best['time_to_target_seconds']:.2f} s"
+        print(f"  best: trial {best['trial']}{forked}, {seconds}", file=out)
+        _print_proof(best, out)
+    if best and summary["baseline"] and best["trial"] == summary["baseline"]["trial"]:
+        print("  against the baseline: it is the baseline", file=out)
+    elif summary["confirmed_speedup_vs_baseline"]:
+        print(f"  against the baseline: {_ratio(summary)}", file=out)
+    elif summary["speedup_vs_baseline"]:
+        print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
+    again = summary["repeats_spent_seconds"]
+    more = f", {again:.0f} s of it on repeats" if again else ""
+    print(f"  spent: {summary['spent_seconds']:.0f} s{more}", file=out)
+
+
+def _confirming(told: Mapping[str, Any]) -> str:
+    """The progress of confirmations in words.
+
+    >>> _confirming({"done": 4, "running": 1, "planned": 12, "repeats": 3, "top": 3})
+    '4 of 12 done, 1 running'
+    """
+    if told["planned"] is None:
+        seeds = f"{told['repeats']} fresh seed{'' if told['repeats'] == 1 else 's'}"
+        return f"the best {told['top']} and the baseline, {seeds} each, after the search"
+    running = f", {told['running']} running" if told["running"] else ""
+    return f"{told['done']} of {told['planned']} done{running}"
+
+
+def name_of(trial: Trial) -> str:
+    """A trial's number, and what it is if it is no plain trial."""
+    if trial.origin is not None:
+        return f"{trial.number} from trial {trial.origin.parent}"
+    of = f" of {trial.repeats}" if trial.repeats is not None else ""
+    return f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}{of}"
+
+
+def _from(parent: int, step: int) -> str:
+    return f" from trial {parent} at step {step}"
+
+
+def number(value: Any) -> str:
+    """A value in few digits; a dash for none."""
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def confirmations_table(found: Sequence[Confirmation]) -> Table:
+    """Tuning times and confirmed times, side by side."""
+    made = Table(title="run again on fresh seeds, each alone", box=None)
+    for name in ("trial", "tuning time", "confirmed mean", "median", "reached", "times"):
+        made.add_column(name, justify="left" if name in ("trial", "times") else "right")
+    for one in found:
+        tuned, median = one.tuning_seconds, one.median_seconds
+        made.add_row(
+            str(one.number),
+            f"{tuned:.2f} s" if tuned is not None else "missed",
+            f"{lower_bound_mark(one.reached, len(one.runs), '> ')}{one.mean_seconds:.2f} s",
+            f"{median:.2f} s" if median is not None else "-",
+            f"{one.reached} of {len(one.runs)}",
+            "  ".join(f"{t.seconds:.2f}" if t.time_to_target else "missed" for t in one.runs),
+        )
+    return made

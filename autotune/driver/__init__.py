@@ -1,1 +1,0 @@
-"""What the loop does for a trial, each part told on its own; `autotune.loop` puts them in order."""

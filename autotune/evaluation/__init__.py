@@ -1,0 +1,1 @@
+"""After the study: comparison, export, replay and registered models."""

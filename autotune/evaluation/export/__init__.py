@@ -1,0 +1,1 @@
+"""A trial as a folder that trains alone, and what its replay shows."""

@@ -1,0 +1,299 @@
+"""A trial as a folder that outlives its study: what it was, and how to train it again.
+
+An export holds JSON, a picture, the trial's checkpoint (tensors, read with `weights_only=True`) and
+a script; nothing in it is pickled code. `replay.py` reads it back and measures it anew. It
+names the trainer that it runs, so replay only an export whose maker you trust.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autotune.algorithms.ranking.lineage import Stretch, as_one, descent
+from autotune.backends.recipe_modules import is_recipe_file
+from autotune.errors import UserError
+from autotune.evaluation.export.open_loop import open_loop
+from autotune.storage import checkpoint_files
+from autotune.storage.codec import encode
+from autotune.study import manifest
+from autotune.study.driver.microbatch import MICROBATCH
+from autotune.study.result import StudyResult, read
+from autotune.tracking.run_content import document, schedules_of
+from autotune.trial import Trial
+
+FACTS = "trial.json"
+FORMAT = 1  # of its content; goes up when an older reader would misread it
+_STATED = (  # fields of a trial that are told as they are
+    *("number", "kind", "seed", "state", "reason", "detail", "error", "seconds"),
+    *("hardware", "clock", "attempts"),
+)
+
+
+def choose(result: StudyResult, number: int | None) -> Trial | None:
+    """The trial to export: `number`, or the best, of which there may be none.
+
+    Raises:
+        UserError: the study has no trial of that number.
+    """
+    if number is None:
+        return result.best
+    found = next((t for t in result.trials if t.number == number), None)
+    if found is None:
+        numbers = f"from 0 to {len(result.trials) - 1}" if result.trials else "none yet"
+        raise UserError(f"--trial {number}: the study's trials are {numbers}")
+    return found
+
+
+def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
+    """Write `trial` of the study in `folder` to the new folder `out`, whole or not at all.
+
+    Returns:
+        What `trial.json` says.
+
+    A fork is written as its whole line of descent: one configuration that trains it from scratch.
+
+    Raises:
+        UserError: `out` holds something already, or cannot be written.
+    """
+    out = out.resolve()
+    checkpoint = saved(folder, trial)
+    held = manifest.load(folder)
+    line: tuple[Stretch, ...] = ()
+    fault = ""
+    if trial.origin is not None:
+        line, fault = _descent(folder, trial)
+        trial = trial if fault else replace(trial, config=as_one(line))
+    if trial.microbatch is not None:  # what it was brought down to, so that it fits again
+        trial = replace(trial, config={**trial.config, MICROBATCH: trial.microbatch})
+    told = facts(held, trial)
+    told["lineage"] = [
+        {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
+        for s in line
+    ]
+    told["lineage_fault"] = fault
+    told["checkpoint_step"] = trial.checkpoint.step if trial.checkpoint and checkpoint else None
+    try:
+        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            raise UserError(f"{out} holds something already: choose another folder")
+        part = out.with_name(f".{out.name}.part-{os.getpid()}")
+        part.mkdir(parents=True)
+        try:
+            _write(part, told, trial, checkpoint)
+            part.replace(out)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}") from None
+    return told
+
+
+def _descent(folder: Path, trial: Trial) -> tuple[tuple[Stretch, ...], str]:
+    """The trial's line of descent, and why it cannot be written as one configuration, if so."""
+    line = descent(trial, read(folder, manifest.target(folder)).trials)
+    try:
+        as_one(line)
+    except ValueError as error:
+        return line, str(error)
+    return line, ""
+
+
+def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: str | None) -> None:
+    config = trial.config if told["turned"] is None else open_loop(trial)
+    assert config is not None
+    schedules = schedules_of(config)
+    (part / "config.json").write_text(document(config))
+    (part / "schedules.json").write_text(document(schedules))
+    (part / FACTS).write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
+    shutil.copyfile(Path(__file__).with_name("train_template.py"), part / "train.py")
+    (part / "README.md").write_text(_readme(told, schedules, checkpoint))
+    if schedules:
+        from autotune.schedules.plot import draw
+
+        draw(schedules).savefig(part / "schedules.png", dpi=80)
+    if checkpoint is not None:
+        checkpoint_files.fetch(checkpoint, part / "checkpoint")
+
+
+def facts(held: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
+    """What a replay needs to know of the trial and its study, as JSON types."""
+    train, folders = _trainer(held)
+    return {
+        "autotune_export": FORMAT,
+        "study": held["name"],
+        "study_id": held.get("study_id"),
+        "recipe": held.get("recipe"),
+        "train": train,
+        "python_path": folders,
+        "target": held["target"],
+        "scaling": held["scaling"],
+        "failure": held["failure"],
+        **{name: encode(getattr(trial, name)) for name in _STATED},
+        "reports": [
+            {"step": r.step, "seconds": r.seconds, "metrics": encode(r.metrics)}
+            for r in trial.reports
+        ],
+        **_changes(trial),
+        "versions": held.get("versions", {}),
+        "git_commit": held.get("git_commit"),
+    }
+
+
+def _changes(trial: Trial) -> dict[str, Any]:
+    """`changes`, which a replay is to make; `turned`, which are in the schedules already, or None.
+
+    With the latter goes what of the configuration they replaced, which goes on from checkpoints.
+    """
+    made = [{"step": step, "change": encode(change)} for step, change in trial.changes]
+    path = open_loop(trial)
+    if path is None:
+        return {"changes": made, "turned": None}
+    before = {name: value for name, value in trial.config.items() if path[name] != value}
+    return {"changes": [], "turned": made, "turned_from": encode(before)}
+
+
+def saved(folder: Path, trial: Trial) -> str | None:
+    """Where the trial's checkpoint lies, also if the study's folder has been moved since."""
+    if trial.checkpoint is None:
+        return None
+    path = trial.checkpoint.path
+    moved = str(folder / Path(*Path(path).parts[-3:]))
+    return next((place for place in (path, moved) if checkpoint_files.names(place)), None)
+
+
+def _trainer(held: Mapping[str, Any]) -> tuple[str | None, list[str]]:
+    """The trainer as `module:function` or `/path/file.py:function`, and where imports are found.
+
+    None for a function that has no such name: of a script, inside another function, or partial.
+    """
+    module, _, name = held["train"].rpartition(".")
+    recipe = held.get("recipe") or ""
+    if recipe.endswith(".json"):  # the study is itself a replay of an export
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            told = json.loads(Path(recipe).read_text())
+            return told["train"], told["python_path"]
+    if "<" in held["train"] or name == "?" or module.partition(".")[0] == "__main__":
+        return None, []
+    place = recipe.rpartition(":")[0]
+    beside = [str(Path(place).parent)] if place.endswith(".py") else []
+    if is_recipe_file(ModuleType(module)):
+        return (f"{place}:{name}", beside) if beside else (None, [])
+    return f"{module}:{name}", _home(module.partition(".")[0], [*beside, str(Path.cwd())])
+
+
+def _home(package: str, folders: list[str]) -> list[str]:
+    """The folder that a package is imported from, unless Python knows it anyway."""
+    spec = PathFinder.find_spec(package, [*folders, *sys.path])
+    if spec is None:
+        return folders[:-1]
+    roots = list(spec.submodule_search_locations or [])
+    home = Path(roots[0]).parent if roots else Path(spec.origin or ".").parent
+    known = {Path(path) for path in sysconfig.get_paths().values()}
+    return [str(home.resolve())] if home not in known else []
+
+
+_README = """\
+# Trial {number} of the study {study}
+
+{state} ({reason}): {metric} {value:g} {how}; seed {seed}.
+
+| file | what it holds |
+|---|---|
+| `config.json` | the configuration; a schedule is an object with `"schedule"` |
+| `schedules.json` | the schedules alone, by name |
+| `trial.json` | trainer, target, scaling, seed, versions, every report and change of the trial |
+| `train.py` | trains the configuration, without Ray, Optuna or MLflow |
+{more}{path}
+Train it, and measure it anew on as many fresh seeds as you like:
+
+```
+{command}
+autotune replay . --repeats 3
+```
+"""
+_PATH = """
+A controller turned knobs of this trial at the steps in `turned` of `trial.json`. Its path is in the
+schedules here, so that training needs no controller; `turned_from` is what they were before.
+"""
+_PLAIN = """
+A schedule in a loop of your own, where progress runs from 0 to 1 over your training:
+
+```python
+import json
+from autotune.schedules import from_json
+
+{variable} = from_json(json.load(open("schedules.json"))["{name}"])
+{use}
+```
+"""
+_USE_LR = """\
+scheduler = lr.to_torch(optimizer, total_steps)  # then scheduler.step() after optimizer.step()
+# or by hand, before each step:
+for group in optimizer.param_groups:
+    group["lr"] = lr(step / total_steps)"""
+_USE_OTHER = "value = {variable}(step / total_steps)  # before each step"
+
+
+def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: str | None) -> str:
+    target, ranks = told["target"], told["scaling"]["num_workers"]
+    reached = told["state"] == "REACHED"
+    more = "| `schedules.png` | their picture |\n" if schedules else ""
+    if checkpoint is not None:
+        before = "" if not told["turned"] else ", under the schedules of `turned_from`"
+        more += (
+            f"| `checkpoint/rank-N.pt` | rank N's state at step {told['checkpoint_step']}{before}: "
+            "`torch.load(path, weights_only=True)` |\n"
+        )
+    text = _README.format(
+        number=told["number"],
+        study=told["study"],
+        state=told["state"],
+        reason=told["reason"],
+        metric=target["metric"],
+        value=target["value"],
+        how=f"in {told['seconds']:.2f} s" if reached else f"not within {told['seconds']:.2f} s",
+        seed=told["seed"],
+        more=more,
+        path=_PATH if told["turned"] else "",
+        command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",
+    )
+    text += _descended(told["lineage"], told["lineage_fault"])
+    if not schedules:
+        return text
+    return text + _plain_use(schedules)
+
+
+def _descended(lineage: list[dict[str, Any]], fault: str) -> str:
+    """What a fork's export is, in words; empty for a trial from scratch."""
+    if not lineage:
+        return ""
+    steps = ", ".join(f"trial {part['trial']} from step {part['from_step']}" for part in lineage)
+    if fault:
+        return (
+            f"\nThe trial is a fork ({steps}). What it descends from cannot be written as one "
+            f"configuration: {fault}. `config.json` is its own, from its fork on; `lineage` in "
+            "`trial.json` has all of them.\n"
+        )
+    return (
+        f"\nThe trial is a fork ({steps}). `config.json` is the whole line of descent, in "
+        "which what changed at a fork is a schedule: trained from scratch, it repeats the line.\n"
+    )
+
+
+def _plain_use(schedules: Mapping[str, Any]) -> str:
+    """How to use the learning rate's schedule, or the first one if that has none."""
+    knobs = {name: re.sub(r"\W", "_", name.rpartition(".")[2]) for name in schedules}
+    name = next((name for name, knob in knobs.items() if knob == "lr"), next(iter(knobs)))
+    use = _USE_LR if knobs[name] == "lr" else _USE_OTHER.format(variable=knobs[name])
+    return _PLAIN.format(name=name, variable=knobs[name], use=use)

@@ -1,0 +1,67 @@
+"""A study's trials as an Optuna study, for optuna-dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autotune.algorithms.samplers.optuna_space import frozen
+from autotune.errors import UserError
+from autotune.space.search_space import SearchSpace
+from autotune.trial import State, Target, Trial
+
+_EXPORTED = {
+    State.REACHED: TrialState.COMPLETE,
+    State.CENSORED: TrialState.PRUNED,
+    State.FAILED: TrialState.FAIL,
+    State.INFEASIBLE: TrialState.FAIL,
+    State.RUNNING: TrialState.RUNNING,
+}
+
+
+def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str, name: str) -> int:
+    """Write the trials as an Optuna study into the storage `url`, for optuna-dashboard.
+
+    The objective is the time to target: only reached trials have a value; censored ones are
+    `PRUNED`, with their bound as the attribute `censored_at_seconds`. Returns how many there are.
+
+    Raises:
+        UserError: the storage cannot be opened, or holds a study of that name.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.create_study(storage=url, study_name=name, direction="minimize")
+    except optuna.exceptions.DuplicatedStudyError:
+        raise UserError(f"the storage already holds an Optuna study named {name!r}") from None
+    except Exception as error:  # SQLAlchemy and drivers raise many kinds
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot open the Optuna storage: {reason}") from None
+    within = [t for t in trials if t.params is not None]
+    for trial in within:
+        study.add_trial(_exported(trial, space, target))
+    study.set_user_attr("autotune.metric", target.metric)
+    return len(within)
+
+
+def _exported(trial: Trial, space: SearchSpace, target: Target) -> FrozenTrial:
+    known = frozen(trial, trial.params or {}, space, TrialState.RUNNING)
+    bound = trial.seconds if trial.state is State.CENSORED else None
+    facts = {
+        "state": str(trial.state),
+        "reason": trial.reason,
+        "kind": trial.kind,
+        "censored_at_seconds": bound,
+        f"best_{target.metric}": target.best(trial),
+    }
+    return create_trial(
+        state=_EXPORTED[trial.state],
+        value=trial.time_to_target,
+        params=known.params,
+        distributions=known.distributions,
+        user_attrs={**known.user_attrs, **{k: v for k, v in facts.items() if v is not None}},
+        intermediate_values={
+            r.step: r.metrics[target.metric] for r in trial.reports if target.metric in r.metrics
+        },
+    )

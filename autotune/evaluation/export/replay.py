@@ -1,0 +1,196 @@
+"""An exported trial, trained again: with its own seed, to compare, and with fresh ones, to measure.
+
+A replay is a study like any other, of one configuration: it has a journal, is shown in MLflow, and
+is resumed. Its first trial takes the exported trial's seed, so that on the same machine with the
+same versions the losses are the same bit for bit; each runs alone, so that its time is honest.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UserError
+from autotune.evaluation.export.export import FACTS, FORMAT
+from autotune.space.search_space import Fixed, SearchSpace
+from autotune.storage.codec import decode_entries
+from autotune.study import recipes
+from autotune.study.driver.plan import trial_seed
+from autotune.study.experiment import Experiment
+from autotune.trial import Change, FailurePolicy, Hardware, Params, Report, State, Target, Trial
+from autotune.trial.scaling import Scaling
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An export read back; `trial` has its reports without their clocks.
+
+    `turned` are the steps at which its schedules turn a knob that a controller turned in the trial.
+    """
+
+    folder: Path
+    study: str
+    trial: Trial
+    target: Target
+    scaling: Scaling
+    failure: FailurePolicy
+    train: str | None
+    python_path: tuple[str, ...]
+    versions: Mapping[str, Any]
+    forks: tuple[int, ...] = ()
+    turned: frozenset[int] = frozenset()
+
+
+def read(folder: Path) -> Exported:
+    """The export in `folder`.
+
+    Raises:
+        UserError: it is no export, of a later version, or damaged.
+    """
+    try:
+        told = json.loads((folder / FACTS).read_bytes())
+        config = json.loads((folder / "config.json").read_bytes())
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        raise UserError(f"{folder} is not an export: it has no {name}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} cannot be read: {error}") from None
+    if not isinstance(told, dict) or told.get("autotune_export") != FORMAT:
+        raise UserError(f"{folder / FACTS} is not of an export that this version reads ({FORMAT})")
+    try:
+        train, python_path = _place(told)
+        return Exported(
+            folder=folder.resolve(),
+            study=str(told["study"]),
+            trial=_trial(told, decode_entries(config)),
+            target=Target(**told["target"]),
+            scaling=Scaling(**{**told["scaling"], "max_concurrent_trials": 1}),
+            failure=FailurePolicy(**told["failure"]),
+            train=train,
+            python_path=python_path,
+            versions=dict(told["versions"]),
+            forks=tuple(int(part["from_step"]) for part in told.get("lineage", ())[1:]),
+            turned=frozenset(made["step"] for made in told.get("turned") or ()),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        line = str(error).partition("\n")[0]
+        raise UserError(f"{folder} is damaged: {type(error).__name__}: {line}") from None
+
+
+def _place(told: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    """The trainer's name, and the folders that it is imported from."""
+    train, folders = told["train"], told["python_path"]
+    if not isinstance(train, str | None):
+        raise TypeError(f"train must be text or null, got {train!r}")
+    if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
+        raise TypeError(f"python_path must be a list of text, got {folders!r}")
+    return train, tuple(folders)
+
+
+def _trial(told: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
+    return Trial(
+        number=told["number"],
+        config=config,
+        kind=told["kind"],
+        seed=told["seed"],
+        state=State(told["state"]),
+        reason=told["reason"],
+        seconds=float(told["seconds"]),
+        reports=tuple(
+            Report(r["step"], r["seconds"], {k: float(v) for k, v in r["metrics"].items()})
+            for r in told["reports"]
+        ),
+        changes=tuple((made["step"], Change(**made["change"])) for made in told["changes"]),
+        attempts=told["attempts"],
+        hardware=Hardware(**told["hardware"]),
+    )
+
+
+# --- the study ------------------------------------------------------------------------------------
+
+
+class SamePoint:
+    """A sampler for a space in which everything is fixed."""
+
+    def ask(self, number: int, trials: Sequence[Trial]) -> Params | None:
+        return {}
+
+
+@dataclass(frozen=True)
+class RecordedChanges:
+    """A controller that makes the changes that another one made, at the same steps."""
+
+    changes: Mapping[int, Change]
+
+    def __call__(self, trial: Trial, others: Sequence[Trial], target: Target) -> Change | None:
+        return self.changes.get(trial.reports[-1].step)
+
+
+def experiment(exported: Exported) -> Experiment:
+    """The study of the exported configuration alone, one trial at a time.
+
+    Raises:
+        UserError: the trainer cannot be found again; what to do about it.
+    """
+    named, where = exported.train, exported.folder / FACTS
+    remedy = f'set "train" in {where} to module:function or /path/file.py:function'
+    if named is None:
+        raise UserError(f"the trainer was part of a script and cannot be found again: {remedy}")
+    sys.path[:0] = [folder for folder in exported.python_path if folder not in sys.path]
+    try:
+        train = recipes.find(named, "trainer")
+    except UserError as error:
+        line = str(error).partition(" (allowed: ")[0]
+        raise UserError(f"the trainer is not found from here: {line}; {remedy}") from None
+    try:
+        return Experiment(
+            name=f"{exported.study[:93]}-replay",
+            train=train,
+            space=SearchSpace({k: Fixed(v) for k, v in exported.trial.config.items()}),
+            target=exported.target,
+            scaling=exported.scaling,
+            failure=exported.failure,
+        )
+    except ValueError as error:
+        raise UserError(f"{exported.folder} is damaged: {error}") from None
+
+
+def settings(exported: Exported, repeats: int) -> dict[str, Any]:
+    """What `autotune.run` is to be told of a replay with so many repeats in all."""
+    if repeats < 1:
+        raise UserError(f"--repeats must be a whole number >= 1 but got {repeats}")
+    trial = exported.trial
+    return {
+        "trials": repeats,
+        "sampler": SamePoint(),
+        "pruner": "none",
+        "controller": RecordedChanges(dict(trial.changes)) if trial.changes else None,
+        "seed": trial.seed,
+        "seeds": seeds(trial.seed, repeats),
+        "recipe": str(exported.folder / FACTS),
+    }
+
+
+def seeds(first: int, count: int) -> tuple[int, ...]:
+    """The trial's own seed, then fresh ones, no two alike; more of them begin with fewer of them.
+
+    >>> seeds(7, 3)[:2] == seeds(7, 2)
+    True
+    """
+    found, number = [first], 0
+    while len(found) < count:
+        number += 1
+        fresh = trial_seed(first, number)
+        if fresh not in found:
+            found.append(fresh)
+    return tuple(found)
+
+
+def source(held: Mapping[str, Any]) -> Path | None:
+    """The export that a study folder is the replay of, or None if it is no replay."""
+    recipe = Path(held.get("recipe") or "")
+    return recipe.parent if recipe.name == FACTS else None

@@ -1,0 +1,157 @@
+"""What came of a replay: how its repeats compare with the trial, bit by bit and in words."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TextIO
+
+from autotune.evaluation.export.replay import Exported
+from autotune.storage.codec import encode
+from autotune.study import manifest
+from autotune.study.result import StudyResult
+from autotune.tracking.run_content import KNOBS as SHOWN
+from autotune.trial import KNOBS, Metrics, State, Target, Trial
+
+_TIMES = ("_per_second", "_seconds")  # metrics that measure time, and so never come twice
+_VERSIONS = ("autotune", "torch", "numpy", "python")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two runs of one seed part: None is a metric that a run did not report there."""
+
+    step: int
+    metric: str
+    before: float | None
+    now: float | None
+
+
+def compare(
+    before: Trial, now: Trial, turned: Collection[int] = (), forks: Collection[int] = ()
+) -> tuple[int, Difference | None]:
+    """How many milestones of two trials are the same bit for bit, and where they first differ.
+
+    Compared are the milestones that both have, in all metrics but those that measure time. Not
+    compared are the knobs at the steps in `turned` and `forks`: one trial reported them before its
+    controller turned them, or its parent's, the other as its schedules have them from there on;
+    nor, with steps in `turned`, the progress, as the other's horizon may be longer.
+    """
+    forked = {*before.config, *SHOWN}
+    known = {r.step: _lasting(r.metrics) for r in before.reports if r.metrics}
+    same = 0
+    for report in now.reports:
+        then, here = known.get(report.step, {}), _lasting(report.metrics)
+        if not then:
+            continue
+        unlike = {"progress"} if turned else set[str]()
+        unlike |= set(KNOBS) if report.step in turned else set()
+        unlike |= forked if report.step in forks else set()
+        for name in [n for n in dict.fromkeys((*here, *then)) if n not in unlike]:
+            if not _equal(then.get(name), here.get(name)):
+                return same, Difference(report.step, name, then.get(name), here.get(name))
+        same += 1
+    return same, None
+
+
+def _lasting(metrics: Metrics) -> Metrics:
+    return {name: value for name, value in metrics.items() if not name.endswith(_TIMES)}
+
+
+def _equal(a: float | None, b: float | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def document(exported: Exported, result: StudyResult) -> dict[str, Any]:
+    """The outcome as one JSON document: the trial, its repeats, and how they compare."""
+    trial, repeats = exported.trial, result.trials
+    own = next((t for t in repeats if t.seed == trial.seed), None)
+    same, difference = 0, None
+    if own is not None:
+        same, difference = compare(trial, own, exported.turned, exported.forks)
+    # A repeat that did not reach the target takes longer than any that did.
+    median = statistics.median([_time(t) for t in repeats]) if repeats else math.inf
+    versions = manifest.load(result.folder)["versions"]
+    return {
+        "study": exported.study,
+        "folder": str(result.folder),
+        "ended": result.ended,
+        "target": encode(exported.target),
+        "trial": _row(trial, exported.target),
+        "repeats": [_row(t, exported.target) for t in repeats],
+        "reached": sum(t.state is State.REACHED for t in repeats),
+        "median_seconds": median if math.isfinite(median) else None,
+        "identical": same > 0 and difference is None,
+        "milestones": same,
+        "first_difference": encode(difference),
+        "other_conditions": _other_conditions(exported, own, versions),
+    }
+
+
+def _time(trial: Trial) -> float:
+    return trial.seconds if trial.state is State.REACHED else math.inf
+
+
+def _row(trial: Trial, target: Target) -> dict[str, Any]:
+    return {
+        "trial": trial.number,
+        "seed": trial.seed,
+        "state": str(trial.state),
+        "reason": trial.reason,
+        "seconds": trial.seconds,
+        f"best_{target.metric}": encode(target.best(trial)),
+        "hardware": str(trial.hardware) if trial.attempts else None,
+    }
+
+
+def _other_conditions(
+    exported: Exported, own: Trial | None, versions: Mapping[str, Any]
+) -> list[str]:
+    """What is not as it was when the trial ran, of that which changes the last bits."""
+    before, found = exported.trial, []
+    if own is not None and own.attempts and before.attempts:
+        old, new = (replace(t.hardware, shared=False) for t in (before, own))
+        found += [f"hardware {old} then, {new} now"] if old != new else []
+    for package in _VERSIONS:
+        then, now = exported.versions.get(package), versions.get(package)
+        if then != now:
+            found.append(f"{package} {then} then, {now} now")
+    return found
+
+
+def print_document(told: Mapping[str, Any], out: TextIO) -> None:
+    """The document as a table and two sentences."""
+    target = told["target"]
+    best = f"best_{target['metric']}"
+    print(f"{told['study']}: time to {target['metric']} {target['value']:g}", file=out)
+    rows = [("trial", told["trial"]), *((f"repeat {r['trial']}", r) for r in told["repeats"])]
+    for name, row in rows:
+        reached = row["state"] == State.REACHED
+        seconds = f"{'' if reached else '> '}{row['seconds']:.2f} s"
+        value = row[best]
+        shown = "-" if value is None else f"{float(value):.4g}"
+        ended = row["state"].lower() + ("" if reached else f": {row['reason']}")
+        print(f"  {name:<10} seed {row['seed']:<10} {seconds:>11}  {shown:>8}  {ended}", file=out)
+    middle, count = told["median_seconds"], len(told["repeats"])
+    median = "none, too few reached the target" if middle is None else f"{middle:.2f} s"
+    print(f"Median of the repeats: {median}; {told['reached']} of {count} reached it.", file=out)
+    print(verdict(told), file=out)
+    print(f"The repeats are the study {told['folder']}", file=out)
+
+
+def verdict(told: Mapping[str, Any]) -> str:
+    """Whether the repeat with the trial's own seed went as the trial did, in words."""
+    difference, others = told["first_difference"], "; ".join(told["other_conditions"])
+    if told["identical"]:
+        return f"The same seed gave the same metrics bit for bit: {told['milestones']} milestones."
+    if difference is None:
+        return "The same seed cannot be compared: no milestone with metrics is in both."
+    why = others or "the trainer has changed since, or does not repeat itself"
+    return (
+        f"The same seed differs first at step {difference['step']}: {difference['metric']} "
+        f"{difference['before']} then, {difference['now']} now ({why})."
+    )

@@ -1,0 +1,177 @@
+"""Trains what an export of autotune's holds, without Ray, Optuna or MLflow.
+
+    python train.py                              # one rank
+    torchrun --nproc-per-node RANKS train.py     # as many as the trial had, to compare with it
+
+Beside it, `config.json` says what is trained, and `trial.json` by which trainer, to which target,
+with which seed, and at which steps a controller made changes. Seconds are those of rank 0, without
+set-up. Exit codes: 0 reached the target, 3 did not. `autotune export` copies this file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from autotune.backends.worker.reporting import Steps, steps
+from autotune.schedules import from_json
+from autotune.trial import Change, Report, Target, diverged
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> int:
+    trial = json.loads((HERE / "trial.json").read_text())
+    train = find_trainer(trial["train"], trial["python_path"])
+    config = {**read_config(train), "seed": trial["seed"]}
+    join_group(trial["scaling"]["cpus_per_worker"])
+    random.seed(trial["seed"])
+    np.random.seed(trial["seed"])
+    torch.manual_seed(trial["seed"])
+    changes = {made["step"]: Change(**made["change"]) for made in trial["changes"]}
+    why = race(steps(train, config), Target(**trial["target"]), changes)
+    if dist.get_rank() == 0:
+        print(f"ended: {why}", flush=True)
+    dist.destroy_process_group()
+    return 0 if why == "target" else 3
+
+
+def race(running: Steps, target: Target, changes: dict[int, Change]) -> str:
+    """Train to the target, the limit or the trainer's own end; which of them it was."""
+    seconds, reports, last = 0.0, list[Report](), None
+    while True:
+        begin = time.perf_counter()
+        try:
+            milestone = running.send(changes.get(last.step) if last else None)
+        except StopIteration:
+            return "finished"
+        trained, metrics = elapsed(begin) - milestone.eval_seconds, {}
+        if last is not None or milestone.step > 0:  # the set-up ends at a first milestone at 0
+            metrics = {k: float(v) for k, v in milestone.evaluate().items()}
+            seconds += trained if target.clock == "train" else elapsed(begin)
+        last, report = milestone, Report(milestone.step, seconds, metrics)
+        reports.append(report)
+        why = agree("diverged" if diverged(metrics) else verdict(reports, target))
+        if dist.get_rank() == 0:
+            shown = "".join(f"  {name}={value!r}" for name, value in metrics.items())
+            print(f"step {report.step}  {seconds:.3f} s{shown}", flush=True)
+        if why:
+            running.close()
+            return why
+
+
+def verdict(reports: list[Report], target: Target) -> str:
+    if reports[-1].seconds >= target.limit:
+        return "limit"
+    return "target" if target.met(reports) else ""
+
+
+def agree(why: str) -> str:
+    """Rank 0's word, so that all ranks end at the same milestone."""
+    said = [why]
+    dist.broadcast_object_list(said, src=0)
+    return said[0]
+
+
+def elapsed(begin: float) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def join_group(cpus: float) -> None:
+    """The process group that the trainer had: torchrun's, or one of this process alone."""
+    if cpus >= 1:
+        torch.set_num_threads(int(cpus))  # the last bits of sums depend on it
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl"
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+
+
+def find_trainer(named: str | None, folders: list[str]) -> Callable[[dict[str, Any]], Any]:
+    """The trainer `module:function` or `/path/file.py:function`."""
+    if named is None:
+        raise SystemExit(
+            'trial.json does not know where the trainer is: set its "train" to '
+            "module:function or /path/file.py:function"
+        )
+    # In front of this file's folder, whose `train` is not the trainer's.
+    sys.path[:1] = [p for p in (*folders, os.getcwd()) if Path(p).resolve() != HERE]
+    place, _, name = named.rpartition(":")
+    try:
+        module = from_file(place) if place.endswith(".py") else importlib.import_module(place)
+        found: Callable[[dict[str, Any]], Any] = getattr(module, name)
+    except (ImportError, OSError, AttributeError) as error:
+        raise SystemExit(f"the trainer {named} is not found from here: {error}") from error
+    return found
+
+
+def from_file(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("exported_trainer", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read_config(train: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """The configuration, its schedules functions of progress, if the trainer takes it."""
+    found: dict[str, Any] = {}
+    path = HERE / "config.json"
+    for key, value in json.loads(path.read_text()).items():
+        try:
+            found[key] = ready(value)
+        except ValueError as error:
+            raise SystemExit(f"{path}: {key}: {error}") from None
+    try:
+        getattr(train, "check", lambda config: None)(found)
+    except ValueError as error:
+        raise SystemExit(f"{path}: {error}") from None
+    return found
+
+
+def ready(value: Any) -> Any:
+    """A value of the configuration from its JSON form: schedules become functions of progress."""
+    if isinstance(value, list):
+        return [ready(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "schedule" in value and "version" in value:
+        return from_json(value)
+    return {k: ready(v) for k, v in value.items()}
+
+
+def leave(code: int) -> None:
+    """End the process; of several ranks without torch's own clearing up.
+
+    That aborts about one exit in ten on a busy machine: threads of a group that is closed already.
+    """
+    if int(os.environ["WORLD_SIZE"]) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,244 @@
+"""`--register NAME`: a study's best trial as a version of a registered model of MLflow's.
+
+A trainer whose model can be registered says how it is built: `train.model(config, states)` returns
+a `torch.nn.Module` with the weights of `states`, the checkpoints of all ranks, and an example of
+its input, at least two items. What is registered loads without the trainer's code.
+
+`python -m autotune.evaluation.register DIR NAME` is the process that does it: MLflow is slow to
+import and wants its own environment. MLFLOW_TRACKING_URI says where the store is; the last line of
+stderr says what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import StudyError, UserError
+from autotune.evaluation import summary
+from autotune.evaluation.export import export
+from autotune.study import manifest, recipes, result
+from autotune.study.experiment import Experiment
+from autotune.study.result import StudyResult
+from autotune.tracking import mirror
+from autotune.tracking.uris import redact
+from autotune.trial import Trial
+
+FILES = ("config.json", "schedules.json", "schedules.png", "trial.json")
+_BAD_NAME = "/:%\"'"  # MLflow's own addresses are made of them, or it takes none of them
+_LONGEST = 200
+_FINALISTS = 3  # that `autotune run --repeats` and `autotune confirm` run again
+
+
+def prepared(experiment: Experiment, name: str | None, uri: str | None) -> Experiment:
+    """The experiment, so that its best trial can be registered as `name`; as it is for None.
+
+    Checkpoints are kept of the fastest trials, which are confirmed: one of them is going to be the
+    best.
+
+    Raises:
+        UserError: the name is none, there is no MLflow, or the trainer says nothing of its model.
+    """
+    if name is None:
+        return experiment
+    check(name, uri)
+    hook(experiment)
+    failure = experiment.failure
+    kept = max(failure.keep_checkpoints, _FINALISTS)
+    return replace(experiment, failure=replace(failure, keep_checkpoints=kept))
+
+
+def check(name: str, uri: str | None) -> None:
+    """Refuse a name that no registered model can have, and a study without MLflow.
+
+    Raises:
+        UserError: one of these.
+    """
+    if (
+        not name.strip()
+        or not name.isprintable()
+        or set(name) & {*_BAD_NAME}
+        or len(name) > _LONGEST
+    ):
+        without = " ".join(_BAD_NAME)
+        raise UserError(
+            f"--register must be a model's name of up to {_LONGEST} characters without {without} "
+            f"but got {name!r:.80}"
+        )
+    if uri == "off":
+        raise UserError("--register needs MLflow, but --tracking-uri is off")
+
+
+def refuse_replay(folder: Path, name: str | None) -> None:
+    """Refuse to register what a replay trained.
+
+    Raises:
+        UserError: it was asked for.
+    """
+    if name is not None:
+        raise UserError(f"--register: {folder} is a replay; register the study that it replays")
+
+
+def hook(experiment: Experiment) -> Callable[..., Any]:
+    """The trainer's `model`, which builds what is registered.
+
+    Raises:
+        UserError: it has none.
+    """
+    found = getattr(experiment.train, "model", None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    name = getattr(experiment.train, "__qualname__", repr(experiment.train))
+    raise UserError(
+        f"--register needs the trainer to say how its model is built, but {name} has no "
+        f"{name}.model = function(config, states) -> (module, example input)"
+    )
+
+
+def register(folder: Path, name: str, uri: str | None) -> dict[str, Any]:
+    """Register the best trial of the study in `folder`: the model's name, version and address.
+
+    Raises:
+        UserError: nothing can be registered, or not now; in one line.
+    """
+    command = [sys.executable, "-m", "autotune.evaluation.register", str(folder.absolute()), name]
+    done = subprocess.run(  # noqa: S603 (a list of words and no shell)
+        command,
+        env=mirror.environment(uri or mirror.default_uri(folder)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
+        raise UserError(redact(last, uri or ""))
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
+    """What `register` does, in this process.
+
+    Raises:
+        UserError: as there.
+        Exception: what the trainer's `model`, torch and MLflow raise.
+    """
+    from autotune.tracking import model_registry
+
+    held, found = manifest.load(folder), result.read(folder, manifest.target(folder))
+    if not str(held.get("recipe") or "").rpartition(":")[0]:
+        raise UserError(f"{folder} was not started from a recipe: its trainer is not known")
+    trial = _best(found)
+    build = hook(recipes.load(recipes.moved(held["recipe"])))
+    config = {**trial.config, "seed": trial.seed}
+    model, example = build(config, states(folder, trial))
+    told = summary.summary(found, held["name"])
+    with tempfile.TemporaryDirectory() as place:
+        export.export(folder, trial, Path(place) / "trial")
+        files = [file for n in FILES if (file := Path(place, "trial", n)).is_file()]
+        entry = model_registry.Entry(
+            *(held["study_id"], trial.number, model, example, files),
+            *(tags(held, trial, told), _text(trial, told)),
+        )
+        number, new = model_registry.register(uri, name, entry)
+    return {"name": name, "version": number, "new": new, "trial": trial.number,
+            "uri": f"models:/{name}/{number}"}  # fmt: skip
+
+
+def _best(found: StudyResult) -> Trial:
+    if found.best is None:
+        raise UserError("no trial has reached the target, so there is no model to register")
+    return found.best
+
+
+def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
+    """What every rank saved when the trial reached the target, read with `weights_only=True`.
+
+    Of a tensor that was sharded over the ranks each has the whole.
+
+    Raises:
+        UserError: it was not kept.
+        DamagedError, OSError: it cannot be read, or is not what was written.
+    """
+    from autotune.backends.worker import checkpoint_io
+
+    held = trial.checkpoint
+    place = export.saved(folder, trial)
+    if held is None or place is None:
+        raise UserError(
+            f"the checkpoint of the best trial, {trial.number}, was not kept: run with --register, "
+            "or with FailurePolicy(keep_checkpoints=k) for the k fastest"
+        )
+    if held.step != trial.reports[-1].step:
+        raise UserError(
+            f"the last checkpoint of the best trial, {trial.number}, is of step {held.step}, and "
+            f"the target was reached at step {trial.reports[-1].step}"
+        )
+    sums = held.sums or ("",) * trial.hardware.num_workers
+    return checkpoint_io.all_ranks(place, sums)
+
+
+def tags(held: Mapping[str, Any], trial: Trial, told: Mapping[str, Any]) -> dict[str, str]:
+    """What is known of the model, as texts; seconds and ratios as they are."""
+    target, best = told["target"], told["best"]
+    known = {
+        "study": held["name"],
+        "study_id": held["study_id"],
+        "trial": trial.number,
+        "step": trial.reports[-1].step,
+        "target": f"{target['metric']} {target['value']:g}",
+        f"best_{target['metric']}": best[f"best_{target['metric']}"],
+        "time_to_target_seconds": best["time_to_target_seconds"],
+        "speedup_vs_baseline": told["speedup_vs_baseline"],
+        "hardware": trial.hardware,
+        "git_commit": held.get("git_commit"),
+    }
+    if best["confirmed"]:
+        known["confirmed_mean_seconds"] = best["confirmed"]["mean_seconds"]
+        known["confirmed_runs"] = best["confirmed"]["runs"]
+        known["confirmed_reached"] = best["confirmed"]["reached"]
+        known["confirmed_speedup_vs_baseline"] = told["confirmed_speedup_vs_baseline"]
+        low, high = told["confirmed_speedup_interval"] or (None, None)
+        known |= {"confirmed_speedup_low": low, "confirmed_speedup_high": high}
+    return {f"autotune.{key}": str(v) for key, v in known.items() if v is not None}
+
+
+def _text(trial: Trial, told: Mapping[str, Any]) -> str:
+    target = told["target"]
+    said = (
+        f"Trial {trial.number} of the study {told['study']}: {target['metric']} "
+        f"{target['value']:g} in {trial.seconds:.2f} s when it was tuned"
+    )
+    if told["best"]["confirmed"]:
+        said += f", {summary.line(told['best']['confirmed'])}"
+    return f"{said}. Its schedules are in extra_files/schedules.json."
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Register the best trial of the study `arguments[0]` as the model `arguments[1]`."""
+    uri = os.environ["MLFLOW_TRACKING_URI"]
+    kept, sys.stdout = sys.stdout, sys.stderr  # others print, too
+    try:
+        told = registered(Path(arguments[0]), arguments[1], uri)
+    except (UserError, StudyError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except Exception as error:  # whatever the trainer, torch, MLflow or the disk raise
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        print(redact(line, uri)[:400], file=sys.stderr)
+        return 1
+    finally:
+        sys.stdout = kept
+    print(json.dumps(told))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

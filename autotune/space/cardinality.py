@@ -1,0 +1,85 @@
+"""How large a search space is, counted from its flat parameters and their conditions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.space.parameters import Fixed, Float, Leaf, Parameter, active, options
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a search space is.
+
+    Args:
+        shapes: combinations of the values on which the existence of other parameters depends.
+        least, most: the fewest and the most parameters that one point has.
+        points: how many points there are, infinite where a real number is searched.
+    """
+
+    shapes: int
+    least: int
+    most: int
+    points: float
+
+    def with_all(self, other: Size) -> Size:
+        """The size of both together, where neither depends on the other."""
+        least, most = self.least + other.least, self.most + other.most
+        return Size(self.shapes * other.shapes, least, most, self.points * other.points)
+
+    def __str__(self) -> str:
+        shapes = f"{self.shapes} shape{'s' if self.shapes > 1 else ''}"
+        each = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+        points = "infinitely many" if math.isinf(self.points) else f"{self.points:.0f}"
+        return f"{shapes} with {each} parameters, {points} points"
+
+
+def size(leaves: Sequence[Leaf]) -> Size:
+    """The size of a space with these parameters, parents before children."""
+    parents = {parent for _, parameter in leaves for parent in parameter.when or {}}
+    total = Size(1, 0, 0, 1)
+    for group in _depending(leaves):
+        counted = list(_counted(group, parents, {}, 0, 1))
+        searched = [count for count, _ in counted]
+        points = sum(points for _, points in counted)
+        total = total.with_all(Size(len(counted), min(searched), max(searched), points))
+    return total
+
+
+def _count(parameter: Parameter) -> float:
+    return math.inf if isinstance(parameter, Float) else len(options(parameter))
+
+
+def _depending(leaves: Sequence[Leaf]) -> list[list[Leaf]]:
+    """The parameters in groups that do not depend on each other, each in its order."""
+    groups: list[list[Leaf]] = []
+    for leaf in leaves:
+        parents = leaf[1].when or {}
+        related = [g for g in groups if any(name in parents for name, _ in g)]
+        groups = [g for g in groups if g not in related]
+        groups.append([*(own for g in related for own in g), leaf])
+    return groups
+
+
+def _counted(
+    leaves: Sequence[Leaf], parents: set[str], values: dict[str, Any], searched: int, points: float
+) -> Iterator[tuple[int, float]]:
+    """For each combination of what others depend on: parameters searched, and points."""
+    for i, (name, parameter) in enumerate(leaves):
+        if not active(parameter.when, values):
+            continue
+        if isinstance(parameter, Fixed):
+            values = {**values, name: parameter.value}
+        elif name not in parents:
+            searched, points = searched + 1, points * _count(parameter)
+        elif isinstance(parameter, Float):
+            values, searched, points = {**values, name: None}, searched + 1, math.inf
+        else:
+            for value in options(parameter):
+                rest = leaves[i + 1 :], parents, {**values, name: value}
+                yield from _counted(*rest, searched + 1, points)
+            return
+    yield searched, points

@@ -1,0 +1,279 @@
+"""Searched schedules: a schedule is searched by searching the fields of its family.
+
+As flat parameters they are `NAME.family`, `NAME.peak`, ...; each exists only for the families that
+have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import product
+from typing import Any
+
+from autotune import schedules
+from autotune.errors import unknown
+from autotune.space.knotted_schedules import KNOTTED, Direction, Knots
+from autotune.space.parameters import Choice, Fixed, Float, Int, Parameter, When, bounds, options
+
+RULES: Mapping[str, float] = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
+"""How a learning rate follows the batch size: the power of the batch size's growth."""
+
+_SIMPLE = tuple(schedules.FAMILIES)
+FAMILIES = (*_SIMPLE, "one_cycle", *KNOTTED, "mirror")
+_OWN: Mapping[str, tuple[str, ...]] = {
+    "peak": FAMILIES,
+    "final": tuple(f for f in FAMILIES if f not in ("constant", "staircase")),
+    "warmup": (*_SIMPLE, *KNOTTED),
+    "power": ("polynomial",),
+    "decay": ("wsd",),
+    "start": ("one_cycle",),
+    "peak_at": ("one_cycle",),
+    "knots": KNOTTED,
+}
+"""The families that have each field, in the order in which the fields are drawn."""
+
+
+@dataclass(frozen=True)
+class ScheduleSpace:
+    """A schedule, searched by searching its fields; in the configuration, a ready value.
+
+    Each field is a parameter, or a value that stays:
+
+    Args:
+        peak: the greatest value. An `Int` (say of powers of two) is for what is counted: batch
+            size, image size, sequence length.
+        family: names of `FAMILIES`. `constant`, `linear`, `cosine`, `linear_cosine`, `polynomial`,
+            `exponential`, `inverse_sqrt`, `step` and `wsd` go from `peak` to `final * peak`;
+            `one_cycle` rises from `start * peak` to `peak` first; `piecewise` joins `knots` inner
+            points by lines; `staircase` changes its value at `knots` edges; `mirror` moves between
+            `peak` and `final * peak`, opposite to the schedule that `mirrors` names.
+        final: the last value (the first, where `direction` is rising) as a share of the peak.
+        warmup: share of the horizon in which it first rises linearly from 0; not for `one_cycle`.
+        power, decay, start, peak_at: of `polynomial`, `wsd`, `one_cycle`, as in `schedules`; the
+            `start` is a share of the peak, at most all of it.
+        knots: how many inner knots or edges, for `piecewise` and `staircase`.
+        direction: whether it goes from the peak down (`falling`), up to it (`rising`: it begins
+            at `final * peak`), or, for knots, anywhere between the two (`free`: each knot has a
+            value of its own). `one_cycle` and `wsd` only fall.
+        mirrors: the schedule that the family `mirror` moves opposite to, as a momentum that falls
+            while the learning rate rises (Smith and Topin, arXiv 1708.07120). It mirrors the shape
+            as searched, before that one follows another or makes up for this momentum.
+        follows: the schedule with which this one is scaled whenever that one changes, as a
+            learning rate with the batch size; by `rule`: none, sqrt or linear.
+        effective: the momentum (or first beta) with which the peak is understood as
+            peak / (1 - momentum): what is searched is the effective learning rate.
+        when: condition of the whole, as for `Float`.
+
+    Raises:
+        ValueError: a family that is not known, or bounds that no schedule of a family can have.
+    """
+
+    peak: Float | Int | float
+    _: KW_ONLY
+    family: Choice | str = "cosine"
+    final: Float | float = 0.0
+    warmup: Float | float = 0.0
+    power: Float | float = 2.0
+    decay: Float | float = 0.2
+    start: Float | float = 0.04
+    peak_at: Float | float = 0.3
+    knots: Int | int = 2
+    direction: Direction = "falling"
+    mirrors: str | None = None
+    follows: str | None = None
+    rule: Choice | str = "linear"
+    effective: str | None = None
+    when: When | None = None
+
+    def __post_init__(self) -> None:
+        self._check_kinds()
+        for name in self.families:
+            if name not in FAMILIES:
+                raise ValueError(unknown("schedule family", name, FAMILIES))
+        for rule in options(self.rule):
+            if rule not in RULES:
+                raise ValueError(unknown("rule", rule, RULES))
+        if self.direction not in ("falling", "rising", "free"):
+            raise ValueError(
+                f"ScheduleSpace direction must be falling, rising or free, got {self.direction!r}"
+            )
+        if ("mirror" in self.families) != (self.mirrors is not None):
+            raise ValueError("ScheduleSpace: family 'mirror' and mirrors=NAME belong together")
+        self._check_shares()
+        self._check_counted()
+        if set(KNOTTED) & set(self.families):
+            self._knotted.check()
+        for name in self.families:
+            if name != "mirror":
+                self._check_corners(name)
+
+    @property
+    def steady_rule(self) -> str:
+        """The rule where there is none to choose: that for changes that only a controller makes."""
+        return self.rule if isinstance(self.rule, str) else "none"
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The least and the greatest value that its schedules can take, before any coupling."""
+        low, high = bounds(self.peak)
+        ends = [low, high]
+        if set(self.families) - {"constant"} and not self._only_levels():
+            ends += [low * bounds(self.final)[0], high * bounds(self.final)[0]]
+        if bounds(self.warmup)[1] > 0:
+            ends.append(0.0)
+        if "one_cycle" in self.families:
+            ends.append(min(low * bounds(self.start)[0], high * bounds(self.start)[0]))
+        return min(ends), max(ends)
+
+    @property
+    def _knotted(self) -> Knots:
+        return Knots(self.peak, self.final, self.knots, self.direction)
+
+    def _only_levels(self) -> bool:
+        return isinstance(self.peak, Int) and set(self.families) <= {"constant", "staircase"}
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families that are searched."""
+        return options(self.family)
+
+    # --- what is allowed ----------------------------------------------------------------------
+
+    def _check_kinds(self) -> None:
+        """Each field must be of the kind that it is searched as."""
+        numbers: dict[str, Any] = {"peak": Float | Int, "knots": Int}
+        for field in ("peak", "final", "warmup", "power", "decay", "start", "peak_at", "knots"):
+            value, kind = getattr(self, field), numbers.get(field, Float)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number and not isinstance(value, kind):
+                named = "Float or Int" if field == "peak" else kind.__name__
+                raise ValueError(
+                    f"ScheduleSpace {field} must be a number or {named} but got {value!r}"
+                )
+        for field in ("family", "rule"):
+            value = getattr(self, field)
+            if not isinstance(value, str | Choice):
+                raise ValueError(
+                    f"ScheduleSpace {field} must be a name, or a Choice of names, but got {value!r}"
+                )
+        if self.when is not None and not isinstance(self.when, Mapping):
+            raise ValueError(f"ScheduleSpace when must be a dict but got {self.when!r}")
+
+    def _check_shares(self) -> None:
+        for name in ("warmup", "peak_at", "decay"):
+            low, high = bounds(getattr(self, name))
+            if not 0 <= low <= high < 1:
+                raise ValueError(
+                    f"ScheduleSpace {name} must lie in [0, 1) but got {getattr(self, name)!r}"
+                )
+        for name, more in (("start", ""), ("final", "; for values that grow, direction='rising'")):
+            low, high = bounds(getattr(self, name))
+            if not 0 <= low <= high <= 1:
+                raise ValueError(
+                    f"ScheduleSpace {name} must lie in [0, 1], a share of the peak, but got "
+                    f"{getattr(self, name)!r}{more}"
+                )
+
+    def _check_counted(self) -> None:
+        if not isinstance(self.peak, Int):
+            return
+        between = [f for f in self.families if f not in ("constant", "staircase")]
+        if self.peak.power_of_two and between:
+            raise ValueError(
+                f"ScheduleSpace {between[0]} takes values between powers of two: a peak with "
+                "power_of_two=True needs family 'constant' or 'staircase'"
+            )
+        if "piecewise" in self.families:
+            raise ValueError("ScheduleSpace piecewise needs a Float peak; 'staircase' takes an Int")
+
+    def _check_corners(self, family: str) -> None:
+        """Build what the corners of the box stand for, so that no point of it can fail."""
+        drawn = dict(self._shape_fields())
+        if family in KNOTTED:
+            drawn |= {name: parameter for name, (parameter, _) in self._knotted.fields()}
+        drawn["end"] = self._knotted.anywhere()
+        low = {k: p.low if isinstance(p, Float | Int) else options(p)[0] for k, p in drawn.items()}
+        knots = options(self.knots)[-1]
+        for peak, final in product(bounds(self.peak), bounds(self.final)):
+            at = f"with peak {peak!r} and final {final!r}"
+            given = {**low, "family": family, "peak": peak, "final": final, "knots": knots}
+            given["warmup"] = bounds(self.warmup)[1]
+            try:
+                least = schedules.extremes(self.build(given))[0]
+            except ValueError as error:
+                raise ValueError(f"ScheduleSpace {family} {at}: {error}") from None
+            if isinstance(self.peak, Int) and least < 1:
+                raise ValueError(
+                    f"ScheduleSpace {family} {at}: whole numbers must stay at least 1, "
+                    f"but it goes down to {least:g}"
+                )
+
+    # --- its parameters -----------------------------------------------------------------------
+
+    def parameters(self, name: str, changes: When | None = None) -> dict[str, Parameter | Fixed]:
+        """Its parameters by flat name, in the order in which they are drawn.
+
+        `changes` says when the schedule that it follows is not constant: only then there is a rule
+        to choose. None: it never changes.
+        """
+        named: list[tuple[str, Any, dict[str, Any]]] = [("family", self.family, {})]
+        for field, value in self._shape_fields():
+            having = tuple(f for f in self.families if self._has(f, field))
+            when = {} if having == self.families else {f"{name}.family": having}
+            if having:
+                named.append((field, value, when))
+        family = {f"{name}.family": tuple(f for f in self.families if f in KNOTTED)}
+        if family[f"{name}.family"]:
+            for field, (value, knots) in self._knotted.fields():
+                named.append((field, value, {**family, f"{name}.knots": knots}))
+        if self.direction == "free" and "piecewise" in self.families:
+            named.append(("end", self._knotted.anywhere(), {f"{name}.family": "piecewise"}))
+        if self.follows is not None and changes is not None:
+            named.append(("rule", self.rule, dict(changes)))
+        return {
+            f"{name}.{field}": _when(value, {**(self.when or {}), **when})
+            for field, value, when in named
+        }
+
+    def _has(self, family: str, field: str) -> bool:
+        if field == "peak" and family in KNOTTED:
+            return self.direction != "free" and not isinstance(self.peak, Int)
+        if field == "final" and family == "piecewise":
+            return self.direction != "free"
+        return family in _OWN[field]
+
+    def _shape_fields(self) -> Iterator[tuple[str, Any]]:
+        return ((field, getattr(self, field)) for field in _OWN)
+
+    # --- the schedule that they stand for -----------------------------------------------------
+
+    def build(self, values: Mapping[str, Any]) -> schedules.Schedule:
+        """The schedule that drawn fields stand for, by field name, before any coupling."""
+        family = values["family"]
+        rising = self.direction == "rising"
+        shape = (
+            self._knotted.build(values) if family in KNOTTED else _simple(family, values, rising)
+        )
+        return schedules.warmed(shape, values.get("warmup", 0.0))
+
+
+def _simple(family: str, values: Mapping[str, Any], rising: bool) -> schedules.Schedule:
+    peak = values["peak"]
+    final = peak * values["final"] if "final" in values else peak
+    start, end = (final, peak) if rising and family != "constant" else (peak, final)
+    match family:
+        case "polynomial":
+            return schedules.Polynomial(start, end, values["power"])
+        case "wsd":
+            return schedules.WSD(peak, peak, final, warmup=0.0, decay=values["decay"])
+        case "one_cycle":
+            return schedules.OneCycle(peak * values["start"], peak, final, values["peak_at"])
+        case _:
+            return schedules.FAMILIES[family](start, end)
+
+
+def _when(value: Any, when: When) -> Parameter | Fixed:
+    if isinstance(value, Float | Int | Choice):
+        return replace(value, when=when or None)
+    return Fixed(value, when=when or None)

@@ -1,0 +1,280 @@
+"""What is searched: parameters, conditions, constraints, and the configuration they make.
+
+A sampler sees a flat point, `{"lr.peak": 0.1, "batch_size": 128}`; a trainer sees a configuration,
+`{"lr": Stages(...), "batch_size": 128}`. `SearchSpace` turns the one into the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from autotune import schedules
+from autotune.errors import UserError, unknown
+from autotune.schedules.analysis import Glimpse, glimpse, same_at_a_glimpse
+from autotune.space import coupling
+from autotune.space.cardinality import Size, size
+from autotune.space.parameters import (
+    Choice,
+    Fixed,
+    Float,
+    Int,
+    Leaf,
+    Parameter,
+    When,
+    active,
+    allowed,
+    drawn,
+    is_real,
+    say_when,
+    wanted_values,
+)
+from autotune.space.schedule_space import ScheduleSpace
+from autotune.trial import Config, Params
+
+__all__ = [
+    "Choice",
+    "Constraint",
+    "Fixed",
+    "Float",
+    "Int",
+    "Parameter",
+    "ScheduleSpace",
+    "SearchSpace",
+    "Size",
+]
+
+RESERVED = ("seed", "state")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A rule between parameters: `holds(config)` must be true, or the trial is INFEASIBLE."""
+
+    text: str
+    holds: Callable[[Config], bool]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Named parameters, schedules and fixed values, with conditions and constraints.
+
+    >>> space = SearchSpace({"lr": Float(0.01, 1, log=True), "epochs": Fixed(3)})
+    >>> space.config({"lr": 0.1})
+    {'lr': 0.1, 'epochs': 3}
+
+    Raises:
+        ValueError: a name that is reserved or not a name, a value that is no parameter, or a
+            condition on a parameter that is not declared before it or cannot take the value.
+    """
+
+    entries: Mapping[str, Parameter | ScheduleSpace | Fixed]
+    constraints: tuple[Constraint, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", dict(self.entries))
+        object.__setattr__(self, "constraints", tuple(self.constraints))
+        for name, entry in self.entries.items():
+            if not isinstance(name, str) or not name or "." in name:
+                raise ValueError(f"a parameter's name must be text without '.' but got {name!r}")
+            if name in RESERVED:
+                raise ValueError(f"{name!r} is reserved: autotune sets config[{name!r}] itself")
+            if not isinstance(entry, Float | Int | Choice | Fixed | ScheduleSpace):
+                raise ValueError(
+                    f"{name} must be a Float, Int, Choice, Fixed or ScheduleSpace but got {entry!r}"
+                )
+        coupling.check(self.entries)
+        known: dict[str, Parameter | Fixed] = {}
+        for name, parameter in self._leaves:
+            _check_when(name, parameter.when, known)
+            known[name] = parameter
+
+    @cached_property
+    def _leaves(self) -> list[Leaf]:
+        leaves: list[Leaf] = []
+        for name, entry in self.entries.items():
+            if isinstance(entry, ScheduleSpace):
+                changes = coupling.changes(self.entries, entry.follows)
+                leaves += entry.parameters(name, changes).items()
+            else:
+                coupled = isinstance(entry, Float) and entry.effective is not None
+                leaves.append((f"{name}.effective" if coupled else name, entry))
+        return leaves
+
+    @cached_property
+    def _effective(self) -> dict[str, str]:
+        return coupling.effective(self.entries)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The searched parameters by flat name, parents before children."""
+        return {n: p for n, p in self._leaves if not isinstance(p, Fixed)}
+
+    def size(self) -> Size:
+        """How large the space is.
+
+        >>> print(SearchSpace({"lr": Float(0, 1), "n": Int(1, 4), "o": Choice((1, 2))}).size())
+        1 shape with 3 parameters, infinitely many points
+        """
+        return size(self._leaves)
+
+    def sample(self, count: int, seed: int = 0) -> list[Params]:
+        """Points drawn at random, the same for the same seed."""
+        random = Random(seed)
+        return [self.suggest(lambda _, parameter: drawn(parameter, random)) for _ in range(count)]
+
+    def duplicates(self, points: Sequence[Params]) -> list[tuple[int, ...]]:
+        """Groups of points, by index, whose configurations mean the same.
+
+        Schedules are compared by `schedules.same_meaning`, however they are written: a polynomial
+        of power 1 is a line.
+        """
+        groups: dict[Any, list[tuple[dict[str, Glimpse], list[int]]]] = {}
+        for i, point in enumerate(points):
+            config = self.config(point)
+            drawn = {k: glimpse(v) for k, v in config.items() if isinstance(v, schedules.Schedule)}
+            plain = tuple((k, None if k in drawn else repr(v)) for k, v in config.items())
+            alike = groups.setdefault(plain, [])
+            for others, found in alike:
+                if all(same_at_a_glimpse(drawn[name], others[name]) for name in drawn):
+                    found.append(i)
+                    break
+            else:
+                alike.append((drawn, [i]))
+        found_all = (tuple(found) for alike in groups.values() for _, found in alike)
+        return sorted(group for group in found_all if len(group) > 1)
+
+    def suggest(self, draw: Callable[[str, Parameter], Any]) -> Params:
+        """A point: `draw` is asked for each parameter whose condition holds, in order."""
+        values: dict[str, Any] = {}
+        point: dict[str, Any] = {}
+        for name, parameter in self._leaves:
+            if not active(parameter.when, values):
+                continue
+            if isinstance(parameter, Fixed):
+                values[name] = parameter.value
+            else:
+                values[name] = point[name] = draw(name, parameter)
+        return point
+
+    def config(self, params: Params) -> dict[str, Any]:
+        """The configuration that a point stands for: fixed values added, schedules built."""
+        values: dict[str, Any] = {}
+        for name, parameter in self._leaves:
+            if active(parameter.when, values):
+                values[name] = parameter.value if isinstance(parameter, Fixed) else params[name]
+        for name, momentum in self._effective.items():
+            if f"{name}.effective" in values:
+                values[name] = values[f"{name}.effective"] * (1.0 - values.get(momentum, 0.0))
+        config = {name: values[name] for name in self.entries if name in values}
+        config |= coupling.built(self.entries, values)
+        return {name: config[name] for name in self.entries if name in config}
+
+    def check(self, params: Params) -> Params:
+        """`params` with nothing missing, nothing unknown, and every value inside its range.
+
+        Raises:
+            ValueError: naming the key, the value, what is allowed, and the nearest right name.
+        """
+        parameters = self.parameters()
+        for name in params:
+            if name not in parameters:
+                raise ValueError(unknown("parameter", name, parameters))
+
+        def given(name: str, parameter: Parameter) -> Any:
+            if name not in params:
+                raise ValueError(f"{name} is missing: it must be {allowed(parameter)}")
+            value = params[name]
+            if parameter.check(value):
+                raise ValueError(f"{name} must be {parameter.check(value)} but got {value!r}")
+            return value
+
+        point = self.suggest(given)
+        for name in params:
+            if name not in point:
+                when = parameters[name].when
+                raise ValueError(f"{name} is given but exists only when {say_when(when)}")
+        return point
+
+    def complete(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], Params | None]:
+        """A user's configuration, and its point in the space if it has one.
+
+        `given` is either a point (flat names; fixed values may be left out) or a configuration
+        (ready schedules and any further keys), which may lie outside the space: its point is None.
+        """
+        parameters, fixed = self.parameters(), self._fixed()
+        flat = {k: v for k, v in given.items() if not (k in fixed and fixed[k] == v)}
+        if all(k in parameters for k in flat):
+            params = self.check(flat)
+            return self.config(params), params
+        point = self._with_effective(flat, given)
+        if all(k in parameters for k in point):
+            with contextlib.suppress(ValueError):  # a configuration may lie outside
+                params = self.check(point)
+                return {**self.config(params), **given}, params
+        for name in given:
+            if name not in self.entries and name not in parameters:
+                known = [*self.entries, *parameters]
+                raise ValueError(unknown("parameter", name, known))
+        for name in flat:
+            if name in fixed and not given.keys() <= self.entries.keys():
+                raise ValueError(f"{name} is fixed at {fixed[name]!r} but got {flat[name]!r}")
+        for name in given:
+            if name not in self.entries:
+                raise ValueError(f"{name} is part of a point, and the rest is a configuration")
+        config: dict[str, Any] = {k: self._ready(k, v) for k, v in given.items()}
+        for name, entry in self.entries.items():
+            if isinstance(entry, Fixed) and active(entry.when, config):
+                config.setdefault(name, entry.value)
+        return {name: config[name] for name in self.entries if name in config}, None
+
+    def _with_effective(self, flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration's numbers, with the effective values that are searched in their place."""
+        known = {**self._fixed(), **given}
+        point = dict(flat)
+        for name, momentum in self._effective.items():
+            value, other = flat.get(name), known.get(momentum, 0.0)
+            if is_real(value) and is_real(other) and other < 1:
+                del point[name]
+                point[f"{name}.effective"] = value / (1.0 - other)
+        return point
+
+    def _ready(self, name: str, value: Any) -> Any:
+        is_schedule = isinstance(self.entries[name], ScheduleSpace)
+        return schedules.as_schedule(value) if is_schedule and is_real(value) else value
+
+    def broken(self, config: Config) -> str:
+        """The text of the first constraint that `config` breaks, or an empty string.
+
+        Raises:
+            UserError: a constraint that cannot be computed, say from a value that is conditional.
+        """
+        for constraint in self.constraints:
+            try:
+                holds = constraint.holds(config)
+            except Exception as error:
+                line = f"{type(error).__name__}: {error}"
+                raise UserError(f"constraint {constraint.text!r} raised {line}") from error
+            if not holds:
+                return constraint.text
+        return ""
+
+    def _fixed(self) -> dict[str, Any]:
+        return {n: p.value for n, p in self._leaves if isinstance(p, Fixed)}
+
+
+def _check_when(name: str, when: When | None, known: Mapping[str, Parameter | Fixed]) -> None:
+    for parent, wanted in (when or {}).items():
+        if parent not in known:
+            raise ValueError(
+                f"{name}: when: {unknown('parameter declared before it', parent, known)}"
+            )
+        parameter = known[parent]
+        if isinstance(parameter, Fixed):
+            continue
+        for value in wanted_values(wanted):
+            if parameter.check(value):
+                raise ValueError(f"{name}: when: {parent} can never be {value!r}")

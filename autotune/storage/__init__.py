@@ -1,0 +1,1 @@
+"""The study folder on disk: journal, JSON codec, checkpoint files, retention."""

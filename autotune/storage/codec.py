@@ -1,0 +1,75 @@
+"""Values as JSON types and back: configurations, schedules, reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from autotune import schedules
+from autotune.trial import (
+    Config,
+)
+
+
+def encode(value: Any) -> Any:
+    """`value` as JSON types: schedules by their `to_json`, numbers that are no numbers as text.
+
+    Raises:
+        TypeError: a value that has no JSON form, named by its type.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(v) for v in value]
+    if hasattr(value, "item"):
+        return encode(value.item())
+    raise TypeError(f"a {type(value).__name__} ({value!r:.60}) cannot be written as JSON")
+
+
+def decode_config(value: Any) -> Any:
+    """A value of a configuration from its JSON form: schedules become values again.
+
+    Raises:
+        ValueError: a schedule that is none; the line begins with the keys that lead to it.
+    """
+    if isinstance(value, dict):
+        if "schedule" in value and "version" in value:
+            return schedules.from_json(value)
+        return decode_entries(value)
+    return [decode_config(v) for v in value] if isinstance(value, list) else value
+
+
+def decode_entries(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole configuration from its JSON form; see `decode_config`."""
+    return {key: _decoded(key, value) for key, value in config.items()}
+
+
+def _decoded(key: str, value: Any) -> Any:
+    try:
+        return decode_config(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """`config` as it will be read back from the journal, so that a resumed trial sees the same.
+
+    Raises:
+        ValueError: a value that JSON does not have (NaN, infinity), named with its key.
+        TypeError: a value that has no JSON form.
+    """
+    made = {k: decode_config(encode(v)) for k, v in config.items()}
+    for key, value in config.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{key} must be finite but got {value!r}")
+    return made

@@ -1,0 +1,1 @@
+"""One study: its experiment, options, parts, run and result."""

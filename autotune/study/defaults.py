@@ -1,0 +1,42 @@
+"""Which sampler, and whether leaders are raced: by rules that measurements support, and why."""
+
+from __future__ import annotations
+
+from autotune.study.experiment import Experiment
+
+FEW = 40  # trials
+LONG, SHARE = 100, 0.2  # trials, and of their training
+
+
+def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> tuple[str, str]:
+    """The name of the sampler for a study of so many trials, and the reason in one line.
+
+    With a baseline and few trials there is little time to leave what is known to be good: starting
+    around it and widening found the fastest confirmed configurations (`benchmarks/RESULTS.md`,
+    schedules on digits, 24 trials). Otherwise the order of trials at equal seconds tells more than
+    their scores (the same file, search on recorded curves).
+
+    `earlier`: there is a study to begin with, which only a policy can.
+    """
+    size = len(experiment.space.parameters())
+    if not size:
+        return "random", "nothing is searched"
+    if earlier:
+        return "policy", "it can begin with what an earlier study learned"
+    if experiment.baseline is not None and trials <= FEW:
+        return "widening", f"{trials} trials are few (at most {FEW}), and there is a baseline"
+    if experiment.baseline is not None:
+        return "convergence", f"{trials} trials for {size} parameters, more than {FEW}"
+    return "convergence", f"{trials} trials for {size} parameters, and no baseline to start from"
+
+
+def racing_for(sampler: object, trials: int, controller: object) -> tuple[float, str | None]:
+    """The share of races in a search of so many trials, and the reason in one line.
+
+    In a long search the fastest of hundreds of runs is one on which the seed was kind. Who comes
+    back to what was good, as `convergence` does, gains by knowing it (`benchmarks/RESULTS.md`,
+    what racing is worth); a random search does not, and with controllers nothing is known.
+    """
+    if sampler != "convergence" or trials < LONG or controller not in (None, "none"):
+        return 0.0, None
+    return SHARE, f"{trials} trials are many (at least {LONG}), and the fastest of many was lucky"

@@ -1,0 +1,79 @@
+"""An experiment: everything that a study is about, as one value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from autotune.space.search_space import SearchSpace
+from autotune.trial import KNOBS, FailurePolicy, Target
+from autotune.trial.scaling import Scaling
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is tuned: a name, a trainer, a search space and a target.
+
+    Args:
+        name: the study's name, also of its folder and its MLflow experiment.
+        train: the trainer, a generator function of its configuration (see `Milestone`), or a
+            function that calls `autotune.report`.
+        space: what is searched.
+        target: the metric and value that trials race to.
+        scaling: what one trial runs on.
+        baseline: the configuration to beat, run first; None for no baseline.
+        configs: further configurations to run before the search begins.
+        failure: what to do about workers that die, hang or fail.
+        knobs: what a controller may turn while a trial runs: some of `lr`, `batch_size`,
+            `momentum`.
+
+    Raises:
+        ValueError, TypeError: naming the argument, its value and what is allowed.
+    """
+
+    name: str
+    train: Callable[[dict[str, Any]], Any]
+    space: SearchSpace
+    target: Target
+    _: KW_ONLY
+    scaling: Scaling = field(default_factory=Scaling)
+    baseline: Mapping[str, Any] | None = None
+    configs: Sequence[Mapping[str, Any]] = ()
+    failure: FailurePolicy = field(default_factory=FailurePolicy)
+    knobs: Sequence[str] = ("lr",)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(
+            r"[A-Za-z0-9][\w.-]{0,99}", self.name
+        ):
+            raise ValueError(
+                f"Experiment name must be letters, digits, '-', '_' and '.', but got {self.name!r}"
+            )
+        if not callable(self.train):
+            raise TypeError(f"Experiment train must be a function but got {self.train!r}")
+        for name, kind in (
+            ("space", SearchSpace),
+            ("target", Target),
+            ("scaling", Scaling),
+            ("failure", FailurePolicy),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(
+                    f"Experiment {name} must be a {kind.__name__} but got {getattr(self, name)!r}"
+                )
+        if isinstance(self.knobs, str) or not self.knobs or not {*self.knobs} <= {*KNOBS}:
+            raise ValueError(
+                f"Experiment knobs must be some of {', '.join(KNOBS)} but got {self.knobs!r}"
+            )
+        for i, given in enumerate(self.given()):
+            label = "baseline" if self.baseline is not None and i == 0 else "configs"
+            try:
+                self.space.complete(given)
+            except ValueError as error:
+                raise ValueError(f"Experiment {label}: {error}") from None
+
+    def given(self) -> list[Mapping[str, Any]]:
+        """The configurations to run before the search, the baseline first."""
+        return [*([self.baseline] if self.baseline is not None else []), *self.configs]

@@ -1,0 +1,151 @@
+"""Recipes: functions that return a complete `Experiment`, found by name or in a file.
+
+A recipe is code: loading one runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autotune import schedules, trial
+from autotune.backends.recipe_modules import FILE_PREFIX
+from autotune.errors import UserError, unknown
+from autotune.space import parameters, schedule_space, search_space
+from autotune.study import experiment
+from autotune.study.experiment import Experiment
+
+_CLASSES = {  # what recipes are made of, for the nearest right name of a mistyped argument
+    name: value
+    for module in (experiment, parameters, schedule_space, schedules, search_space, trial)
+    for name, value in vars(module).items()
+    if isinstance(value, type)
+}
+
+
+def find(path: str, what: str = "recipe") -> Callable[..., Any]:
+    """The function that `package.module:function` or `path/file.py:function` names.
+
+    Raises:
+        UserError: what cannot be found, with the nearest right name.
+    """
+    place, _, name = path.rpartition(":")
+    if not place or not name:
+        raise UserError(f"{what} {path!r} must be module:function or path/file.py:function")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"{what} {path!r}: {unknown('function', name, _functions(module))}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def load(recipe: str) -> Experiment:
+    """The experiment that a recipe returns.
+
+    Raises:
+        UserError: in one line, what cannot be found (with the nearest right name), or what the
+            recipe itself says is wrong (a ValueError, TypeError or FileNotFoundError of its own).
+    """
+    function = find(recipe)
+    try:
+        made = function()
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        raise UserError(f"recipe {recipe!r}: {_line(error)}") from error
+    if not isinstance(made, Experiment):
+        raise UserError(f"recipe {recipe!r} must return an Experiment but got {made!r:.80}")
+    return made
+
+
+def absolute(recipe: str) -> str:
+    """`recipe` so that it is found again from any folder."""
+    place, _, name = recipe.rpartition(":")
+    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else recipe
+
+
+def moved(recipe: str) -> str:
+    """`recipe`, or the same file below this folder where it is not where a study says it was.
+
+    A study that ran elsewhere names a file there: the longest end of its path that is one here is
+    taken for it.
+    """
+    place, _, name = recipe.rpartition(":")
+    if not place.endswith(".py") or Path(place).is_file():
+        return recipe
+    parts = Path(place).parts
+    ends = (Path(*parts[i:]) for i in range(1, len(parts)))
+    here = next((end.resolve() for end in ends if end.is_file()), None)
+    return f"{here}:{name}" if here is not None else recipe
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"recipe file {str(path)!r} does not exist")
+    path = path.resolve()
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    name = f"{FILE_PREFIX}{path.stem}_{digest}"
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"recipe file {str(path)!r} cannot be imported: {_line(error)}") from error
+    return module
+
+
+def _from_module(name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UserError(f"recipe module: {unknown('module', name, _recipes())}") from None
+        raise UserError(f"recipe module {name!r} cannot be imported: {_line(error)}") from error
+    except Exception as error:
+        raise UserError(f"recipe module {name!r} cannot be imported: {_line(error)}") from error
+
+
+def _recipes() -> list[str]:
+    """The modules that ship with autotune."""
+    spec = importlib.util.find_spec("search_spaces")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = [p for folder in folders for p in Path(folder).glob("[a-z]*.py")]
+    return [f"search_spaces.{p.stem}" for p in files]
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_"
+    ]
+
+
+def _line(error: BaseException) -> str:
+    """The error in one line, with the nearest right name for a mistyped keyword."""
+    text = str(error).strip().partition("\n")[0]
+    mistyped = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text)
+    kind = _CLASSES.get(mistyped[1]) if mistyped else None
+    if mistyped and kind is not None:
+        allowed = set(inspect.signature(kind).parameters)
+        return unknown(f"argument of {mistyped[1]}", mistyped[2], allowed)
+    return (
+        text
+        if isinstance(error, UserError | ValueError) and text
+        else f"{type(error).__name__}: {text}"
+    )

@@ -1,0 +1,232 @@
+"""What a study found."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.algorithms.ranking.repeats import (
+    Confirmation,
+    confirmations,
+    confirmed_speedup,
+    merged,
+    searched,
+    standings,
+    unconfirmed,
+    winner,
+)
+from autotune.errors import UserError
+from autotune.storage import journal
+from autotune.storage.journal import Closed, Opened
+from autotune.trial import Event, Report, Reported, State, Suggested, Target, Trial, fold
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 10  # trials in a notebook
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study's trials as its journal has them.
+
+    `ended` says why the driver left: `done`, `budget` or `interrupted`.
+    """
+
+    folder: Path
+    target: Target
+    trials: tuple[Trial, ...] = field(repr=False)
+    ended: str = "done"
+    _again: Callable[..., StudyResult] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial of the search, on the hardware that most of its trials ran on.
+
+        That is the fastest to the target, or who should be by what races have shown; once
+        configurations are confirmed, the one of these with the least confirmed time. Its `seconds`
+        are those of its first run, when it was lucky.
+        """
+        return winner(self.trials, self.target)
+
+    @property
+    def confirmed(self) -> tuple[Confirmation, ...]:
+        """What has been run again on fresh seeds, the best first: the times that may be quoted."""
+        return confirmations(self.trials, self.target)
+
+    def confirmation(self, trial: Trial | None) -> Confirmation | None:
+        """What confirms the trial, or None if nothing does yet."""
+        number = trial.number if trial is not None else None
+        return next((c for c in self.confirmed if c.number == number), None)
+
+    def confirm(self, repeats: int = 5, top: int = 3) -> StudyResult:
+        """Run the `top` best configurations and the baseline again, on `repeats` fresh seeds each.
+
+        In turns, each alone on the hardware; what has been confirmed before counts.
+
+        Raises:
+            UserError: the result was read from a folder, and does not know its trainer.
+        """
+        if self._again is None:
+            raise UserError(
+                f"a result that was read does not know its trainer: autotune confirm {self.folder}"
+            )
+        return self._again(repeats=repeats, top=top)
+
+    @property
+    def baseline(self) -> Trial | None:
+        """The trial of the baseline configuration, if the experiment has one."""
+        return next((t for t in self.trials if t.kind == "baseline"), None)
+
+    @property
+    def speedup(self) -> float | None:
+        """Baseline's time to target over the best trial's; one run each, not yet confirmed."""
+        best, baseline = self.best, self.baseline
+        if best is None or baseline is None or baseline.state is not State.REACHED:
+            return None
+        if baseline.hardware != best.hardware:
+            return None
+        return baseline.seconds / best.seconds if best.seconds > 0 else None
+
+    @property
+    def confirmed_speedup(self) -> float | None:
+        """Baseline's confirmed mean time over the best configuration's; None until both are."""
+        return confirmed_speedup(self.trials, self.target)
+
+    @property
+    def spent_seconds(self) -> float:
+        """Worker-group seconds that all trials have cost together, repeats included."""
+        return sum(t.spent_seconds for t in self.trials)
+
+    @property
+    def searched(self) -> tuple[Trial, ...]:
+        """The trials of the search: all but those that repeat another one."""
+        return tuple(searched(self.trials))
+
+    def ranked(self) -> list[Trial]:
+        """Searched trials on the usual hardware by time to target; others by score; then the rest.
+
+        Where trials were repeated during the search, by their standings (`repeats.standings`).
+        """
+        places = {t.number: i for i, t in enumerate(standings(self.trials, self.target))}
+        known = merged(unconfirmed(self.trials), self.target)
+        scores = {t.number: self.target.score(t) for t in known}
+
+        def order(trial: Trial) -> tuple[float, bool, float, int]:
+            place, score = places.get(trial.number, math.inf), scores[trial.number]
+            return place, score is None, score or 0.0, trial.number
+
+        return sorted(self.searched, key=order)
+
+    def __str__(self) -> str:
+        best = self.best
+        found = f"trial {best.number} in {best.seconds:.2f} s" if best is not None else "none yet"
+        aim = f"{self.target.metric} {self.target.value:g}"
+        return f"{self.folder}: {len(self.searched)} trials, the fastest to {aim}: {found}"
+
+    def _repr_html_(self) -> str:
+        """The fastest trials and what is confirmed of them, as a small table for a notebook."""
+        names = ("trial", "time to target", "confirmed", "state", "reason", "configuration")
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
+        again = {c.number: c for c in self.confirmed}
+        rows = "".join(_html_row(t, again.get(t.number)) for t in self.ranked()[:_SHOWN])
+        aim = f"time to {html.escape(self.target.metric)} {self.target.value:g}"
+        left = len(self.searched) - _SHOWN
+        more = f"<p>and {left} more: <code>to_frame()</code></p>" if left > 0 else ""
+        ratio = (self.confirmed_speedup or self.speedup) if self.best != self.baseline else None
+        kind = "confirmed" if self.confirmed_speedup else "one run each, not confirmed"
+        fast = f"; {ratio:.2f} times faster than the baseline ({kind})" if ratio else ""
+        title = f"<b>{aim}: {len(self.searched)} trials{fast}</b>"
+        return f"{title}<table><tr>{head}</tr>{rows}</table>{more}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """A table with one row a trial: state, reason, times, and the configuration as columns."""
+        import pandas as pd
+
+        return pd.DataFrame([row(t, self.target) for t in self.trials])
+
+
+def _html_row(trial: Trial, again: Confirmation | None) -> str:
+    reached = trial.time_to_target
+    proven = again.median_seconds if again is not None else None
+    chosen = trial.config if trial.point is None else trial.point
+    told = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in chosen.items())
+    cells = (
+        f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}",
+        f"{reached:.4g} s" if reached is not None else f"> {trial.seconds:.4g} s",
+        f"{proven:.4g} s ({again.reached} of {len(again.runs)})" if again and proven else "",
+        str(trial.state),
+        trial.reason,
+        ", ".join(told),
+    )
+    said = "".join(f"<td style='text-align:left'>{html.escape(c)}</td>" for c in cells)
+    return f"<tr>{said}</tr>"
+
+
+def read(folder: Path, target: Target, metrics: Collection[str] | None = None) -> StudyResult:
+    """The result of a study folder as its journal has it, whether or not a driver is running.
+
+    Args:
+        metrics: of the reports only these are kept; None: all. Of a study with many milestones and
+            metrics they are nearly all that the result holds.
+
+    Raises:
+        UserError: there is no journal, or it is damaged before its last line.
+    """
+    ended = "running"
+
+    def events() -> Iterator[Event]:
+        nonlocal ended
+        for entry in journal.entries(folder):
+            ended = entry.reason if isinstance(entry, Closed) else "running"
+            if not isinstance(entry, Opened | Closed):
+                yield entry if metrics is None else _of_these(metrics, entry)
+
+    trials = tuple(fold(events()).values())
+    return StudyResult(folder, target, trials, ended)
+
+
+def _of_these(metrics: Collection[str], event: Event) -> Event:
+    """The event, with no other metrics in its reports."""
+
+    def kept(report: Report) -> Report:
+        return replace(report, metrics={k: v for k, v in report.metrics.items() if k in metrics})
+
+    if isinstance(event, Reported):
+        return replace(event, report=kept(event.report))
+    if isinstance(event, Suggested) and event.origin is not None:
+        shared = tuple(kept(r) for r in event.origin.reports)
+        return replace(event, origin=replace(event.origin, reports=shared))
+    return event
+
+
+def row(trial: Trial, target: Target) -> dict[str, Any]:
+    """A trial as one flat row: numbers for what is known, None for what is not."""
+    return {
+        "trial": trial.number,
+        "kind": trial.kind,
+        "repeats": trial.repeats,
+        "parent": trial.origin.parent if trial.origin is not None else None,
+        "parent_step": trial.origin.checkpoint.step if trial.origin is not None else None,
+        "state": str(trial.state),
+        "reason": trial.reason,
+        "time_to_target_seconds": trial.time_to_target,
+        "censored_at_seconds": trial.seconds if trial.state is State.CENSORED else None,
+        f"best_{target.metric}": target.best(trial),
+        "spent_seconds": trial.spent_seconds,
+        "microbatch": trial.microbatch,
+        **{f"config.{k}": shown(v) for k, v in trial.config.items()},
+    }
+
+
+def shown(value: Any) -> Any:
+    """A configuration's value as a person or a table takes it: schedules as text."""
+    if isinstance(value, Mapping):
+        return {k: shown(v) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [shown(v) for v in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

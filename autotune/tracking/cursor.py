@@ -1,0 +1,44 @@
+"""How far a tracking store has been brought up to the journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Cursor:
+    """How far a store has been written, and its runs: one entry a store of a small JSON file."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path = path
+        self._key = key
+        held = self._read()["stores"].get(key, {})
+        self.lines: int = held.get("lines", 0)
+        self.runs = {int(number): str(run) for number, run in held.get("runs", {}).items()}
+
+    def save(self) -> None:
+        """Write it whole or not at all; it says that the store is up to date."""
+        runs = {str(number): run for number, run in self.runs.items()}
+        stores = {**self._read()["stores"], self._key: {"lines": self.lines, "runs": runs}}
+        self._write({"stores": stores})
+
+    def behind(self, reason: str) -> None:
+        """Leave word why the store is not up to date."""
+        self._write({**self._read(), "behind": reason})
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            data = json.loads(self._path.read_bytes())
+            return data if isinstance(data["stores"], dict) else {"stores": {}}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {"stores": {}}
+
+    def _write(self, data: Mapping[str, Any]) -> None:
+        part = self._path.with_suffix(".part")
+        try:
+            part.write_text(json.dumps(data, indent=1) + "\n")
+            part.replace(self._path)
+        finally:
+            part.unlink(missing_ok=True)

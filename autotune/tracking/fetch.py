@@ -1,0 +1,159 @@
+"""Fetches a study's copy out of MLflow: `python -m autotune.tracking.fetch STUDY [FOLDER]`.
+
+Without a folder it only says whether a driver elsewhere is working on the study, and with
+`--further FOLDER` whether that folder's study has gone on elsewhere.
+
+A process of its own, as the mirror is one: MLflow is slow to import and wants its own environment.
+Where the store is, is in MLFLOW_TRACKING_URI. What went wrong is the last line of stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from autotune.errors import UserError, unknown
+from autotune.storage.journal import RECORD
+from autotune.tracking import backup
+from autotune.tracking.mirror import FURTHER, NO_COPY, REFUSED
+from autotune.tracking.restore import read_manifest, restore
+from autotune.tracking.uris import in_words
+
+_LOOK_SECONDS = 1.0
+_KIND = "tags.`autotune.kind` = 'study'"
+
+
+def fetch(client: MlflowClient, study: str, folder: Path) -> str:
+    """Make the study folder of the newest copy of the study; one line about it.
+
+    Raises:
+        LookupError: the store has no such study, or no copy of it.
+        UserError: a driver is working on the study, or the copy is damaged.
+    """
+    run = refuse_second(client, study)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as place:
+        client.download_artifacts(run.info.run_id, backup.COPY, place)
+        restore(Path(place) / backup.COPY, folder, _say)
+    return f"fetched the study {study!r} from MLflow into {folder}"
+
+
+def refuse_second(client: MlflowClient, study: str) -> Run:
+    """The run with the newest copy of the study.
+
+    Raises:
+        LookupError: the store has no such study, or no copy of it.
+        UserError: a driver is working on the study.
+    """
+    copies = _copies(client, study)
+    run = next((run for run in copies if _works(client, run)), None)
+    if run is not None:
+        ago = max(0.0, backup.signed(run.data.tags))
+        raise UserError(
+            f"a driver is running the study {study!r} (it gave a sign {ago:.0f} s ago): cancel it, "
+            f"or wait {backup.ALIVE_SECONDS:.0f} s if it was killed"
+        )
+    return copies[0]
+
+
+def refuse_stale(client: MlflowClient, folder: Path) -> None:
+    """See that the study in `folder` has not gone on elsewhere, in a folder made of its copy.
+
+    Raises:
+        UserError: it has.
+    """
+    held = json.loads((folder / RECORD).read_bytes())
+    study, own = held["name"], f"tags.`autotune.study_id` = '{held['study_id']}'"
+    experiment = client.get_experiment_by_name(study)
+    runs = (
+        client.search_runs([experiment.experiment_id], f"{_KIND} and {own}") if experiment else []
+    )
+    copies = [run for run in runs if backup.MIRRORED in run.data.tags]
+    if any(_generation(client, run) > backup.own_generation(folder) for run in copies):
+        raise UserError(
+            f"the study {study!r} was fetched from MLflow and has gone on elsewhere since it was "
+            f"in {folder}: go on with what it is now, by `autotune resume --from-mlflow`"
+        )
+
+
+def _generation(client: MlflowClient, run: Run) -> int:
+    """How many folders the study has had until the one that the copy is of; 0 for no whole copy."""
+    with tempfile.TemporaryDirectory() as place:
+        name = f"{backup.COPY}/{backup.MANIFEST}"
+        file = Path(client.download_artifacts(run.info.run_id, name, place))
+        with contextlib.suppress(UserError):
+            return backup.generation(read_manifest(file.parent)[1])
+    return 0
+
+
+def _works(client: MlflowClient, run: Run) -> bool:
+    """Whether a driver works on the study.
+
+    A sign from far ahead was given by another clock, and would be one of life for as long. What
+    counts then is whether another follows.
+    """
+    if not backup.ahead(run.data.tags):
+        return backup.alive(run.info.status, run.data.tags)
+    end, sign = time.monotonic() + backup.WATCH_SECONDS, run.data.tags[backup.MIRRORED]
+    while run.info.status == "RUNNING" and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
+        run = client.get_run(run.info.run_id)
+        if run.data.tags.get(backup.MIRRORED) != sign:
+            return bool(run.info.status == "RUNNING")
+    return False
+
+
+def _copies(client: MlflowClient, study: str) -> list[Run]:
+    """The runs of the study that have a copy, the newest first."""
+    experiment = client.get_experiment_by_name(study)
+    if experiment is None:
+        names = [e.name for e in client.search_experiments()]
+        raise LookupError(unknown("study in MLflow", study, names))
+    runs = client.search_runs([experiment.experiment_id], _KIND)
+    kept = [run for run in runs if backup.MIRRORED in run.data.tags]
+    if not kept:
+        raise LookupError(
+            f"MLflow has no copy of the study {study!r} to go on with: it was run without --mirror"
+        )
+    return sorted(kept, key=lambda run: backup.signed(run.data.tags))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fetch the study `arguments[0]` into the folder `arguments[1]`, if one is named."""
+    uri = os.environ["MLFLOW_TRACKING_URI"]
+    study, *folder = arguments
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        if study == FURTHER:
+            refuse_stale(client, Path(folder[0]))
+        elif folder:
+            _say(fetch(client, study, Path(folder[0])))
+        else:
+            refuse_second(client, study)
+    except LookupError as error:
+        _say(str(error))
+        return NO_COPY
+    except UserError as error:
+        _say(str(error))
+        return REFUSED
+    except Exception as error:  # whatever MLflow, the network or the disk raise
+        _say(in_words(error, uri)[:400])
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,72 @@
+"""An MLflow experiment, read: what `compare` and `from_mlflow` take from a tracking store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+
+from autotune.errors import UserError, unknown
+from autotune.tracking.uris import cause, check_uri, label, redact
+
+
+class Reader:
+    """The runs of one experiment of a tracking store, to be read and not changed.
+
+    Raises:
+        UserError: no such store, experiment or run (the nearest right name), or no answer.
+    """
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        check_uri(uri)
+        file = uri.partition(":///")[2].partition("?")[0]
+        if uri.startswith("sqlite") and not Path(file).is_file():
+            raise UserError(f"there is no MLflow store in {file}: name one with --tracking-uri")
+        self._uri = uri
+        self._client = MlflowClient(tracking_uri=uri)
+        with self._told():
+            found = self._client.get_experiment_by_name(experiment)
+            if found is None:
+                names = [e.name for e in self._client.search_experiments()]
+                raise UserError(unknown("MLflow experiment", experiment, names))
+        self._experiment = found
+
+    def find(self, name: str) -> Run:
+        """The run with this name or id; the newest if several have the name."""
+        with self._told():
+            own = [self._experiment.experiment_id]
+            runs = list(self._client.search_runs(own, max_results=5000))
+        named = [r for r in runs if name in (r.info.run_name, r.info.run_id)]
+        if not named:
+            names = [r.info.run_name or r.info.run_id for r in runs]
+            raise UserError(f"{self._experiment.name}: {unknown('MLflow run', name, names)}")
+        return max(named, key=lambda r: int(r.info.start_time or 0))
+
+    def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> bool:
+        """Copy these artifacts of the run into `folder`; whether it has them all."""
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        with self._told():
+            held = {a.path for a in self._client.list_artifacts(run_id)}
+            for name in names if held.issuperset(names) else ():
+                self._client.download_artifacts(run_id, name, str(folder))
+        return held.issuperset(names)
+
+    def history(self, run_id: str, metric: str) -> list[tuple[int, int, float]]:
+        """All (step, milliseconds since 1970, value) of the metric, in the order of time."""
+        with self._told():
+            found = self._client.get_metric_history(run_id, metric)
+        return sorted((m.step, m.timestamp, m.value) for m in found)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What MLflow raises as one line without secrets."""
+        try:
+            yield
+        except (MlflowException, OSError) as error:
+            line = " ".join(f"{label(self._uri)}: {cause(error)}".split())
+            raise UserError(redact(line, self._uri)[:300]) from None

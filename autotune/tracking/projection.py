@@ -1,0 +1,268 @@
+"""A study as its journal tells it, line by line: which runs change, and which points are new."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+
+from autotune.algorithms.ranking.repeats import (
+    CONFIRM,
+    confirmations,
+    confirmed_speedup,
+    searched,
+    winner,
+)
+from autotune.storage.journal import Closed, Entry, Opened, from_line
+from autotune.tracking.run_content import (
+    INTERRUPTED,
+    STUDY,
+    Facts,
+    Point,
+    Shown,
+    clean,
+    comparable,
+    document,
+    outcome,
+    params,
+    reported,
+    status,
+    tags,
+    text,
+)
+from autotune.trial import Ended, Reported, Saved, State, Suggested, Trial, after
+
+_STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
+_TIMES = ("train_seconds", "samples_per_second")  # no two attempts take the same
+_ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
+
+
+class Story:
+    """What the lines read so far say. The same lines always give the same points."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.trials: dict[int, Trial] = {}
+        self.lines = 0
+        self._closed = ""
+        self._begin_ms = self._end_ms = 0
+        self._times: dict[int, tuple[int, int]] = {}
+        self._furthest: dict[int, dict[str, int]] = {}
+        self._sums: dict[int, dict[tuple[int, str], int]] = {}
+
+    def take(self, line: bytes) -> dict[int, list[Point]]:
+        """Read the next line: the runs that it changes, each with its new points.
+
+        Raises:
+            ValueError, TypeError, KeyError: the line is damaged or cannot follow.
+        """
+        entry, now = _read(line)
+        number = STUDY if isinstance(entry, Opened | Closed) else entry.trial
+        before = self.trials.get(number)
+        if not isinstance(entry, Opened | Closed):
+            self.trials[number] = after(before, entry)
+        self.lines += 1
+        changed = self._told(entry, number, before, now)
+        if number in self.trials:
+            self._settle(entry, number, self.trials[number])
+            self.trials[number] = self._light(entry, self.trials[number])
+        return changed
+
+    def _light(self, entry: Entry, trial: Trial) -> Trial:
+        """The trial without what nobody asks for any more, so that a long study takes no memory.
+
+        Of a report that has been shown only the target's metric counts on, and of a trial that has
+        ended for good only the best report and the last.
+        """
+        metric = self.facts.target.metric
+        if isinstance(entry, Reported) and len(entry.report.metrics) > 1:
+            kept = {k: v for k, v in entry.report.metrics.items() if k == metric}
+            last = replace(entry.report, metrics=kept)
+            return replace(trial, reports=(*trial.reports[:-1], last))
+        if isinstance(entry, Ended) and not trial.goes_on and len(trial.reports) > 2:
+            measured = [r for r in trial.reports if metric in r.metrics] or trial.reports[-1:]
+            worth = self.facts.target.shortfall
+            best = min(measured, key=lambda r: worth(r.metrics.get(metric, math.nan)))
+            return replace(trial, reports=(best, trial.reports[-1]))
+        return trial
+
+    def _told(
+        self, entry: Entry, number: int, before: Trial | None, now: int
+    ) -> dict[int, list[Point]]:
+        if now < self._end_ms:  # the clock went back, but the newest point is to be the latest
+            now = self._end_ms + 1 if now else self._end_ms
+        self._end_ms = now
+        self._begin_ms = self._begin_ms or now
+        if before is None or not (before.ended and self.trials[number].ended):
+            self._times[number] = (self._times.get(number, (now, now))[0], now)
+        self._closed = entry.reason if isinstance(entry, Closed) else ""
+        return self._changed(entry, before, now)
+
+    def _changed(self, entry: Entry, before: Trial | None, now: int) -> dict[int, list[Point]]:
+        if isinstance(entry, Opened):
+            return {STUDY: []}
+        if isinstance(entry, Closed):
+            return {STUDY: self._progress(now)}
+        number, trial = entry.trial, self.trials[entry.trial]
+        if isinstance(entry, Ended):
+            return self._ended(trial, now)
+        if isinstance(entry, Suggested) and trial.reports:
+            return {number: self._shared(trial, now)}
+        if isinstance(entry, Reported):
+            last = before.reports[-1] if before and before.reports else None
+            values = reported(trial.config, entry.report, last)
+            return {number: list(self._new(number, values, entry.report.step, now))}
+        if before is not None and before.ended and not trial.ended:
+            gone = {k: math.nan for k in _ONCE if k in self._furthest[number]}
+            return {number: self._once(number, gone, now)}
+        return {number: []}
+
+    def _shared(self, trial: Trial, now: int) -> list[Point]:
+        """What a fork shares with its parent: its curve is the whole one."""
+        pairs = zip((None, *trial.reports), trial.reports, strict=False)
+        return [
+            point
+            for last, report in pairs
+            for point in self._new(trial.number, reported({}, report, last), report.step, now)
+        ]
+
+    def _new(
+        self, number: int, values: Mapping[str, float], step: int, now: int
+    ) -> Iterator[Point]:
+        """Points not yet told. After a loss the same steps are reported again: what differs then
+        hides what was told before, as the newer point of a step does in a store.
+        """
+        furthest = self._furthest.setdefault(number, {})
+        others = {k: v for k, v in values.items() if k not in _TIMES}
+        times = {k: {k: values[k]} for k in _TIMES if k in values}
+        for name, group in {**times, "": others}.items():
+            differs = self._differs(number, (step, name), group)
+            for key, value in ((clean(k), v) for k, v in group.items()):
+                if differs or step > furthest.get(key, -1):
+                    furthest[key] = max(step, furthest.get(key, -1))
+                    yield Point(key, value, step, now)
+
+    def _differs(self, number: int, place: tuple[int, str], values: Mapping[str, float]) -> bool:
+        """Whether other values than these have been told there."""
+        told, now = self._sums.setdefault(number, {}), zlib.crc32(repr([*values.items()]).encode())
+        before, told[place] = told.get(place), now
+        return before is not None and before != now
+
+    def _settle(self, entry: Entry, number: int, trial: Trial) -> None:
+        """Forget what cannot be reported again: it ended, or two checkpoints lie beyond it."""
+        if isinstance(entry, Ended) and not trial.goes_on:
+            self._sums.pop(number, None)
+        elif isinstance(entry, Saved) and trial.earlier is not None:
+            told, saved = self._sums.get(number, {}), trial.earlier.step
+            self._sums[number] = {place: v for place, v in told.items() if place[0] > saved}
+
+    def _once(self, number: int, values: Mapping[str, float], now: int) -> list[Point]:
+        """Points of the whole run, at its last step, where a later one hides an earlier one.
+
+        A store cannot take a point back: one that no longer holds is hidden by NaN.
+        """
+        furthest = self._furthest.setdefault(number, {})
+        step = max(furthest.values(), default=0)
+        cleaned = {clean(k): v for k, v in values.items()}
+        furthest.update(dict.fromkeys(cleaned, step))
+        return [Point(k, v, step, now) for k, v in cleaned.items()]
+
+    def _ended(self, trial: Trial, now: int) -> dict[int, list[Point]]:
+        points = {trial.number: self._once(trial.number, outcome(trial, self.facts.target), now)}
+        baseline = self._baseline()
+        if baseline is not None:
+            # What ended before the baseline could not be compared with it until now.
+            news = self.trials.values() if trial is baseline else [trial]
+            for other in [t for t in news if comparable(t, baseline)]:
+                value = {"speedup_vs_baseline": baseline.seconds / other.seconds}
+                points.setdefault(other.number, []).extend(self._once(other.number, value, now))
+        points[STUDY] = self._progress(now)
+        return points
+
+    def _progress(self, now: int) -> list[Point]:
+        """How the study stands; the step is the line of the journal."""
+        trials = self.trials.values()
+        states = Counter(t.state for t in searched(list(trials)))
+        values = {f"trials_{state.lower()}": float(states[state]) for state in State}
+        values["spent_seconds"] = math.fsum(t.spent_seconds for t in trials)
+        best = self.best()
+        if best is not None:
+            values["best_time_to_target_seconds"] = best.seconds
+            baseline = self._baseline()
+            if baseline is not None and comparable(best, baseline):
+                values["speedup_vs_baseline"] = baseline.seconds / best.seconds
+        values |= self._confirmed()
+        return [Point(key, value, self.lines, now) for key, value in values.items()]
+
+    def _confirmed(self) -> dict[str, float]:
+        """What the confirmations say of the best one, once there are some."""
+        everyone, target, best = list(self.trials.values()), self.facts.target, self.best()
+        found = {c.number: c for c in confirmations(everyone, target)}
+        if best is None or best.number not in found:
+            return {}
+        one, speedup = found[best.number], confirmed_speedup(everyone, target)
+        values = {
+            "confirmed_mean_seconds": one.mean_seconds,
+            "confirmed_runs": float(len(one.runs)),
+            "confirmed_reached": float(one.reached),
+            "confirmed_tuning_seconds": one.tuning_seconds,
+            "confirmed_median_seconds": one.median_seconds,
+            "confirmed_speedup_vs_baseline": speedup,
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+    def _baseline(self) -> Trial | None:
+        reached = [
+            t for t in self.trials.values() if t.kind == "baseline" and t.state is State.REACHED
+        ]
+        return min(reached, key=lambda t: t.number, default=None)
+
+    def best(self) -> Trial | None:
+        """The best trial of the search; a replay has none."""
+        trials = [t for t in self.trials.values() if t.kind != CONFIRM or t.repeats is not None]
+        return winner(trials, self.facts.target)
+
+    def shown(self, number: int, over: bool) -> Shown:
+        """The run of a trial, or of the STUDY; `over` when no driver is running it."""
+        if number == STUDY:
+            return self._study(over)
+        trial = self.trials[number]
+        start, end = self._times[number]
+        if over and not trial.ended:
+            trial = replace(trial, state=State.CENSORED, reason=INTERRUPTED)
+            end = self._end_ms
+        own = {"autotune.study_id": self.facts.study_id, **tags(trial)}
+        return Shown(f"trial-{number:04d}", status(trial), own, params(trial), start, end)
+
+    def _study(self, over: bool) -> Shown:
+        reason = self._closed or (INTERRUPTED if over else "")
+        own = {
+            **{clean(f"autotune.{k}"): v for k, v in self.facts.others.items()},
+            "autotune.kind": "study",
+            "autotune.study_id": self.facts.study_id,
+            "autotune.reason": text(reason),
+        }
+        aims = {f"target.{k}": text(v) for k, v in asdict(self.facts.target).items()}
+        stands = _STATUS.get(reason, "FAILED") if over else "RUNNING"
+        return Shown(self.facts.name, stands, own, aims, self._begin_ms, self._end_ms)
+
+    def best_json(self) -> str:
+        """The fastest trial as one JSON document."""
+        best = self.best()
+        if best is None:
+            return document({"trial": None})
+        known = {"trial": best.number, "time_to_target_seconds": best.seconds}
+        told = ("kind", "seed", "config", "params", "hardware")
+        rest = {k: getattr(best, k) for k in told}
+        return document({**known, **rest, **self._confirmed()})
+
+
+def _read(line: bytes) -> tuple[Entry, int]:
+    """The entry, and when it was written (milliseconds since 1970, 0 if the line does not say)."""
+    entry = from_line(line)
+    time = json.loads(line).get("time")
+    return entry, round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0

@@ -1,0 +1,113 @@
+"""Makes a study folder of the copy that a backup keeps, once all of it is verified."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from autotune.errors import UserError
+from autotune.storage.journal import JOURNAL, RECORD
+from autotune.tracking.backup import (
+    CHECKPOINTS,
+    MANIFEST,
+    ORIGIN,
+    File,
+    below,
+    digest,
+    generation,
+    needed,
+    target_in,
+    trials_in,
+)
+from autotune.trial import Trial
+
+
+def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
+    """Make the study folder `folder` of a copy that was fetched, once all of it is verified.
+
+    A trial whose checkpoint is damaged begins anew.
+
+    Raises:
+        UserError: the copy is none, or its journal or record is damaged.
+    """
+    files, journal = read_manifest(copy)
+    if (copy / journal).is_file():
+        (copy / journal).replace(copy / JOURNAL)
+    lost = set()
+    for name, file in files.items():
+        path = copy / name
+        if name == JOURNAL and path.is_file():
+            _cut(path, file.size)  # a later copy may have got as far as the journal
+        if file.text is not None:  # beside the manifest may be that of a copy that broke off
+            path.write_bytes(file.text.encode())
+        if path.is_file() and digest(path) == file:
+            continue
+        if not name.startswith(f"{CHECKPOINTS}/"):
+            raise UserError(
+                f"the study's copy in MLflow is damaged: {name} is not what was written"
+            )
+        lost.add(Path(name).parent.as_posix())
+    for name in sorted(lost):
+        say(f"{name} is damaged in MLflow: its trial begins anew")
+        shutil.rmtree(copy / name, ignore_errors=True)
+    for path in [p for p in copy.rglob("*") if p.is_file()]:
+        if path.relative_to(copy).as_posix() not in files:
+            path.unlink()
+    _relocate(copy, folder.absolute())
+    own = f"journal-{generation(journal) + 1}.jsonl"
+    (copy / ORIGIN).write_text(json.dumps([journal, own]) + "\n")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    copy.rename(folder)
+
+
+def read_manifest(copy: Path) -> tuple[dict[str, File], str]:
+    """The files of the copy, and the name that its journal has in it."""
+    try:
+        held = json.loads((copy / MANIFEST).read_bytes())
+        told, journal = held["files"], str(held.get("journal", JOURNAL))
+        files = {n: File(f["size"], f["sha256"], f.get("text")) for n, f in told.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"the study's copy in MLflow has no {MANIFEST}: {error!r:.100}") from None
+    missing = {JOURNAL, RECORD} - set(files)
+    names = [*files, journal]
+    outside = [n for n in names if Path(n).is_absolute() or ".." in Path(n).parts]
+    if missing or outside:
+        raise UserError(f"the study's copy in MLflow is none: {[*missing, *outside]}")
+    return files, journal
+
+
+def _relocate(copy: Path, folder: Path) -> None:
+    """Let the journal's checkpoints be those of `folder`.
+
+    A trial that is to go on, but whose checkpoint is not in the copy, never had one.
+    """
+    lines = (copy / JOURNAL).read_bytes().splitlines(keepends=True)
+    wanted = needed(trials_in(lines), target_in(copy))
+    lost = {t.number for t in wanted if not _is_there(t, copy)}
+    made = []
+    for line in lines:
+        entry = json.loads(line)
+        if entry["event"] == "saved" and entry["trial"] in lost:
+            continue
+        checkpoint = entry.get("checkpoint") or (entry.get("origin") or {}).get("checkpoint")
+        name = below(checkpoint["path"]) if checkpoint is not None else None
+        if checkpoint is not None and name is not None:
+            checkpoint["path"] = str(folder / name)
+            line = f"{json.dumps(entry, separators=(',', ':'))}\n".encode()
+        made.append(line)
+    (copy / JOURNAL).write_bytes(b"".join(made))
+
+
+def _is_there(trial: Trial, copy: Path) -> bool:
+    if trial.checkpoint is None or not trial.goes_on:
+        return True
+    name = below(trial.checkpoint.path)
+    return name is None or (copy / name).is_dir()
+
+
+def _cut(path: Path, size: int) -> None:
+    if path.stat().st_size > size:
+        os.truncate(path, size)

@@ -1,0 +1,322 @@
+"""Brings a tracking store up to what the journal says, again and again until the study has ended.
+
+The journal is the truth and the store only a view of it: after any trouble, which runs there are is
+asked of the store, and everything else is read from the journal again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from autotune.schedules.plot import draw
+from autotune.storage.journal import JOURNAL, RECORD, REPORT
+from autotune.tracking.backup import Backup
+from autotune.tracking.cursor import Cursor
+from autotune.tracking.projection import Story
+from autotune.tracking.run_content import (
+    POLICY,
+    STUDY,
+    Facts,
+    Point,
+    Shown,
+    clean,
+    draw_weights,
+    read_facts,
+    schedules_of,
+    trial_files,
+)
+from autotune.trial import Trial
+
+_POLL_SECONDS = 1.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_LINES = 500  # of the journal, written before the cursor moves on
+_REPORT_SECONDS, _REPORT_SHARE = 30.0, 0.05  # the report is not made more often, nor at more cost
+
+Say = Callable[[str], None]
+Write = Callable[[Path, Path], Mapping[str, float]]
+
+
+class Store(Protocol):
+    """The runs of one study in a tracking store. Its methods raise whatever the store raises."""
+
+    runs: dict[int, str]
+
+    def find_runs(self, known: Mapping[int, str]) -> None:
+        """Ask which runs there are; of two runs of one trial, keep the known or the first."""
+
+    def create(self, number: int, shown: Shown) -> None:
+        """Make the run of a trial, or of the STUDY, and remember it in `runs`."""
+
+    def log(self, number: int, points: Sequence[Point], shown: Shown) -> None:
+        """Add points, params and tags; what is there already is not added twice."""
+
+    def upload(self, number: int, folder: Path) -> None:
+        """Add the files in `folder` as artifacts."""
+
+    def remove(self, number: int, names: Iterable[str]) -> None:
+        """Remove artifacts, where the store can."""
+
+    def held(self, number: int, folder: str) -> list[str]:
+        """The names of the artifacts below a folder, as `remove` takes them."""
+
+    def tag(self, number: int, tags: Mapping[str, str]) -> None:
+        """Set tags of the run."""
+
+    def set_status(self, number: int, shown: Shown) -> None:
+        """Set the run's status and, unless it is running, its end."""
+
+
+class Copier:
+    """Copies the study in `folder` to the store that `connect` opens.
+
+    `report(folder, file)` writes the study's report, which is kept in the folder and shown on the
+    study's own run with the figures that it returns. A failure of the store is raised: then
+    `reset`, wait, and try again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        connect: Callable[[Facts], Store],
+        cursor: Cursor,
+        say: Say,
+        report: Write | None = None,
+    ) -> None:
+        self.cursor = cursor
+        self._backup: Backup | None = None
+        self._folder = folder
+        self._connect = connect
+        self.say = say
+        self._report = report
+        self._next_report = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but the cursor."""
+        self._store: Store | None = None
+        self._sent: dict[int, Shown] = {}
+        self._uploaded: dict[int, float | None] = {}
+        self._best = ""
+        if self._backup is not None:
+            self._backup.reset()
+        self._reported = 0  # the line of the journal up to which the report that is shown tells
+
+    def catch_up(self, over: bool) -> None:
+        """Write all that the journal says now; `over` when no driver runs the study any more."""
+        if not (self._folder / JOURNAL).is_file():
+            return
+        fresh = self._store is None
+        store = self._store or self._open()
+        fault: Exception | None = None
+        try:
+            kept = self._keep(store, over)  # before the runs say that no driver is there any more
+        except Exception as error:  # the runs go on all the same, but the study's is not over
+            kept, fault = True, error
+        while True:
+            changed, more = self._read()
+            last = not more
+            if last and (fresh or over):
+                self._touch_running(changed)
+            if changed and STUDY not in store.runs:
+                store.create(STUDY, self._story.shown(STUDY, over=False))
+            for number in sorted(changed, key=lambda n: (n == STUDY, n)):  # the study ends last
+                self._write(store, number, changed[number], over and last and fault is None)
+                if self._backup is not None and fault is None and not over:
+                    self._backup.sign(store)
+            if changed:
+                self._save(store)
+            if last:
+                break
+        if fault is not None:
+            raise fault
+        if not kept:
+            self._keep(store, over)
+        self._store = store
+        self._show_report(store, over)
+
+    def _show_report(self, store: Store, over: bool) -> None:
+        """Make the report anew if there is news and it is time to, and at the end."""
+        news = self._story.lines > self._reported
+        due = over or time.monotonic() >= self._next_report
+        if self._report is None or STUDY not in store.runs or not (news and due):
+            return
+        start, file, lines = time.monotonic(), self._folder / REPORT, self._story.lines
+        try:
+            told = self._report(self._folder, file)
+        except Exception as error:  # the runs are worth more than a report
+            self.say(f"{REPORT} cannot be made: {error!r:.300}")
+        else:
+            with tempfile.TemporaryDirectory() as place:
+                shutil.copy(file, place)
+                store.upload(STUDY, Path(place))
+            shown = replace(self._story.shown(STUDY, over), tags={}, params={})
+            points = [Point(clean(k), v, lines, shown.end_ms) for k, v in told.items()]
+            store.log(STUDY, points, shown)
+        self._reported = lines
+        took = time.monotonic() - start
+        self._next_report = start + max(_REPORT_SECONDS, took / _REPORT_SHARE)
+
+    def _keep(self, store: Store, over: bool) -> bool:
+        """Bring the folder's copy up to date, once there is a run to keep it."""
+        if self._backup is None or STUDY not in store.runs:
+            return False
+        self._backup.keep(store, over)
+        return True
+
+    def _open(self) -> Store:
+        facts = read_facts(self._folder)
+        if facts.mirrored and self._backup is None:
+            self._backup = Backup(self._folder, STUDY)
+        store = self._connect(facts)
+        store.find_runs(self.cursor.runs)
+        lost = [n for n, run in self.cursor.runs.items() if store.runs.get(n) != run]
+        if lost:
+            self.say(f"{len(lost)} runs are missing: the store is written from the start")
+        if lost or not store.runs:
+            self.cursor.lines = 0
+        self.cursor.runs = dict(store.runs)
+        self.cursor.save()
+        self._story, self._offset = Story(facts), 0
+        return store
+
+    def _touch_running(self, changed: dict[int, list[Point]]) -> None:
+        """What runs, or does no longer, although the journal has no news of it."""
+        if self._story.lines:
+            for number in [STUDY, *(n for n, t in self._story.trials.items() if not t.ended)]:
+                changed.setdefault(number, [])
+
+    def _read(self) -> tuple[dict[int, list[Point]], bool]:
+        """The runs that the next lines change, and whether there are more lines."""
+        changed: dict[int, list[Point]] = {}
+        fresh = 0
+        with open(self._folder / JOURNAL, "rb") as file:
+            file.seek(self._offset)
+            while (line := file.readline()).endswith(b"\n"):
+                if fresh == _LINES:
+                    return changed, True
+                try:
+                    news = self._story.take(line)
+                except (ValueError, TypeError, KeyError) as error:
+                    if not file.readline():  # torn: the next driver repairs it
+                        break
+                    where = f"{JOURNAL}, line {self._story.lines + 1}"
+                    raise ValueError(f"{where} is damaged: {error}") from error
+                self._offset += len(line)
+                if self._story.lines > self.cursor.lines:
+                    fresh += 1
+                    for number, points in news.items():
+                        changed.setdefault(number, []).extend(points)
+        return changed, False
+
+    def _write(self, store: Store, number: int, points: Sequence[Point], over: bool) -> None:
+        shown = self._story.shown(number, over)
+        sent = self._sent.get(number)
+        if number not in store.runs:
+            store.create(number, shown)
+            sent = replace(shown, params={})
+        store.log(number, points, _news(shown, sent))
+        trial = self._story.trials.get(number)
+        if trial is None:
+            best = self._story.best_json()
+            if over or best != self._best:
+                self._upload_study(store, [RECORD, JOURNAL] if over else [RECORD])
+                self._best = best
+        elif trial.ended and self._uploaded.get(number) != trial.ended_at:
+            self._upload_trial(store, trial)
+            self._uploaded[number] = trial.ended_at
+        if sent is None or shown.status != "RUNNING" or sent.status != "RUNNING":
+            store.set_status(number, shown)
+        self._sent[number] = shown
+
+    def _upload_trial(self, store: Store, trial: Trial) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            for name, content in trial_files(trial).items():
+                (Path(place) / name).write_text(content)
+            self._draw(trial, Path(place) / "schedules.png")
+            store.upload(trial.number, Path(place))
+
+    def _upload_study(self, store: Store, names: Sequence[str]) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            for name in names:
+                (Path(place) / name).write_bytes((self._folder / name).read_bytes())
+            (Path(place) / "best.json").write_text(self._story.best_json())
+            if (best := self._story.best()) is not None:
+                self._draw(best, Path(place) / "best_schedules.png")
+            self._show_policy(Path(place))
+            store.upload(STUDY, Path(place))
+
+    def _show_policy(self, place: Path) -> None:
+        """What a controller has learned: its file, and a picture of what drives what."""
+        try:
+            told = (self._folder / POLICY).read_text()
+            (place / POLICY).write_text(told)
+            draw_weights(json.loads(told)).savefig(place / "controller.png", dpi=80)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            self.say(f"the controller's weights cannot be shown: {error!r}")
+
+    def _draw(self, trial: Trial, file: Path) -> None:
+        """A picture of the trial's schedules, if it has any."""
+        if found := schedules_of(trial.config):
+            try:
+                draw(found).savefig(file, dpi=80)
+            except Exception as error:  # a picture is not worth the rest of the view
+                self.say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
+
+    def _save(self, store: Store) -> None:
+        self.cursor.lines = max(self.cursor.lines, self._story.lines)
+        self.cursor.runs = dict(store.runs)
+        self.cursor.save()
+
+
+def follow(
+    copier: Copier,
+    gone: Callable[[float], bool],
+    patience_seconds: Callable[[], float],
+    explain: Callable[[Exception], str],
+) -> bool:
+    """Copy until the driver is gone and all is written; False if patience ended before that.
+
+    `gone(seconds)` waits so long, or until the driver is gone, and says whether it is.
+    """
+    pause, told, deadline = 0.0, "", float("inf")
+    while True:
+        over = gone(pause)
+        if over and deadline == float("inf"):
+            deadline = time.monotonic() + patience_seconds()
+        try:
+            copier.catch_up(over)
+        except Exception as error:  # whatever it is, the study goes on and the journal is whole
+            copier.reset()
+            reason = explain(error)
+            copier.cursor.behind(reason)
+            if not told:
+                pause = _SHORTEST_PAUSE / 2
+            if reason != told:
+                copier.say(f"behind: {reason}")
+            told, pause = reason, min(2 * pause, _LONGEST_PAUSE)
+            if time.monotonic() >= deadline:
+                return False
+            continue
+        if told:
+            copier.say("caught up")
+        if over:
+            return True
+        pause, told = _POLL_SECONDS, ""
+
+
+def _news(shown: Shown, sent: Shown | None) -> Shown:
+    """What of `shown` has not been sent: params once, tags when they change."""
+    if sent is None:
+        return shown
+    tags = {k: v for k, v in shown.tags.items() if sent.tags.get(k) != v}
+    params = {k: v for k, v in shown.params.items() if sent.params.get(k) != v}
+    return replace(shown, tags=tags, params=params)

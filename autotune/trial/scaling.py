@@ -1,0 +1,64 @@
+"""What one trial runs on: workers, CPUs, GPUs and their placement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What one trial runs on, in Ray's words.
+
+    Args:
+        num_workers: ranks of one trial.
+        cpus_per_worker: CPU cores of one rank; whole numbers give it cores of its own.
+        gpus_per_worker: GPUs of one rank. A fraction shares a GPU between trials: such trials
+            are stamped `shared` and never ranked against unshared ones.
+        max_concurrent_trials: an upper bound; by default as many as the cluster holds, also
+            when it grows or shrinks.
+        placement_strategy: `PACK`: a trial is on one node where it fits on one, else on several;
+            `SPREAD`: on as many nodes as there are; `STRICT_PACK`: on one node or not at all;
+            `STRICT_SPREAD`: each worker on another node or not at all.
+
+    Raises:
+        ValueError: a number outside its range, named with its value.
+    """
+
+    num_workers: int = 1
+    cpus_per_worker: float = 1
+    gpus_per_worker: float = 0
+    max_concurrent_trials: int | None = None
+    placement_strategy: str = "PACK"
+
+    def __post_init__(self) -> None:
+        _whole("num_workers", self.num_workers)
+        if self.placement_strategy not in PLACEMENTS:
+            known = ", ".join(PLACEMENTS)
+            raise ValueError(
+                f"Scaling placement_strategy must be one of {known} "
+                f"but got {self.placement_strategy!r}"
+            )
+        if self.max_concurrent_trials is not None:
+            _whole("max_concurrent_trials", self.max_concurrent_trials)
+        for name, value in (
+            ("cpus_per_worker", self.cpus_per_worker),
+            ("gpus_per_worker", self.gpus_per_worker),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise ValueError(f"Scaling {name} must be a number >= 0 but got {value!r}")
+            if value > 1 and value != int(value):
+                raise ValueError(f"Scaling {name} above 1 must be whole but got {value!r}")
+        if self.cpus_per_worker == 0:
+            raise ValueError("Scaling cpus_per_worker must be more than 0 but got 0")
+
+    @property
+    def shared(self) -> bool:
+        """Whether ranks of different trials may run on the same core or GPU."""
+        return self.cpus_per_worker < 1 or 0 < self.gpus_per_worker < 1
+
+
+def _whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"Scaling {name} must be a whole number >= 1 but got {value!r}")

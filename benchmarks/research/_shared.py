@@ -1,0 +1,34 @@
+"""What these scripts take from `_common.py`, which lies in the folder above."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from _common import (
+    Answer,
+    Task,
+    arguments,
+    introduce,
+    keep,
+    measure,
+    missing,
+    repeats_of,
+    serve,
+    summary,
+)
+
+__all__ = [
+    "Answer",
+    "Task",
+    "arguments",
+    "introduce",
+    "keep",
+    "measure",
+    "summary",
+    "missing",
+    "repeats_of",
+    "serve",
+]

@@ -1,0 +1,175 @@
+"""What controllers are worth on digits: real training in this process, a virtual clock of epochs.
+
+A trial's seconds are the epochs that it has trained, so that a busy machine changes nothing and the
+figures can be made again to the last digit. Everything else is a study like any other.
+
+    wrong     the regulator against a constant learning rate that is wrong by x0.1 ... x10
+    learned   policies after 64 and 128 trials, on fresh seeds, against a constant learning rate
+              and the best static schedule that as many trials found
+    robust    policies trained over learning rates of two decades, on those of `wrong`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from _shared import introduce, keep
+
+import autotune as at
+from autotune.algorithms.controllers import policy, regulator, weights_file
+from autotune.algorithms.controllers.policy import Linear
+from autotune.backends.simulator import Point, SimPool
+from autotune.evaluation.export.replay import SamePoint
+from trainers.image import train
+
+EPOCH = 1437
+LR = 0.05  # the best constant one of a coarse grid
+WRONG = (0.1, 0.32, 1.0, 3.2, 10.0)
+TARGET = at.Target("val_accuracy", 0.97, limit=12.0)
+SETTING = {
+    "data": "digits",
+    "model": "mlp",
+    "width": 64,
+    "batch_size": 64,
+    "momentum": 0.9,
+    "milestone": EPOCH // 4,
+    "horizon": 12,
+}
+SCHEDULE = at.ScheduleSpace(
+    at.Float(0.005, 0.5, log=True),
+    family=at.Choice(("constant", "linear", "cosine", "exponential")),
+    final=at.Float(0.01, 1.0, log=True),
+    warmup=at.Float(0.0, 0.3),
+)
+
+
+def live(config: dict[str, Any], seed: int) -> Iterator[Point]:
+    """The real trainer, a milestone every quarter of an epoch."""
+    running, change = train({**config, "seed": seed}), None
+    try:
+        while True:
+            milestone = running.send(change)
+            metrics = milestone.evaluate() if milestone.step else {}
+            change = yield Point(milestone.step, milestone.step / EPOCH, metrics)
+    finally:
+        running.close()
+
+
+def study(
+    lr: Any, trials: int, seed: int, controller: Any = None, **options: Any
+) -> at.StudyResult:
+    """A study of one learning rate, or of a space of them, one trial after another."""
+    fixed = {k: at.Fixed(v) for k, v in SETTING.items()}
+    searched = isinstance(lr, at.ScheduleSpace | at.Float)
+    space = at.SearchSpace({**fixed, "lr": lr if searched else at.Fixed(lr)})
+    options = {"sampler": "tpe" if searched else SamePoint(), "pruner": "none", **options}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        result = at.run(
+            at.Experiment("digits", train, space, TARGET),
+            trials=trials,
+            controller=controller,
+            seed=seed,
+            out=folder,
+            pool=SimPool(live, 1),
+            **options,
+        )
+        file = Path(folder) / weights_file.FILE
+        learned = weights_file.read(file).weights if file.is_file() else None
+    return at.StudyResult(Path(json.dumps(learned)), TARGET, result.trials)
+
+
+def score(result: at.StudyResult) -> float:
+    """The mean time to the target, the limit for those that did not reach it."""
+    return statistics.fmean(t.time_to_target or TARGET.limit for t in result.trials)
+
+
+def weights(result: at.StudyResult) -> Any:
+    return json.loads(str(result.folder))
+
+
+def wrong(controller: Any, fresh: int) -> list[float]:
+    return [round(score(study(LR * by, fresh, 900, controller)), 2) for by in WRONG]
+
+
+def show(what: str, row: list[float]) -> None:
+    cells = "  ".join(f"{x:5.2f}" for x in row)
+    print(f"{what:<34} {cells}   mean {statistics.fmean(row):.2f}", flush=True)
+
+
+def part_wrong(options: argparse.Namespace) -> dict[str, list[float]]:
+    found = {}
+    settings = {f"regulator({s})": regulator(s) for s in (0.02, 0.04, 0.08)}
+    for name, controller in {"constant": None, **settings}.items():
+        found[name] = wrong(controller, options.fresh)
+        show(name, found[name])
+    return found
+
+
+def part_learned(options: argparse.Namespace) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {"constant": [score(study(LR, options.fresh, 900))]}
+    show("constant", found["constant"])
+    for count in options.trials:
+        for name in options.learners:
+            key, row = f"{name}, {count} trials", []
+            for seed in range(options.seeds):
+                row.append(round(learned(name, count, seed, options.fresh), 2))
+            found[key] = row
+            show(key, row)
+    return found
+
+
+def learned(name: str, count: int, seed: int, fresh: int) -> float:
+    """What `count` trials lead to, on fresh seeds."""
+    if name == "static":
+        found = study(SCHEDULE, count, seed)
+        best = min(found.trials, key=lambda t: TARGET.score(t) or math.inf)
+        return score(study(best.config["lr"], fresh, 900))
+    made = study(LR, count, seed, policy(learner=name))
+    return score(study(LR, fresh, 900, Linear(weights(made), knobs=("lr",))))
+
+
+def part_robust(options: argparse.Namespace) -> dict[str, list[float]]:
+    found, space = {}, at.Float(LR * WRONG[0], LR * WRONG[-1], log=True)
+    for name in ("awr", "ppo"):
+        for count in options.trials:
+            made = study(space, count, 0, policy("robust", learner=name), sampler="random")
+            start = policy("robust")
+            controller = replace(start, start=weights(made), learner=None, noise=0.0)
+            found[f"{name}, {count} trials"] = row = wrong(controller, options.fresh)
+            show(f"robust {name}, {count} trials", row)
+    return found
+
+
+PARTS = {"wrong": part_wrong, "learned": part_learned, "robust": part_robust}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--trials", nargs="+", type=int, default=[64, 128])
+    parser.add_argument("--learners", nargs="+", default=["awr", "ppo", "static"])
+    parser.add_argument("--seeds", type=int, default=3, help="studies of each kind")
+    parser.add_argument("--fresh", type=int, default=16, help="fresh seeds for each figure")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.trials, options.seeds, options.fresh, options.learners = [3], 1, 1, ["awr"]
+        options.parts = ["learned"]
+    torch.set_num_threads(1)
+    about = introduce()
+    runs = {name: PARTS[name](options) for name in options.parts}
+    keep(options.json, about, runs=runs)
+
+
+if __name__ == "__main__":
+    main()

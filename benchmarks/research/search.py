@@ -1,0 +1,555 @@
+"""How soon a search finds a fast configuration: samplers and pruners on a virtual clock.
+
+    python benchmarks/research/search.py --problem lcbench --data FOLDER
+        [--tasks 10] [--seeds 3] [--spend 6]
+    python benchmarks/research/search.py --problem farm [--tasks 8] [--seeds 3] [--spend 4]
+
+`lcbench`: recorded learning curves with times, `FOLDER/lcbench_dev.npz` or another file of that
+form, 1000 configurations a task, of which the nearest stands for a proposed one; tasks from
+`--first-task` on. A task's target is the accuracy that 5 % of
+the configurations reach, its limit the median time of a whole run. `farm`: real training of small
+networks, see `farm.py`. Eight workers run at once for `--spend` limits of tuning time.
+
+Told for each method, over tasks and seeds: *regret*, the time to target of the best configuration
+found over that of the best one known, after a quarter of the spend and after all of it (geometric
+mean; the limit where none was found); the tuning time until a configuration within 25 % and 10 %
+of the best was found, in limits (geometric mean; the whole spend where it was not found, with the
+share that found it); trials; and, on recorded curves, what stopping saved of the seconds that the
+ended trials would have trained, and how many configurations within 25 % of the best were begun and
+how many of them were stopped for another reason than their time (a peer's: before they met the
+target). On the farm a configuration is judged by its median time on 25 fresh seeds, and one that
+was new to the study only because of a lucky seed is judged so too; ours is the one that a study
+would name as its best by then. Peers maximise accuracy over epochs (or milestones), as they are
+used: Optuna's samplers with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped
+trial is told as complete), and, where they are installed, SMAC3 and Syne Tune (see `peers.py`).
+Their incumbent is judged by its time to target all the same. Ratios to a peer are paired by task
+and seed. Intervals are bootstraps over those pairs; that of a ratio is also told with the tasks
+drawn, and the seeds of each drawn task. Studies may be made a few seeds at a time (`--first-seed`),
+and told together (`--merge`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peers
+from _shared import Answer, arguments, introduce, keep, serve
+from _tables import Runs, merged, table
+
+import autotune as at
+from autotune.algorithms.ranking.repeat_index import Repeated
+from autotune.algorithms.ranking.repeats import winner
+from autotune.backends.simulator import Curve, Point, SimPool, Simulate
+from autotune.storage import journal
+from autotune.trial import CUT, Config, Ended, Event, Params, State, Trial, after
+
+WORKERS = 8
+FRESH = 25  # seeds that judge a configuration of the farm: by five, luck would tell much of it
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+METRIC = "val_accuracy"
+Judge = Callable[[Config], float]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task that is searched.
+
+    Args:
+        simulate: makes, for each study, what stands for training.
+        milestones: of a whole run.
+        best: the least seconds to the target that are known.
+        judge: the seconds to the target that a configuration is worth, infinite if it misses it.
+        recorded: whether `judge` costs nothing.
+        length: seconds of a configuration's whole curve, where it is recorded.
+        effective: `space` with lr / (1 - momentum) in place of the learning rate.
+    """
+
+    name: str
+    space: at.SearchSpace
+    target: at.Target
+    simulate: Callable[[], Simulate]
+    milestones: int
+    best: float
+    judge: Judge
+    recorded: bool
+    length: Judge | None = None
+    effective: at.SearchSpace | None = None
+
+    def whole(self, config: Config) -> float:
+        """Seconds of a recorded run that nothing stops before its target, limit or end."""
+        assert self.length is not None
+        return min(self.judge(config), self.target.limit, self.length(config))
+
+
+RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, log, whole
+    "batch_size": (16, 512, True, True),
+    "learning_rate": (1e-4, 1e-1, True, False),
+    "momentum": (0.1, 0.99, False, False),
+    "weight_decay": (1e-5, 1e-1, False, False),
+    "num_layers": (1, 5, False, True),
+    "max_units": (64, 1024, True, True),
+    "max_dropout": (0.0, 1.0, False, False),
+}
+
+
+def to_unit(name: str, value: Any) -> Any:
+    low, high, log, _ = RANGES[name]
+    if log:
+        return (np.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+    return (value - low) / (high - low)
+
+
+@lru_cache(maxsize=1)
+def recorded(data: str) -> list[Problem]:
+    place = Path(data)
+    place = place / "lcbench_dev.npz" if place.is_dir() else place
+    with np.load(place, allow_pickle=False) as file:
+        accuracy = file["val_accuracy"].astype(float)
+        seconds = np.maximum.accumulate(file["time"].astype(float), axis=2)
+        unit = np.stack([to_unit(name, file[f"cfg_{name}"]) for name in RANGES], axis=1)
+    return [
+        _recorded(i, unit, *curves) for i, curves in enumerate(zip(accuracy, seconds, strict=True))
+    ]
+
+
+def _recorded(number: int, unit: np.ndarray, accuracy: np.ndarray, seconds: np.ndarray) -> Problem:
+    value = float(np.quantile(accuracy.max(axis=1), 0.95))
+    limit = float(np.median(seconds[:, -1]))
+    met = accuracy >= value
+    times = np.where(
+        met.any(axis=1), seconds[np.arange(len(seconds)), met.argmax(axis=1)], math.inf
+    )
+    times[times >= limit] = math.inf
+
+    def nearest(config: Config) -> int:
+        point = np.array([to_unit(name, config[name]) for name in RANGES])
+        return int(((unit - point) ** 2).sum(axis=1).argmin())
+
+    def simulate(config: Config, _: int) -> Curve:
+        row = nearest(config)
+        pairs = zip(seconds[row], accuracy[row], strict=True)
+        return Curve([Point(i + 1, float(t), {METRIC: float(a)}) for i, (t, a) in enumerate(pairs)])
+
+    entries: dict[str, Any] = {
+        name: at.Int(int(low), int(high), log=log) if whole else at.Float(low, high, log=log)
+        for name, (low, high, log, whole) in RANGES.items()
+    }
+    rate = at.Float(1e-3, 1.0, log=True, effective="momentum")
+    return Problem(
+        f"lcbench-{number}",
+        at.SearchSpace(entries),
+        at.Target(METRIC, value, limit=limit),
+        lambda: simulate,
+        accuracy.shape[1],
+        float(times.min()),
+        lambda config: float(times[nearest(config)]),
+        recorded=True,
+        length=lambda config: float(seconds[nearest(config), -1]),
+        effective=at.SearchSpace({**entries, "learning_rate": rate}),
+    )
+
+
+@lru_cache(maxsize=1)
+def trained() -> list[Problem]:
+    import farm
+
+    def judged(task: farm.Task) -> Judge:
+        def judge(config: Config) -> float:
+            return statistics.median(task.times([config], range(10**6, 10**6 + FRESH))[0])
+
+        return judge
+
+    return [
+        Problem(
+            task.name,
+            task.space(),
+            task.target(),
+            task.simulate,
+            farm.MILESTONES,
+            task.best(),
+            judged(task),
+            recorded=False,
+            effective=task.space(effective=True),
+        )
+        for task in farm.tasks()
+    ]
+
+
+Found = list[tuple[float, float, Config]]  # tuning time, time to target, of one that reached it
+Leaders = list[tuple[float, Config]]  # since when each was the best
+Run = tuple[Config, float, float, bool]
+"""A trial that ended: seconds trained, seconds if nothing had stopped it, whether a rule did so
+(other than by its time) before it met the target."""
+
+
+# --- autotune's own studies -----------------------------------------------------------------------
+
+
+def effective_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
+    """The same over the effective learning rate."""
+    assert problem.effective is not None
+    return our_study(replace(problem, space=problem.effective), sampler, pruner, seed, spend)
+
+
+def default_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
+    """The same with races of the leaders, as studies of so many trials have them by default."""
+    return our_study(problem, sampler, pruner, seed, spend, racing=None)
+
+
+def our_study(
+    problem: Problem,
+    sampler: str,
+    pruner: Any,
+    seed: int,
+    spend: float,
+    racing: float | None = 0.0,
+) -> Answer:
+    experiment = at.Experiment(problem.name, _nothing, problem.space, problem.target)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        result = at.run(
+            experiment,
+            trials=100_000,
+            time_limit=spend,
+            sampler=sampler,
+            pruner=pruner,
+            pool=SimPool(problem.simulate(), WORKERS),
+            out=Path(folder, "study"),
+            seed=seed,
+            racing=racing,
+        )
+        read = journal.read(Path(folder, "study"))
+    events = [e for e in read if not isinstance(e, journal.Opened | journal.Closed)]
+    done: list[Run] = []
+    for trial in result.searched if problem.recorded else ():
+        if trial.ended and trial.reason not in CUT:
+            stopped = trial.state is State.CENSORED and trial.reason not in _FAIR
+            done.append((trial.config, trial.seconds, problem.whole(trial.config), stopped))
+    leaders = led(events, problem.target)
+    return {"leaders": leaders, "trials": len(result.searched), "done": done}
+
+
+def led(events: Sequence[Event], target: at.Target) -> Leaders:
+    """Who was the best when, as a study would have told."""
+    trials: dict[int, Trial] = {}
+    shown, leaders, number = Repeated(trials, target, raced=False), Leaders(), -1
+    raced = False
+    for event in events:
+        before = trials.get(event.trial)
+        trials[event.trial] = after(before, event)
+        shown.note(before, trials[event.trial])
+        best = None
+        if isinstance(event, Ended):
+            raced = raced or trials[event.trial].repeats is not None
+            best = winner(list(trials.values()), target) if raced else shown.leader()
+        if best is not None and best.number != number:
+            leaders.append((event.at, best.config))
+            number = best.number
+    return leaders
+
+
+_FAIR = ("capped", "limit", "budget", "finished")
+
+
+def _nothing(config: Config) -> Any:
+    """Stands for a trainer where none is run."""
+
+
+# --- peers ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Peer:
+    """Optuna on the same virtual workers: accuracy over epochs, its own pruner or ASHA."""
+
+    problem: Problem
+    study: Any
+    seed: int
+    asha: Any = None
+
+    def run(self, spend: float) -> Answer:
+        from autotune.algorithms.samplers.optuna_space import draw
+
+        agenda: list[tuple[float, int, Any, Config, Curve, int]] = []
+        found: Found = []
+        done: list[Run] = []
+        met: set[int] = set()
+        numbers = itertools.count()
+        count, now = 0, 0.0
+        simulate = self.problem.simulate()
+
+        def start() -> None:
+            nonlocal count
+            trial = self.study.ask()
+            params: Params = self.problem.space.suggest(lambda name, p: draw(trial, name, p))
+            config = self.problem.space.config(params)
+            curve = simulate(config, 1000 * self.seed + count)
+            count += 1
+            at_first = now + curve.points[0].seconds
+            heapq.heappush(agenda, (at_first, next(numbers), trial, config, curve, 0))
+
+        for _ in range(WORKERS):
+            start()
+        while agenda:
+            now, order, trial, config, curve, epoch = heapq.heappop(agenda)
+            if now > spend:
+                break
+            point = curve.points[epoch]
+            accuracy = point.metrics[METRIC]
+            reached = accuracy >= self.problem.target.value
+            if reached and trial.number not in met and point.seconds < self.problem.target.limit:
+                met.add(trial.number)
+                found.append((now, point.seconds, config))
+            if self._ends(trial, epoch, accuracy):
+                stopped = epoch + 1 < self.problem.milestones and trial.number not in met
+                done.append((config, point.seconds, curve.points[-1].seconds, stopped))
+                start()
+            else:
+                after = now + curve.points[epoch + 1].seconds - point.seconds
+                heapq.heappush(agenda, (after, order, trial, config, curve, epoch + 1))
+        return {"found": found, "trials": count, "done": done}
+
+    def _ends(self, trial: Any, epoch: int, accuracy: float) -> bool:
+        import optuna
+
+        last = epoch + 1 == self.problem.milestones
+        trial.report(accuracy, epoch + 1)
+        if self.asha is not None:
+            if last or self.asha.stops(trial.number, epoch + 1, accuracy):
+                self.study.tell(trial, accuracy)
+                return True
+            return False
+        if last:
+            self.study.tell(trial, accuracy)
+            return True
+        if trial.should_prune():
+            self.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            return True
+        return False
+
+
+class Asha:
+    """Asynchronous successive halving as in Ray Tune: reduction 3 from one epoch on.
+
+    A trial is measured by those that came to its rung before it.
+    """
+
+    def __init__(self) -> None:
+        self.rungs: dict[int, list[float]] = {epoch: [] for epoch in (1, 3, 9, 27)}
+
+    def stops(self, number: int, epoch: int, accuracy: float) -> bool:
+        if epoch not in self.rungs:
+            return False
+        seen = self.rungs[epoch]
+        cutoff = float(np.quantile(seen, 1 - 1 / 3)) if seen else -math.inf
+        seen.append(accuracy)
+        return accuracy < cutoff
+
+
+def peer_study(problem: Problem, sampler: str, pruner: str, seed: int, spend: float) -> Answer:
+    import warnings
+
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore")
+    samplers: dict[str, Callable[[], Any]] = {
+        "tpe": lambda: optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True),
+        "gp": lambda: optuna.samplers.GPSampler(seed=seed),
+        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
+    }
+    epochs = problem.milestones
+    pruners: dict[str, Callable[[], Any]] = {
+        "hyperband": lambda: optuna.pruners.HyperbandPruner(1, epochs, 3),
+        "median": optuna.pruners.MedianPruner,
+        "asha": optuna.pruners.NopPruner,
+        "none": optuna.pruners.NopPruner,
+    }
+    study = optuna.create_study(
+        direction="maximize", sampler=samplers[sampler](), pruner=pruners[pruner]()
+    )
+    return Peer(problem, study, seed, Asha() if pruner == "asha" else None).run(spend)
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+METHODS: dict[str, tuple[str, str, str]] = {
+    "the default": ("default", "auto", "convergence"),
+    "the default without races": ("ours", "auto", "convergence"),
+    "random, none": ("ours", "random", "none"),
+    "random, capped": ("ours", "random", "slower_than_best"),
+    "random, bottom half": ("ours", "random", "bottom_at_same_time"),
+    "tpe, capped": ("ours", "tpe", "slower_than_best"),
+    "tpe, bottom half": ("ours", "tpe", "bottom_at_same_time"),
+    "gp, capped": ("ours", "gp", "slower_than_best"),
+    "policy, capped": ("ours", "policy", "slower_than_best"),
+    "policy, bottom half": ("ours", "policy", "bottom_at_same_time"),
+    "policy:actor, bottom half": ("ours", "policy:actor", "bottom_at_same_time"),
+    "policy:reinforce, bottom half": ("ours", "policy:reinforce", "bottom_at_same_time"),
+    "policy:ppo, bottom half": ("ours", "policy:ppo", "bottom_at_same_time"),
+    "convergence, none": ("ours", "convergence", "none"),
+    "convergence, capped": ("ours", "convergence", "slower_than_best"),
+    "convergence, bottom half": ("ours", "convergence", "bottom_at_same_time"),
+    "random, forecast": ("ours", "random", "forecast"),
+    "random, asha": ("ours", "random", "asha"),
+    "random, hyperband": ("ours", "random", "hyperband"),
+    "tpe, forecast": ("ours", "tpe", "forecast"),
+    "convergence, forecast": ("ours", "convergence", "forecast"),
+    "convergence, asha": ("ours", "convergence", "asha"),
+    "convergence, hyperband": ("ours", "convergence", "hyperband"),
+    **{
+        f"{sampler}, capped, effective lr": ("effective", sampler, "slower_than_best")
+        for sampler in ("random", "tpe", "gp", "policy", "policy:actor", "convergence")
+    },
+    "Optuna random + Hyperband": ("peer", "random", "hyperband"),
+    "Optuna TPE": ("peer", "tpe", "none"),
+    "Optuna TPE + median": ("peer", "tpe", "median"),
+    "Optuna TPE + Hyperband": ("peer", "tpe", "hyperband"),
+    "Optuna GP + median": ("peer", "gp", "median"),
+    "Optuna GP + Hyperband": ("peer", "gp", "hyperband"),
+    "Ray Tune's rule (ASHA, TPE)": ("peer", "tpe", "asha"),
+    **{name: ("package", name, "") for name in peers.available()},
+}
+
+
+STUDIES = {
+    "ours": our_study,
+    "default": default_study,
+    "effective": effective_study,
+    "peer": peer_study,
+}
+
+
+def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) -> Answer:
+    """All methods on one task and seed; `spend` in limits."""
+    seconds = spend * problem.target.limit
+    answers: Answer = {}
+    for name in methods:
+        kind, sampler, pruner = METHODS[name]
+        begin = time.process_time()
+        if kind == "package":
+            answer = peers.study(problem, sampler, seed, seconds)
+        else:
+            run = STUDIES[kind]
+            answer = run(problem, sampler, pruner, seed, seconds)
+        took = time.process_time() - begin
+        answers[name] = {**measures(problem, answer, seconds), "cpu": took}
+    return answers
+
+
+def measures(problem: Problem, answer: Answer, spend: float) -> Answer:
+    leaders: Leaders = answer["leaders"] if "leaders" in answer else fastest(answer["found"])
+    incumbents = [(since, min(problem.judge(c), problem.target.limit)) for since, c in leaders]
+
+    def regret(by: float) -> float:
+        known = [worth for at_second, worth in incumbents if at_second <= by]
+        return (known[-1] if known else problem.target.limit) / problem.best
+
+    def until(factor: float) -> float | None:
+        times = [at_second for at_second, worth in incumbents if worth <= factor * problem.best]
+        return min(times) / problem.target.limit if times else None
+
+    return {
+        "regret": regret(spend),
+        "regret_quarter": regret(spend / 4),
+        "until_25": until(1.25),
+        "until_10": until(1.10),
+        "trials": answer["trials"],
+        **stopping(problem, answer["done"]),
+    }
+
+
+def fastest(found: Found) -> Leaders:
+    """Who was the fastest when."""
+    leaders, least = Leaders(), math.inf
+    for at_second, seconds, config in found:
+        if seconds < least:
+            least = seconds
+            leaders.append((at_second, config))
+    return leaders
+
+
+def stopping(problem: Problem, done: Sequence[Run]) -> Answer:
+    """What stopping saved, of how many would-be winners, and how many it stopped."""
+    if not problem.recorded or not done:
+        return {"saved": None, "winners": None, "lost": None}
+    good = [stopped for config, _, _, stopped in done if _is_good(problem, config)]
+    saved = 1 - sum(run[1] for run in done) / sum(run[2] for run in done)
+    return {"saved": saved, "winners": len(good), "lost": sum(good)}
+
+
+def _is_good(problem: Problem, config: Config) -> bool:
+    return problem.judge(config) <= 1.25 * problem.best
+
+
+def searched(options: argparse.Namespace, chosen: Sequence[str]) -> Runs:
+    """Every method on every task and seed that was asked for."""
+    found = recorded(options.data) if options.problem == "lcbench" else trained()
+    runs: Runs = {name: [] for name in chosen}
+    first, tasks = options.first_seed, options.tasks or (1 if options.quick else len(found))
+    numbered = list(enumerate(found))[options.first_task :][:tasks]
+    for seed in range(first, first + (options.seeds or (1 if options.quick else 3))):
+        for number, problem in numbered:
+            # Another seed for each task: the first points must not be the same ones everywhere.
+            answers = compared(problem, chosen, 100 * seed + number, options.spend)
+            print(f"{problem.name}, study {seed} done", file=sys.stderr, flush=True)
+            for name, answer in answers.items():
+                runs[name].append({**answer, "task": problem.name, "seed": seed})
+    return runs
+
+
+def main() -> None:
+    global WORKERS
+    parser = arguments(__doc__, repeats=1)
+    parser.add_argument("--problem", choices=("lcbench", "farm"), default="farm")
+    parser.add_argument("--data", help="lcbench_dev.npz, its folder, or a file of its form")
+    parser.add_argument("--first-task", type=int, default=0, help="number of the first task (0)")
+    parser.add_argument("--tasks", type=int, help="how many tasks (all)")
+    parser.add_argument("--seeds", type=int, help="studies of each (3)")
+    parser.add_argument("--first-seed", type=int, default=0, help="number of the first study (0)")
+    parser.add_argument("--spend", type=float, default=6.0, help="tuning time, in limits (6)")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="at once, of ours and Optuna")
+    parser.add_argument("--methods", help="some of the methods, separated by ';'")
+    parser.add_argument("--seen", type=int, help="ended trials that tpe and gp look at (500, 250)")
+    parser.add_argument(
+        "--merge", nargs="+", type=Path, metavar="FILE", help="the table of several --json files"
+    )
+    options = parser.parse_args()
+    if options.merge:
+        runs, options.spend = merged(options.merge)
+        print(table(runs, options.spend))
+        return
+    WORKERS = options.workers
+    if options.seen:
+        from autotune.algorithms.samplers import optuna as samplers
+
+        samplers.SEEN = dict.fromkeys(samplers.SEEN, options.seen)
+    if options.problem == "lcbench" and not options.data:
+        parser.error("--problem lcbench needs --data")
+    chosen = options.methods.split(";") if options.methods else list(METHODS)
+    wrong = [name for name in chosen if name not in METHODS]
+    if wrong:
+        parser.error(f"unknown method {wrong[0]!r}; there are: {'; '.join(METHODS)}")
+    about = introduce()
+    if options.quick:
+        options.spend = 0.5
+        chosen = chosen if options.methods else ["random, capped", "Optuna TPE"]
+    runs = searched(options, chosen)
+    print(table(runs, options.spend))
+    keep(options.json, about, problem=options.problem, spend=options.spend, runs=runs)
+
+
+if __name__ == "__main__" and not serve({}, sys.argv[1:]):
+    main()

@@ -1,0 +1,332 @@
+"""Racing on a virtual clock: the leader is run again while the study searches."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lucky import MISSED, SAMPLER, facts, put, reached, study
+from sims import METRIC, lines, memory, racing
+
+import autotune as at
+from autotune.algorithms.pruners.rules import slower_than_best
+from autotune.algorithms.ranking import repeats
+from autotune.algorithms.ranking.finalists import finalists
+from autotune.algorithms.ranking.racing import MOST, cost, due, proven
+from autotune.algorithms.ranking.repeats import confirming, merged
+from autotune.cli import text
+from autotune.evaluation import summary as documents
+from autotune.storage.journal import JOURNAL, read
+from autotune.study import manifest
+from autotune.trial import CUT, Hardware, Params, State, Suggested, Trial
+
+TARGET = at.Target(METRIC, 1.0, limit=30)
+
+
+def race(number: int, of: int, seconds: float, **more: Any) -> Trial:
+    return reached(number, seconds, kind="race", repeats=of, **more)
+
+
+def runs(trials: Sequence[Trial]) -> Counter[int]:
+    """How often each searched trial's configuration has been run, with those that still run."""
+    counted = (t for t in trials if t.reason not in CUT)
+    return Counter(t.number if t.repeats is None else t.repeats for t in counted)
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+def test_the_leader_is_raced_as_soon_as_its_share_allows() -> None:
+    trials = [reached(0, 10.0), reached(1, 4.0)]
+    assert due(trials, TARGET, 0.0) is None
+    assert due(trials, TARGET, 0.2) is None, "4 s are more than a fifth of 14"
+    assert due(trials, TARGET, 0.3) is trials[1]
+    running = replace(race(2, 1, 1.0), state=State.RUNNING, reason="")
+    assert due([*trials, running], TARGET, 0.3) is None, "a race that runs will take as long again"
+    trials += [race(2, 1, 9.0)]
+    assert [t.seconds for t in merged(trials, TARGET)] == [10.0, 6.5]
+    leading = due(trials, TARGET, 0.9)
+    assert leading is not None
+    assert (leading.number, leading.seconds) == (1, 6.5)
+
+
+def test_who_was_merely_lucky_falls_back_and_the_next_is_raced() -> None:
+    trials = [reached(0, 10.0), reached(1, 4.0), reached(2, 5.0), race(3, 1, 9.0)]
+    leading = due(trials, TARGET, 0.9)
+    assert leading is trials[2], "a challenger that was faster than the incumbent's 6.5"
+
+
+def test_a_leader_is_run_so_often_and_no_more() -> None:
+    trials = [reached(0, 10.0), reached(1, 4.0)]
+    trials += [race(2 + i, 1, 4.5) for i in range(MOST - 2)]
+    assert runs(trials)[1] == MOST - 1
+    assert due(trials, TARGET, 0.9) is not None
+    trials += [race(9, 1, 4.5)]
+    assert due(trials, TARGET, 0.9) is None
+
+
+def test_nothing_is_raced_before_the_target_was_reached() -> None:
+    assert due([reached(0, 10.0, **MISSED)], TARGET, 0.9) is None
+
+
+def test_who_stops_others_has_been_run_again() -> None:
+    trials = [reached(0, 10.0), reached(1, 4.0), race(2, 0, 12.0)]
+    assert [t.seconds for t in proven(trials, TARGET)] == [11.0, 11.0]
+    running = Trial(5, {}, seconds=10.9)
+    assert slower_than_best()(running, proven(trials, TARGET), TARGET) is None
+    stop = slower_than_best()(replace(running, seconds=11.0), proven(trials, TARGET), TARGET)
+    assert stop is not None
+    assert stop.reason == "capped"
+    trials += [race(3, 1, 6.0)]
+    assert [t.seconds for t in proven(trials, TARGET)] == [11.0, 5.0]
+    other = reached(4, 2.0, hardware=Hardware("faster"))
+    assert proven([*trials, other], TARGET)[2] is other
+
+
+def test_without_luck_three_races_are_enough_for_a_study() -> None:
+    trials = [reached(0, 10.0), race(1, 0, 10.0), race(2, 0, 10.0), reached(3, 6.0)]
+    assert due(trials, TARGET, 0.9) is trials[3]
+    assert proven(trials, TARGET)[1].seconds == 10.0
+    trials += [race(4, 3, 6.01)]
+    assert due(trials, TARGET, 0.9) is None
+    assert proven([*trials, reached(5, 4.0)], TARGET)[2].seconds == 4.0
+    trials += [race(5, 0, 10.0), race(6, 3, 6.5)]
+    assert due(trials, TARGET, 0.9) is not None, "there is luck after all"
+
+
+def test_who_has_proved_it_is_best_unless_a_lucky_one_is_ahead_by_more_than_luck() -> None:
+    """Trial 1 took 4, 8 and 9 s: the mean is 1.75 times its first time."""
+    trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 8.0), race(3, 1, 9.0), reached(4, 5.0)]
+    assert repeats.standings(trials, TARGET)[0].number == 1, "5 s may well be 9 s another time"
+    assert repeats.winner(trials, TARGET) is trials[1]
+    assert [t.number for t in finalists(trials, TARGET, 2)] == [1, 4]
+    trials += [reached(5, 3.0)]
+    assert repeats.winner(trials, TARGET) is trials[5], "no luck so far was worth 4 s of 7"
+    trials += [race(6, 5, 30.0, **MISSED)]
+    assert repeats.winner(trials, TARGET) is trials[1]
+
+
+def test_one_race_alone_does_not_prove_a_time() -> None:
+    trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 6.0), reached(3, 4.5)]
+    assert repeats.winner(trials, TARGET) is trials[3], "nothing says yet how lucky trials are"
+
+
+def test_where_most_leaders_missed_the_target_again_only_proof_counts() -> None:
+    trials = [reached(0, 9.0), race(1, 0, 10.0), race(2, 0, 10.0), reached(3, 2.0)]
+    for leader in (4, 7):
+        trials += [reached(leader, 3.0)]
+        trials += [race(leader + i, leader, 30.0, **MISSED) for i in (1, 2)]
+    told = [t.number for t in repeats.standings(trials, TARGET)]
+    assert told == [0, 3, 4, 7], "2 s may well be 7 times as many"
+
+
+def test_who_misses_in_one_of_three_runs_falls_behind_who_does_not() -> None:
+    trials = [reached(0, 6.0), race(1, 0, 7.0), race(2, 0, 8.0)]
+    trials += [reached(3, 4.0), race(4, 3, 4.0), race(5, 3, 30.0, **MISSED)]
+    assert [t.seconds for t in merged(trials, TARGET)] == [7.0, 38.0 / 3]
+    assert repeats.winner(trials, TARGET) is trials[0], "by the median it would be trial 3"
+
+
+def test_a_first_run_that_took_no_time_tells_no_luck() -> None:
+    trials = [reached(0, 0.0), race(1, 0, 5.0), race(2, 0, 4.0), reached(3, 2.0)]
+    assert [t.number for t in repeats.standings(trials, TARGET)] == [3, 0]
+
+
+def test_a_trial_that_runs_on_has_missed_nothing_yet() -> None:
+    trials = [replace(reached(0, 3.0), state=State.RUNNING, reason=""), race(1, 0, 20.0)]
+    assert merged(trials, TARGET)[0] is trials[0]
+
+
+def test_without_repeats_nobody_is_shown_anything_else() -> None:
+    trials = [reached(0, 10.0), reached(1, 4.0)]
+    assert all(a is b for a, b in zip(proven(trials, TARGET), trials, strict=True))
+
+
+def test_a_leader_that_missed_the_target_again_has_reached_it_all_the_same() -> None:
+    trials = [reached(0, 10.0, **MISSED), reached(1, 4.0), race(2, 1, 30.0, **MISSED)]
+    known = merged(trials, TARGET)[1]
+    assert (known.state, known.seconds) == (State.REACHED, 17.0)
+    assert repeats.winner(trials, TARGET) is trials[1]
+
+
+# --- studies --------------------------------------------------------------------------------------
+
+
+class Watching:
+    """Random search that keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[Trial, ...]] = []
+
+    def ask(self, number: int, trials: Sequence[Trial]) -> Params:
+        self.shown.append(tuple(trials))
+        return {"rate": 1.0 + number % 7}
+
+
+@given(st.integers(1, 5), st.sampled_from([0.1, 0.3, 0.6]), st.integers(0, 99))
+@settings(max_examples=15)
+def test_races_take_their_share_and_are_shown_to_no_sampler(
+    workers: int, share: float, seed: int
+) -> None:
+    watching = Watching()
+    with memory() as folder:
+        found = study(folder, 20, workers=workers, seed=seed, racing=share, sampler=watching)
+    races = [t for t in found.trials if t.kind == "race"]
+    assert len(found.searched) == 20
+    assert races
+    assert all(t.params is None for t in races)
+    assert len({t.seed for t in found.trials}) == len(found.trials)
+    last = max(cost(t) for t in found.trials)
+    spent, raced = sum(map(cost, found.trials)), sum(map(cost, races))
+    assert raced <= share * spent + (1 + workers) * last, "what is running may take longer"
+    assert max(runs(found.trials).values()) <= MOST
+    assert all(t.repeats is None for shown in watching.shown for t in shown)
+    for shown in watching.shown:
+        ended = [t for t in shown if t.ended]
+        known = {t.number: t.seconds for t in found.searched}
+        assert all(t.seconds >= 0 for t in ended)
+        assert {t.number for t in ended} <= known.keys()
+    assert found.best is not None
+    first = found.ranked()[0]
+    assert first.number == found.best.number, "the best is who stands best, not the luckiest"
+    assert found.confirmed == (), "a race was part of the choice and proves nothing"
+
+
+def test_nothing_is_raced_in_the_first_half_of_the_trials(fast_path: Path) -> None:
+    found = study(fast_path, 40, workers=4, racing=0.5)
+    races = [t.number for t in found.trials if t.kind == "race"]
+    assert races
+    assert min(races) >= 20
+    plain = study(fast_path / "plain", 40, workers=4)
+    assert [facts(t) for t in found.trials[:10]] == [facts(t) for t in plain.trials[:10]]
+
+
+def test_nothing_is_raced_in_the_first_half_of_the_time(fast_path: Path) -> None:
+    """A study that ends by the clock may have been asked for any number of trials."""
+    found = study(fast_path, 100_000, workers=4, racing=0.5, time_limit=40.0)
+    events = read(fast_path)
+    begun = [e.at for e in events if isinstance(e, Suggested) and e.kind == "race"]
+    assert found.ended == "budget"
+    assert begun
+    assert min(begun) >= 20.0
+
+
+def test_status_tells_what_races_have_cost(fast_path: Path) -> None:
+    """It counts the trials of the search, and said nothing of the others that it adds up."""
+    found = study(fast_path, 24, racing=0.2)
+    told = io.StringIO()
+    summary = {**documents.summary(found, "x"), "trials_planned": 24, "driver_alive": False}
+    text.print_status(summary, told)
+    races = sum(t.spent_seconds for t in found.trials if t.kind == "race")
+    said = f"spent: {found.spent_seconds:.0f} s, {races:.0f} s of it on repeats"
+    assert races
+    assert f"  {said}\n" in told.getvalue()
+
+
+def test_what_races_say_of_the_best_stands_beside_its_own_time(fast_path: Path) -> None:
+    """Its own time is the one for which it was chosen; only that was told."""
+    found = study(fast_path, 40, racing=0.2)
+    assert found.best is not None
+    own = [t for t in found.trials if found.best.number in (t.number, t.repeats)]
+    mean = statistics.fmean(t.seconds for t in own)
+    assert len(own) >= 3
+    assert all(t.state is State.REACHED for t in own)
+    said = f"{mean:.2f} s as the mean of {len(own)} runs in the search"
+    shown, status = io.StringIO(), io.StringIO()
+    text.print_result(found, manifest.load(fast_path), shown)
+    summary = {**documents.summary(found, "x"), "trials_planned": 40, "driver_alive": False}
+    text.print_status(summary, status)
+    best = f"Best: trial {found.best.number} in {found.best.seconds:.2f} s"
+    assert f"{best}, {said} ({len(own)} of {len(own)} reached); " in shown.getvalue()
+    assert f"  raced: {said} (" in status.getvalue()
+    assert documents.best(found)["raced"]["trials"] == [t.number for t in own]
+
+
+def test_what_is_given_comes_first(fast_path: Path) -> None:
+    """Whoever gives configurations counts on their numbers and, with no others, on no more."""
+    rates = [5.0, 4.0, 3.0, 2.5, 2.0, 1.9, 1.8, 1.7]
+    given = racing(rates, limit=30)
+    alone = study(fast_path / "alone", 8, experiment=given, racing=0.6, workers=1)
+    assert [t.config["rate"] for t in alone.trials] == rates
+    more = study(fast_path / "more", 20, experiment=given, racing=0.6, workers=1)
+    assert [t.config["rate"] for t in more.trials][:8] == rates
+    assert any(t.kind == "race" for t in more.trials[8:])
+
+
+def test_races_are_no_confirmations_and_both_can_be(fast_path: Path) -> None:
+    found = study(fast_path, 10, racing=0.5, repeats=2)
+    races = {t.number for t in found.trials if t.kind == "race"}
+    proof = {t.number for c in found.confirmed for t in c.runs}
+    assert races
+    assert proof == {t.number for t in confirming(found.trials)}
+    assert not races & proof
+    assert {len(c.runs) for c in found.confirmed} == {2}
+
+
+def test_a_resumed_study_goes_on_with_its_races(fast_path: Path) -> None:
+    assert any(t.kind == "race" for t in study(fast_path, 24, racing=0.2).trials)
+    assert manifest.load(fast_path)["racing"] == 0.2
+
+
+def test_no_racing_is_the_study_as_it_was(fast_path: Path) -> None:
+    study(fast_path / "a", 12, sampler=SAMPLER)
+    study(fast_path / "b", 12, sampler=SAMPLER, racing=0.0)
+    assert lines(fast_path / "a") == lines(fast_path / "b")
+    study(fast_path / "c", 12, sampler=SAMPLER, racing=0.5)
+    study(fast_path / "d", 12, sampler=SAMPLER, racing=0.5)
+    assert lines(fast_path / "c") == lines(fast_path / "d") != lines(fast_path / "a")
+
+
+def test_a_driver_killed_while_it_raced_goes_on_to_the_same_study(fast_path: Path) -> None:
+    options: dict[str, Any] = {"workers": 1, "racing": 0.4, "sampler": SAMPLER}
+    known = [facts(t) for t in study(fast_path, 10, **options).trials]
+    rows = (fast_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    races = [i for i, row in enumerate(rows) if b'"kind":"race"' in row]
+    assert len(races) >= 2
+    for cut in {row + more for row in races for more in (0, 1, 2, 5)}:
+        with memory() as folder:
+            put(folder, b"".join(rows[:cut]))
+            found = study(folder, 10, **options)
+            assert [facts(t) for t in found.trials] == known, f"cut after line {cut}"
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "convergence", "policy", "policy:ppo"])
+def test_every_sampler_takes_a_standing_that_changes(sampler: str, fast_path: Path) -> None:
+    found = study(fast_path, 24, sampler=sampler, racing=0.4, workers=4)
+    assert len(found.searched) == 24
+    assert any(t.kind == "race" for t in found.trials)
+
+
+def test_optuna_is_told_the_mean(fast_path: Path) -> None:
+    from autotune.algorithms.samplers.optuna import OptunaSampler
+
+    experiment = racing([1.0], limit=30)
+    sampler = OptunaSampler("tpe", experiment.space, TARGET, 0)
+    trials = [reached(0, 10.0, rate=2), reached(1, 4.0, rate=3)]
+    sampler.ask(2, trials)
+    trials += [race(3, 1, 9.0)]
+    sampler.ask(4, merged(trials, TARGET))
+    values = [t.value for t in sampler._study.get_trials(deepcopy=False) if t.state.is_finished()]
+    assert sorted(values) == [6.5, 10.0]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan"), "0.1", True])
+def test_a_share_out_of_range_is_refused(share: Any, fast_path: Path) -> None:
+    with pytest.raises(at.UserError, match="racing must be a share, at least 0 and below 1"):
+        study(fast_path / "study", 4, racing=share)
+    assert not (fast_path / "study").exists()
+
+
+def test_a_race_runs_to_the_limit(fast_path: Path) -> None:
+    found = study(fast_path, 40, racing=0.6, seed=2, workers=2, pruner="slower_than_best")
+    assert {t.reason for t in found.trials if t.kind == "race"} <= {"target", "limit"}
+    assert any(t.reason == "capped" for t in found.trials)
+    assert repeats.winner(found.trials, found.target) == found.best

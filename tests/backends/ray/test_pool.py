@@ -1,0 +1,481 @@
+"""The Ray pool with real processes: two ranks, what they may do wrong, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from toys import METRIC, reporter, toy
+
+import autotune as at
+from autotune.backends.protocol import Broke, Launch, Progress, Stopped
+from autotune.backends.ray import group_lifecycle
+from autotune.backends.ray.cluster import fit
+from autotune.backends.ray.pool import RayPool
+from autotune.backends.ray.turns import Arrived
+from autotune.cli import main
+from autotune.trial import Hardware, State
+
+pytestmark = pytest.mark.usefixtures("ray_address")
+PATIENT = at.FailurePolicy(hang_timeout=600, max_retries=1, checkpoint_interval=0)
+SECONDS = 600.0  # a guard against hangs, for what takes a second on an idle machine
+
+
+def experiment(
+    workers: int, faults: list[str | None], *, train: Any = toy, nap: float = 0.005, **options: Any
+) -> at.Experiment:
+    """The baseline is sound; then one configuration for each fault, in their order."""
+    space = at.SearchSpace(
+        {
+            "rate": at.Float(0.1, 10),
+            "fault": at.Choice([None, *dict.fromkeys(f for f in faults if f)]),
+            "nap": at.Fixed(nap),
+            "log": at.Fixed(options.pop("log", None)),
+        }
+    )
+    options = {"scaling": at.Scaling(num_workers=workers), "failure": PATIENT, **options}
+    return at.Experiment(
+        "toy",
+        train,
+        space,
+        at.Target(METRIC, options.pop("value", 0.95), limit=6000),
+        baseline={"rate": 1.0, "fault": None},
+        configs=[{"rate": 1.0, "fault": f} for f in faults],
+        **options,
+    )
+
+
+def study(made: at.Experiment, folder: Path, **options: Any) -> at.StudyResult:
+    options = {"pruner": "none", "sampler": "random", "tracking_uri": "off", **options}
+    return at.run(made, trials=1 + len(made.configs), out=folder, **options)
+
+
+def last(trial: at.Trial) -> dict[str, float]:
+    return dict(trial.reports[-1].metrics)
+
+
+@pytest.fixture(scope="module")
+def two(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
+    """A study on two ranks with every fault, one after another."""
+    folder = tmp_path_factory.mktemp("two")
+    faults = [None, "raise", None, "differ", "one", "die", "apart", "nan", None]
+    policy = at.FailurePolicy(
+        hang_timeout=600, max_retries=1, checkpoint_interval=0, max_consecutive_failed_trials=9
+    )
+    log = str(folder / "log")
+    return study(experiment(2, faults, failure=policy, log=log), folder)
+
+
+@pytest.mark.slow
+def test_two_ranks_train_in_one_process_group_on_cores_of_their_own(two: at.StudyResult) -> None:
+    trial = two.trials[0]
+    assert trial.state is State.REACHED
+    assert last(trial)["world"] == 2
+    assert last(trial)["summed"] == 1000.0
+    assert last(trial)["threads"] == 1
+    assert last(trial)["cores"] in (1, 2)  # one core, as a mask
+    assert trial.hardware.num_workers == 2
+    assert not trial.hardware.shared
+    assert trial.hardware.device
+
+
+@pytest.mark.slow
+def test_the_study_goes_on_after_every_fault(two: at.StudyResult) -> None:
+    R, C, F = State.REACHED, State.CENSORED, State.FAILED
+    assert [t.state for t in two.trials] == [R, R, F, R, F, F, R, F, C, R]
+    assert all(t.reason for t in two.trials)
+
+
+@pytest.mark.slow
+def test_trials_run_on_the_same_warm_processes(two: at.StudyResult) -> None:
+    first, second = two.trials[0], two.trials[1]
+    assert last(first)["pid"] == last(second)["pid"]
+    assert last(two.trials[3])["pid"] != last(first)["pid"], "a trainer that raised is replaced"
+
+
+@pytest.mark.slow
+def test_equal_errors_are_told_once_for_all_ranks(two: at.StudyResult) -> None:
+    trial = two.trials[2]
+    assert trial.reason == "RuntimeError: bad thing"
+    assert trial.error.startswith("ranks 0, 1:\nTraceback")
+    assert trial.error.count("RuntimeError: bad thing") == 1
+    assert 'raise RuntimeError("bad thing")' in trial.error
+
+
+@pytest.mark.slow
+def test_different_errors_are_both_told(two: at.StudyResult) -> None:
+    error = two.trials[4].error
+    assert "rank 0:\nTraceback" in error
+    assert "rank 1:\nTraceback" in error
+    for rank in (0, 1):
+        assert f"RuntimeError: bad thing on rank {rank}" in error
+
+
+@pytest.mark.slow
+def test_an_error_on_one_rank_ends_the_trial_on_all(two: at.StudyResult) -> None:
+    trial = two.trials[5]
+    assert "RuntimeError: only here" in trial.error
+    assert "only here" in trial.reason, "the cause, and not what it led to on other ranks"
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_retried_from_the_last_checkpoint(two: at.StudyResult) -> None:
+    trial = two.trials[6]
+    assert (trial.number, trial.state, trial.attempts, trial.retries) == (6, State.REACHED, 2, 1)
+    assert last(trial)["summed"] == last(trial)["step"] == 1000.0, "no step lost or done twice"
+    starts = [
+        line.split(" ", 3)[3]
+        for line in (two.folder / "log").read_text().splitlines()
+        if line.startswith(f"{trial.seed} 0 ") and "start" in line
+    ]
+    assert starts == ["start 0", "start 100"]
+    steps = [r.step for r in trial.reports if r.metrics]
+    assert steps == sorted(set(steps))
+
+
+@pytest.mark.slow
+def test_ranks_at_different_milestones_are_an_error(two: at.StudyResult) -> None:
+    assert two.trials[7].reason == (
+        "the ranks are not at the same milestone: "
+        "rank 0 milestone at step 300, rank 1 milestone at step 307"
+    )
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_is_diverged(two: at.StudyResult) -> None:
+    trial = two.trials[8]
+    assert (trial.reason, trial.detail) == ("diverged", "train_loss is nan")
+
+
+@pytest.mark.slow
+def test_trainers_are_closed_on_every_rank(two: at.StudyResult) -> None:
+    rows = (two.folder / "log").read_text().splitlines()
+    for trial in (two.trials[0], two.trials[1], two.trials[8]):
+        closed = [r for r in rows if r.startswith(f"{trial.seed} ") and r.endswith("closed")]
+        assert {r.split()[1] for r in closed} == {"0", "1"}
+
+
+@pytest.mark.slow
+def test_trainers_are_closed_where_another_rank_failed(tmp_path: Path) -> None:
+    """The rank that waits at the milestone runs its `finally` before its process is ended."""
+    made = experiment(2, ["evaluate"], log=str(tmp_path / "log"))
+    result = study(made, tmp_path)
+    (failed,) = [t for t in result.trials if t.state is State.FAILED]
+    assert "ranks 0, 1" not in failed.error
+    deadline = time.monotonic() + SECONDS
+    closed: set[str] = set()
+    while closed != {"0", "1"} and time.monotonic() < deadline:
+        rows = (tmp_path / "log").read_text().splitlines()
+        own = [r for r in rows if r.startswith(f"{failed.seed} ") and r.endswith("closed")]
+        closed = {r.split()[1] for r in own}
+        time.sleep(0.1)
+    assert closed == {"0", "1"}
+
+
+@pytest.mark.slow
+def test_waiting_for_the_driver_is_measured(two: at.StudyResult) -> None:
+    trial = two.trials[1]
+    clock = trial.clock
+    assert 0 < clock.decide < trial.spent_seconds - trial.seconds
+    assert clock.setup > 0
+    assert clock.checkpoint > 0
+
+
+@pytest.mark.slow
+def test_checkpoints_of_ended_trials_are_removed_but_the_bests(two: at.StudyResult) -> None:
+    best = two.best
+    assert best is not None
+    left = [p.name for p in (two.folder / "checkpoints").iterdir()]
+    assert left == [f"trial-{best.number:04d}"]
+    assert best.checkpoint is not None
+    assert sorted(os.listdir(best.checkpoint.path)) == ["rank-0.pt", "rank-1.pt"]
+
+
+# --- trials side by side ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def beside(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
+    return study(experiment(1, [None] * 5, nap=0.03), tmp_path_factory.mktemp("beside"))
+
+
+def test_trials_beside_each_other_have_cores_of_their_own(beside: at.StudyResult) -> None:
+    pids = {last(t)["pid"]: last(t)["cores"] for t in beside.trials}
+    assert len(pids) == 2
+    first, second = (int(mask) for mask in pids.values())
+    assert first & second == 0
+    assert first.bit_count() == second.bit_count() == 1
+
+
+@pytest.mark.slow
+def test_fractions_of_cores_are_stamped_shared(tmp_path: Path) -> None:
+    scaling = at.Scaling(cpus_per_worker=0.5, max_concurrent_trials=1)
+    result = study(experiment(1, [], scaling=scaling), tmp_path)
+    assert result.trials[0].hardware.shared
+    assert last(result.trials[0])["cores"] > 2 or os.cpu_count() == 1
+
+
+@pytest.mark.slow
+def test_reporting_trainers_stop_on_every_rank_at_the_same_step(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    made = experiment(2, [], train=reporter, value=0.45, log=str(log))
+    trial = study(made, tmp_path / "study").trials[0]
+    assert (trial.state, trial.reports[-1].step) == (State.REACHED, 500)
+    rows = [row.split(" ", 3) for row in log.read_text().splitlines()]
+    assert sorted((rank, what) for _, rank, _, what in rows) == [
+        ("0", "StopTrial at 500"),
+        ("1", "StopTrial at 500"),
+    ]
+
+
+# --- hanging ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_hanging_rank_ends_the_trial_within_the_timeout(tmp_path: Path) -> None:
+    policy = at.FailurePolicy(hang_timeout=8, max_retries=0)  # it would hang for 1000 s
+    result = study(experiment(2, ["hang"], failure=policy), tmp_path)
+    assert [t.state for t in result.trials] == [State.REACHED, State.FAILED]
+    assert result.trials[1].reason.startswith("worker hung: ")
+    assert "rank 1 (pid " in result.trials[1].reason
+
+
+def test_a_slow_driver_is_not_a_hanging_worker() -> None:
+    pool = RayPool(toy, at.Scaling(max_concurrent_trials=1), hang_timeout=0.5)
+    try:
+        assert until(pool, pool.capacity) is None
+        pool.start(Launch(0, {}, 1))
+        deadline = next(iter(pool._fleet.groups.values())).deadline
+        while pool._inbox.empty() or time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert isinstance(pool.wait(SECONDS), Progress)
+    finally:
+        pool.close()
+
+
+def until(pool: RayPool, holds: Any, seconds: float = SECONDS) -> Any:
+    """What the pool says until `holds()`."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        signal = pool.wait(1)
+        if signal is not None:
+            return signal
+    return None
+
+
+# --- the pool by itself -------------------------------------------------------------------------
+
+
+def test_a_rank_killed_between_trials_is_told_and_replaced(tmp_path: Path) -> None:
+    pool = RayPool(toy, at.Scaling(num_workers=2), hang_timeout=SECONDS)
+    try:
+        until(pool, pool.capacity)
+        place = next(iter(pool._fleet.groups.values())).places[1]
+        os.kill(place.pid, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(place.pid)] if psutil.pid_exists(place.pid) else [])
+        hardware = pool.start(Launch(3, {}, 1))
+        assert hardware == Hardware(hardware.device, 2, 1)
+        broke = pool.wait(SECONDS)
+        assert isinstance(broke, Broke)
+        assert broke.trial == 3
+        assert broke.reason == f"worker died: rank 1 (pid {place.pid} on {place.host})"
+        assert "died" in broke.error  # what the cluster says of it
+        assert pool.busy() == 0
+        until(pool, pool.capacity)
+        pool.start(Launch(4, {}, 1))
+        first = pool.wait(SECONDS)
+        assert isinstance(first, Progress)
+        assert (first.report.step, first.report.metrics, first.can_save) == (0, {}, True)
+        pool.stop(4, tmp_path / "end")
+        stopped = pool.wait(SECONDS)
+        assert isinstance(stopped, Stopped)
+        assert stopped.saved is not None
+        assert sorted(os.listdir(stopped.saved.path)) == ["rank-0.pt", "rank-1.pt"]
+    finally:
+        pool.close()
+
+
+def test_of_idle_groups_a_trial_takes_one_on_the_hardware_that_it_is_to_be_like() -> None:
+    pool = RayPool(toy, at.Scaling(max_concurrent_trials=2), hang_timeout=SECONDS)
+    try:
+        until(pool, lambda: pool.capacity() == 2)
+        usual, other = pool._fleet.groups.values()
+        other.hardware = replace(usual.hardware, label="other")  # as if on another node
+        assert pool.next_hardware() == usual.hardware
+        assert pool.next_hardware(other.hardware) == other.hardware
+        assert pool.start(Launch(0, {}, 1, like=other.hardware)) == other.hardware
+        assert pool.start(Launch(1, {}, 1, like=other.hardware)) == usual.hardware, "none is left"
+    finally:
+        pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bare_ray")
+def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another tenant has one of the two cores: half of the trials' groups never start."""
+    import ray
+
+    monkeypatch.setattr(group_lifecycle, "_MOST_STARTS", 1)
+
+    @ray.remote(num_cpus=1)
+    class Tenant:
+        def here(self) -> bool:
+            return True
+
+    tenant = Tenant.remote()
+    ray.get(tenant.here.remote())
+    pool = RayPool(toy, at.Scaling(), hang_timeout=SECONDS)
+    try:
+        until(pool, pool.capacity)
+        (waiting,) = (g for g in pool._fleet.groups.values() if g.state == "starting")
+        waiting.deadline = time.monotonic()  # the time that it has for its start is over
+        pool.start(Launch(0, {}, 1))
+        assert isinstance(until(pool, lambda: False), Progress)
+        assert waiting.deadline > time.monotonic(), "it goes on waiting"
+        assert waiting in pool._fleet.groups.values()
+        pool.stop(0, None)
+        assert isinstance(until(pool, lambda: False), Stopped)
+        ray.kill(tenant)
+        until(pool, lambda: pool.capacity() == 2)
+    finally:
+        pool.close()
+        ray.kill(tenant)
+
+
+def test_an_answer_for_a_given_up_group_is_dropped() -> None:
+    """Its processes may still answer, or be told as dead, after the pool has let it go."""
+    pool = RayPool(toy, at.Scaling(max_concurrent_trials=1))
+    try:
+        until(pool, pool.capacity)
+        pool._inbox.put(Arrived(99, 1, 0, RuntimeError("late")))
+        assert pool.wait(0.2) is None
+        assert pool.capacity() == 1
+    finally:
+        pool.close()
+
+
+@pytest.mark.slow
+def test_a_trainer_that_workers_cannot_load_ends_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_lifecycle, "_MOST_STARTS", 1)
+
+    class Unloadable:
+        def __call__(self, config: dict[str, Any]) -> Iterator[at.Milestone]:
+            raise NotImplementedError
+
+        def __reduce__(self) -> Any:
+            return (int, ("no number",))
+
+    with pytest.raises(at.StudyError, match="worker processes do not start") as error:
+        study(experiment(1, [], train=Unloadable()), tmp_path)
+    assert "invalid literal for int" in str(error.value)
+
+
+def test_a_trainer_that_cannot_be_sent_is_the_users_mistake(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
+        with lock:
+            yield at.Milestone(0, dict)
+
+    with pytest.raises(at.UserError, match=r"the trainer cannot be sent to workers: .*lock"):
+        study(experiment(1, [], train=train), tmp_path)
+
+
+# --- what the cluster holds ---------------------------------------------------------------------
+
+
+def apart(strategy: str) -> at.Scaling:
+    return at.Scaling(num_workers=2, placement_strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "says"),
+    [
+        (
+            at.Scaling(num_workers=3),
+            "a trial of 3 workers with 1 CPU each can never fit: the cluster has 1 node (2 CPU",
+        ),
+        (at.Scaling(gpus_per_worker=1), "a trial of 1 workers with 1 CPU and 1 GPU each can never"),
+        (at.Scaling(cpus_per_worker=4), "4 CPU each can never fit"),
+        (
+            at.Scaling(num_workers=2, placement_strategy="STRICT_SPREAD"),
+            "1 CPU each can never fit on different nodes: the cluster has 1 node",
+        ),
+    ],
+)
+def test_an_impossible_scaling_is_refused_at_once(
+    tmp_path: Path, scaling: at.Scaling, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_lifecycle.Fleet, "grow", lambda *_: pytest.fail("a group is opened"))
+    with pytest.raises(at.UserError) as error:
+        study(experiment(1, [], scaling=scaling), tmp_path)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "nodes", "expected"),
+    [
+        (at.Scaling(), [{"CPU": 4.0}], (4, "STRICT_PACK")),
+        (at.Scaling(num_workers=2), [{"CPU": 3.0}, {"CPU": 3.0}], (2, "STRICT_PACK")),
+        (at.Scaling(num_workers=4), [{"CPU": 3.0}, {"CPU": 3.0}], (1, "PACK")),
+        (at.Scaling(cpus_per_worker=0.1), [{"CPU": 1.0}], (10, "STRICT_PACK")),
+        (at.Scaling(gpus_per_worker=1), [{"CPU": 8.0, "GPU": 2.0}], (2, "STRICT_PACK")),
+        (at.Scaling(gpus_per_worker=0.5), [{"CPU": 8.0, "GPU": 2.0}], (4, "STRICT_PACK")),
+        (apart("SPREAD"), [{"CPU": 4.0}], (2, "SPREAD")),
+        (apart("STRICT_SPREAD"), [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 1.0}], (3, "STRICT_SPREAD")),
+        (apart("STRICT_PACK"), [{"CPU": 3.0}, {"CPU": 3.0}], (2, "STRICT_PACK")),
+    ],
+)
+def test_how_many_trials_fit(
+    scaling: at.Scaling, nodes: list[dict[str, float]], expected: tuple[int, str]
+) -> None:
+    assert fit(scaling, nodes) == expected
+
+
+@pytest.mark.slow
+def test_no_cluster_at_the_address_is_the_users_mistake() -> None:
+    code = (
+        "from autotune.backends.ray.pool import RayPool; import autotune as at\n"
+        "try: RayPool(print, at.Scaling(), address='127.0.0.1:1')\n"
+        "except at.UserError as error: print('UserError:', error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert "UserError: cannot connect to Ray at '127.0.0.1:1'" in done.stdout, done.stderr[-500:]
+
+
+@pytest.mark.slow
+def test_a_ray_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
+    """The paths of its sockets have 107 bytes at most: here the folder for them is too deep."""
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    words = ["run", "search_spaces.digits:sgd", "--out", str(tmp_path / "study"), "--trials", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *words, "--tracking-uri", "off"],
+        env={**os.environ, "RAY_TMPDIR": str(deep)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == main.BROKEN, done.stderr[-2000:]
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("autotune: ")]
+    assert "the study could not go on: Ray does not start on this machine: " in said
+    assert "path length" in said
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "study").exists()

@@ -1,0 +1,179 @@
+"""What a worker finds of its machine, how groups are stamped, and who looks at the cluster."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sims import racing, simulate
+
+import autotune as at
+from autotune.backends.protocol import Broke, Signal
+from autotune.backends.ray import health
+from autotune.backends.ray.health import HeadLost, Node, Nodes, Watch, answers
+from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.worker import hardware_probe
+from autotune.backends.worker.hardware_probe import (
+    INTERFACES,
+    Machine,
+    interface_of,
+    interface_towards,
+    look,
+    stamp,
+)
+from autotune.study import manifest
+from autotune.study.driver.recovery import MOST_ATTEMPTS
+from autotune.trial import Hardware, Lost, State
+
+TWO = at.Scaling(num_workers=2)
+
+
+# --- stamps and interfaces --------------------------------------------------------------------
+
+
+def test_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HARDWARE", " lent ")
+    found = look("127.0.0.1")
+    assert found.device
+    assert (found.label, found.interface) == ("lent", "lo")
+
+
+@pytest.mark.parametrize(
+    ("machines", "nodes", "expected"),
+    [
+        ([Machine("cpu", network="network")] * 2, 1, Hardware("cpu", 2)),
+        (
+            [Machine("cpu", network="25 Gb/s network")] * 2,
+            2,
+            Hardware("cpu", 2, nodes=2, interconnect="25 Gb/s network"),
+        ),
+        (
+            [Machine("H100", "Xeon", "", "NVLink", "network")] * 2,
+            1,
+            Hardware("H100", 2, cpu="Xeon", interconnect="NVLink"),
+        ),
+        (
+            [Machine("H100", "Xeon", "a"), Machine("A100", "Xeon")],
+            1,
+            Hardware("1 A100 + 1 H100", 2, cpu="Xeon", label="1 unknown + 1 a"),
+        ),
+    ],
+)
+def test_a_group_is_stamped_with_all_that_it_has(
+    machines: list[Machine], nodes: int, expected: Hardware
+) -> None:
+    assert stamp(machines, nodes, TWO, False) == expected
+
+
+def test_one_worker_has_no_interconnect() -> None:
+    one = [Machine("H100", link="PCIe")]
+    assert stamp(one, 1, at.Scaling(), False).interconnect == ""
+    both = at.Scaling(gpus_per_worker=2)
+    assert stamp(one, 1, both, False) == Hardware("H100", gpus_per_worker=2, interconnect="PCIe")
+
+
+def test_links_of_gpus_are_what_their_driver_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the driver's program, where there is no GPU: only what it prints is read."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\n"
+        "print('Link 0: 26.562 GB/s' if sys.argv[-1] == '--id=GPU-a' else 'Link 0: <inactive>')\n"
+    )
+    program.chmod(0o755)
+    assert hardware_probe._has_links(str(program), "a")
+    assert not hardware_probe._has_links(str(program), "GPU-b")
+
+
+def test_interfaces_are_found_by_their_address() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.7") == ""
+    assert interface_towards("127.0.0.1") == "lo"
+
+
+def test_an_interface_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, free = INTERFACES
+    monkeypatch.setenv(chosen, "eth7")
+    monkeypatch.setenv(free, "")
+    hardware_probe.use_interface("lo")
+    assert (os.environ[chosen], os.environ[free]) == ("eth7", "lo")
+
+
+# --- the experiment ---------------------------------------------------------------------------
+
+
+def test_a_placement_is_one_of_rays() -> None:
+    with pytest.raises(ValueError, match="one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD but got"):
+        at.Scaling(placement_strategy="spread")
+
+
+def test_records_without_a_placement_are_of_the_same_study() -> None:
+    plain = manifest.facts(racing([1.0]), seed=0, tracking_uri=None)["scaling"]
+    assert "placement_strategy" not in plain
+    made = racing([1.0], scaling=at.Scaling(placement_strategy="SPREAD"))
+    told = manifest.facts(made, seed=0, tracking_uri=None)["scaling"]
+    assert at.Scaling(**told).placement_strategy == "SPREAD"
+
+
+# --- a cluster that changes -------------------------------------------------------------------
+
+
+def test_nodes_that_come_and_a_head_that_goes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(health, "HEAD_SECONDS", 0.3)
+    first, second = (Node(name, "127.0.0.1", 1, (("CPU", 1.0),)) for name in "ab")
+    there, told = [first], queue.Queue[Any]()
+    head = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{head.getsockname()[1]}"
+    looking = Watch(lambda: tuple(there), address, told.put, (first,))
+    try:
+        time.sleep(0.5)
+        assert told.empty(), "the same nodes, and a head that answers"
+        there.append(second)
+        assert told.get(timeout=600) == Nodes((first, second))
+        head.close()
+        lost = told.get(timeout=600)
+        assert isinstance(lost, HeadLost)
+        assert (lost.address, lost.seconds > 0.3) == (address, True)
+    finally:
+        looking.close()
+    assert not answers("127.0.0.1", int(address.rpartition(":")[2]), 1.0)
+
+
+class Fleeting(SimPool):
+    """Its nodes are lost under every trial."""
+
+    def wait(self, timeout: float | None) -> Signal | None:
+        signal = super().wait(timeout)
+        return (
+            Broke(signal.trial, "node lost", node_lost=True)
+            if isinstance(signal, Broke)
+            else signal
+        )
+
+
+def test_a_lost_node_is_no_retry_until_the_trial_itself_is_suspected(fast_path: Path) -> None:
+    def dying(config: Any, seed: int) -> Curve:
+        return Curve([Point(1, 1.0, {"val_accuracy": 0.1})], end="died")
+
+    seen: list[Any] = []
+    pool = Fleeting(dying, 1)
+    with pytest.raises(at.StudyError, match="every trial failed"):
+        simulate(racing([1.0]), fast_path, 1, pool=pool, watch=lambda event, _: seen.append(event))
+    losses = [e for e in seen if isinstance(e, Lost)]
+    assert [e.broke for e in losses] == [False] * (MOST_ATTEMPTS - 1) + [True, True]
+    assert {e.reason for e in losses} == {"node lost"}
+    assert seen[-1].state is State.FAILED
+
+
+def test_what_kind_of_breaking_off_it_was_is_said_by_name() -> None:
+    """A lost node was once taken for a store that gives no answer: both are a fourth argument."""
+    with pytest.raises(TypeError, match="positional"):
+        Broke(0, "node lost", "", True)  # type: ignore[misc]

@@ -1,0 +1,173 @@
+"""`report`, alone and as the rank sees it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial, wraps
+from typing import Any
+
+import pytest
+
+import autotune as at
+from autotune.backends.worker.reporting import StopTrial, steps
+from autotune.trial import Change
+
+
+def generator(config: dict[str, Any], scale: float = 1.0) -> Iterator[at.Milestone]:
+    yield at.Milestone(1, lambda: {"acc": scale})
+    yield at.Milestone(2, lambda: {"acc": 2 * scale})
+
+
+@wraps(generator)
+def wrapped(config: dict[str, Any]) -> Any:
+    return generator(config)
+
+
+class Callable_:
+    def __call__(self, config: dict[str, Any]) -> Iterator[at.Milestone]:
+        yield from generator(config)
+
+
+def reporting(config: dict[str, Any]) -> None:
+    at.report(1, {"acc": 1.0})
+    at.report(2, {"acc": 2.0})
+
+
+@pytest.mark.parametrize(
+    "train", [generator, partial(generator, scale=1.0), wrapped, Callable_(), reporting]
+)
+def test_however_it_is_written_a_trainer_is_steps(train: Any) -> None:
+    milestones = list(steps(train, {}))
+    assert [m.step for m in milestones] == [1, 2]
+    assert [m.evaluate() for m in milestones] == [{"acc": 1.0}, {"acc": 2.0}]
+    assert not [t for t in threading.enumerate() if t.name == "autotune-trainer"]
+
+
+def test_outside_autotune_report_does_nothing() -> None:
+    assert at.report(1, {"acc": 1.0}) is None
+    assert reporting({}) is None
+
+
+def test_metrics_are_those_of_the_moment() -> None:
+    def train(config: dict[str, Any]) -> None:
+        metrics = {"acc": 1.0}
+        at.report(1, metrics)
+        metrics["acc"] = 2.0
+        at.report(2, metrics)
+
+    assert [m.evaluate()["acc"] for m in list(steps(train, {}))] == [1.0, 2.0]
+
+
+def test_a_change_is_returned_and_a_state_passed_on() -> None:
+    seen: list[Change | None] = []
+
+    def train(config: dict[str, Any]) -> None:
+        seen.append(at.report(1, {}, state=lambda: {"w": 1}))
+        seen.append(at.report(2, {}))
+
+    made = steps(train, {})
+    milestone = next(made)
+    assert milestone.state is not None
+    assert milestone.state() == {"w": 1}
+    made.send(Change(lr_factor=0.5))
+    assert list(made) == []
+    assert seen == [Change(lr_factor=0.5), None]
+
+
+def test_stop_trial_passes_through_what_a_framework_catches() -> None:
+    assert not issubclass(StopTrial, Exception)
+    seen: list[str] = []
+
+    def train(config: dict[str, Any]) -> None:
+        try:
+            for step in range(1, 9):
+                try:
+                    at.report(step, {})
+                except Exception:
+                    seen.append("swallowed")
+        finally:
+            seen.append("cleaned up")
+
+    made = steps(train, {})
+    next(made)
+    made.close()
+    assert seen == ["cleaned up"]
+    assert at.report(1, {}) is None
+
+
+def test_an_error_of_the_trainer_is_raised_where_its_steps_are_taken() -> None:
+    def train(config: dict[str, Any]) -> None:
+        at.report(1, {})
+        raise KeyError("lr")
+
+    made = steps(train, {})
+    next(made)
+    with pytest.raises(KeyError, match="lr"):
+        next(made)
+
+
+def test_system_exit_in_a_trainer_is_an_error_too() -> None:
+    def train(config: dict[str, Any]) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        next(steps(train, {}))
+
+
+# --- evaluating ---------------------------------------------------------------------------------
+
+
+def test_what_was_evaluated_since_the_last_report_is_not_training() -> None:
+    least, most = [], []
+
+    def train(config: dict[str, Any]) -> None:
+        at.report(0, {})
+        for _ in range(2):
+            begin = time.perf_counter()
+            with at.evaluating():
+                within = time.perf_counter()
+                time.sleep(0.05)
+                least.append(time.perf_counter() - within)
+            most.append(time.perf_counter() - begin)
+        time.sleep(0.05)
+        at.report(1, {"acc": 1.0})
+        at.report(2, {"acc": 1.0})
+
+    seconds = [m.eval_seconds for m in steps(train, {})]
+    assert (seconds[0], seconds[2]) == (0.0, 0.0)
+    assert sum(least) <= seconds[1] <= sum(most)
+
+
+def test_outside_autotune_evaluating_does_nothing() -> None:
+    with at.evaluating(), at.evaluating():
+        assert at.report(1, {}) is None
+
+
+def test_an_evaluation_that_raises_is_over() -> None:
+    def train(config: dict[str, Any]) -> None:
+        try:
+            with at.evaluating():
+                raise KeyError("accuracy")
+        except KeyError:
+            at.report(1, {})
+
+    (milestone,) = steps(train, {})
+    assert milestone.eval_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("inner", "says"),
+    [
+        (lambda: at.report(1, {}), "belongs after the block"),
+        (lambda: at.evaluating().__enter__(), "cannot be inside another"),
+    ],
+)
+def test_what_does_not_belong_into_an_evaluation(inner: Any, says: str) -> None:
+    def train(config: dict[str, Any]) -> None:
+        with at.evaluating():
+            inner()
+
+    with pytest.raises(RuntimeError, match=says):
+        next(steps(train, {}))

@@ -1,0 +1,98 @@
+"""Each benchmark runs and writes what it says; the figures of a smoke run mean nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = {
+    "trial_cost.py": "runs",
+    "trial_start.py": "runs",
+    "training_loop.py": "runs",
+    "demo.py": "studies",
+    "schedules.py": "runs",
+    "controller_cost.py": "runs",
+    "driver.py": "virtual",
+    "mlflow_ui.py": "runs",
+    "decisions.py": "runs",
+    "checkpoints.py": "runs",
+    "recovery.py": "runs",
+}
+RESEARCH = {
+    "controllers.py": (),
+    "farm.py": (),
+    "infeasible.py": ("--problem", "square", "--samplers", "tpe"),
+    "population.py": (),
+    "racing.py": (),
+    "schedule_search.py": (),
+    "scorings.py": ("--rows", "equal seconds"),
+    "search.py": ("--methods", "the default;Optuna TPE + Hyperband"),
+}
+"""Research scripts, with the arguments of their smallest run."""
+LONG = ("recovery.py", "schedule_search.py", "training_loop.py", "trial_start.py", "mlflow_ui.py")
+"""Those whose smallest run takes half a minute or more."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(s, marks=[pytest.mark.soak] if s in LONG else []) for s in SCRIPTS],
+)
+def test_smoke_run(script: str, tmp_path: Path) -> None:
+    assert run_quick(FOLDER / script, (), tmp_path)[SCRIPTS[script]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(s, marks=[pytest.mark.soak] if s in LONG else []) for s in RESEARCH],
+)
+def test_research_smoke_run(script: str, tmp_path: Path) -> None:
+    written = run_quick(FOLDER / "research" / script, RESEARCH[script], tmp_path)
+    assert written.get("runs") or written["studies"]
+
+
+def run_quick(script: Path, options: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The JSON that the smallest run of the script writes."""
+    answer = folder / "answer.json"
+    command = [sys.executable, script, "--quick", "--json", answer, *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written: dict[str, Any] = json.loads(answer.read_text())
+    assert written["machine"]["cpu"]
+    return written
+
+
+def test_cpu_of_ended_children_is_counted() -> None:
+    common = _common()
+    burn = "import time\nwhile time.process_time() < 0.8: pass"
+    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    meter = common.CpuMeter(process.pid)
+    family = {process.pid}
+    while process.poll() is None:
+        meter.sample(family)
+        meter._over.wait(0.02)
+    assert 0.6 < sum(meter.seconds.values()) < 2
+
+
+def test_turns_go_there_and_back() -> None:
+    assert list(_common().in_turns("ab", 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+
+
+def _common() -> object:
+    spec = importlib.util.spec_from_file_location("benchmarks_common", FOLDER / "_common.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

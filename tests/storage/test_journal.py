@@ -1,0 +1,272 @@
+"""The journal: what is written is read back, and what is torn is repaired."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sims import memory, race, racing, simulate
+
+from autotune.errors import UserError
+from autotune.schedules import Constant, Cosine, Stages
+from autotune.storage import journal
+from autotune.storage.codec import encode, plain
+from autotune.storage.journal import JOURNAL, Closed, Journal, Opened, from_line, to_line
+from autotune.trial import (
+    EVENTS,
+    Change,
+    Changed,
+    Checkpoint,
+    Clock,
+    Ended,
+    Hardware,
+    Lost,
+    Origin,
+    Report,
+    Reported,
+    Saved,
+    Started,
+    State,
+    Suggested,
+)
+
+SCHEDULE = Stages((0.1,), (Constant(0.1), Cosine(0.1, 1e-9)))
+ENTRIES = [
+    Opened("x", 0.1),
+    Suggested(0, {"lr": SCHEDULE, "n": 3, "o": None}, {"lr.peak": 0.1}, "baseline", 3, 0.2),
+    Suggested(1, {"schedule": "cosine", "deep": {"a": [1, {"b": 2}]}}, None, "trial", 4, 0.2),
+    Started(0, 0.5, Hardware("cpu", 2, 0.5, True), 0.3),
+    Reported(0, Report(5, 1 / 3, {"acc": 0.1 + 0.2, "ü": 1.0}, Clock(train=1e-7)), 0.4),
+    Changed(0, 5, Change(0.5, batch_size=64), 0.45),
+    Saved(0, Checkpoint(5, "/a/b c", Clock(setup=1.0)), 0.5),
+    Lost(0, "worker died: rank 1", False, 0.6),
+    Ended(0, State.FAILED, "ValueError: ü\u2028\n\r", 1.5, "detail", "trace\nback", 0.7),
+    Closed("done", 0.8),
+]
+
+
+def written(folder: Path, entries: list[Any] = ENTRIES) -> bytes:
+    with Journal(folder) as open_journal:
+        for entry in entries:
+            open_journal.write(entry)
+    return (folder / JOURNAL).read_bytes()
+
+
+def test_the_stamp_of_a_forks_checkpoint_is_read_back() -> None:
+    """What `Checkpoint` is compared by leaves it out."""
+    saved = Checkpoint(5, "/a", Clock(train=1.0), hardware=Hardware("fast", before="slow"))
+    event = Suggested(2, {}, None, "trial", 1, origin=Origin(0, 1, saved))
+    read = journal.from_line(journal.to_line(event))
+    assert read.origin.checkpoint.hardware == saved.hardware
+    line = journal.to_line(Saved(0, Checkpoint(5, "/a")))
+    older = line.replace(',"hardware":null', "")
+    assert older != line
+    assert journal.from_line(older) == journal.from_line(line) == Saved(0, Checkpoint(5, "/a"))
+
+
+def test_every_kind_of_entry_is_read_back_exactly(fast_path: Path) -> None:
+    assert {type(e) for e in ENTRIES} >= set(EVENTS.values())
+    data = written(fast_path)
+    assert journal.read(fast_path) == ENTRIES
+    assert data.count(b"\n") == len(ENTRIES)
+    assert all({"event", "at", "time"} <= json.loads(line).keys() for line in data.splitlines())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_metrics_that_are_no_numbers_are_valid_json(value: float) -> None:
+    event = Reported(0, Report(1, 1.0, {"loss": value}))
+    line = to_line(event)
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    back = from_line(line)
+    assert isinstance(back, Reported)
+    assert str(back.report.metrics["loss"]) == str(value)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.text())
+def test_numbers_and_texts_round_trip(number: float, text: str) -> None:
+    event = Suggested(0, {"a": number, "b": text}, {"a": number}, "trial", 1, abs(number))
+    assert from_line(to_line(event)) == event
+
+
+def test_plain_is_what_a_resumed_trial_sees() -> None:
+    import numpy as np
+
+    config = {"lr": SCHEDULE, "betas": (0.9, 0.99), "n": np.int64(3), "x": np.float32(0.5)}
+    made = plain(config)
+    assert made == {"lr": SCHEDULE, "betas": [0.9, 0.99], "n": 3, "x": 0.5}
+    assert type(made["n"]) is int
+    assert plain(made) == made
+
+
+def test_a_value_without_a_json_form_is_named() -> None:
+    with pytest.raises(TypeError, match=r"a object .* cannot be written as JSON"):
+        encode({"a": object()})
+    with pytest.raises(ValueError, match="clip must be finite but got inf"):
+        plain({"clip": math.inf})
+
+
+def test_a_journal_cut_anywhere_opens_with_its_whole_lines(fast_path: Path) -> None:
+    data = written(fast_path / "whole")
+    ends = [i + 1 for i, byte in enumerate(data) if byte == ord("\n")]
+    folder = fast_path / "cut"
+    folder.mkdir()
+    for cut in range(len(data)):
+        (folder / JOURNAL).write_bytes(data[:cut])
+        whole = sum(end <= cut for end in ends)
+        assert journal.read(folder) == ENTRIES[:whole]
+        with Journal(folder) as opened:
+            assert opened.entries == ENTRIES[:whole]
+            opened.write(Closed("again", 9.0))
+        assert journal.read(folder) == [*ENTRIES[:whole], Closed("again", 9.0)]
+
+
+@given(st.binary(max_size=40))
+def test_rubbish_after_the_last_line_is_repaired(rubbish: bytes) -> None:
+    with memory() as folder:
+        data = written(folder)
+        last = rubbish.replace(b"\n", b"")
+        (folder / JOURNAL).write_bytes(data + last)
+        assert journal.read(folder) == ENTRIES
+        with Journal(folder) as opened:
+            assert opened.entries == ENTRIES
+        assert (folder / JOURNAL).read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"not json",
+        b"[1, 2]",
+        b'{"event":"unheard-of"}',
+        b'{"event":["opened"]}',
+        b'{"event":"opened"}',
+        b'{"event":"closed","reason":"x","more":1}',
+        b'{"event":"reported","trial":0,"report":{"step":1,"seconds":1,"metrics":[],"clock":{}}}',
+        b'{"event":"reported","trial":0,"report":7}',
+        b'{"event":"ended","trial":0,"state":"SLEEPING","reason":"","seconds":1}',
+        b'{"event":"suggested","trial":0,"config":[],"params":{},"kind":"trial","seed":1}',
+        b"\x00\x00\x00\x00",
+        b"\xff\xfe",
+        b"",
+    ],
+)
+def test_a_damaged_line_in_the_middle_is_one_clear_error(fast_path: Path, damage: bytes) -> None:
+    rows = written(fast_path).splitlines(keepends=True)
+    rows[3] = damage + b"\n"
+    (fast_path / JOURNAL).write_bytes(b"".join(rows))
+    for use in (journal.read, Journal):
+        with pytest.raises(UserError, match=r"journal\.jsonl: line 4 is damaged") as error:
+            use(fast_path)
+        assert "\n" not in str(error.value)
+
+
+def test_events_that_cannot_follow_are_one_clear_error(fast_path: Path) -> None:
+    written(fast_path / "a", [ENTRIES[0], ENTRIES[3], ENTRIES[-1]])
+    (fast_path / "b").mkdir()
+    simulate(racing([2.0]), fast_path / "b", 1)
+    (fast_path / "b" / JOURNAL).write_bytes((fast_path / "a" / JOURNAL).read_bytes())
+    with pytest.raises(UserError, match="line 2 is damaged: trial 0: Started cannot follow"):
+        simulate(racing([2.0]), fast_path / "b", 1)
+
+
+def test_a_second_opener_is_refused(fast_path: Path) -> None:
+    with Journal(fast_path):
+        assert journal.held(fast_path)
+        with pytest.raises(UserError, match="another process is running the study in"):
+            Journal(fast_path)
+        code = (
+            "from pathlib import Path; from autotune.storage.journal import Journal\n"
+            f"Journal(Path({str(fast_path)!r}))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "UserError: another process is running the study" in done.stderr
+    assert not journal.held(fast_path)
+    Journal(fast_path).__exit__(None, None, None)
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_mistake(fast_path: Path) -> None:
+    (fast_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write the study folder .*file"):
+        Journal(fast_path / "file" / "study")
+    (fast_path / "study" / JOURNAL).mkdir(parents=True)
+    with pytest.raises(UserError, match="cannot write the study folder"):
+        Journal(fast_path / "study")
+    if os.geteuid():
+        fast_path.chmod(0o500)
+        with pytest.raises(UserError, match="Permission denied"):
+            Journal(fast_path / "new")
+        fast_path.chmod(0o700)
+
+
+def test_no_journal_is_the_users_mistake(fast_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a study folder: it has no journal\.jsonl"):
+        journal.read(fast_path)
+
+
+def test_a_full_disk_is_a_study_error_and_what_is_there_stays_valid(fast_path: Path) -> None:
+    whole = fast_path / "whole"
+    simulate(racing([2.0, 3.0, 4.0]), whole, 3)
+    for size in (3500, 3700, 3801):
+        folder = fast_path / str(size)
+        code = (
+            "import resource, signal, sys; from pathlib import Path\n"
+            f"sys.path.insert(0, {str(Path(__file__).parents[1] / 'support')!r})\n"
+            "from sims import racing, simulate; from autotune import StudyError\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
+            f"try: simulate(racing([2.0, 3.0, 4.0]), Path({str(folder)!r}), 3)\n"
+            "except StudyError as error: print(error)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "cannot write" in done.stdout, done.stderr
+        assert "journal.jsonl: File too large" in done.stdout
+        journal.read(folder)
+        result = simulate(racing([2.0, 3.0, 4.0]), folder, 3)
+        assert [t.number for t in result.trials] == [0, 1, 2]
+        assert all(t.ended for t in result.trials)
+        assert journal.read(folder)[-1] == Closed("done", result.trials[-1].ended_at or 0.0)
+
+
+def test_an_event_is_on_disk_before_it_is_acted_on(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.backends.simulator import SimPool
+
+    synced: list[int] = []
+    real = os.fdatasync
+    monkeypatch.setattr(
+        os, "fdatasync", lambda fd: (real(fd), synced.append(os.fstat(fd).st_size))[0]
+    )
+    path = fast_path / JOURNAL
+
+    class Witness(SimPool):
+        """Looks at the disk at the moment the study acts."""
+
+        def last(self) -> dict[str, Any]:
+            data = path.read_bytes()
+            assert data.endswith(b"\n")
+            assert len(data) == synced[-1]
+            return json.loads(data.splitlines()[-1])
+
+        def start(self, launch: Any) -> Any:
+            assert (self.last()["event"], self.last()["trial"]) == ("suggested", launch.trial)
+            return super().start(launch)
+
+        def resume(self, trial: int, *rest: Any) -> None:
+            assert (self.last()["event"], self.last()["trial"]) == ("reported", trial)
+            super().resume(trial, *rest)
+
+        def stop(self, trial: int, *rest: Any) -> None:
+            assert (self.last()["event"], self.last()["trial"]) == ("ended", trial)
+            super().stop(trial, *rest)
+
+    result = simulate(racing([2.0, 3.0, 1.0]), fast_path, 3, pool=Witness(race, 1))
+    assert [t.state for t in result.trials] == [State.REACHED, State.REACHED, State.CENSORED]

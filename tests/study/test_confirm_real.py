@@ -1,0 +1,122 @@
+"""Confirmations of a real trainer on Ray, by the command line: at the end of a run, and killed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.algorithms.ranking.repeats import confirming
+from autotune.cli import main
+from autotune.cli.console import result_in
+from autotune.storage import journal
+from autotune.storage.journal import JOURNAL
+from autotune.trial import Ended, Lost, Started, Suggested
+
+RECIPE = """
+import os
+import time
+
+import autotune as at
+
+def train(config):
+    accuracy, step = 0.0, 0
+    while True:
+        now = {"val_accuracy": accuracy, "seed": config["seed"], "pid": os.getpid()}
+        yield at.Milestone(step, lambda now=now: now, lambda: {"step": step})
+        time.sleep(0.02)
+        accuracy, step = accuracy + config["speed"], step + 10
+
+def recipe():
+    space = at.SearchSpace({"speed": at.Float(0.05, 0.5, log=True)})
+    target = at.Target("val_accuracy", 0.9, limit=600)
+    scaling = at.Scaling(max_concurrent_trials=2)
+    return at.Experiment("toy", train, space, target, baseline={"speed": 0.1}, scaling=scaling)
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    return f"{tmp_path / 'recipe.py'}:recipe"
+
+
+def alone(folder: Path) -> None:
+    """That each confirmation began when the trial before it had ended."""
+    running: set[int] = set()
+    confirms: set[int] = set()
+    for event in journal.read(folder):
+        if isinstance(event, Suggested) and event.repeats is not None:
+            confirms.add(event.trial)
+        if isinstance(event, Started):
+            assert not (running and (event.trial in confirms or running & confirms))
+            running.add(event.trial)
+        if isinstance(event, Ended | Lost):
+            running.discard(event.trial)
+
+
+def test_a_run_that_confirms_its_winners(
+    recipe: str, tmp_path: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "study"
+    asked = ["--out", str(folder), "--ray-address", ray_address, "--json", "--sampler", "random"]
+    assert main.main(["run", recipe, "--trials", "3", "--repeats", "2", *asked]) == main.DONE
+    told = json.loads(capsys.readouterr().out)
+    again = [t for t in told["trials"] if t["kind"] == "confirm"]
+    assert sum(told["counts"].values()) == 3
+    fresh = {t["seed"] for t in again}
+    assert len(fresh) == 2, "one a round"
+    assert not fresh & {t["seed"] for t in told["trials"] if t["kind"] != "confirm"}
+    assert {c["runs"] for c in told["confirmed"]} == {2}
+    assert len(again) == 2 * len(told["confirmed"])
+    best = told["best"]["confirmed"]
+    assert best == told["confirmed"][0]
+    assert best["mean_seconds"] == pytest.approx(sum(best["seconds"]) / 2)
+    assert told["confirmed_speedup_vs_baseline"] > 0
+    alone(folder)
+    found = result_in(folder)
+    search = {p for t in found.searched for p in pids(t)}
+    assert {p for t in confirming(found.trials) for p in pids(t)} <= search, "on the warm groups"
+    assert all(seeds(t) == {t.seed} for t in confirming(found.trials))
+    shown_by_mlflow(folder, told)
+
+    size = (folder / JOURNAL).stat().st_size
+    where = ["--ray-address", ray_address]
+    assert main.main(["confirm", str(folder), "--repeats", "2", *where]) == main.DONE
+    assert (folder / JOURNAL).stat().st_size == size, "there was nothing left to do"
+    assert "(2 of 2 reached)" in capsys.readouterr().out
+    assert main.main(["best", str(folder)]) == main.DONE
+    assert "s to target when it was tuned\n  confirmed: " in capsys.readouterr().out
+    assert main.main(["confirm", str(folder), "--repeats", "0"]) == main.USER
+    assert "--repeats must be a whole number >= 1 but got 0" in capsys.readouterr().err
+
+
+def pids(trial: Any) -> set[float]:
+    return {r.metrics["pid"] for r in trial.reports if "pid" in r.metrics}
+
+
+def seeds(trial: Any) -> set[float]:
+    return {r.metrics["seed"] for r in trial.reports if "seed" in r.metrics}
+
+
+def shown_by_mlflow(folder: Path, told: Any) -> None:
+    """Also: each confirmation's run names what it repeats."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    end, found = time.monotonic() + 600, list[Any]()
+    while time.monotonic() < end and len(found) <= len(told["trials"]):
+        experiment = client.get_experiment_by_name("toy")
+        found = client.search_runs([experiment.experiment_id]) if experiment else []
+        time.sleep(0.2)
+    tags = {r.data.tags.get("autotune.trial"): r.data.tags for r in found}
+    for trial in told["trials"]:
+        repeats = tags[str(trial["trial"])].get("autotune.repeats")
+        assert repeats == (None if trial["repeats"] is None else str(trial["repeats"]))
+        assert tags[str(trial["trial"])]["autotune.kind"] == trial["kind"]
+    parent = next(r for r in found if r.data.tags["autotune.kind"] == "study")
+    mean = told["best"]["confirmed"]["mean_seconds"]
+    assert parent.data.metrics["confirmed_mean_seconds"] == pytest.approx(mean)

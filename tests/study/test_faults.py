@@ -1,0 +1,129 @@
+"""Trainers that behave badly on the real pool, and trials that end in the same instant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from misbehaving import misbehaving, together
+from sims import racing, simulate
+from toys import METRIC
+
+import autotune as at
+from autotune.storage.journal import JOURNAL
+from autotune.trial import State
+
+LOG_BYTES = 2**20
+
+
+def study(train: Any, folder: Path, configs: list[dict[str, Any]], **scaling: Any) -> Any:
+    """One trial for each configuration, in their order."""
+    names = sorted({name for config in configs for name in config})
+    space = at.SearchSpace({n: at.Choice([*dict.fromkeys(c[n] for c in configs)]) for n in names})
+    experiment = at.Experiment(
+        "bad",
+        train,
+        space,
+        at.Target(METRIC, 0.95, limit=6000),
+        configs=configs,
+        failure=at.FailurePolicy(hang_timeout=600, max_retries=1, max_consecutive_failed_trials=9),
+        scaling=at.Scaling(**{"max_concurrent_trials": 1, **scaling}),
+    )
+    return at.run(
+        experiment, trials=len(configs), out=folder, sampler="random", pruner="none",
+        tracking_uri="off",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bad(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[at.StudyResult]:
+    """Every misbehaviour, each followed by a trial that behaves."""
+    folder = tmp_path_factory.mktemp("bad")
+    whats = ["", "leave", "", "thread", "", "leak", "", "talk", ""]
+    configs = [{"what": what, "n": n} for n, what in enumerate(whats)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ROTATION_MAX_BYTES", str(LOG_BYTES))
+        yield study(misbehaving, folder / "study", configs)
+
+
+def pids(result: at.StudyResult) -> list[int | None]:
+    return [int(t.reports[-1].metrics.get("pid", 0)) for t in result.trials]
+
+
+@pytest.mark.slow
+def test_every_trial_that_behaves_reaches_the_target(bad: at.StudyResult) -> None:
+    states = {t.config["what"]: [] for t in bad.trials}
+    for trial in bad.trials:
+        states[trial.config["what"]].append(trial.state)
+    assert states.pop("leave") == [State.FAILED]
+    assert all(state is State.REACHED for found in states.values() for state in found)
+
+
+@pytest.mark.slow
+def test_a_trainer_that_leaves_at_once_is_a_dead_worker(bad: at.StudyResult) -> None:
+    """`os._exit` asks nobody: it is tried again, as the machine may have been at fault."""
+    trial = bad.trials[1]
+    assert trial.reason.startswith("worker died: rank 0 (pid ")
+    assert trial.attempts == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 3, 5], ids=["leave", "thread", "leak"])
+def test_the_next_trial_has_a_process_of_its_own(bad: at.StudyResult, number: int) -> None:
+    before, after = pids(bad)[number - 1], pids(bad)[number + 1]
+    assert before != after
+
+
+@pytest.mark.slow
+def test_what_a_trainer_writes_without_end_is_kept_within_bounds(bad: at.StudyResult) -> None:
+    """It wrote 12 MiB to each stream; two files of a stream are kept."""
+    import ray
+
+    assert pids(bad)[7] == pids(bad)[8], "writing wears no process out"
+    logs = Path(ray._private.worker._global_node.get_logs_dir_path())
+    for kind in ("out", "err"):
+        files = list(logs.glob(f"worker-*-{pids(bad)[7]}.{kind}*"))
+        end = time.monotonic() + 600
+        while (size := sum(f.stat().st_size for f in files)) < LOG_BYTES // 2:
+            assert time.monotonic() < end, "nothing is written"
+            time.sleep(0.1)
+        assert size < 3 * LOG_BYTES, kind
+
+
+# --- the same instant ---------------------------------------------------------------------------
+
+
+def test_trials_that_end_in_the_same_instant_all_count(fast_path: Path) -> None:
+    """At 5.0 s of the virtual clock four trials reach the target; the first to be tried leads."""
+    rates = [2.0, 2.0, 2.0, 2.0, 1.0]
+    first = simulate(racing(rates), fast_path / "a", 5, workers=4)
+    assert [(t.state, t.seconds) for t in first.trials[:4]] == [(State.REACHED, 5.0)] * 4
+    assert [(t.state, t.reason) for t in first.trials[4:]] == [(State.CENSORED, "capped")]
+    assert len({t.ended_at for t in first.trials[:4]}) == 1
+    assert first.best is not None
+    assert first.best.number == 0
+    lines = (fast_path / "a" / JOURNAL).read_bytes().splitlines(keepends=True)
+    ends = [i for i, line in enumerate(lines) if b'"event":"ended"' in line]
+    for cut in ends[:4]:  # killed between two ends of one instant
+        folder = fast_path / str(cut)
+        folder.mkdir()
+        for name in ("experiment.json", JOURNAL):
+            (folder / name).write_bytes((fast_path / "a" / name).read_bytes())
+        (folder / JOURNAL).write_bytes(b"".join(lines[: cut + 1]))
+        again = simulate(racing(rates), folder, 5, workers=4)
+        outcomes = [(t.number, t.state, t.seconds) for t in again.trials]
+        assert outcomes == [(t.number, t.state, t.seconds) for t in first.trials]
+
+
+@pytest.mark.slow
+def test_workers_that_end_in_the_same_instant(ray_address: str, tmp_path: Path) -> None:
+    """Two processes wait for one moment of the machine's clock, ten times, and end at the last."""
+    configs = [{"n": n, "meet": str(tmp_path)} for n in range(2)]
+    result = study(together, tmp_path / "study", configs, max_concurrent_trials=2)
+    moments = [[r.metrics["moment"] for r in t.reports if r.metrics] for t in result.trials]
+    assert moments[0] == moments[1], "they met at every milestone"
+    for trial in result.trials:
+        assert (trial.state, trial.attempts, len(trial.reports)) == (State.REACHED, 1, 11)

@@ -1,0 +1,350 @@
+"""The mirror's process: real processes and a real server that come, go, stall and are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from heads import free_ports
+
+from autotune.errors import UserError
+from autotune.tracking.mirror import Mirror, catch_up, default_uri, environment, ui_command
+from autotune.tracking.uris import check_uri, label, redact
+from autotune.trial import Lost, Started, State
+
+from .conftest import HARDWARE
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from autotune.trackers.mirror import Mirror
+mirror = Mirror(Path(sys.argv[1]), None)
+time.sleep(600)
+"""
+
+
+def until(ready, seconds: float = 600.0, pause: float = 0.1):
+    """What `ready` returns, once that is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if found := ready():
+                return found
+        except (OSError, AssertionError, KeyError, ValueError, sqlite3.Error):
+            pass
+        time.sleep(pause)
+    raise AssertionError("waited in vain")
+
+
+def statuses(study, uri: str | None = None) -> dict[str, str]:
+    return {name: run.info.status for name, run in study.runs(uri).items()}
+
+
+def test_a_driver_that_is_killed_and_a_study_that_goes_on(study, processes) -> None:
+    study.trial(0, 2.0)
+    study.begin(1)
+    study.report(1, [0, 100])
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(study.path)], env=environment(), start_new_session=True
+    )
+    processes.append(driver)
+    until(lambda: statuses(study).get("trial-0001") == "RUNNING")
+    driver.send_signal(signal.SIGKILL)
+    until(lambda: set(statuses(study).values()) == {"KILLED", "FINISHED"})
+    before = study.runs()
+    assert before["trial-0001"].data.tags["autotune.reason"] == "interrupted"
+    assert before["digits"].info.status == "KILLED"
+
+    with Mirror(study.path, None) as mirror:
+        study.open()
+        study.write(Lost(1, "driver restarted", broke=False), Started(1, 0.0, HARDWARE))
+        until(lambda: statuses(study)["trial-0001"] == "RUNNING")
+        until(lambda: statuses(study)["digits"] == "RUNNING")
+        study.report(1, [0, 100, 200])
+
+        assert mirror.pid is not None
+        os.kill(mirror.pid, signal.SIGKILL)  # it is started again, and nothing is doubled
+        study.end(1, State.REACHED, "target", 2.0)
+        study.close()
+        assert mirror.close(600)
+    after = study.runs(view=3)
+    assert study.ids(after) == study.ids(before)
+    assert set(statuses(study).values()) == {"FINISHED"}
+    assert [step for step, _ in study.history(after["trial-0001"], "acc")] == [0, 100, 200]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tables", [1, 8, 20])
+def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tables: int) -> None:
+    """Half of a store's tables cannot be added to: it would never show the study."""
+    study.trial(0, 2.0)
+    (study.path / "mlflow.db").unlink()
+    command = [sys.executable, "-m", "autotune.cli.mirror_process", str(study.path), "60"]
+    env = environment(default_uri(study.path))
+    first = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
+    processes.append(first)
+    made = until(lambda: counted(study.path, tables), pause=0.001)
+    first.kill()
+    first.wait()
+    assert made < 60, "it was done before it was killed"
+    assert catch_up(study.path, None, 600.0)
+    assert statuses(study)["trial-0000"] == "FINISHED"
+    assert not list(study.path.glob("*.new*"))
+
+
+SENT_AWAY = """
+import os, signal, sys, tempfile
+from autotune.trackers.mirroring import Driver
+signal.signal(signal.SIGTERM, Driver().outlive)
+with tempfile.TemporaryDirectory() as place:
+    print(place, flush=True)
+    sys.stdin.read()  # until the driver has hung up
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_process_that_is_sent_away_leaves_no_files(processes) -> None:
+    """As the next driver's process does with one whose driver was killed."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", SENT_AWAY]
+    process = subprocess.Popen(command, env=environment(), text=True, **pipes)
+    processes.append(process)
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode != 0
+    assert not Path(said.strip()).exists()
+
+
+def test_temporary_files_are_found_again(study, tmp_path: Path, monkeypatch) -> None:
+    """Those of a process that was killed, wherever it was, go with the next process."""
+    usual = tmp_path / "usual"
+    usual.mkdir()
+    before = usual.stat().st_mtime_ns
+    monkeypatch.setenv("TMPDIR", str(usual))
+    study.trial(0, 2.0)
+    study.close()
+    left = study.path / ".view-killed" / "tmp1"
+    left.mkdir(parents=True)
+    assert catch_up(study.path, None, 600.0)
+    assert statuses(study)["trial-0000"] == "FINISHED"
+    assert usual.stat().st_mtime_ns == before, "nothing was made in there"
+    assert not list(study.path.glob(".view-*"))
+
+
+def counted(folder: Path, least: int) -> int:
+    """How many tables the store has that is being made, once they are so many."""
+    (file,) = (f for f in folder.glob("mlflow.db*") if not f.name.endswith("-journal"))
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=0.0) as store:
+        (found,) = store.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table'"
+        ).fetchone()
+    return found if found >= least else 0
+
+
+@pytest.mark.slow
+def test_a_store_that_is_wiped_while_it_is_in_use(study) -> None:
+    study.trial(0, 2.0)
+    with Mirror(study.path, None) as mirror:
+        until(lambda: '"0":' in (study.path / "mlflow.json").read_text())
+        (study.path / "mlflow.db").unlink()
+        study.trial(1, 1.0)
+        study.close()
+        assert mirror.close(600)
+    shown = runs_of_another_process(study)
+    assert sorted(shown) == ["digits", "trial-0000", "trial-0001"]
+    assert shown["trial-0000"] == ["FINISHED", 2.0]
+
+
+def runs_of_another_process(study) -> dict[str, list]:
+    """This process may have the wiped file open."""
+    code = """
+import json, sys
+from mlflow import MlflowClient
+client = MlflowClient(tracking_uri=sys.argv[1])
+runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+key = "time_to_target_seconds"
+print(json.dumps({r.info.run_name: [r.info.status, r.data.metrics.get(key)] for r in runs}))
+"""
+    command = [sys.executable, "-c", code, default_uri(study.path)]
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+class Server:
+    """An MLflow server on loopback, which can be killed and started again."""
+
+    def __init__(self, folder: Path, processes: list) -> None:
+        (self.port,) = free_ports(1)
+        self.folder = folder
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._processes = processes
+
+    def start(self) -> None:
+        command = [
+            *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"),
+            *("--artifacts-destination", str(self.folder / "artifacts")),
+            # Behind a proxy that holds answers back, connections would look idle, and be closed.
+            *("--uvicorn-opts", "--timeout-keep-alive 600"),
+        ]
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment(), stdout=log, stderr=log, start_new_session=True
+            )
+        self._processes.append(self._process)
+        until(lambda: urllib.request.urlopen(f"{self.uri}/health", timeout=60).read() == b"OK")
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@pytest.fixture
+def server(tmp_path: Path, processes, empty_store: Path) -> Server:
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "mlflow.db").write_bytes(empty_store.read_bytes())
+    return Server(tmp_path / "server", processes)
+
+
+@pytest.mark.slow
+def test_a_server_that_stalls_is_killed_and_is_down(study, server, monkeypatch, capfd) -> None:
+    """Stalled at the start, killed in the middle, down at the end; and a password in its URI."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    secret = server.uri.replace("//", "//user:Pa55%2Fword@")
+    study.trial(0, 2.0)
+    with socket.create_server(("127.0.0.1", server.port)):  # takes connections, never answers
+        mirror = Mirror(study.path, secret, patience_seconds=3600)
+        until(lambda: "timed out" in (study.path / "mlflow.log").read_text())
+    server.start()
+    until(lambda: statuses(study, server.uri).get("trial-0000") == "FINISHED")
+    study.begin(1)
+    study.report(1, [0, 100])
+    until(lambda: statuses(study, server.uri).get("trial-0001") == "RUNNING")
+    server.kill()
+    study.report(1, [200], train_loss=float("nan"))
+    study.end(1, State.FAILED, "ValueError", 2.0, "boom")
+    study.close()
+    assert not mirror.close(2)
+    told = capfd.readouterr().err
+    assert re.search(r"MLflow is behind: .*refused.*; `autotune resume .*` catches up\n", told)
+    commands = Path(f"/proc/{mirror.pid}/cmdline").read_text()
+    server.start()
+    until(lambda: statuses(study, server.uri).get("digits") == "FINISHED")
+    runs = study.runs(server.uri)
+    assert runs["trial-0001"].info.status == "FAILED"
+    assert [s for s, _ in study.history(runs["trial-0001"], "acc", server.uri)] == [0, 100, 200]
+    assert list(server.folder.rglob("error.txt"))
+    assert mirror.close(600)
+    written = b"".join(p.read_bytes() for p in study.path.rglob("*") if p.is_file())
+    for password in ("Pa55%2Fword", "Pa55/word", "user:"):
+        assert password not in told + commands
+        assert password.encode() not in written
+    assert not (study.path / "artifacts").exists()
+
+
+@pytest.mark.slow
+def test_giving_up_and_catching_up_later(study, server, capfd) -> None:
+    study.trial(0, 2.0)
+    study.close()
+    mirror = Mirror(study.path, server.uri, patience_seconds=0.0)
+    assert not mirror.close(600)
+    pid = mirror.pid
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    assert capfd.readouterr().err.count("\n") == 1
+    assert catch_up(study.path, None, 600)  # the folder's own store
+    assert set(statuses(study).values()) == {"FINISHED"}
+
+
+def test_a_study_is_shown_by_a_server(study, mlflow_server) -> None:
+    study.trial(0, 2.0)
+    with Mirror(study.path, mlflow_server.uri) as mirror:
+        study.begin(1)
+        study.report(1, [0, 100])
+        study.end(1, State.FAILED, "ValueError", 2.0, "boom")
+        study.close()
+        assert mirror.close(600)
+    uri = mlflow_server.uri
+    ended = {"digits": "FINISHED", "trial-0000": "FINISHED", "trial-0001": "FAILED"}
+    assert statuses(study, uri) == ended
+    runs = study.runs(uri)
+    assert runs["trial-0000"].data.metrics["time_to_target_seconds"] == 2.0
+    assert [s for s, _ in study.history(runs["trial-0001"], "acc", uri)] == [0, 100]
+    assert list((mlflow_server.folder / "artifacts").rglob("error.txt")), "sent, not written there"
+
+
+def test_nothing_raises_into_the_study(tmp_path: Path, capfd) -> None:
+    with Mirror(tmp_path / "missing", None) as mirror:
+        assert not mirror.close(10)
+    assert "MLflow" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_ui_serves_the_folders_own_store(study, processes, tmp_path: Path) -> None:
+    study.trial(0, 2.0)
+    study.close()
+    study.copier().catch_up(over=True)
+    command = ui_command(study.path)
+    port = command[command.index("--port") + 1]
+    with open(tmp_path / "log", "wb") as log:
+        ui = subprocess.Popen(
+            command, env=environment(), stdout=log, stderr=log, start_new_session=True, cwd=tmp_path
+        )
+    processes.append(ui)
+    run = study.runs()["trial-0000"].info.run_id
+    address = f"http://127.0.0.1:{port}/get-artifact?path=schedules.png&run_uuid={run}"
+    assert until(lambda: urllib.request.urlopen(address, timeout=60).read()).startswith(b"\x89PNG")
+
+
+def test_the_driver_does_not_import_mlflow() -> None:
+    code = "import sys, autotune.tracking.mirror; sys.exit('mlflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("uri", [
+    "sqlite:///mlflow.db", "sqlite:////abs/mlflow.db", "http://host", "https://u:p@host:5000/path",
+    "postgresql://u:p@host/db", "postgresql+psycopg2://host/db", "mysql+pymysql://host/db",
+    "mssql+pyodbc://host/db", "databricks", "databricks://profile",
+])  # fmt: skip
+def test_uris_that_may_be_stores(uri: str) -> None:
+    check_uri(uri)
+
+
+@pytest.mark.parametrize(("uri", "told"), [
+    ("ftp://me:s3cret@host", "unknown scheme 'ftp' (allowed: sqlite, postgresql"),
+    ("./mlruns", "file store is retired; use sqlite:///PATH"),
+    ("file:///tmp/mlruns", "file store is retired"),
+    ("sqlite://mlflow.db", "must look like sqlite:///PATH"),
+    ("http://", "must look like http://HOST"),
+    ("http://me:s3cret@", "must look like http://HOST"),
+    ("http://me:s3cret@host:port", "tracking URI: "),
+    ("", "file store is retired"),
+])  # fmt: skip
+def test_uris_that_are_none(uri: str, told: str) -> None:
+    with pytest.raises(UserError, match=re.escape(told)) as caught:
+        check_uri(uri)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_what_may_be_written_down() -> None:
+    uri = "postgresql://me:p%40ss@host/db?password=hidden"
+    assert label(uri) == "postgresql://host/db"
+    assert label("http://a@host:1") == "http://host:1"
+    assert label("databricks://Profile/") == "databricks://Profile/"
+    for same in ("http://h:5000/", "HTTP://H:5000", "http://me:pw@h:5000//", "http://h:5000/?a=b"):
+        assert label(same) == "http://h:5000"
+    for same in ("https://h/ML", "https://H:443/ML/"):
+        assert label(same) == "https://h/ML"
+    assert label("http://h:443") == "http://h:443"
+    message = f"cannot open {uri}: p@ss, me:p%40ss, hidden, t0ken, http://x:y@host"
+    safe = redact(message, uri, {"MLFLOW_TRACKING_TOKEN": "t0ken"})
+    assert safe == "cannot open postgresql://host/db: ***, ***, ***, ***, http://host"

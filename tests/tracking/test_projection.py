@@ -1,0 +1,56 @@
+"""What MLflow's process remembers of a long study: what it needs, and not what it has shown."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from sims import METRIC, racing, simulate
+
+from autotune.backends.simulator import Curve, Point
+from autotune.storage import journal
+from autotune.storage.journal import JOURNAL, Closed, Opened
+from autotune.tracking.projection import Story
+from autotune.tracking.run_content import outcome, read_facts
+from autotune.trial import Report, Trial, fold
+
+MANY = {f"metric_{i}": float(i) for i in range(40)}
+
+
+def curve(config: dict[str, float], seed: int) -> Curve:
+    """Its best is neither the first report nor the last, and some reports lack the metric."""
+
+    def metrics(t: int) -> dict[str, float]:
+        value = config["rate"] * (t if t < 30 else 60 - t) / 10
+        return MANY | ({METRIC: value if t != 7 else math.nan} if t % 2 else {})
+
+    return Curve([Point(10 * t, float(t), metrics(t)) for t in range(1, 60)])
+
+
+@pytest.mark.parametrize("pruner", ["none", "slower_than_best"])
+def test_shown_metrics_are_forgotten_and_every_outcome_stays(fast_path: Path, pruner: str) -> None:
+    rates = [0.3, 5.0, 0.1, 0.2]
+    simulate(racing(rates), fast_path, 6, curve, workers=2, pruner=pruner)
+    story = Story(read_facts(fast_path))
+    points = 0
+    most = 0
+    for line in (fast_path / JOURNAL).read_bytes().splitlines(keepends=True):
+        points += sum(len(new) for new in story.take(line).values())
+        most = max(most, sum(_kept(trial) for trial in story.trials.values()))
+    whole = fold([e for e in journal.read(fast_path) if not isinstance(e, Opened | Closed)])
+    reports: list[Report] = [r for t in whole.values() for r in t.reports]
+    assert points >= len(reports) * len(MANY)
+    for number, trial in whole.items():
+        told, target = story.trials[number], story.facts.target
+        known, now = outcome(trial, target), outcome(told, target)
+        assert known.keys() == now.keys()
+        for key, value in known.items():
+            assert now[key] == value or math.isnan(value)
+        assert (told.state, told.reason, told.seconds) == (trial.state, trial.reason, trial.seconds)
+        assert len(told.reports) <= 2
+    assert most <= 2 * 59 + 2 * 6  # two trials that run, at one metric a report, and ends
+
+
+def _kept(trial: Trial) -> int:
+    return sum(len(report.metrics) for report in trial.reports)

@@ -1,0 +1,241 @@
+"""The view after trouble: interrupted studies, lost attempts, crashes, runs that are gone."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import pytest
+
+from autotune.tracking.mirror import CURSOR
+from autotune.tracking.mlflow_store import MlflowStore
+from autotune.trial import Checkpoint, Clock, Hardware, Lost, Reported, Saved, Started, State
+
+from .conftest import HARDWARE, report
+
+
+def test_a_running_study_is_running(study) -> None:
+    study.begin(0)
+    study.report(0, [0, 100])
+    copy = study.copier()
+    copy.catch_up(over=False)
+    runs = study.runs()
+    assert {r.info.status for r in runs.values()} == {"RUNNING"}
+    assert runs["trial-0000"].data.tags["autotune.state"] == "RUNNING"
+    study.report(0, [200])
+    copy.catch_up(over=False)
+    assert len(study.history(runs["trial-0000"], "acc")) == 3
+    assert {a.path for a in study.client().list_artifacts(runs["trial-0000"].info.run_id)} == set()
+
+
+def test_a_lost_attempt_is_not_shown_twice(study) -> None:
+    study.begin(0)
+    study.report(0, [0, 100, 200])
+    study.write(Saved(0, Checkpoint(100, "c", Clock(train=1.0))), Lost(0, "worker died"))
+    study.write(Started(0, 0.5, Hardware("cpu")))
+    study.report(0, [200, 300])
+    study.copier().catch_up(over=False)
+    run = study.runs()["trial-0000"]
+    assert [step for step, _ in study.history(run, "acc")] == [0, 100, 200, 300]
+    assert study.history(run, "samples_per_second")[-1] == (300, 100.0)
+    assert run.data.tags["autotune.attempts"] == "2"
+
+
+def test_what_is_measured_anew_after_a_loss_hides_what_was_lost(study) -> None:
+    """A curve is that of the attempt that counts; values that are the same are not told twice."""
+    study.begin(0)
+    study.write(Reported(0, report(100, seen=1.0)), Reported(0, report(200, seen=2.0)))
+    study.copier().catch_up(over=False)
+    time.sleep(0.01)  # MLflow's times are milliseconds
+    study.write(Lost(0, "worker died"), Started(0, 0.0, HARDWARE))
+    slower = replace(report(100, seen=1.0), clock=Clock(train=3.0), seconds=3.0)
+    study.write(Reported(0, slower), Reported(0, report(200, seen=2.5)))
+    study.end(0, State.REACHED, "target", 4.0)
+    study.copier().catch_up(over=False)
+    run = study.runs()["trial-0000"]
+
+    def curve(key: str) -> list[tuple[int, float]]:
+        found = study.client().get_metric_history(run.info.run_id, key)
+        return [(p.step, p.value) for p in sorted(found, key=lambda p: (p.step, p.timestamp))]
+
+    assert curve("train_seconds") == [(100, 1.0), (100, 3.0), (200, 2.0)]
+    assert curve("seen") == [(100, 1.0), (200, 2.0), (200, 2.5)]
+    assert run.data.metrics["seen"] == 2.5
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["driver killed", "driver interrupted"])
+def test_interrupted_and_taken_up_again(study, ended: bool) -> None:
+    study.begin(0)
+    study.report(0, [0, 100])
+    if ended:
+        study.end(0, State.CENSORED, "interrupted", 1.0)
+        study.close("interrupted")
+    study.copier().catch_up(over=True)
+    before = study.runs()
+    assert {r.info.status for r in before.values()} == {"KILLED"}
+    assert {r.data.tags["autotune.reason"] for r in before.values()} == {"interrupted"}
+    assert "censored_at_seconds" not in before["trial-0000"].data.metrics
+    last = study.milliseconds(study.lines()[-1])
+    assert before["digits"].info.end_time == last
+
+    study.open()
+    study.write(Lost(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
+    copy = study.copier()
+    copy.catch_up(over=False)
+    assert {r.info.status for r in study.runs().values()} == {"RUNNING"}
+    study.report(0, [0, 100, 200])
+    study.end(0, State.REACHED, "target", 2.0)
+    study.close()
+    copy.catch_up(over=True)
+    after = study.runs()
+    assert study.ids(after) == study.ids(before)
+    assert {r.info.status for r in after.values()} == {"FINISHED"}
+    assert after["trial-0000"].data.tags["autotune.state"] == "REACHED"
+    assert after["trial-0000"].data.metrics["time_to_target_seconds"] == 2.0
+    assert [step for step, _ in study.history(after["trial-0000"], "acc")] == [0, 100, 200]
+
+
+def test_a_baseline_that_the_time_limit_cut_off_is_not_censored_yet(study) -> None:
+    study.begin(0, kind="baseline")
+    study.report(0, [0, 100, 200])
+    study.end(0, State.CENSORED, "budget", 2.0)
+    study.close("budget")
+    study.copier().catch_up(over=True)
+    (run,) = [run for name, run in study.runs().items() if name == "trial-0000"]
+    assert (run.info.status, run.data.tags["autotune.reason"]) == ("KILLED", "budget")
+    assert "censored_at_seconds" not in run.data.metrics
+    study.write(Lost(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
+    study.end(0, State.REACHED, "target", 3.0)
+    study.copier().catch_up(over=True)
+    (run,) = [run for name, run in study.runs().items() if name == "trial-0000"]
+    assert (run.info.status, run.data.metrics["time_to_target_seconds"]) == ("FINISHED", 3.0)
+
+
+def test_an_end_that_no_longer_holds_is_hidden(study) -> None:
+    study.begin(0)
+    study.report(0, [0, 100])
+    study.end(0, State.CENSORED, "budget", 1.0)
+    study.copier().catch_up(over=True)
+    study.write(Lost(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
+    study.end(0, State.REACHED, "target", 2.0)
+    study.copier().catch_up(over=True)
+    metrics = study.runs()["trial-0000"].data.metrics
+    assert math.isnan(metrics["censored_at_seconds"])
+    assert metrics["time_to_target_seconds"] == 2.0
+
+
+def test_writing_again_changes_nothing(study) -> None:
+    study.trial(0, 2.0, kind="baseline")
+    study.trial(1, 1.0)
+    study.close()
+    study.copier().catch_up(over=True)
+    shown = study.runs()
+    before = study.history(shown["trial-0000"], "acc")
+    (study.path / CURSOR).unlink()
+    study.copier().catch_up(over=True)
+    after = study.runs()
+    assert study.history(after["trial-0000"], "acc") == before
+    for name, run in shown.items():
+        assert after[name].info.run_id == run.info.run_id
+        assert after[name].data.to_dictionary() == run.data.to_dictionary()
+
+
+class Torn(MlflowStore):
+    """A store that breaks off right after it made the second trial's run."""
+
+    def create(self, number: int, shown) -> None:
+        super().create(number, shown)
+        if number == 1:
+            raise ConnectionError("broke off")
+
+
+def test_a_crash_after_making_a_run_makes_no_second_one(study) -> None:
+    study.trial(0, 1.0)
+    study.trial(1, 2.0)
+    with pytest.raises(ConnectionError):
+        study.copier(store=Torn).catch_up(over=False)
+    study.copier().catch_up(over=True)
+    runs = study.runs(view=3)  # which asserts that there is one run a name, deleted ones included
+    assert len(runs) == 3
+    assert study.history(runs["trial-0001"], "acc") == [(0, 0.0), (100, 0.1), (200, 0.2)]
+
+
+def test_runs_that_were_doubled_or_deleted(study) -> None:
+    study.trial(0, 1.0)
+    study.trial(1, 2.0)
+    study.copier().catch_up(over=False)
+    client, before = study.client(), study.runs()
+    twin = before["trial-0000"]
+    client.create_run(twin.info.experiment_id, tags=twin.data.tags, run_name="trial-0000")
+    client.delete_run(before["trial-0001"].info.run_id)
+    study.close()
+    study.copier().catch_up(over=True)
+    after = study.runs()
+    assert study.ids(after) == study.ids(before)
+
+
+def test_a_deleted_experiment_is_restored(study) -> None:
+    study.copier().catch_up(over=False)
+    study.client().delete_experiment(study.runs()["digits"].info.experiment_id)
+    study.trial(0, 1.0)
+    study.close()
+    study.copier().catch_up(over=True)
+    assert sorted(study.runs()) == ["digits", "trial-0000"]
+
+
+def test_a_torn_last_line_waits_and_a_damaged_line_does_not(study) -> None:
+    study.trial(0, 1.0)
+    journal = study.path / "journal.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"event":"sugg')
+    study.copier().catch_up(over=False)
+    journal.write_bytes(whole + b"\0\0\0\n")
+    study.copier().catch_up(over=True)
+    assert study.runs()["digits"].info.status == "KILLED"
+    journal.write_bytes(whole + b"\0\0\0\n" + whole.splitlines(keepends=True)[0])
+    with pytest.raises(ValueError, match=r"journal.jsonl, line 8 is damaged"):
+        study.copier().catch_up(over=True)
+
+
+def test_the_report_is_shown_and_kept_up_to_date(study, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def write(folder, file) -> dict[str, float]:
+        made.append(len(study.lines()))
+        file.write_text(f"<html>{made[-1]}</html>")
+        return {"confirmed_speedup_low": float(made[-1])}
+
+    study.trial(0, 2.0)
+    copy = study.copier(report=write)
+    copy.catch_up(over=False)
+    run = study.runs()["digits"]
+    assert study.artifact(run, "report.html") == (study.path / "report.html").read_text()
+    first = made[-1]
+    study.trial(1, 1.0)
+    copy.catch_up(over=False)
+    assert made == [first], "not again within half a minute"
+    monkeypatch.setattr("autotune.tracking.sync._REPORT_SECONDS", 0.0)
+    copy._next_report = 0.0
+    copy.catch_up(over=False)
+    copy.catch_up(over=False)
+    assert made == [first, len(study.lines())], "nor without news"
+    study.trial(2, 3.0)
+    study.close()
+    copy._next_report = math.inf
+    copy.catch_up(over=True)
+    run = study.runs()["digits"]
+    assert study.artifact(run, "report.html") == f"<html>{len(study.lines())}</html>"
+    assert run.data.metrics["confirmed_speedup_low"] == len(study.lines())
+
+
+def test_a_report_that_cannot_be_made_is_told_and_costs_nothing_else(study) -> None:
+    def write(folder, file) -> dict[str, float]:
+        raise RuntimeError("no plotly")
+
+    said: list[str] = []
+    study.trial(0, 2.0)
+    study.close()
+    study.copier(said, report=write).catch_up(over=True)
+    assert said == ["report.html cannot be made: RuntimeError('no plotly')"]
+    assert study.runs()["digits"].info.status == "FINISHED"
