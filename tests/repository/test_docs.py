@@ -35,7 +35,11 @@ PAGES = pages()
 RUN = ("docs/get-started.md", "docs/how-to/results.md")  # by test_get_started.py
 MADE = ("README.md", "CONTRIBUTING.md")  # whose shell blocks are make's targets
 NEEDS = {"docs/how-to/lightning.md": "lightning", "docs/how-to/hugging-face.md": "transformers"}
-PYTHON = [page for page in PAGES if blocks(page, "python")]
+PYTHON = [
+    pytest.param(page, marks=[pytest.mark.slow] if page in NEEDS else [])  # slow to import
+    for page in PAGES
+    if blocks(page, "python")
+]
 SHELL = [page for page in PAGES if blocks(page, "sh", "bash")]
 SCHEDULES = "docs/concepts/schedules.md"
 ELSEWHERE = re.compile(r'(?:src|href)="(?:https?:)?//[^"]+[.](?:js|css|woff2?)"')
@@ -148,8 +152,8 @@ def test_the_python_of_a_page_runs(
 
 def test_pages_with_trainers_are_tried() -> None:
     """None of them passes because nothing was found in it."""
-    trained = [page for page in PYTHON if "at.Experiment(" in "".join(b.text for b in blocks(page))]
-    assert len(trained) >= 9
+    texts = ("".join(b.text for b in blocks(page, "python")) for page in PAGES)
+    assert sum("at.Experiment(" in text for text in texts) >= 9
 
 
 def test_plain_pytorch_needs_ten_lines_and_nothing_heavy(tmp_path: Path) -> None:
