@@ -9,7 +9,7 @@ COVERAGE := PYTHONPATH=$(CURDIR)/tests/support $(BIN)/python -m coverage
 RECIPE ?= search_spaces.digits:lars
 TRIALS ?= 36
 
-.PHONY: demo test test-all soak coverage lint audit wheel clean
+.PHONY: demo test test-all soak coverage docs lint audit wheel clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -37,6 +37,9 @@ coverage: .venv/installed
 	$(COVERAGE) combine --quiet --rcfile=tests/coveragerc
 	$(COVERAGE) json --quiet --rcfile=tests/coveragerc -o .coverage.json
 	$(BIN)/python tests/support/covered.py .coverage.json
+
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: .venv/installed
 	$(BIN)/ruff check .

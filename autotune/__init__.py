@@ -6,6 +6,16 @@ public names are listed once, in `__init__.pyi`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from autotune.study.manifest import version_of
+
+        return version_of("autotune") or "unknown"
+    return _public(name)

@@ -1,3 +1,5 @@
+__version__: str
+
 from . import schedules as schedules
 from .algorithms import controllers as controllers
 from .backends.worker.reporting import StopTrial as StopTrial

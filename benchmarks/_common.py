@@ -259,6 +259,10 @@ def machine() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
+    if package == "autotune":
+        import autotune
+
+        return autotune.__version__
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -253,7 +253,7 @@ def tell_peers(options: Any) -> list[Answer]:
     sides = options.peers
     absent = missing("ray.tune", "pyarrow", "tensorboardX")
     if absent:
-        print(f"  Ray Tune is skipped: {absent} (pip install 'autotune[bench]')")
+        print(f"  Ray Tune is skipped: {absent} (pip install 'time-to-target[bench]')")
         sides = [side for side in sides if not side.startswith("tune")]
     measured = []
     for trials in options.peer_trials:

@@ -302,7 +302,7 @@ def main() -> None:
     sides = options.sides or (QUICK_SIDES if options.quick else SIDES)
     absent = missing("ray.tune", "pyarrow", "tensorboardX")
     if absent:
-        print(f"Ray Tune is skipped: {absent} (pip install 'autotune[bench]')")
+        print(f"Ray Tune is skipped: {absent} (pip install 'time-to-target[bench]')")
         sides = [side for side in sides if not side.startswith("tune")]
     about = introduce()
     raw = []

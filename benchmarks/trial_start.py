@@ -158,7 +158,7 @@ def main() -> None:
     sides = list(SIDES)
     absent = missing("ray.train", "pyarrow", "pydantic")
     if absent:
-        print(f"Ray Train is skipped: {absent} (pip install 'autotune[bench]')")
+        print(f"Ray Train is skipped: {absent} (pip install 'time-to-target[bench]')")
         sides.remove("ray-train")
     about = introduce()
     runs: dict[str, list[Answer]] = {side: [] for side in sides}

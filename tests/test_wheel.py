@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -51,7 +52,7 @@ def outside(wheel: Path) -> Path:
     seen = own / "seen"
     seen.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if "autotune" not in entry.name:
+        if not re.search("autotune|time_to_target", entry.name):
             (seen / entry.name).symlink_to(entry)
     (own / "seen.pth").write_text(f"{seen}\n")
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]

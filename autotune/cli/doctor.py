@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from autotune.study.manifest import version_of
+
 
 @dataclass(frozen=True)
 class Check:
@@ -40,8 +42,9 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    names = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
-    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    names = ("torch", "ray", "optuna", "mlflow", "numpy")
+    installed = [f"{name} {metadata.version(name)}" for name in names]
+    return ", ".join([f"autotune {version_of('autotune') or 'unknown'}", *installed])
 
 
 def _cores() -> str:

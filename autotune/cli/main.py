@@ -41,6 +41,16 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(message)
 
 
+class _Version(argparse.Action):
+    """Print the version, which nothing else looks up."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from autotune.study.manifest import version_of
+
+        print(f"autotune {version_of('autotune') or 'unknown'}")
+        parser.exit()
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
@@ -68,6 +78,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for name, (function, summary, rows) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)

@@ -30,6 +30,7 @@ from autotune.trial.scaling import Scaling
 
 START, START_CONTROLLER = "start", "start_controller"  # what sampler and controller began with
 _SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
+_DISTRIBUTIONS = {"autotune": "time-to-target"}  # where it has another name than the package
 _PACKAGES = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
 
 
@@ -157,7 +158,7 @@ def resolved(
         configs=_given("configs", list(experiment.configs)),
         start=dict(start or {}),
         sampler_chosen_because=sampler_chosen_because,
-        versions={p: _version(p) for p in _PACKAGES} | {"python": platform.python_version()},
+        versions={p: version_of(p) for p in _PACKAGES} | {"python": platform.python_version()},
         machine={"platform": platform.platform(), "cpus": os.cpu_count()},
         git_commit=_commit(),
     )
@@ -261,9 +262,10 @@ def _discard(folder: Path) -> None:
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The installed version of a package, None where it is not installed."""
     try:
-        return metadata.version(package)
+        return metadata.version(_DISTRIBUTIONS.get(package, package))
     except metadata.PackageNotFoundError:
         return None
 

@@ -22,7 +22,7 @@ FRAMEWORKS = [
     pytest.param(
         name,
         marks=pytest.mark.skipif(
-            find_spec(package) is None, reason=f"needs pip install 'autotune[{name}]'"
+            find_spec(package) is None, reason=f"needs pip install 'time-to-target[{name}]'"
         ),
     )
     for name, package in NEEDS.items()

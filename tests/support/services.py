@@ -42,7 +42,7 @@ def missing() -> str:
         return "PostgreSQL is not installed (apt-get install postgresql)"
     for module in ("psycopg2", "flask_wtf"):
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed (pip install 'autotune[services]')"
+            return f"{module} is not installed (pip install 'time-to-target[services]')"
     return ""
 
 

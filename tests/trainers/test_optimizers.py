@@ -673,10 +673,10 @@ def test_examples_in_docstrings_and_card_run():
     failed, tried = doctest.testmod(optimizers)
     assert (failed, tried > 5) == (0, True)
     blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/optimizers.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```", (ROOT / "docs/cards/optimizers.md").read_text(), re.DOTALL
     )
     for block in blocks:
-        exec(compile(block, "docs/optimizers.md", "exec"), {})
+        exec(compile(block, "docs/cards/optimizers.md", "exec"), {})
     assert blocks
 
 

@@ -224,7 +224,7 @@ def policy(
     setpoint: float = 0.04,
     every: float = 0.05,
 ) -> Linear:
-    """Learns across a study's trials when to turn the knobs; see docs/controllers.md.
+    """Learns across a study's trials when to turn the knobs; see docs/cards/controllers.md.
 
     Args:
         setting: `specialist` starts at the recipe's schedule, `robust` at the `regulator`.

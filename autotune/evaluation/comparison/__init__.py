@@ -1,7 +1,7 @@
 """Times to a target, compared: which configuration is fastest, by how much, is it luck, and why.
 
 `compare(candidates, baseline)` makes the table; `sources.py` reads candidates from study folders,
-published runs and MLflow. `docs/comparison.md` has a card for every statistic.
+published runs and MLflow. `docs/cards/statistics.md` has a card for every statistic.
 """
 
 from __future__ import annotations

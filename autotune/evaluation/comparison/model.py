@@ -151,8 +151,8 @@ class Row:
     """What is known of a candidate, and of it against the baseline. None: cannot be said.
 
     Why something cannot be said stands in `why_not`, by the field's name. Fields from `speedup`
-    on compare with the baseline and are None in its own row. `docs/comparison.md` has a card for
-    each: formula, source, when not to use it.
+    on compare with the baseline and are None in its own row. `docs/cards/statistics.md` has a card
+    for each: formula, source, when not to use it.
 
     Args:
         n, reached: runs, and how many of them reached the target.

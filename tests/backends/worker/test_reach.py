@@ -61,7 +61,7 @@ class Server:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     if importlib.util.find_spec("pyftpdlib") is None:
-        pytest.skip("needs pyftpdlib (pip install 'autotune[test]')")
+        pytest.skip("needs pyftpdlib (pip install 'time-to-target[test]')")
     (tmp_path / "served").mkdir()
     made = Server(tmp_path / "served")
     yield made

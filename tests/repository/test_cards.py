@@ -1,0 +1,148 @@
+"""Every method has a card, and cards agree with the code: names, settings, defaults, figures."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+from documents import ROOT, Card, cards, rows
+
+from autotune import schedules
+from autotune.algorithms.controllers import CONTROLLERS
+from autotune.algorithms.controllers.learners import LEARNERS
+from autotune.algorithms.controllers.pbt import pbt
+from autotune.algorithms.pruners.rules import PRUNERS
+from autotune.algorithms.samplers.optuna_names import NAMES
+from autotune.evaluation.comparison import Row
+from autotune.schedules import Linear
+from autotune.space.schedule_space import FAMILIES
+from trainers import language, settings
+from trainers.optimizers import make_optimizer
+from trainers.training import OPTIONS, TAKES
+
+SOURCES = ("arXiv", "DAWNBench")
+SCHEDULES = "docs/cards/schedules.md"
+METHODS = {
+    "docs/cards/samplers.md": set(NAMES),
+    "docs/cards/pruners.md": set(PRUNERS),
+    "docs/cards/controllers.md": {
+        *CONTROLLERS,
+        *(f'policy(learner="{n}")' for n in LEARNERS if n != "awr"),
+    },
+    "docs/cards/populations.md": {"pbt"},
+    "docs/cards/optimizers.md": set(TAKES),
+}
+CARDS = {page: cards(page) for page in METHODS}
+EACH = [(page, name) for page in METHODS for name in sorted(METHODS[page])]
+
+
+@pytest.mark.parametrize("page", METHODS)
+def test_every_method_has_a_card(page: str) -> None:
+    assert CARDS[page].keys() == METHODS[page]
+
+
+@pytest.mark.parametrize(("page", "name"), EACH, ids=[name for _, name in EACH])
+def test_a_card_says_what_when_how_and_at_what_cost(page: str, name: str) -> None:
+    card = CARDS[page][name]
+    assert len(card.what) > 10
+    assert list(card.points) == ["When", "Not when", "Settings", "Cost", "Source"]
+    assert all(len(text.strip()) > 4 for text in card.points.values())
+    cost = card.points["Cost"]
+    assert re.search(r"\d", cost) or cost.startswith(("as `", "that of")), "a figure"
+
+
+def named(card: Card) -> set[str]:
+    """The settings that a card names."""
+    return set(re.findall(r"`(\w+)(?:=[^`]*)?`", card.points["Settings"]))
+
+
+@pytest.mark.parametrize("name", sorted(PRUNERS))
+def test_a_pruners_card_has_its_settings_and_their_defaults(name: str) -> None:
+    parameters = inspect.signature(PRUNERS[name]).parameters
+    card = CARDS["docs/cards/pruners.md"][name]
+    assert named(card) == set(parameters)
+    defaults = dict(re.findall(r"`(\w+)=([^`]*)`", card.points["Settings"]))
+    assert {n: eval(text) for n, text in defaults.items()} == {
+        n: p.default for n, p in parameters.items()
+    }
+
+
+@pytest.mark.parametrize("name", sorted(CONTROLLERS))
+def test_a_controllers_card_has_its_settings(name: str) -> None:
+    card = CARDS["docs/cards/controllers.md"][name]
+    assert set(inspect.signature(CONTROLLERS[name]).parameters) <= named(card)
+
+
+def test_the_card_of_pbt_has_its_settings() -> None:
+    own = set(inspect.signature(pbt).parameters) - {"space", "target"}
+    assert own <= named(CARDS["docs/cards/populations.md"]["pbt"])
+
+
+@pytest.mark.parametrize("name", TAKES)
+def test_an_optimizers_card_names_settings_that_it_takes(name: str) -> None:
+    card = CARDS["docs/cards/optimizers.md"][name]
+    common = {"lr", *inspect.signature(make_optimizer).parameters}
+    assert named(card) <= {*TAKES[name], *common}
+
+
+# --- schedules ------------------------------------------------------------------------------------
+
+
+def test_every_family_has_a_card_with_its_source() -> None:
+    found = {row[0].partition("(")[0].strip("`"): row for row in rows(SCHEDULES, "family")}
+    assert found.keys() == {kind.__name__ for kind in get_args(schedules.Schedule)}
+    for kind in get_args(schedules.Schedule):
+        call, *about, source = found[kind.__name__]
+        own = [field.name for field in fields(kind)]
+        assert call.startswith(f"`{kind.__name__}({', '.join(own)})`"), call
+        assert len(about) == 2
+        assert all(about), call
+        assert any(name in source for name in SOURCES), call
+
+
+def test_the_families_that_can_be_searched_are_all() -> None:
+    text = (ROOT / SCHEDULES).read_text()
+    listed = text.partition("Families that a `ScheduleSpace` can search:")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(FAMILIES)
+
+
+def schedulable(trainer: Any, known: dict[str, Any]) -> set[str]:
+    """The keys of a trainer that take a schedule, found by giving them one."""
+    found = set()
+    for key in (*trainer.KEYS, *OPTIONS):
+        for value in (0.5, 8, 64):
+            for optimizer in ("sgd", "adamw", "lars"):
+                config = {"lr": 0.1, **known, "optimizer": optimizer, key: Linear(value, value)}
+                with contextlib.suppress(ValueError):
+                    trainer.read_settings(config)
+                    found.add(key)
+    return found
+
+
+def test_every_setting_that_takes_a_schedule_has_a_card_with_its_source() -> None:
+    images = schedulable(settings, {"data": "digits", "model": "resnet8"})
+    words = schedulable(language, {"text": "synthetic"})
+    assert {"lr", "image_size", "momentum", "trust_coefficient"} <= images
+    assert {"lr", "sequence_length", "beta1", "beta2"} <= words
+    table = rows(SCHEDULES, "setting")
+    found = {name: cells for cells in table for name in cells[0].split("`")[1::2]}
+    assert found.keys() == images | words
+    sourced = " ".join(cells[-1] for cells in rows(SCHEDULES, "family") + table)
+    for name, (_, how, usual, source) in found.items():
+        assert how, name
+        assert usual, name
+        work = source.partition(";")[0]  # cited in full here, or in another card
+        assert any(known in source for known in SOURCES) or f"{work}, arXiv" in sourced, name
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def test_every_figure_of_a_comparison_has_a_card() -> None:
+    text = (ROOT / "docs/cards/statistics.md").read_text()
+    for field in fields(Row):
+        assert field.name == "candidate" or f"`{field.name}`" in text, field.name

@@ -1,0 +1,81 @@
+"""`docs/get-started.md`, and what `docs/how-to/results.md` does with its study, block by block."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documents import ROOT, Block, blocks
+
+SECONDS = 1200.0  # a guard against hangs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder, and beside it `autotune` and `python` as an installation has them."""
+    home = tmp_path_factory.mktemp("reader")
+    programs = home / "bin"
+    programs.mkdir()
+    for name, arguments in (("python", ""), ("autotune", "-m autotune ")):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments}"$@"\n')
+        program.chmod(0o755)
+    return home
+
+
+def shell(script: str, folder: Path) -> str:
+    """What a script prints in the reader's folder."""
+    paths = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=folder,
+        env={**os.environ, **paths},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def followed(page: str, folder: Path) -> str:
+    """What all blocks of a page print that are run."""
+    printed, before = "", ""
+    for number, block in enumerate(blocks(page, "python", "sh")):
+        if block.language == "python":
+            name = block.file or f"block{number}.py"
+            before = _saved(block, before, folder / name)
+            printed += "" if block.file else shell(f"python {name}", folder)
+        elif block.is_run:
+            printed += shell(block.text, folder)
+    return printed
+
+
+def _saved(block: Block, before: str, file: Path) -> str:
+    """Writes a block; one that goes on from names of another one begins with its imports."""
+    file.write_text(block.text if block.file else f"import autotune as at\n{block.text}")
+    return before + block.text
+
+
+@pytest.mark.slow
+def test_a_reader_gets_from_a_trainer_to_a_confirmed_result(folder: Path) -> None:
+    printed = followed("docs/get-started.md", folder)
+    assert "run again on fresh seeds" in printed
+    manifest = json.loads((folder / "studies" / "digits" / "experiment.json").read_text())
+    assert manifest["trials"] == 14
+    assert (folder / "digits.html").is_file()
+    assert (folder / "fastest" / "train.py").is_file()
+
+
+@pytest.mark.slow
+def test_the_study_is_confirmed_compared_and_exported(folder: Path) -> None:
+    if not (folder / "studies" / "digits").is_dir():
+        pytest.skip("the study is that of the test before")
+    followed("docs/how-to/results.md", folder)
+    assert (folder / "table.csv").read_text().count("\n") >= 3
+    assert (folder / "best-of-digits" / "config.json").is_file()
+    assert (folder / "digits.db").is_file()
