@@ -41,7 +41,7 @@ OPTIONS = StudyOptions(sampler="tpe")
 MANIFEST = Manifest(
     name="toy",
     study_id="5eed",
-    target=Target(METRIC, 0.9),
+    target=Target(METRIC, 0.9, limit=50.0),
     options=OPTIONS,
     versions={"torch": "2"},
 )
