@@ -31,7 +31,7 @@ from _mutants import MUTANTS, TESTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 KILLED, SURVIVED, UNDECIDED = "killed", "survived", "not decided"
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _TIMEOUT = "Timeout (>"  # how pytest-timeout says that a test ran into its limit
 
 

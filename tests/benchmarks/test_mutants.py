@@ -58,7 +58,7 @@ def test_a_mutant_is_applied_and_undone(mutants: ModuleType, tmp_path: Path) -> 
 
 
 def test_only_a_failing_test_kills(mutants: ModuleType) -> None:
-    failed = "FAILED tests/a.py::test_b[1] - assert 1 == 2\n1 failed"
+    failed = "FAILED tests/a.py::test_b[x is 1] - assert 1 == 2\n1 failed"
     late = "FAILED tests/a.py::test_b - Failed: Timeout (>1800.0s) from pytest-timeout.\n1 failed"
     found = [
         mutants.verdict(0, "3 passed", 1.0),
@@ -67,7 +67,7 @@ def test_only_a_failing_test_kills(mutants: ModuleType) -> None:
         mutants.verdict(5, "no tests ran", 1.0),
     ]
     assert [v.outcome for v in found] == ["survived", "killed", "not decided", "not decided"]
-    assert found[1].test == "tests/a.py::test_b[1]"
+    assert found[1].test == "tests/a.py::test_b[x is 1]"
 
 
 def test_a_fault_in_a_small_tree_is_found(mutants: ModuleType, tmp_path: Path) -> None:
