@@ -5,10 +5,11 @@ BIN := .venv/bin
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+COVERAGE := PYTHONPATH=$(CURDIR)/tests/support $(BIN)/python -m coverage
 RECIPE ?= search_spaces.digits:lars
 TRIALS ?= 36
 
-.PHONY: demo test test-all soak docs lint audit wheel clean
+.PHONY: demo test test-all soak coverage docs lint audit wheel clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -28,6 +29,14 @@ test-all: test
 
 soak: .venv/installed
 	$(PYTEST) -m soak -s
+
+coverage: .venv/installed
+	$(BIN)/python -m pip install --quiet 'coverage>=7.10'
+	rm -f .coverage*
+	$(COVERAGE) run --rcfile=tests/coveragerc -m pytest $(PARALLEL) -m 'not soak'
+	$(COVERAGE) combine --quiet --rcfile=tests/coveragerc
+	$(COVERAGE) json --quiet --rcfile=tests/coveragerc -o .coverage.json
+	$(BIN)/python tests/support/covered.py .coverage.json
 
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

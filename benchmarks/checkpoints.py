@@ -83,7 +83,7 @@ def side(task: Task) -> Answer:
     import torch
 
     from autotune.backends.protocol import Launch
-    from autotune.backends.worker.messages import Meeting
+    from autotune.backends.worker.messages import Rendezvous
     from autotune.backends.worker.rank import Rank
     from autotune.trial import Clock
 
@@ -91,7 +91,7 @@ def side(task: Task) -> Answer:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     rank = Rank(cloudpickle.dumps(train), sys.path, 0, 1)
     rank.place("here", "127.0.0.1", 1)
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(False, False, 600.0))
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Rendezvous(False, False, 600.0))
     if task["how"] == "loop":
         rank._writer.save = _in_the_loop(rank._writer.save)  # type: ignore[method-assign]
     rank.start(Launch(0, {"mb": task["mb"], "steps": task["steps"]}, 0))
@@ -127,7 +127,7 @@ def steps_of(mb: float) -> tuple[int, float]:
     return max(1, round(MILESTONE_SECONDS / second)), max(second, MILESTONE_SECONDS)
 
 
-def tell(mb: float, interval: float, runs: dict[str, list[Answer]], first: bool) -> None:
+def show(mb: float, interval: float, runs: dict[str, list[Answer]], first: bool) -> None:
     """One line for each way to save."""
     for how in ("beside", "loop"):
         held = [100 * r["held"] / r["train"] for r in runs[how]]
@@ -165,7 +165,7 @@ def main() -> None:
                 found = measure(__file__, "side", {**task, "how": how})
                 runs[how].append(found)
                 raw.append({**task, "how": how, "repeat": repeat, **found})
-            tell(mb, interval, runs, number == 0)
+            show(mb, interval, runs, number == 0)
     keep(options.json, about, runs=raw)
 
 

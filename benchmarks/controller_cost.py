@@ -81,9 +81,10 @@ def _nothing(*arguments: Any, **named: Any) -> None:
 
 def ended(number: int) -> Trial:
     """A trial of 40 milestones and 20 changes that reached the target."""
-    told = {"train_loss": 0.5, "lr": 0.1, "grad_norm": 1.0, "weight_norm": 9.0, "momentum": 0.9}
+    metrics = {"train_loss": 0.5, "lr": 0.1, "grad_norm": 1.0, "weight_norm": 9.0, "momentum": 0.9}
     reports = [
-        Report(i, i * (1 + number / 100) / 4, {**told, "val_accuracy": i / 40}) for i in range(41)
+        Report(i, i * (1 + number / 100) / 4, {**metrics, "val_accuracy": i / 40})
+        for i in range(41)
     ]
     changes = [(i, Change(1 + 0.01 * (i * number % 7 - 3))) for i in range(2, 41, 2)]
     seconds = reports[-1].seconds
@@ -132,8 +133,8 @@ def main() -> None:
         for trials in (16, 128):
             usual, most = decision(learner, trials)
             runs[f"{learner}, {trials} trials"] = [usual, most]
-            told = f"a decision {usual:.2f} ms; after a trial's end {most:.1f} ms at most"
-            print(f"{learner}, {trials} trials: {told}", flush=True)
+            cost = f"a decision {usual:.2f} ms; after a trial's end {most:.1f} ms at most"
+            print(f"{learner}, {trials} trials: {cost}", flush=True)
     keep(options.json, about, runs=runs)
 
 

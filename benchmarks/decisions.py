@@ -28,7 +28,7 @@ def made(number: int, reports: int, state: State, reason: str) -> Trial:
     """A trial with a report about every second, whose accuracy comes towards 1."""
     random = Random(number)
     speed = 0.03 * random.uniform(0.5, 2.0)
-    told = tuple(
+    curve = tuple(
         Report(i, i + 0.1 * random.random(), {METRIC: 1 - math.exp(-speed * i)})
         for i in range(1, reports + 1)
     )
@@ -39,8 +39,8 @@ def made(number: int, reports: int, state: State, reason: str) -> Trial:
         config,
         state=state,
         reason=reason,
-        seconds=told[-1].seconds,
-        reports=told,
+        seconds=curve[-1].seconds,
+        reports=curve,
         attempts=1,
         ended_at=float(number),
     )

@@ -5,7 +5,7 @@
 Each seed is a study of its own, run as `make demo` runs it: the baseline, the search with the
 sampler and pruner that are the defaults, then the best three and the baseline again on `--confirm`
 fresh seeds, in turns and each alone. "Found" is the baseline's time to target over the best
-trial's, one run each: the best of many noisy runs is flattered by its luck. "Confirmed" is the
+trial's, one run each: the best of many noisy runs has the winner's curse. "Confirmed" is the
 ratio of the confirmed times (geometric means, the same seeds) of the baseline and of the best. A
 run that misses the target within the target's limit counts as that limit, which is marked.
 """

@@ -190,49 +190,49 @@ def _points(store: Path) -> int:
     return int(found)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- what is measured -----------------------------------------------------------------------------
 
 
 def tell_virtual(options: Any) -> list[Answer]:
-    told = []
+    measured = []
     for trials in options.trials:
         at_once = min(options.at_once, trials)
         task = {"trials": trials, "at_once": at_once, "sampler": options.sampler}
         task |= {"racing": options.racing}
         found = measure(__file__, "virtual", task)
-        told.append({**task, **found})
+        measured.append({**task, **found})
         print(
             f"  {trials} trials, {at_once} at once, {options.sampler}: {found['events']} events, "
             f"{found['events'] / found['cpu']:.0f} a second, {found['rss_mb']:.0f} MiB, resumed in "
             f"{found['resume']:.1f} s from {found['journal_mb']:.0f} MiB",
             flush=True,
         )
-    return told
+    return measured
 
 
 def tell_suggest(options: Any) -> list[Answer]:
-    told = []
+    measured = []
     for sampler in options.samplers:
         for history in options.history:
             task = {"sampler": sampler, "history": history}
             found = measure(__file__, "suggest", task)
-            told.append({**task, **found})
+            measured.append({**task, **found})
             print(
                 f"  {sampler} after {history} trials: {1e3 * found['next']:.1f} ms "
                 f"(a resumed driver's first {1e3 * found['first']:.0f} ms)",
                 flush=True,
             )
-    return told
+    return measured
 
 
 def tell_mirror(options: Any) -> list[Answer]:
     trials, milestones, metrics = options.mirror
-    told = []
+    measured = []
     for mlflow in (False, True):
         task = {"trials": trials, "milestones": milestones, "metrics": metrics, "mlflow": mlflow}
         task |= {"patience": options.mirror_seconds}
-        told.append({**task, **measure(__file__, "mirror", task, 2 * options.mirror_seconds)})
-        last = told[-1]
+        measured.append({**task, **measure(__file__, "mirror", task, 2 * options.mirror_seconds)})
+        last = measured[-1]
         where = (
             f"MLflow has {last['points']} points after {last['until_mlflow']:.0f} s, its "
             f"process {last['rss_mb']:.0f} MiB"
@@ -246,7 +246,7 @@ def tell_mirror(options: Any) -> list[Answer]:
             f"{last['driver_mb']:.0f} MiB); {where}",
             flush=True,
         )
-    return told
+    return measured
 
 
 def tell_peers(options: Any) -> list[Answer]:
@@ -255,13 +255,13 @@ def tell_peers(options: Any) -> list[Answer]:
     if absent:
         print(f"  Ray Tune is skipped: {absent} (pip install 'time-to-target[bench]')")
         sides = [side for side in sides if not side.startswith("tune")]
-    told = []
+    measured = []
     for trials in options.peer_trials:
         for side in sides:
             found = measure(__file__, side, {"trials": trials, "limit": options.peer_seconds})
-            told.append({"side": side, "trials": trials, **found})
+            measured.append({"side": side, "trials": trials, **found})
             print(row(side, trials, found), flush=True)
-    return told
+    return measured
 
 
 def main() -> None:

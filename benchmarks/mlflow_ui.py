@@ -27,8 +27,8 @@ from _common import ROOT, arguments, introduce, keep, repeats_of, summary
 
 from autotune.cli import mlflow_ui
 from autotune.schedules import Cosine
+from autotune.storage import manifest
 from autotune.storage.journal import Closed, Journal, Opened
-from autotune.study import manifest
 from autotune.tracking.mirror import catch_up, environment, ui_command
 from autotune.trial import Clock, Ended, Hardware, Report, Reported, Started, State, Suggested
 
@@ -145,7 +145,7 @@ def measured(folder: Path, repeats: int, pictures: Path | None) -> dict[str, Any
     if not catch_up(folder, None, 3600.0):
         raise SystemExit(f"MLflow is not written: see {folder / 'mlflow.log'}")
     found: dict[str, Any] = {"mirror_seconds": time.perf_counter() - begin}
-    held = manifest.load(folder)
+    held = manifest.read(folder)
     study = held["name"], held["study_id"]
     command = ui_command(folder)
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"

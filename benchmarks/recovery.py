@@ -9,7 +9,7 @@ that all processes of a machine share.
 
     rank      one of two ranks. Its group is replaced: new processes, torch, a new process group
     node      all processes of a Ray node, among them the trial's rank; another node stands by.
-              The driver is told of the worker at once, long before Ray gives up the node
+              The driver learns of the worker at once, long before Ray gives up the node
     driver    the driver; the next one is started at once, as a script would by `autotune resume`.
               Its Ray cluster stays
 

@@ -7,7 +7,7 @@
 2. All that a training step asks of its schedules (learning rate, momentum or betas, weight decay,
    trust coefficient, label smoothing, batch size, image size or sequence length, written into the
    optimizer's groups), with all of them scheduled and with all constant. The difference is what
-   schedules cost a step, and is told as a share of the trainings' own steps below.
+   schedules cost a step, and is given as a share of the trainings' own steps below.
 3. Throughput of both trainers on one core, without Ray: `scheduled` changes every knob at every
    step, and batch and size (of images, of sequences) half-way; `small` and `large` hold what the
    schedules say in the middle of its two halves. The scheduled and the constant run of the same

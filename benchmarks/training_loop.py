@@ -251,7 +251,7 @@ def _model(images: Any, task: Task) -> Any:
 
 
 def _optimizer(model: Any, name: str) -> Any:
-    """torch's SGD told what a person would tell it; of the others, the trainer's."""
+    """torch's SGD with the settings that a person would give it; of the others, the trainer's."""
     import torch
 
     settings = {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4}

@@ -8,13 +8,11 @@ own two scripts, known by their hashes, may run: whatever a trial is called is t
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import gzip
 import hashlib
 import html
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UserError
+from autotune.storage import atomic
 from dashboards.tables import Row, brief
 
 MOST_ROWS = 300
@@ -70,13 +69,9 @@ def write(page: Page, path: Path) -> None:
     Raises:
         UserError: it cannot be written there, or plotly is not installed.
     """
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
-        part.write_text(render(page), encoding="utf-8")
-        part.replace(path)
+        atomic.write(path, render(page), concurrent=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 

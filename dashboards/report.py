@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.sources import confirmed
-from autotune.study import manifest
+from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult, read
 from autotune.trial import State
 from dashboards import tables
 from dashboards.compared import comparison_page
 from dashboards.page import Page, write
 from dashboards.sections import sections
-
-_RECORD = "experiment.json"
 
 
 def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, float]:
@@ -37,9 +34,14 @@ def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, 
     Raises:
         UserError: the folder holds no study, the file cannot be written, or plotly is missing.
     """
-    result = study if isinstance(study, StudyResult) else _read(Path(study))
+    if isinstance(study, StudyResult):
+        result, manifest = study, Manifest.existing(study.folder)
+    else:
+        manifest = Manifest.read(Path(study))
+        metrics = {manifest.target.metric, *tables.METRICS}
+        result = read(Path(study), manifest.target, metrics)
     comparison = confirmed(result.folder)
-    write(study_page(result, _facts(result.folder), comparison), Path(path))
+    write(study_page(result, manifest, comparison), Path(path))
     return _interval(result, comparison)
 
 
@@ -60,26 +62,18 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
     write(comparison_page(comparison), Path(path))
 
 
-def _read(folder: Path) -> StudyResult:
-    target = manifest.target(folder)
-    return read(folder, target, {target.metric, *tables.METRICS})
-
-
-def _facts(folder: Path) -> Mapping[str, Any]:
-    return manifest.load(folder) if (folder / _RECORD).is_file() else {"name": folder.name}
-
-
 def study_page(
-    result: StudyResult, facts: Mapping[str, Any], comparison: Comparison | None = None
+    result: StudyResult, manifest: Manifest | None, comparison: Comparison | None = None
 ) -> Page:
-    """All of a study's report; `facts` is its `experiment.json`."""
+    """All of a study's report; without a manifest it has the folder's name and says less."""
     target = result.target
     aim = "at least" if target.mode == "max" else "at most"
     line = f"Time to {target.metric} of {aim} {target.value:g}, in seconds on the {target.clock} "
     line += f"clock; limit {target.limit:g} s. {_standing(result)}"
     cards = _cards(result, tables.leaderboard(result, comparison))
-    name = str(facts.get("name", "study"))
-    return Page(name, line, cards, sections(result, comparison), _foot(facts))
+    name = manifest.name if manifest is not None else result.folder.name
+    foot = _foot(manifest) if manifest is not None else ""
+    return Page(name, line, cards, sections(result, comparison), foot)
 
 
 def _standing(result: StudyResult) -> str:
@@ -90,12 +84,11 @@ def _standing(result: StudyResult) -> str:
     return f"{len(result.searched)} trials{more}: {said or 'none yet'}; {result.ended}."
 
 
-def _foot(facts: Mapping[str, Any]) -> str:
-    versions = facts.get("versions") or {}
-    said = [f"{k} {v}" for k, v in versions.items() if v]
-    commit = facts.get("git_commit")
-    told = [f"sampler {facts.get('sampler')}, pruner {facts.get('pruner')}", *said]
-    return " · ".join([*told, *([f"commit {commit[:10]}"] if commit else [])])
+def _foot(manifest: Manifest) -> str:
+    options, commit = manifest.options, manifest.git_commit
+    parts = [f"sampler {options.sampler}, pruner {options.pruner}"]
+    parts += [f"{package} {version}" for package, version in manifest.versions.items() if version]
+    return " · ".join([*parts, *([f"commit {commit[:10]}"] if commit else [])])
 
 
 def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, str, str]]:

@@ -32,6 +32,15 @@ PRIVATE = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 os.environ["TMPDIR"] = PRIVATE
 tempfile.tempdir = None
 
+# A Ray that is started gives up after 15 s by itself, which is not much where a machine is busy.
+# Groups start processes of their own: none need be there beforehand.
+os.environ |= {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_agent_register_timeout_ms": "900000",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_raylet_start_wait_time_s": "900",
+}
+
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(PRIVATE, ignore_errors=True)
@@ -96,22 +105,16 @@ def mlflow_server(
 
 @contextlib.contextmanager
 def _ray() -> Iterator[str]:
-    # Groups start processes of their own: none need be there beforehand.
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_prestart_worker_first_driver="0")
+    """A head with only the processes that trials need, and this process connected to it."""
+    import nodes
     import ray
 
-    started = ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=100 * 2**20,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    try:
-        yield str(started.address_info["gcs_address"])
-    finally:
-        ray.shutdown()
+    with nodes.cluster(cpus=2) as made:
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        try:
+            yield made.address
+        finally:
+            ray.shutdown()
 
 
 def _lender() -> Lender:

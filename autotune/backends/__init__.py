@@ -1,1 +1,1 @@
-"""Where trials run: the protocol, Ray worker groups, the inside of a worker, a simulator."""
+"""Where trials run: the protocol, Ray worker groups, what runs in a worker, a simulator."""

@@ -1,7 +1,7 @@
-"""How a running study stands, as figures for a monitoring system: `ray_autotune_*` in Prometheus.
+"""Figures of a running study for a monitoring system: `ray_autotune_*` in Prometheus.
 
-A pool that can show figures (`observe`, on Ray its metrics endpoint) is given them every few
-seconds. Each event costs a look at one trial; nothing waits for whoever reads the figures.
+A pool that can export figures (`observe`, on Ray its metrics endpoint) gets them every few seconds.
+An event costs an update of one trial; nothing waits for the reader of the figures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure now: a name of `NAMES`, and what it is about."""
+    """The present value of a metric: its name in `NAMES`, and its labels."""
 
     name: str
     value: float
@@ -38,7 +38,7 @@ Observe = Callable[[Sequence[Figure]], None]
 
 
 class Meter:
-    """A watch that counts what it is told and passes it on as figures, at most every few seconds.
+    """Counts a study's events and passes them on as figures, at most every few seconds.
 
     Args:
         study: the study's name, the label `study` of all figures.
@@ -112,7 +112,7 @@ class Meter:
         """All figures as they are now."""
         for state in State:
             yield self._figure("autotune_trials", self._states[state], state=state.lower())
-        usual = max(self._ran, key=lambda like: self._ran[like], default=Hardware())
+        usual = max(self._ran, key=lambda hardware: self._ran[hardware], default=Hardware())
         best = self._bests.get(usual)
         if best is not None:
             yield self._figure("autotune_best_seconds", best.seconds)

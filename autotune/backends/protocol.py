@@ -1,4 +1,4 @@
-"""Where trials run: the protocol between the study and whatever trains.
+"""The protocol between the study and whatever runs its trials.
 
 A pool runs trials from milestone to milestone. At each one all ranks of the trial wait until the
 study answers `resume` or `stop`; so every rank acts on one decision. A pool knows nothing of
@@ -17,10 +17,15 @@ from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Report
 
 @dataclass(frozen=True)
 class Launch:
-    """A trial on its way to a worker group; `checkpoint` is where it goes on from.
+    """What a worker group needs to start a trial.
 
-    `microbatch`, if given, is told to the trainer as `config["microbatch"]`. Of several idle groups
-    it takes one on hardware `like` that which is given.
+    Args:
+        trial, config, seed: the trial's.
+        clock: the clock of the study's target.
+        checkpoint: where the trial continues from, if it does.
+        base: the trial's time before this start.
+        microbatch: passed to the trainer as `config["microbatch"]`, if given.
+        comparable_to: hardware on which an idle group is preferred, so that times can be compared.
     """
 
     trial: int
@@ -30,23 +35,27 @@ class Launch:
     checkpoint: Checkpoint | None = None
     base: Clock = field(default_factory=Clock)
     microbatch: int | None = None
-    like: Hardware | None = None
+    comparable_to: Hardware | None = None
 
 
 @dataclass(frozen=True)
 class Progress:
     """All ranks wait at a milestone.
 
-    `saved` is a checkpoint that has been asked for and that all ranks have written since;
-    `saving`: one is still being written; `unsaved` says why one could not be.
+    Args:
+        report: what they report together.
+        can_save: whether a checkpoint can be asked for.
+        saved: a checkpoint that was asked for earlier and that all ranks have written since.
+        save_pending: whether one is still being written.
+        save_error: why one could not be written, or an empty string.
     """
 
     trial: int
     report: Report
     can_save: bool = False
     saved: Checkpoint | None = None
-    saving: bool = False
-    unsaved: str = ""
+    save_pending: bool = False
+    save_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class Finished:
 class Raised:
     """The trainer raised; `error` has every rank's traceback, grouped by equal text.
 
-    `damaged`: it never began, as its checkpoint could not be read.
+    `damaged`: it never began, as its checkpoint is not what was written.
     """
 
     trial: int
@@ -79,25 +88,27 @@ class Raised:
 
 
 @dataclass(frozen=True)
-class Broke:
+class WorkerFailed:
     """A worker of the trial died or hung; its other ranks have been ended.
 
-    `error` says where the ranks hung. `unread`: the store of the trial's checkpoint gave no answer,
-    so that it never began; `node_lost`: the machine is gone, which is no fault of the trial's.
+    Args:
+        error: where the ranks hung, or what the cluster says of their end.
+        store_unreachable: the trial never began, as its checkpoint's store did not answer.
+        node_lost: the machine is gone, which is no fault of the trial's.
     """
 
     trial: int
     reason: str
     error: str = ""
-    unread: bool = field(default=False, kw_only=True)
+    store_unreachable: bool = field(default=False, kw_only=True)
     node_lost: bool = field(default=False, kw_only=True)
 
 
-Signal = Progress | Stopped | Finished | Raised | Broke
+Signal = Progress | Stopped | Finished | Raised | WorkerFailed
 
 
 class Pool(Protocol):
-    """Worker groups that run trials. All methods are called from the study's thread, but `wake`."""
+    """Worker groups that run trials; all methods but `wake` are called from the study's thread."""
 
     realtime: bool  # False on a virtual clock, where nothing may happen beside the loop
 
@@ -109,8 +120,8 @@ class Pool(Protocol):
         """How many trials can be started at once now, without waiting."""
         ...
 
-    def next_hardware(self, like: Hardware | None = None) -> Hardware:
-        """What a trial `like` that will run on if started now; asked only where there is room."""
+    def next_hardware(self, comparable_to: Hardware | None = None) -> Hardware:
+        """The hardware that a trial would get now; called only where there is capacity."""
         ...
 
     def start(self, launch: Launch) -> Hardware:
@@ -118,11 +129,11 @@ class Pool(Protocol):
         ...
 
     def resume(self, trial: int, change: Change | None, save: str | None) -> None:
-        """Let a waiting trial go on to its next milestone; save its state as it is now if asked."""
+        """Let a waiting trial train to its next milestone; save its present state into `save`."""
         ...
 
     def stop(self, trial: int, save: str | None) -> None:
-        """Close a waiting trial on all ranks; `Stopped` follows."""
+        """Close a waiting trial on all ranks, saving its state into `save`; `Stopped` follows."""
         ...
 
     def wait(self, timeout: float | None) -> Signal | None:
@@ -144,12 +155,12 @@ class Pool(Protocol):
 
 @runtime_checkable
 class Observed(Protocol):
-    """A pool that can show figures to a monitoring system."""
+    """A pool that can export figures to a monitoring system."""
 
     def observe(self, figures: Sequence[Figure]) -> None:
-        """Show these figures from now on."""
+        """Export these figures from now on."""
         ...
 
     def endpoints(self) -> list[str]:
-        """Where they can be read, as host:port."""
+        """Addresses at which they can be read, as host:port."""
         ...

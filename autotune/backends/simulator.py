@@ -1,8 +1,8 @@
 """A pool on a virtual clock over recorded learning curves, to test and compare what decides.
 
 Nothing trains and nothing waits: a study of many trials takes milliseconds, and the same seed gives
-the same journal. Where a controller turns knobs, a generator of points stands for the run, which is
-sent the changes; it may train in earnest, as its seconds are still its own to tell.
+the same journal. Where a controller turns knobs, a generator of points stands for the run and is
+sent the changes; it may really train, as it still reports the seconds that count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote
 
-from autotune.backends.protocol import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
+from autotune.backends.protocol import (
+    Finished,
+    Launch,
+    Progress,
+    Raised,
+    Signal,
+    Stopped,
+    WorkerFailed,
+)
 from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Metrics, Report
 
 OUT_OF_MEMORY = "out of memory"
@@ -32,7 +40,7 @@ class Point:
 class Curve:
     """A recorded run, and its end: `finished`, `died` (a worker), `out of memory`, or an error.
 
-    A point's metrics are read when its milestone is told, and not at all where the trial was
+    A point's metrics are read when its milestone is reported, and not at all if the trial is
     stopped before: they may be a mapping that computes them then.
     """
 
@@ -42,7 +50,7 @@ class Curve:
 
 
 Live = Generator[Point, Change | None, None]
-"""Gives a run's points, and is sent what a controller changes; it cannot be saved."""
+"""Yields a run's points and is sent a controller's changes; its state cannot be saved."""
 Simulate = Callable[[Config, int], Curve | Live]
 GoOn = Callable[[Config, int, Point], Curve]
 
@@ -57,7 +65,7 @@ class _Running:
     saved: Checkpoint | None = None
 
     def extend(self, change: Change | None) -> None:
-        """Let a live run come to its next point, if it has one."""
+        """Advance a live run to its next point, if it has one."""
         if self.live is None:
             return
         points = self.curve.points
@@ -70,7 +78,7 @@ class _Running:
 
 @dataclass(frozen=True)
 class _Due:
-    """The next milestone of a trial: what it reports is looked up when its time has come."""
+    """The next milestone of a trial; its report is made when its time has come."""
 
     trial: int
     setup: float
@@ -85,9 +93,9 @@ class SimPool:
             its arguments (and of what it is sent) only.
         workers: trials that run at the same time.
         eval_seconds: virtual seconds of each evaluation (counted on the `wall` clock only).
-        go_on: for trials that go on from another's checkpoint: the curve of a configuration from
-            the point at which the checkpoint was made, which is the curve's first. Without it a
-            trial goes on along its own configuration's curve.
+        go_on: for trials that continue from another's checkpoint: the curve of a configuration
+            from the point at which the checkpoint was made, which is the curve's first. Without it
+            a trial continues along its own configuration's curve.
     """
 
     simulate: Simulate
@@ -109,9 +117,9 @@ class SimPool:
     def start(self, launch: Launch) -> Hardware:
         made: Curve | Live
         if launch.checkpoint is not None and self.go_on is not None:
-            made = self.go_on(_told(launch), launch.seed, _point(launch.checkpoint))
+            made = self.go_on(_trainer_config(launch), launch.seed, _point(launch.checkpoint))
         else:
-            made = self.simulate(_told(launch), launch.seed)
+            made = self.simulate(_trainer_config(launch), launch.seed)
         live = None if isinstance(made, Curve) else made
         curve = made if isinstance(made, Curve) else Curve(())
         step = launch.checkpoint.step if launch.checkpoint else -1
@@ -120,7 +128,7 @@ class SimPool:
         self._go_on(launch.trial, curve.setup_seconds)
         return self.next_hardware()
 
-    def next_hardware(self, like: Hardware | None = None) -> Hardware:
+    def next_hardware(self, comparable_to: Hardware | None = None) -> Hardware:
         return Hardware(device="sim")
 
     def resume(self, trial: int, change: Change | None, save: str | None) -> None:
@@ -151,7 +159,7 @@ class SimPool:
         return signal
 
     def wake(self) -> None:
-        """Nothing waits on a virtual clock."""
+        """Do nothing: nothing waits on a virtual clock."""
 
     def now(self) -> float:
         return self._now
@@ -168,10 +176,7 @@ class SimPool:
         running.extend(change)
         points = running.curve.points
         if running.next == len(points):
-            end = running.curve.end
-            broke, ended = Broke(trial, "worker died"), Finished(trial)
-            failed = Raised(trial, end, end, out_of_memory=end == OUT_OF_MEMORY)
-            self._at(delay, ended if end == "finished" else broke if end == "died" else failed)
+            self._at(delay, _end_signal(trial, running.curve.end))
             return
         before = points[running.next - 1].seconds if running.next else 0.0
         point = points[running.next]
@@ -200,14 +205,23 @@ class SimPool:
         heapq.heappush(self._agenda, (self._now + delay, self._count, signal))
 
 
-def _told(launch: Launch) -> Config:
-    """The configuration as the trainer gets it."""
+def _end_signal(trial: int, end: str) -> Signal:
+    """What a pool signals where a recorded run ends so."""
+    if end == "finished":
+        return Finished(trial)
+    if end == "died":
+        return WorkerFailed(trial, "worker died")
+    return Raised(trial, end, end, out_of_memory=end == OUT_OF_MEMORY)
+
+
+def _trainer_config(launch: Launch) -> Config:
+    """The configuration that the trainer gets."""
     if launch.microbatch is None:
         return launch.config
     return {**launch.config, "microbatch": launch.microbatch}
 
 
 def _point(checkpoint: Checkpoint) -> Point:
-    """The point at which a checkpoint was made, which is all that a simulated state is."""
+    """The point at which a checkpoint was made: all the state of a simulated trial."""
     metrics = json.loads(unquote(checkpoint.path.partition("?")[2]))
     return Point(checkpoint.step, checkpoint.clock.train, metrics)

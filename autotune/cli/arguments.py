@@ -1,15 +1,23 @@
-"""What each command takes, as rows for argparse; a test freezes their names."""
+"""What each command takes: rows for argparse, of which a test freezes the names, and frozen values.
+
+The rows of a study's options are made of `study.options`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from autotune.errors import UserError
+from autotune.study.option import Option, whole_number
+from autotune.study.options import StudyOptions, options
 
-Flag = tuple[str, dict[str, Any]]
+Row = tuple[str, dict[str, Any]]  # the words of an argument, and how argparse is to read it
+_T = TypeVar("_T")
 
 
 def duration(text: str) -> float:
@@ -34,93 +42,78 @@ def duration(text: str) -> float:
     return seconds
 
 
-def _share(text: str) -> float:
-    if not re.fullmatch(r"0?\.\d+|0", text):
-        raise argparse.ArgumentTypeError(f"must be a share like 0.2, below 1, but got {text!r}")
-    return float(text)
+def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """`parse`, whose ValueError becomes argparse's message word by word."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[+-]?\d+", text):
-        raise argparse.ArgumentTypeError(f"must be a whole number but got {text!r}")
-    return int(text)
+def _row(option: Option, **changed: Any) -> Row:
+    """An option's row; `changed` is what another command says of it."""
+    flag = option.flag
+    assert flag is not None, "an option of the command line"
+    if flag.metavar is None:
+        return flag.name, {"action": "store_true", "dest": option.name, "help": flag.help}
+    made = {"metavar": flag.metavar, "dest": option.name, "help": flag.help}
+    return flag.name, {**made, "default": option.default, "type": _checked(flag.parse), **changed}
 
 
-FOLDER: Flag = ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder"})
-JSON: Flag = ("--json", {"action": "store_true", "help": "print one JSON document on stdout"})
-REGISTER: Flag = ("--register", {"metavar": "NAME", "help": "make the best trial's model a version "
-                                 "of this registered model of MLflow's"})  # fmt: skip
-WHERE: list[Flag] = [
-    ("--time-limit", {"metavar": "10m", "help": "end the study after this time"}),
-    ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (default: in the study folder)"}),
-    ("--ray-address", {"metavar": "ADDR", "help": "a Ray cluster (default: start Ray here)"}),
-    JSON,
-]
-RUN: list[Flag] = [
+def _rows(group: str) -> list[Row]:
+    return [_row(option) for option in options() if option.flag and option.flag.group == group]
+
+
+def _again(name: str, default: Any, help_: str) -> Row:
+    """The row of an option for a command with another default."""
+    option = next(option for option in options() if option.name == name)
+    return _row(option, default=default, help=help_)
+
+
+_count = _checked(whole_number)
+FOLDER: Row = ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder"})
+JSON: Row = ("--json", {"action": "store_true", "help": "print one JSON document on stdout"})
+REGISTER: Row = ("--register", {"metavar": "NAME", "help": "make the best trial's model a version "
+                                "of this registered model of MLflow's"})  # fmt: skip
+PLACE = tuple(o.name for o in options() if o.flag is not None and o.flag.group == "place")
+WHERE: list[Row] = [*_rows("place"), JSON]
+RUN: list[Row] = [
     ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
-    ("--trials", {"metavar": "N", "type": _count, "default": 20, "help": "in all (20)"}),
-    ("--sampler", {"metavar": "NAME", "default": "auto", "help": "auto (by trials and "
-     "baseline), convergence, tpe, widening, policy (or policy:actor, policy:reinforce, "
-     "policy:ppo), random, qmc, gp, cmaes, nsga2, or an Optuna sampler's dotted path with "
-     "keyword arguments"}),
-    ("--from", {"metavar": "DIR", "type": Path, "dest": "start_from",
-                "help": "a study whose policy to begin with (sampler policy, "
-                "controller policy, or both)"}),
-    ("--pruner", {"metavar": "NAME", "default": "convergence",
-                  "help": "convergence (slower_than_best and forecast), "
-                  "slower_than_best, forecast, asha, hyperband, bottom_at_same_time, each of "
-                  "these with or without keyword arguments, as in "
-                  "slower_than_best(factor=1.25); none, module:function or file.py:function"}),
-    ("--controller", {"metavar": "NAME", "help": "regulator, policy, pbt, each with or "
-                      "without keyword arguments, as in pbt(interval=2); module:function or "
-                      "file.py:function (none)"}),
-    ("--out", {"metavar": "DIR", "type": Path, "help": "the study folder (studies/NAME)"}),
-    ("--seed", {"metavar": "N", "type": _count, "default": 0, "help": "of the study (0)"}),
-    ("--repeats", {"metavar": "N", "type": _count, "default": 0,
-                   "help": "confirm the best 3 and the baseline on N fresh seeds (0)"}),
-    ("--racing", {"metavar": "SHARE", "type": _share, "help": "of the training that runs the "
-                  "leader again on fresh seeds, in the second half of the search (what the study "
-                  "has; a new one of 100 trials or more by convergence 0.2, else 0)"}),
-    REGISTER,
-    ("--mirror", {"action": "store_true", "help": "keep what resume needs in MLflow, too, "
-                  "and go on with the study that MLflow has"}),
-    ("--mix-hardware", {"action": "store_true", "help": "rank times on unequal hardware "
-                        "together (default: only like with like)"}),
-    *WHERE,
-]  # fmt: skip
-RESUME: list[Flag] = [
+    *(*_rows("search"), REGISTER, *_rows("tracking"), *WHERE),
+]
+RESUME: list[Row] = [
     ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder; with "
                 "--from-mlflow the study's name"}),
-    ("--trials", {"metavar": "N", "type": _count, "help": "a new total"}),
+    _again("trials", None, "a new total"),
     ("--from-mlflow", {"metavar": "URI", "help": "the MLflow server that keeps the study "
                        "(run --mirror); it is fetched from there first"}),
-    ("--out", {"metavar": "DIR", "type": Path,
-               "help": "the folder to fetch it into (studies/NAME)"}),
+    _again("out", None, "the folder to fetch it into (studies/NAME)"),
     REGISTER,
     *WHERE,
 ]  # fmt: skip
-CONFIRM: list[Flag] = [
+CONFIRM: list[Row] = [
     FOLDER,
-    ("--repeats", {"metavar": "N", "type": _count, "default": 5,
-                   "help": "of each, in all (5)"}),
-    ("--top", {"metavar": "K", "type": _count, "default": 3,
-               "help": "of the fastest configurations (3)"}),
+    _again("repeats", 5, "of each, in all (5)"),
+    *_rows("confirm"),
     *WHERE,
-]  # fmt: skip
-EXPORT: list[Flag] = [
+]
+EXPORT: list[Row] = [
     FOLDER,
     ("--to", {"metavar": "OUT", "type": Path, "help": "a new folder, for one trial"}),
     ("--trial", {"metavar": "N", "type": _count, "help": "which one (the best)"}),
     ("--optuna", {"metavar": "URL", "help": "sqlite:///FILE.db, for optuna-dashboard"}),
 ]  # fmt: skip
-REPLAY: list[Flag] = [
+REPLAY: list[Row] = [
     ("export", {"metavar": "OUT", "type": Path, "help": "what export --to OUT wrote"}),
-    ("--repeats", {"metavar": "N", "type": _count, "default": 3, "help": "in all (3)"}),
-    ("--out", {"metavar": "DIR", "type": Path,
-               "help": "the study folder (studies/NAME-replay-TRIAL)"}),
+    _again("repeats", 3, "in all (3)"),
+    _again("out", None, "the study folder (studies/NAME-replay-TRIAL)"),
     *WHERE,
 ]  # fmt: skip
-COMPARE: list[Flag] = [
+COMPARE: list[Row] = [
     ("sources", {"metavar": "SOURCE", "nargs": "+",
                  "help": "DIR, DIR#TRIAL, FILE.tsv or mlflow:EXPERIMENT/RUN"}),
     ("--baseline", {"metavar": "SOURCE", "help": "a source, or trial:N of the first study "
@@ -134,15 +127,15 @@ COMPARE: list[Flag] = [
     ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (MLFLOW_TRACKING_URI)"}),
     JSON,
 ]  # fmt: skip
-REPORT: list[Flag] = [
+REPORT: list[Row] = [
     FOLDER,
     ("--to", {"metavar": "FILE", "type": Path, "help": "(DIR/report.html)"}),
 ]
-ADDRESS: Flag = ("--address", {"metavar": "URL", "help": "the dashboard of a Ray cluster, like "
+ADDRESS: Row = ("--address", {"metavar": "URL", "help": "the dashboard of a Ray cluster, like "
                           "http://HEAD:8265 (RAY_API_SERVER_ADDRESS, RAY_ADDRESS)"})  # fmt: skip
-_JOB: Flag = ("job", {"metavar": "ID", "help": "a job's id, as `autotune jobs` shows it"})
-_FOLLOW: Flag = ("--follow", {"action": "store_true", "help": "show what it writes until it ends"})
-_DRIVER: list[Flag] = [
+_JOB: Row = ("job", {"metavar": "ID", "help": "a job's id, as `autotune jobs` shows it"})
+_FOLLOW: Row = ("--follow", {"action": "store_true", "help": "show what it writes until it ends"})
+_DRIVER: list[Row] = [
     ("--driver-cpus", {"metavar": "N", "type": float, "default": 0.0,
                        "help": "CPUs reserved for the driver (0: on the head node)"}),
     ("--driver-resources", {"metavar": "NAME=N,...", "help": "custom resources for the driver"}),
@@ -150,10 +143,86 @@ _DRIVER: list[Flag] = [
     ("--env", {"metavar": "NAME=VALUE", "action": "append", "default": [],
                "help": "a variable of driver and workers (no secrets); may be repeated"}),
 ]  # fmt: skip
-_ELSEWHERE = ("--ray-address", "--json")  # what of `run` a job has no use for
-SUBMIT: list[Flag] = [
+_ELSEWHERE = ("--ray-address", "--json")  # what of `run` a job does not take
+SUBMIT: list[Row] = [
     *(flag for flag in RUN if flag[0] not in _ELSEWHERE),
     *(ADDRESS, _FOLLOW, *_DRIVER, JSON),
 ]
-LOGS: list[Flag] = [_JOB, _FOLLOW, ADDRESS]
-CANCEL: list[Flag] = [_JOB, ADDRESS]
+LOGS: list[Row] = [_JOB, _FOLLOW, ADDRESS]
+CANCEL: list[Row] = [_JOB, ADDRESS]
+
+
+# --- what was given, as frozen values -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """What `autotune run` was given."""
+
+    recipe: str
+    options: StudyOptions
+    register: str | None
+    json: bool
+
+
+@dataclass(frozen=True)
+class ResumeArguments:
+    """What `autotune resume` was given; `options` has the study's options that were."""
+
+    folder: Path
+    options: Mapping[str, Any]
+    from_mlflow: str | None
+    register: str | None
+    json: bool
+
+
+@dataclass(frozen=True)
+class ConfirmArguments:
+    """What `autotune confirm` was given."""
+
+    folder: Path
+    options: Mapping[str, Any]
+    json: bool
+
+
+@dataclass(frozen=True)
+class ReplayArguments:
+    """What `autotune replay` was given."""
+
+    export: Path
+    options: Mapping[str, Any]
+    json: bool
+
+
+@dataclass(frozen=True)
+class SubmitArguments:
+    """What `autotune submit` was given; `options` are those of the study."""
+
+    recipe: str
+    options: StudyOptions
+    register: str | None
+    address: str | None
+    follow: bool
+    driver_cpus: float
+    driver_resources: str | None
+    pip: Path | None
+    env: tuple[str, ...]
+    json: bool
+
+
+def taken(kind: type[_T], given: argparse.Namespace) -> _T:
+    """What argparse read, as a frozen value of this kind.
+
+    Raises:
+        UserError: an option of the study is outside its range.
+    """
+    own = [f.name for f in fields(cast("type[RunArguments]", kind)) if f.name != "options"]
+    values = {name: getattr(given, name) for name in own}
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    named = {o.name: getattr(given, o.name, None) for o in options() if o.flag is not None}
+    chosen = {name: value for name, value in named.items() if value is not None}
+    if "time_limit" in chosen:
+        chosen["time_limit"] = duration(chosen["time_limit"])
+    whole = kind in (RunArguments, SubmitArguments)
+    make = cast("Callable[..., _T]", kind)
+    return make(**values, options=StudyOptions(**chosen) if whole else chosen)

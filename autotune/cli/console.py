@@ -1,24 +1,29 @@
-"""How the command line speaks: exit codes, results on stdout, everything else on stderr."""
+"""The command line's output: exit codes, results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UserError
+
+if TYPE_CHECKING:
+    from autotune.study.manifest import Manifest
+    from autotune.study.options import StudyOptions
+    from autotune.study.result import StudyResult
 
 DONE, USER, UNREACHED, BROKEN, INTERRUPTED = 0, 2, 3, 4, 130
 
 
 def say(text: str) -> None:
-    """Tell whoever looks, without a trace on stdout."""
+    """Print a message for people, on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -30,11 +35,31 @@ def tell(document: Any, as_json: bool, shown: Callable[[Any, Any], None]) -> Non
         shown(document, sys.stdout)
 
 
-def result_in(folder: Path) -> Any:
-    """The result of the study in the folder, as its journal has it."""
-    from autotune.study import manifest, result
+@dataclass(frozen=True)
+class Output:
+    """What a command does with its result.
 
-    return result.read(folder, manifest.target(folder))
+    `json`: print one JSON document. `register`: the registered model that the best trial's becomes
+    a version of, in MLflow's store `tracking_uri`.
+    """
+
+    json: bool = False
+    register: str | None = None
+    tracking_uri: str | None = None
+
+
+def study_in(folder: Path) -> tuple[Manifest, StudyResult]:
+    """The manifest of the study in the folder, and its result as its journal has it."""
+    from autotune.study import result
+    from autotune.study.manifest import Manifest
+
+    manifest = Manifest.read(folder)
+    return manifest, result.read(folder, manifest.target)
+
+
+def result_in(folder: Path) -> StudyResult:
+    """The result of the study in the folder."""
+    return study_in(folder)[1]
 
 
 def not_reached(result: Any) -> str:
@@ -42,64 +67,62 @@ def not_reached(result: Any) -> str:
     return f"no trial has reached {result.target.metric} {result.target.value:g}"
 
 
-def going_on(folder: Path, options: argparse.Namespace) -> str:
+def going_on(folder: Path, output: Output) -> str:
     """How to go on with a study that was left, to the same end."""
-    name = getattr(options, "register", None)
-    more = f" --register {shlex.quote(name)}" if name else ""
+    more = f" --register {shlex.quote(output.register)}" if output.register else ""
     return f"go on with: autotune resume {folder}{more}"
 
 
-def complete(result: Any, asked: Mapping[str, Any]) -> bool:
+def complete(result: StudyResult, options: StudyOptions) -> bool:
     """Whether nothing is left to search or, without a search, to confirm."""
     from autotune.algorithms.ranking.finalists import next_to_confirm
     from autotune.algorithms.ranking.repeats import confirming
 
-    search = asked.get("search", True)
-    if any(t.goes_on for t in (result.trials if search else confirming(result.trials))):
+    search, repeats, top = options.search, options.repeats, options.top
+    if any(t.resumable for t in (result.trials if search else confirming(result.trials))):
         return False
-    repeats = asked.get("repeats", 0), asked.get("top", 3)
-    left = next_to_confirm(result.trials, result.target, *repeats) is not None
-    return not left and (not search or len(result.searched) >= asked["trials"])
+    left = next_to_confirm(result.trials, result.target, repeats, top) is not None
+    return not left and (not search or len(result.searched) >= options.trials)
 
 
-def say_left(result: Any, asked: Mapping[str, Any], options: argparse.Namespace) -> None:
+def say_left(result: StudyResult, options: StudyOptions, output: Output) -> None:
     """Say how to go on with a study that did not come to its end."""
     if result.ended == "interrupted":
-        say(f"interrupted; {going_on(result.folder, options)}")
-    elif result.ended == "budget" and not complete(result, asked):
-        say(f"the time limit has passed; {going_on(result.folder, options)}")
+        say(f"interrupted; {going_on(result.folder, output)}")
+    elif result.ended == "budget" and not complete(result, options):
+        say(f"the time limit has passed; {going_on(result.folder, output)}")
 
 
-def finish(result: Any, options: argparse.Namespace) -> int:
-    """Print what the study found, and say with the exit code how it ended."""
-    from autotune.cli import text as display
+def finish(result: StudyResult, manifest: Manifest, output: Output) -> int:
+    """Print the result of the study, and say with the exit code how it ended."""
+    from autotune.cli import text
     from autotune.evaluation import summary
-    from autotune.study import manifest
 
-    held = manifest.load(result.folder)
-    if options.json:
-        print(json.dumps(summary.document(result, held["name"])))
+    if output.json:
+        print(json.dumps(summary.document(result, manifest.name)))
     else:
-        display.print_result(result, held, sys.stdout)
-    say_left(result, held, options)
+        text.print_result(result, manifest, sys.stdout)
+    say_left(result, manifest.options, output)
     if result.ended == "interrupted":
         return INTERRUPTED
     if result.best is None:
         return UNREACHED
-    return _registered(result.folder, options) if getattr(options, "register", None) else DONE
+    if not output.register:
+        return DONE
+    return _registered(result.folder, output.register, output.tracking_uri)
 
 
-def _registered(folder: Path, options: argparse.Namespace) -> int:
+def _registered(folder: Path, name: str, uri: str | None) -> int:
     """Register the best trial's model; the study is done whether or not that works."""
     from autotune.evaluation import register
 
     try:
-        told = register.register(folder, options.register, options.tracking_uri)
+        model = register.register(folder, name, uri)
     except UserError as error:
-        again = f"autotune resume {folder} --register {shlex.quote(options.register)}"
+        again = f"autotune resume {folder} --register {shlex.quote(name)}"
         say(f"autotune: no model is registered: {error}; try again with: {again}")
         return BROKEN
-    say(f"registered trial {told['trial']} as {told['uri']}")
+    say(f"registered trial {model['trial']} as {model['uri']}")
     return DONE
 
 

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from autotune.cli import arguments as flags
+from autotune.cli import arguments
+from autotune.cli.arguments import taken
 from autotune.cli.console import (
     BROKEN,
     DONE,
@@ -24,6 +25,7 @@ from autotune.cli.console import (
     not_reached,
     result_in,
     say,
+    study_in,
     tell,
 )
 from autotune.errors import StudyError, UserError, unknown
@@ -49,12 +51,12 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
-        options = _parse(arguments)
-        function: Callable[[argparse.Namespace], int] = options.function
-        return function(options)
+        given = _parse(words)
+        function: Callable[[argparse.Namespace], int] = given.function
+        return function(given)
     except UserError as error:
         say(f"autotune: {error}")
         return USER
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="autotune",
         description=__doc__,
@@ -80,168 +82,167 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for name, (function, summary, rows) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        for flag in rows:
-            sub.add_argument(*flag[0].split(), **flag[1])
+        for name_or_flags, settings in rows:
+            sub.add_argument(*name_or_flags.split(), **settings)
         sub.set_defaults(function=function)
-    options, extra = parser.parse_known_args(arguments)
+    given, extra = parser.parse_known_args(words)
     if extra:
-        words = [word for flag in COMMANDS[options.command][2] for word in flag[0].split()]
-        raise UserError(unknown("argument", extra[0], [w for w in words if w.startswith("-")]))
-    return options
+        known = [word for row in COMMANDS[given.command][2] for word in row[0].split()]
+        raise UserError(unknown("argument", extra[0], [w for w in known if w.startswith("-")]))
+    return given
 
 
 # --- commands -------------------------------------------------------------------------------------
 
 
-def run_command(options: argparse.Namespace) -> int:
+def run_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.run(options)
+    return study_commands.run(taken(arguments.RunArguments, given))
 
 
-def resume_command(options: argparse.Namespace) -> int:
+def resume_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.resume(options)
+    return study_commands.resume(taken(arguments.ResumeArguments, given))
 
 
-def confirm_command(options: argparse.Namespace) -> int:
+def confirm_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.confirm(options)
+    return study_commands.confirm(taken(arguments.ConfirmArguments, given))
 
 
-def replay_command(options: argparse.Namespace) -> int:
+def replay_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.replay(options)
+    return study_commands.replay(taken(arguments.ReplayArguments, given))
 
 
-def status_command(options: argparse.Namespace) -> int:
+def status_command(given: argparse.Namespace) -> int:
     from autotune.cli import text
     from autotune.evaluation import summary as documents
     from autotune.storage import journal
-    from autotune.study import manifest
 
-    result = result_in(options.folder)
-    held = manifest.load(options.folder)
+    manifest, result = study_in(given.folder)
     summary = {
-        **documents.summary(result, held["name"]),
-        "trials_planned": held.get("trials"),
-        "sampler": held.get("sampler"),
-        "sampler_chosen_because": held.get("sampler_chosen_because"),
-        "confirmations": documents.confirmations(result, held),
-        "driver_alive": journal.held(options.folder),
+        **documents.summary(result, manifest.name),
+        "trials_planned": manifest.options.trials,
+        "sampler": manifest.options.sampler,
+        "sampler_chosen_because": manifest.sampler_chosen_because,
+        "confirmations": documents.confirmations(result, manifest.options),
+        "driver_alive": journal.is_locked(given.folder),
     }
-    tell(summary, options.json, text.print_status)
+    tell(summary, given.json, text.print_status)
     return DONE
 
 
-def best_command(options: argparse.Namespace) -> int:
+def best_command(given: argparse.Namespace) -> int:
     from autotune.cli import text
     from autotune.evaluation import summary as documents
 
-    result = result_in(options.folder)
+    result = result_in(given.folder)
     if result.best is None:
-        if options.json:
+        if given.json:
             print("null")
         say(f"{not_reached(result)} yet")
         return UNREACHED
-    tell(documents.best(result), options.json, text.print_best)
+    tell(documents.best(result), given.json, text.print_best)
     return DONE
 
 
-def export_command(options: argparse.Namespace) -> int:
-    if options.to is None and options.optuna is None:
+def export_command(given: argparse.Namespace) -> int:
+    if given.to is None and given.optuna is None:
         raise UserError("export needs --to OUT for a trial, or --optuna URL for the whole study")
-    if options.trial is not None and options.to is None:
+    if given.trial is not None and given.to is None:
         raise UserError("--trial is the trial to export --to OUT; --optuna takes them all")
-    if options.optuna is not None:
-        _export_study(options)
-    return _export_trial(options) if options.to is not None else DONE
+    if given.optuna is not None:
+        _export_study(given)
+    return _export_trial(given) if given.to is not None else DONE
 
 
-def _export_trial(options: argparse.Namespace) -> int:
+def _export_trial(given: argparse.Namespace) -> int:
     from autotune.evaluation.export import export
 
-    result = result_in(options.folder)
-    trial = export.choose(result, options.trial)
+    result = result_in(given.folder)
+    trial = export.choose(result, given.trial)
     if trial is None:
         say(f"{not_reached(result)}: name a trial with --trial N")
         return UNREACHED
-    told = export.export(options.folder, trial, options.to)
-    say(f"wrote trial {trial.number} to {options.to}")
-    if told["lineage_fault"]:
-        say(f"it is a fork, and a replay trains its last part only: {told['lineage_fault']}")
-    if told["train"] is None:
+    facts = export.export(given.folder, trial, given.to)
+    say(f"wrote trial {trial.number} to {given.to}")
+    if facts["lineage_fault"]:
+        say(f"it is a fork, and a replay trains its last part only: {facts['lineage_fault']}")
+    if facts["train"] is None:
         say('its trainer has no name to be found by: set "train" in its trial.json')
     return DONE
 
 
-def _export_study(options: argparse.Namespace) -> None:
+def _export_study(given: argparse.Namespace) -> None:
     from autotune.evaluation.export import optuna_study
-    from autotune.study import manifest, recipes
+    from autotune.study import recipes
 
-    held, result = manifest.load(options.folder), result_in(options.folder)
-    if not held.get("recipe"):
-        raise UserError(f"{options.folder} was started from Python: its search space is not known")
-    space = recipes.load(held["recipe"]).space
-    count = optuna_study.export(result.trials, space, result.target, options.optuna, held["name"])
-    say(f"wrote {count} trials as the Optuna study {held['name']!r}")
+    manifest, result = study_in(given.folder)
+    recipe, name = manifest.options.recipe, manifest.name
+    if not recipe:
+        raise UserError(f"{given.folder} was started from Python: its search space is not known")
+    space = recipes.load(recipe).space
+    count = optuna_study.export(result.trials, space, result.target, given.optuna, name)
+    say(f"wrote {count} trials as the Optuna study {name!r}")
 
 
-def compare_command(options: argparse.Namespace) -> int:
+def compare_command(given: argparse.Namespace) -> int:
     from autotune.cli import compare
 
-    compare.run(options)
+    compare.run(given)
     return DONE
 
 
-def report_command(options: argparse.Namespace) -> int:
+def report_command(given: argparse.Namespace) -> int:
     from autotune.storage.journal import REPORT
     from dashboards.report import write_study
 
-    file = options.to if options.to is not None else options.folder / REPORT
-    write_study(options.folder, file)
+    file = given.to if given.to is not None else given.folder / REPORT
+    write_study(given.folder, file)
     say(f"wrote {file}")
     return DONE
 
 
-def ui_command(options: argparse.Namespace) -> int:
+def ui_command(given: argparse.Namespace) -> int:
     from autotune.cli import mlflow_ui
 
-    return mlflow_ui.serve(options.folder, say)
+    return mlflow_ui.serve(given.folder, say)
 
 
-def submit_command(options: argparse.Namespace) -> int:
+def submit_command(given: argparse.Namespace) -> int:
     from autotune.cli.jobs import commands as jobs
 
-    return jobs.submit(options, flags.RUN)
+    return jobs.submit(taken(arguments.SubmitArguments, given))
 
 
-def jobs_command(options: argparse.Namespace) -> int:
+def jobs_command(given: argparse.Namespace) -> int:
     from autotune.cli.jobs import commands as jobs
 
-    return jobs.show(options)
+    return jobs.show(given.address, given.json)
 
 
-def logs_command(options: argparse.Namespace) -> int:
+def logs_command(given: argparse.Namespace) -> int:
     from autotune.cli.jobs import commands as jobs
 
-    return jobs.logs(options)
+    return jobs.logs(given.job, given.address, given.follow)
 
 
-def cancel_command(options: argparse.Namespace) -> int:
+def cancel_command(given: argparse.Namespace) -> int:
     from autotune.cli.jobs import commands as jobs
 
-    return jobs.cancel(options)
+    return jobs.cancel(given.job, given.address)
 
 
-def doctor_command(options: argparse.Namespace) -> int:
+def doctor_command(given: argparse.Namespace) -> int:
     from autotune.cli import doctor
 
     checks = doctor.checks()
-    if options.json:
+    if given.json:
         print(json.dumps([c.__dict__ for c in checks]))
     else:
         for check in checks:
@@ -249,50 +250,58 @@ def doctor_command(options: argparse.Namespace) -> int:
     return DONE if all(c.ok for c in checks) else BROKEN
 
 
-Command = tuple[Callable[[argparse.Namespace], int], str, list[flags.Flag]]
+Command = tuple[Callable[[argparse.Namespace], int], str, list[arguments.Row]]
 COMMANDS: dict[str, Command] = {
     "run": (
         run_command,
         "search the configuration that reaches a recipe's target soonest",
-        flags.RUN,
+        arguments.RUN,
     ),
     "resume": (
         resume_command,
         "go on with a study, or bring its MLflow runs up to date",
-        flags.RESUME,
+        arguments.RESUME,
     ),
-    "status": (status_command, "how a study stands", [flags.FOLDER, flags.JSON]),
-    "best": (best_command, "the fastest trial's configuration", [flags.FOLDER, flags.JSON]),
+    "status": (status_command, "how a study stands", [arguments.FOLDER, arguments.JSON]),
+    "best": (best_command, "the fastest trial's configuration", [arguments.FOLDER, arguments.JSON]),
     "confirm": (
         confirm_command,
         "run the fastest configurations and the baseline again on fresh seeds, each alone",
-        flags.CONFIRM,
+        arguments.CONFIRM,
     ),
     "export": (
         export_command,
         "write a trial as a folder that trains alone, or a study into an Optuna storage",
-        flags.EXPORT,
+        arguments.EXPORT,
     ),
     "replay": (
         replay_command,
         "train an exported trial again: compare its losses, measure its time anew",
-        flags.REPLAY,
+        arguments.REPLAY,
     ),
     "compare": (
         compare_command,
         "compare times to the target: studies, trials, replays, published and MLflow runs",
-        flags.COMPARE,
+        arguments.COMPARE,
     ),
-    "report": (report_command, "write a study's report as one HTML file", flags.REPORT),
-    "ui": (ui_command, "open MLflow's UI on a study, on loopback", [flags.FOLDER]),
-    "doctor": (doctor_command, "check this machine: torch, Ray, MLflow, cores, GPUs", [flags.JSON]),
-    "submit": (submit_command, "run a study as a job of a Ray cluster", flags.SUBMIT),
-    "jobs": (jobs_command, "the studies submitted to a Ray cluster", [flags.ADDRESS, flags.JSON]),
-    "logs": (logs_command, "what a job has written", flags.LOGS),
+    "report": (report_command, "write a study's report as one HTML file", arguments.REPORT),
+    "ui": (ui_command, "open MLflow's UI on a study, on loopback", [arguments.FOLDER]),
+    "doctor": (
+        doctor_command,
+        "check this machine: torch, Ray, MLflow, cores, GPUs",
+        [arguments.JSON],
+    ),
+    "submit": (submit_command, "run a study as a job of a Ray cluster", arguments.SUBMIT),
+    "jobs": (
+        jobs_command,
+        "the studies submitted to a Ray cluster",
+        [arguments.ADDRESS, arguments.JSON],
+    ),
+    "logs": (logs_command, "what a job has written", arguments.LOGS),
     "cancel": (
         cancel_command,
         "end a job: its driver checkpoints what runs, and the study can be resumed",
-        flags.CANCEL,
+        arguments.CANCEL,
     ),
 }
 

@@ -23,6 +23,7 @@ from typing import TextIO, cast
 
 from mlflow import MlflowClient
 
+from autotune.storage import atomic
 from autotune.tracking.cursor import Cursor
 from autotune.tracking.mirror import CURSOR, GAVE_UP, SENT_AWAY, STORE, default_uri
 from autotune.tracking.mlflow_store import MlflowStore
@@ -78,11 +79,10 @@ class OwnFile:
         """
         if self._path.exists():
             return
-        beside = self._path.with_name(f"{self._path.name}.new")
-        for left in self._path.parent.glob(f"{beside.name}*"):
-            left.unlink()
-        MlflowClient(f"sqlite:///{beside}").search_experiments(max_results=1)
-        beside.replace(self._path)
+        with atomic.making(self._path) as part:
+            for left in part.parent.glob(f"{part.name}*"):  # SQLite's own files among them
+                left.unlink()
+            MlflowClient(f"sqlite:///{part}").search_experiments(max_results=1)
 
     def opened(self) -> None:
         self._inode = self._path.stat().st_ino

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from autotune.errors import UserError
 from autotune.storage.journal import REPORT
-from autotune.study import manifest
+from autotune.study.manifest import Manifest
 from autotune.tracking import mirror
 
 _START_SECONDS = 120.0
@@ -31,8 +31,8 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
     Raises:
         UserError: the study is in no store, or in one that has a UI of its own.
     """
-    held = manifest.load(folder)
-    uri = held.get("tracking_uri")
+    manifest = Manifest.read(folder)
+    uri = manifest.options.tracking_uri
     if uri == "off":
         raise UserError("this study was run with --tracking-uri off: it is in no MLflow store")
     if uri:
@@ -43,7 +43,7 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would stay behind
     with subprocess.Popen(command, env=mirror.environment()) as server:  # noqa: S603
         try:
-            for line in _where(host, held, server):
+            for line in _where(host, manifest, server):
                 say(line)
             return server.wait()
         except KeyboardInterrupt:
@@ -52,12 +52,12 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
             server.terminate()
 
 
-def _where(host: str, held: Mapping[str, Any], server: subprocess.Popen[bytes]) -> list[str]:
+def _where(host: str, manifest: Manifest, server: subprocess.Popen[bytes]) -> list[str]:
     """The addresses of the study's trials and of its report, once the server answers."""
     deadline = time.monotonic() + _START_SECONDS
     while server.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-            return addresses(host, held["name"], held["study_id"])
+            return addresses(host, manifest.name, manifest.study_id)
         time.sleep(0.3)
     return []
 

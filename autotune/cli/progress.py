@@ -21,7 +21,7 @@ from autotune.study.experiment import Experiment
 from autotune.trial import Ended, Event, Lost, Started, Target, Trial
 
 if TYPE_CHECKING:
-    from autotune.study.driver.plan import Watch
+    from autotune.study.options import Watch
 
 _ROWS = 30  # running trials that are shown
 

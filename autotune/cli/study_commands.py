@@ -1,229 +1,237 @@
 """The commands that run a study: `run`, `resume`, `confirm` and `replay`.
 
-Each makes of its flags, and of what the study folder holds, what `autotune.run` is to be told.
+Each makes the options of the study of its arguments and of the manifest in the study folder, which
+it reads once.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.cli.arguments import duration
+from autotune.cli.arguments import (
+    PLACE,
+    ConfirmArguments,
+    ReplayArguments,
+    ResumeArguments,
+    RunArguments,
+)
 from autotune.cli.console import (
     DONE,
     INTERRUPTED,
     UNREACHED,
+    Output,
     complete,
     finish,
     going_on,
     only_json,
-    result_in,
     say,
     say_left,
+    study_in,
     without_password,
 )
 from autotune.errors import StudyError, UserError
+from autotune.storage.journal import JOURNAL
+from autotune.study.options import StudyOptions
+
+if TYPE_CHECKING:
+    from autotune.evaluation.export.replay import Exported
+    from autotune.study.experiment import Experiment
+    from autotune.study.manifest import Manifest
+    from autotune.study.result import StudyResult
 
 
-def run(options: argparse.Namespace) -> int:
+def run(given: RunArguments) -> int:
     from autotune.evaluation import register
     from autotune.study import recipes
 
-    experiment = recipes.load(options.recipe)
-    out = options.out if options.out is not None else Path("studies") / experiment.name
-    options.tracking_uri = without_password(options.tracking_uri)
-    experiment = register.prepared(experiment, options.register, options.tracking_uri)
-    if options.mirror:
-        _go_on(experiment.name, out, options.tracking_uri)
-    settings = {
-        "trials": options.trials,
-        "sampler": options.sampler,
-        "pruner": options.pruner,
-        "controller": options.controller,
-        "seed": options.seed,
-        "start_from": options.start_from,
-        "recipe": recipes.absolute(options.recipe),
-        "repeats": options.repeats,
-        "racing": options.racing,
-        "mirror": options.mirror,
-        "mix_hardware": options.mix_hardware,
-    }
-    return _study(experiment, out, options, settings)
+    experiment = recipes.load(given.recipe)
+    uri = without_password(given.options.tracking_uri)
+    experiment = register.prepared(experiment, given.register, uri)
+    folder = given.options.folder(experiment.name)
+    if given.options.mirror:
+        _fetch_if_new(experiment.name, folder, uri)
+    recipe = recipes.absolute(given.recipe)
+    options = replace(given.options, out=folder, tracking_uri=uri, recipe=recipe)
+    return _study(experiment, options, Output(given.json, given.register, uri))
 
 
-def resume(options: argparse.Namespace) -> int:
+def resume(given: ResumeArguments) -> int:
     from autotune.evaluation import register
     from autotune.evaluation.export import replay
-    from autotune.study import manifest, recipes
+    from autotune.study import recipes, result
+    from autotune.study.manifest import Manifest
 
-    if options.from_mlflow is not None:
-        _fetch(options)
-    held = manifest.load(options.folder)
-    _check_recipe(options.folder, held)
-    if options.trials is not None and options.trials < held["trials"]:
-        least, got = held["trials"], options.trials
-        raise UserError(f"--trials is a total and must be at least {least} but got {got}")
-    _as_held(options, held)
-    exported = replay.source(held)
+    folder, changes = given.folder, given.options
+    if given.from_mlflow is not None:
+        folder, changes = _fetched(given)
+    manifest = Manifest.read(folder)
+    _check_recipe(folder, manifest)
+    trials, least = changes.get("trials"), manifest.options.trials
+    if trials is not None and trials < least:
+        raise UserError(f"--trials is a total and must be at least {least} but got {trials}")
+    options = _continued(manifest, folder, changes)
+    output = Output(given.json, given.register, options.tracking_uri)
+    exported = replay.source(manifest)
     if exported is not None:
-        register.refuse_replay(options.folder, options.register)
-        return _replay(
-            replay.read(exported), options.folder, options.trials or held["trials"], options
-        )
-    settings = {**_settings(held), "trials": options.trials or held["trials"]}
-    ended = complete(result_in(options.folder), settings)
-    if ended and not options.register:
-        return _shown(options)
-    experiment = recipes.load(settings["recipe"])
-    experiment = register.prepared(experiment, options.register, options.tracking_uri)
+        register.refuse_replay(folder, given.register)
+        return _replay(replay.read(exported), options.trials, options, output, manifest)
+    found = result.read(folder, manifest.target)
+    ended = complete(found, options)
+    if not ended or given.register:
+        experiment = recipes.load(str(options.recipe))
+        experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
-        return _shown(options)
-    return _study(experiment, options.folder, options, settings)
+        return _shown(found, manifest, output)
+    return _study(experiment, options, output, manifest)
 
 
-def confirm(options: argparse.Namespace) -> int:
+def confirm(given: ConfirmArguments) -> int:
     from autotune.evaluation.export import replay
-    from autotune.study import manifest, recipes
+    from autotune.study import recipes
 
-    held, result = manifest.load(options.folder), result_in(options.folder)
-    _check_recipe(options.folder, held)
-    if replay.source(held) is not None:
-        more = f"autotune resume {options.folder} --trials N"
-        raise UserError(f"{options.folder} is a replay, all of it repeats: for more, {more}")
-    if options.repeats < 1:
-        raise UserError(f"--repeats must be a whole number >= 1 but got {options.repeats}")
+    folder, repeats = given.folder, given.options["repeats"]
+    manifest, result = study_in(folder)
+    _check_recipe(folder, manifest)
+    if replay.source(manifest) is not None:
+        more = f"autotune resume {folder} --trials N"
+        raise UserError(f"{folder} is a replay, all of it repeats: for more, {more}")
+    if repeats < 1:
+        raise UserError(f"--repeats must be a whole number >= 1 but got {repeats}")
     if result.best is None:
-        return finish(result, options)
-    _as_held(options, held)
-    asked = {"repeats": options.repeats, "top": options.top, "search": False}
-    settings = {**_settings(held), **asked}
-    if complete(result_in(options.folder), settings):
-        return _shown(options)
-    return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
+        return finish(result, manifest, Output(given.json))
+    options = replace(_continued(manifest, folder, given.options), search=False)
+    output = Output(given.json, tracking_uri=options.tracking_uri)
+    if complete(result, options):
+        return _shown(result, manifest, output)
+    return _study(recipes.load(str(options.recipe)), options, output, manifest)
 
 
-def replay(options: argparse.Namespace) -> int:
+def replay(given: ReplayArguments) -> int:
     from autotune.evaluation.export import replay
 
-    exported = replay.read(options.export)
+    exported = replay.read(given.export)
     default = Path("studies") / f"{exported.study}-replay-{exported.trial.number}"
-    return _replay(exported, options.out or default, options.repeats, options)
+    repeats = given.options["repeats"]
+    place = {name: value for name, value in given.options.items() if name != "repeats"}
+    options = StudyOptions(**{"out": default, **place})
+    return _replay(exported, repeats, options, Output(given.json))
 
 
-# --- the folder and what it holds -----------------------------------------------------------------
+# --- the folder and its manifest ------------------------------------------------------------------
 
 
-def _fetch(options: argparse.Namespace) -> None:
-    """Make the study folder of the copy that MLflow keeps of the study DIR."""
+def _fetched(given: ResumeArguments) -> tuple[Path, Mapping[str, Any]]:
+    """Make the study folder of the copy that MLflow keeps; it, and what changes in the options.
+
+    The Ray cluster changes, too: another machine has another one.
+    """
     from autotune.tracking import mirror
     from autotune.tracking.uris import check_keeps
 
-    study, options.tracking_uri = str(options.folder), without_password(options.from_mlflow)
-    check_keeps(options.tracking_uri)
-    options.folder = options.out or Path("studies") / study
-    if options.folder.exists():
-        raise UserError(f"{options.folder} exists: name a new folder with --out")
-    if fault := mirror.fetch(options.tracking_uri, study, options.folder):
+    study, uri = str(given.folder), without_password(given.from_mlflow)
+    check_keeps(uri)
+    folder = Path(given.options.get("out") or Path("studies") / study)
+    if folder.exists():
+        raise UserError(f"{folder} exists: name a new folder with --out")
+    if fault := mirror.fetch(str(uri), study, folder):
         raise UserError(fault)
+    return folder, {"ray_address": None, **given.options, "tracking_uri": uri}
 
 
-def _go_on(study: str, out: Path, uri: str | None) -> None:
-    """Take up the study that MLflow keeps, where the folder has none yet."""
+def _fetch_if_new(study: str, folder: Path, uri: str | None) -> None:
+    """Fetch the study that MLflow keeps, where the folder has none yet."""
     from autotune.tracking import mirror
     from autotune.tracking.uris import check_keeps
 
     check_keeps(uri)
-    if uri is not None and not (out / "journal.jsonl").exists():
-        mirror.fetch(uri, study, out)
+    if uri is not None and not (folder / JOURNAL).exists():
+        mirror.fetch(uri, study, folder)
 
 
-def _check_recipe(folder: Path, held: dict[str, Any]) -> None:
-    if not held.get("recipe"):
+def _check_recipe(folder: Path, manifest: Manifest) -> None:
+    if not manifest.options.recipe:
         raise UserError(
             f"{folder} was started from Python: call autotune.run again with out={str(folder)!r}"
         )
 
 
-def _as_held(options: argparse.Namespace, held: dict[str, Any]) -> None:
-    """Take over what the study was begun with, where the command does not say."""
-    options.tracking_uri = options.tracking_uri or held.get("tracking_uri")
-    if getattr(options, "from_mlflow", None) is None:  # another machine has another cluster
-        options.ray_address = options.ray_address or held.get("ray_address")
-    options.tracking_uri = without_password(options.tracking_uri)
-
-
-def _settings(held: dict[str, Any]) -> dict[str, Any]:
-    """What `autotune.run` was told of the study; older records lack some of it."""
+def _continued(manifest: Manifest, folder: Path, changes: Mapping[str, Any]) -> StudyOptions:
+    """The options in the study's manifest, with the changes that a command was given."""
     from autotune.study import recipes
 
-    later = {"repeats": 0, "top": 3, "racing": 0.0, "controller": None, "start_from": None}
-    names = ("trials", "sampler", "pruner", "seed")
-    told = {n: held[n] for n in names} | {n: held.get(n, other) for n, other in later.items()}
-    place = {"recipe": recipes.moved(held["recipe"]), "mirror": held.get("mirrored", False)}
-    place |= {"mix_hardware": held.get("mix_hardware", False)}
-    return told | place
+    options = replace(manifest.options, **{**changes, "out": folder})
+    uri, recipe = without_password(options.tracking_uri), recipes.moved(str(options.recipe))
+    return replace(options, tracking_uri=uri, recipe=recipe)
 
 
 # --- running --------------------------------------------------------------------------------------
 
 
-def _shown(options: argparse.Namespace) -> int:
+def _shown(result: StudyResult, manifest: Manifest, output: Output) -> int:
     """Bring MLflow up to date and print the result of a study with nothing left to do."""
     from autotune.tracking import mirror
     from autotune.tracking.uris import keeps
 
-    if mirror.is_mirrored(options.folder) and keeps(options.tracking_uri):
-        mirror.refuse_stale(str(options.tracking_uri), options.folder)
-    if options.tracking_uri != "off":
-        mirror.catch_up(options.folder, options.tracking_uri, 60.0)
-    return finish(result_in(options.folder), options)
+    folder, uri = result.folder, output.tracking_uri
+    if manifest.options.mirror and keeps(uri):
+        mirror.refuse_stale(str(uri), folder)
+    if uri != "off":
+        mirror.catch_up(folder, uri, 60.0)
+    return finish(result, manifest, output)
 
 
 def _study(
-    experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]
+    experiment: Experiment,
+    options: StudyOptions,
+    output: Output,
+    manifest: Manifest | None = None,
 ) -> int:
-    return finish(_run(experiment, out, options, settings), options)
+    result, manifest = _run(experiment, options, output, manifest)
+    return finish(result, manifest, output)
 
 
-def _replay(exported: Any, out: Path, repeats: int, options: argparse.Namespace) -> int:
-    """Measure an exported trial anew in the study folder `out`, and print what came of it."""
+def _replay(
+    exported: Exported,
+    repeats: int,
+    options: StudyOptions,
+    output: Output,
+    manifest: Manifest | None = None,
+) -> int:
+    """Measure an exported trial anew, where `options` say, and print the outcome."""
     from autotune.evaluation.export import replay, replay_report
 
-    settings = replay.settings(exported, repeats)
-    result = _run(replay.experiment(exported), out, options, settings)
-    told = replay_report.document(exported, result)
-    if options.json:
-        print(json.dumps(told, allow_nan=False))
+    where = {name: getattr(options, name) for name in ("out", *PLACE)}
+    options = replace(replay.options(exported, repeats), **where)
+    result, manifest = _run(replay.experiment(exported), options, output, manifest)
+    document = replay_report.document(exported, result, manifest)
+    if output.json:
+        print(json.dumps(document, allow_nan=False))
     else:
-        replay_report.print_document(told, sys.stdout)
-    say_left(result, settings, options)
+        replay_report.print_document(document, sys.stdout)
+    say_left(result, options, output)
     if result.ended == "interrupted":
         return INTERRUPTED
-    return DONE if told["reached"] else UNREACHED
+    return DONE if document["reached"] else UNREACHED
 
 
-def _run(experiment: Any, out: Path, options: argparse.Namespace, settings: dict[str, Any]) -> Any:
-    """The result of the study, whose progress is shown while it runs."""
+def _run(
+    experiment: Experiment, options: StudyOptions, output: Output, manifest: Manifest | None
+) -> tuple[StudyResult, Manifest]:
+    """Run the study and show its progress; its result and manifest."""
     from autotune.cli import progress
-    from autotune.study.run import run
+    from autotune.study.run import carry_out
 
-    options.tracking_uri = without_password(options.tracking_uri)
-    limit = duration(options.time_limit) if options.time_limit is not None else None
-    with only_json(options.json), progress.progress(experiment, settings["trials"]) as shown:
+    options = replace(options, tracking_uri=without_password(options.tracking_uri))
+    folder = options.folder(experiment.name)
+    with only_json(output.json), progress.progress(experiment, options.trials) as watch:
         try:
-            return run(
-                experiment,
-                **settings,
-                time_limit=limit,
-                out=out,
-                tracking_uri=options.tracking_uri,
-                ray_address=options.ray_address,
-                watch=shown,
-            )
+            return carry_out(experiment, replace(options, watch=watch), manifest)
         except (StudyError, KeyboardInterrupt):
-            if (out / "journal.jsonl").is_file():
-                say(going_on(out, options))
+            if (folder / JOURNAL).is_file():
+                say(going_on(folder, output))
             raise

@@ -12,6 +12,8 @@ from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import Confirmation, raced
 from autotune.evaluation import summary as proof
 from autotune.evaluation.summary import lower_bound_mark, speedup
+from autotune.study.manifest import Manifest
+from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, shown
 from autotune.trial import State, Target, Trial, usual_hardware
 
@@ -57,11 +59,11 @@ def configuration(trial: Trial) -> str:
 # --- the end --------------------------------------------------------------------------------------
 
 
-def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> None:
+def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
     """The final table, the baseline's time and the ratio, and how to open MLflow."""
     console = Console(file=out, width=None if out.isatty() else 160)
     target = result.target
-    table = Table(title=f"{held['name']}: time to {target.metric} {target.value:g}", box=None)
+    table = Table(title=f"{manifest.name}: time to {target.metric} {target.value:g}", box=None)
     for name, justify in (
         ("rank", "right"),
         ("trial", "left"),
@@ -91,9 +93,9 @@ def print_result(result: StudyResult, held: Mapping[str, Any], out: TextIO) -> N
     if result.confirmed:
         console.print(confirmations_table(result.confirmed))
     console.print(_conclusion(result), markup=False, highlight=False)
-    if left := _unfinished(result, held):
+    if left := _unfinished(result, manifest.options):
         console.print(left, markup=False, highlight=False, soft_wrap=True)
-    uri = held.get("tracking_uri")
+    uri = manifest.options.tracking_uri
     if uri != "off":
         where = f"MLflow: {uri}" if uri else f"MLflow: autotune ui {result.folder}"
         console.print(where, markup=False, highlight=False, soft_wrap=True)
@@ -125,12 +127,12 @@ def _conclusion(result: StudyResult) -> str:
     return f"{text}. {spent.capitalize()}."
 
 
-def _unfinished(result: StudyResult, held: Mapping[str, Any]) -> str:
+def _unfinished(result: StudyResult, options: StudyOptions) -> str:
     """What is said where confirmations that were asked for have not been run."""
     if result.ended in ("interrupted", "budget"):  # how to go on is said by who ends so
         return ""
-    asked = held.get("repeats", 0), held.get("top", 3)
-    if next_to_confirm(result.trials, result.target, *asked) is None or result.best is None:
+    repeats, top = options.repeats, options.top
+    if result.best is None or next_to_confirm(result.trials, result.target, repeats, top) is None:
         return ""
     return f"Not all confirmations have been run; go on with: autotune resume {result.folder}"
 

@@ -24,8 +24,9 @@ from typing import Any
 from autotune.errors import StudyError, UserError
 from autotune.evaluation import summary
 from autotune.evaluation.export import export
-from autotune.study import manifest, recipes, result
+from autotune.study import recipes, result
 from autotune.study.experiment import Experiment
+from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.tracking import mirror
 from autotune.tracking.uris import redact
@@ -132,20 +133,21 @@ def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
     """
     from autotune.tracking import model_registry
 
-    held, found = manifest.load(folder), result.read(folder, manifest.target(folder))
-    if not str(held.get("recipe") or "").rpartition(":")[0]:
+    manifest = Manifest.read(folder)
+    found, recipe = result.read(folder, manifest.target), manifest.options.recipe or ""
+    if not recipe.rpartition(":")[0]:
         raise UserError(f"{folder} was not started from a recipe: its trainer is not known")
     trial = _best(found)
-    build = hook(recipes.load(recipes.moved(held["recipe"])))
+    build = hook(recipes.load(recipes.moved(recipe)))
     config = {**trial.config, "seed": trial.seed}
     model, example = build(config, states(folder, trial))
-    told = summary.summary(found, held["name"])
+    told = summary.summary(found, manifest.name)
     with tempfile.TemporaryDirectory() as place:
         export.export(folder, trial, Path(place) / "trial")
         files = [file for n in FILES if (file := Path(place, "trial", n)).is_file()]
         entry = model_registry.Entry(
-            *(held["study_id"], trial.number, model, example, files),
-            *(tags(held, trial, told), _text(trial, told)),
+            *(manifest.study_id, trial.number, model, example, files),
+            *(tags(manifest, trial, told), _text(trial, told)),
         )
         number, new = model_registry.register(uri, name, entry)
     return {"name": name, "version": number, "new": new, "trial": trial.number,
@@ -185,12 +187,12 @@ def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
     return checkpoint_io.all_ranks(place, sums)
 
 
-def tags(held: Mapping[str, Any], trial: Trial, told: Mapping[str, Any]) -> dict[str, str]:
+def tags(manifest: Manifest, trial: Trial, told: Mapping[str, Any]) -> dict[str, str]:
     """What is known of the model, as texts; seconds and ratios as they are."""
     target, best = told["target"], told["best"]
     known = {
-        "study": held["name"],
-        "study_id": held["study_id"],
+        "study": manifest.name,
+        "study_id": manifest.study_id,
         "trial": trial.number,
         "step": trial.reports[-1].step,
         "target": f"{target['metric']} {target['value']:g}",
@@ -198,7 +200,7 @@ def tags(held: Mapping[str, Any], trial: Trial, told: Mapping[str, Any]) -> dict
         "time_to_target_seconds": best["time_to_target_seconds"],
         "speedup_vs_baseline": told["speedup_vs_baseline"],
         "hardware": trial.hardware,
-        "git_commit": held.get("git_commit"),
+        "git_commit": manifest.git_commit,
     }
     if best["confirmed"]:
         known["confirmed_mean_seconds"] = best["confirmed"]["mean_seconds"]

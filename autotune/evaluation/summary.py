@@ -10,6 +10,7 @@ from typing import Any
 from autotune.algorithms.ranking.finalists import progress
 from autotune.algorithms.ranking.repeats import Confirmation, raced
 from autotune.storage.codec import encode
+from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, row
 from autotune.trial import State, Target, Trial
 
@@ -44,13 +45,13 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
     }
 
 
-def confirmations(result: StudyResult, held: Mapping[str, Any]) -> dict[str, Any] | None:
+def confirmations(result: StudyResult, options: StudyOptions) -> dict[str, Any] | None:
     """How far the confirmations are that were asked for, as JSON types; None if none were."""
-    asked = held.get("repeats", 0), held.get("top", 3)
-    if not asked[0]:
+    repeats, top = options.repeats, options.top
+    if not repeats:
         return None
-    found = progress(result.trials, result.target, *asked, held.get("trials", 0))
-    return {**asdict(found), "repeats": asked[0], "top": asked[1]}
+    found = progress(result.trials, result.target, repeats, top, options.trials)
+    return {**asdict(found), "repeats": repeats, "top": top}
 
 
 def best(result: StudyResult) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Folders of checkpoints: on a disk that all workers see, or behind any URL that fsspec knows.
 
-A place is text: an absolute path, or a URL such as `s3://bucket/folder`. What is written is whole
-or not there, and its checksum is known to who wrote it.
+A place is text: an absolute path, or a URL such as `s3://bucket/folder`. A file is there whole or
+not at all, and its writer learns its checksum.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ import contextlib
 import os
 import shutil
 import tempfile
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from autotune.storage import checkpoint_files
+from autotune.storage import atomic, remote
 from autotune.trial import Checkpoint
 
 OWN = "checkpoints"  # the root of checkpoints in a study's own folder
 _CHUNK_BYTES = 2**20
-_TRIES, _PAUSE_SECONDS = 6, 0.05  # to make a folder that others make at the same moment
-_IN_MEMORY_BYTES = 64 * 2**20  # of a file that has been sent; a larger one is put on the disk
+_IN_MEMORY_BYTES = 64 * 2**20  # of a downloaded file; a larger one is put on the disk
 
 
 class DamagedError(RuntimeError):
@@ -31,7 +29,7 @@ class DamagedError(RuntimeError):
 
 
 class UnreachableError(OSError):
-    """The store of checkpoints is not there, now: a mount that is gone, a server without answer."""
+    """The store of checkpoints cannot be reached: its mount is missing, or its server is silent."""
 
 
 class Summed:
@@ -76,9 +74,9 @@ def root_of(checkpoint: str) -> str:
 
 
 def make_root(root: str) -> None:
-    """Make the root of a study's checkpoints, once: where it is missing later, its mount is.
+    """Make the root of a study's checkpoints, once: if it is missing later, so is its mount.
 
-    Behind a URL there is nothing to be made.
+    Behind a URL there is nothing to make.
 
     Raises:
         OSError: it cannot be made.
@@ -88,11 +86,11 @@ def make_root(root: str) -> None:
 
 
 def make_below_root(checkpoint: str) -> None:
-    """Make a checkpoint's folder, and its trial's, in a root that is there.
+    """Make a checkpoint's folder, and its trial's, in a root that exists.
 
-    A root that is not there lies on a mount that is gone. In the empty mount point that it leaves
-    nothing is made: it would pass for the study's, and be hidden once the mount is back. The root
-    in a study's own folder may be one that this node never saw: that one is made.
+    A missing root lies on a missing mount. Nothing is made in the empty mount point: it would pass
+    for the study's, and be hidden once the mount is back. The root in a study's own folder may be
+    new on this node: that one is made.
 
     Raises:
         UnreachableError: the root is not there.
@@ -112,55 +110,49 @@ def make_below_root(checkpoint: str) -> None:
 def writing(folder: str, name: str) -> Iterator[Summed]:
     """A file that is in `folder` once the block is left, and not at all where it raises.
 
-    On a disk it has another name until it has reached the disk itself; behind a URL nobody asks for
-    it before all files of its checkpoint have been written.
+    On a disk it has another name until it is flushed; behind a URL nobody reads it before all files
+    of its checkpoint have been written.
     """
     if is_url(folder):
-        with _store(folder) as (system, path):
-            _make(system, path)
+        with remote.store(folder) as (system, path):
+            remote.make_folder(system, path)
             with system.open(join(path, name), "wb") as file:
                 yield Summed(file)
         return
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    part = place / f"{name}.part"
-    try:
-        with open(part, "wb") as file:
-            yield Summed(file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(place / name)
-        _settle(place)
-    finally:
-        part.unlink(missing_ok=True)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with atomic.replacing(Path(folder, name), durable=True) as file:
+        yield Summed(file)
 
 
 @contextlib.contextmanager
 def reading(folder: str, name: str) -> Iterator[IO[bytes]]:
-    """A file, from its beginning; one behind a URL has been sent whole when the block begins."""
+    """A file, from its beginning; one behind a URL is downloaded first."""
     if is_url(folder):
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copied:
-            with _store(folder) as (system, path), system.open(join(path, name), "rb") as file:
-                shutil.copyfileobj(file, copied, _CHUNK_BYTES)
-            copied.seek(0)
-            yield copied
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as local:
+            with (
+                remote.store(folder) as (system, path),
+                system.open(join(path, name), "rb") as file,
+            ):
+                shutil.copyfileobj(file, local, _CHUNK_BYTES)
+            local.seek(0)
+            yield local
         return
     with open(Path(folder, name), "rb") as file:
         yield file
 
 
-def verify(file: IO[bytes], expected: str, said: str) -> None:
-    """Raise where what is left to read in a file is not what was written.
+def verify(file: IO[bytes], expected: str, name: str) -> None:
+    """Compare what is left to read in a file with the checksum of what was written.
 
     Raises:
-        DamagedError: its checksum is another; names the file as `said`.
+        DamagedError: its checksum differs; the message begins with `name`.
         OSError: it cannot be read, now.
     """
-    found = 0
+    crc = 0
     while data := file.read(_CHUNK_BYTES):
-        found = zlib.crc32(data, found)
-    if (told := f"crc32:{found:08x}") != expected:
-        raise DamagedError(f"{said} is damaged: its checksum is {told} and not {expected}")
+        crc = zlib.crc32(data, crc)
+    if (checksum := f"crc32:{crc:08x}") != expected:
+        raise DamagedError(f"{name} is damaged: its checksum is {checksum} and not {expected}")
 
 
 def names(folder: str) -> list[str]:
@@ -171,10 +163,10 @@ def names(folder: str) -> list[str]:
     """
     try:
         if is_url(folder):
-            with _store(folder) as (system, path):
+            with remote.store(folder) as (system, path):
                 system.invalidate_cache(path)  # others write there
-                found = [str(entry).rstrip("/") for entry in system.ls(path, detail=False)]
-            return sorted(entry.rpartition("/")[2] for entry in found)
+                paths = [str(entry).rstrip("/") for entry in system.ls(path, detail=False)]
+            return sorted(entry.rpartition("/")[2] for entry in paths)
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -185,7 +177,7 @@ def remove(folder: str) -> None:
     if not is_url(folder):
         shutil.rmtree(folder, ignore_errors=True)
         return
-    with contextlib.suppress(OSError), _store(folder) as (system, path):
+    with contextlib.suppress(OSError), remote.store(folder) as (system, path):
         system.rm(path, recursive=True)
 
 
@@ -196,23 +188,36 @@ def copy(source: str, to: str) -> bool:
     outlive what they were made from.
     """
     remove(to)  # left by a driver that was killed right here
-    found = [name for name in names(source) if not name.endswith(".part")]
-    if not found:
+    whole = [name for name in names(source) if not name.endswith(atomic.SUFFIX)]
+    if not whole:
         return False
     if is_url(source):
-        with _store(source) as (system, path):
-            goal = _system(to)[1]
-            _make(system, goal)
-            for name in found:
+        with remote.store(source) as (system, path):
+            goal = remote.path_in(to)
+            remote.make_folder(system, goal)
+            for name in whole:
                 system.copy(join(path, name), join(goal, name))
         return True
     Path(to).mkdir(parents=True)
     try:
-        for name in found:
-            _link(Path(source, name), Path(to, name))
+        for name in whole:
+            link(Path(source, name), Path(to, name))
     except FileNotFoundError:
         return False
     return True
+
+
+def link(file: Path, to: Path) -> None:
+    """Make a hard link to a file, or a copy where the disk has no links.
+
+    Raises:
+        FileNotFoundError: the file is gone, or there is no folder for the link.
+        OSError: it cannot be copied either.
+    """
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copyfile(file, to)
 
 
 def fetch(source: str, to: Path) -> None:
@@ -223,29 +228,14 @@ def fetch(source: str, to: Path) -> None:
             shutil.copyfileobj(file, copied, _CHUNK_BYTES)
 
 
-def reach(url: str) -> None:
-    """Raise where fsspec has no way to the URL.
-
-    Raises:
-        ValueError, ImportError: the protocol is unknown, or its plug-in is not installed.
-        OSError: the store is connected to at once, and gives no answer.
-    """
-    if is_url(url):
-        try:
-            _system(url)
-        except (ValueError, ImportError, OSError):
-            raise
-        except Exception as error:
-            raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-def is_gone(error: BaseException) -> bool:
-    """Whether an error says that a file is not there, and not that it could not be looked for."""
-    return isinstance(error, FileNotFoundError | NotADirectoryError)
+def reach(place: str) -> None:
+    """Raise where the place is a URL to which fsspec has no way; see `remote.reach`."""
+    if is_url(place):
+        remote.reach(place)
 
 
 def demand(root: str) -> None:
-    """Raise where a root that was written to is not there: what lay in it need not be gone.
+    """Raise where a root that was written to cannot be reached: its files need not be lost.
 
     Raises:
         UnreachableError: no folder of that name, nothing behind that URL, or no answer.
@@ -258,75 +248,11 @@ def demand(root: str) -> None:
         raise UnreachableError(f"{root} is not there")
 
 
-@contextlib.contextmanager
-def _store(url: str) -> Iterator[tuple[Any, str]]:
-    """The file system behind a URL and the path in it.
-
-    Stores have errors of their own for what is an OSError on a disk. Where one was raised, the
-    connection may be dead, which fsspec would hand out again for as long as the process lives.
-    """
-    system = None
-    try:
-        system, path = _system(url)
-        yield system, path
-    except Exception as error:
-        if is_gone(error):
-            raise
-        if system is not None:
-            type(system).clear_instance_cache()
-        if isinstance(error, OSError):
-            raise
-        raise OSError(f"{url}: {type(error).__name__}: {error}") from error
-
-
-def _make(system: Any, path: str) -> None:
-    """Make a folder that other ranks may be making: some stores tell who comes second an error."""
-    for left in reversed(range(_TRIES)):
-        try:
-            system.makedirs(path, exist_ok=True)
-            return
-        except Exception:
-            if not left:
-                raise
-            system.invalidate_cache()  # it knows nothing of what others have made
-            time.sleep(_PAUSE_SECONDS)
-
-
-def _link(file: Path, to: Path) -> None:
-    with contextlib.suppress(FileNotFoundError, OSError):
-        os.link(file, to)
-        return
-    shutil.copyfile(file, to)
-
-
-def _settle(folder: Path) -> None:
-    """Make a new name in a folder survive a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _system(url: str) -> tuple[Any, str]:
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(url)
-    return system, path.rstrip("/")
-
-
 def copied(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint | None:
-    """The checkpoint in a new `folder` of its own, or None if it is gone.
-
-    Its files are hard links where the disk has them, so that it costs no time and no space, and
-    outlives the one that it was made from.
-    """
-    checkpoint_files.remove(str(folder))  # left by a driver that was killed right here
-    made = checkpoint_files.join(str(folder), f"step-{checkpoint.step}")
+    """The checkpoint copied into a new `folder`, as `copy` does; None if it is gone."""
+    remove(str(folder))  # left by a driver that was killed right here
+    made = join(str(folder), f"step-{checkpoint.step}")
     try:
-        return (
-            replace(checkpoint, path=made) if checkpoint_files.copy(checkpoint.path, made) else None
-        )
+        return replace(checkpoint, path=made) if copy(checkpoint.path, made) else None
     except OSError:
         return None

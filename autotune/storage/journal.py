@@ -1,9 +1,11 @@
 """The journal: what happened, one JSON object a line, on disk before it is acted on.
 
 `DIR/journal.jsonl` is the truth about a study. Each line is an event of `autotune.trial` (or
-`opened` and `closed`, when a driver came and went) with `event`, `at` (seconds since the study
-began) and `time` (when it was written, for people). Everything else is a view that can be made
-again from it.
+`opened` and `closed`, when a driver began and stopped) with `event`, `at` (seconds since the study
+began) and `time` (when it was written, for people). Everything else can be made again from it.
+
+Each `opened` line carries the version of the lines that follow it. Version 2 added `ask` to
+`suggested`; lines of version 1, which carried none, are read as before.
 """
 
 from __future__ import annotations
@@ -36,21 +38,22 @@ from autotune.trial import (
 )
 
 JOURNAL = "journal.jsonl"
-RECORD = "experiment.json"  # beside it: what the run resolved
-REPORT = "report.html"  # and what a person reads
+VERSION = 2  # of the lines that are written now
+REPORT = "report.html"  # for people
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A driver took the study up."""
+    """A driver began to work on the study, and writes lines of `version`."""
 
     study: str
     at: float = 0.0
+    version: int = 1
 
 
 @dataclass(frozen=True)
 class Closed:
-    """The driver left: `done`, `budget`, `interrupted`, or an error in one line."""
+    """The driver stopped: `done`, `budget`, `interrupted`, or an error in one line."""
 
     reason: str
     at: float = 0.0
@@ -58,7 +61,7 @@ class Closed:
 
 Entry = Event | Opened | Closed
 _KINDS: Mapping[str, type] = {**EVENTS, "opened": Opened, "closed": Closed}
-_DAMAGE = (ValueError, TypeError, KeyError, AttributeError)  # what a line that is none leads to
+_DAMAGE = (ValueError, TypeError, KeyError, AttributeError)  # raised by a line that is no entry
 
 
 def to_line(entry: Entry) -> str:
@@ -68,7 +71,7 @@ def to_line(entry: Entry) -> str:
 
 
 def from_line(line: str | bytes) -> Entry:
-    """The event that a line of the journal says.
+    """The event on a line of the journal.
 
     Raises:
         ValueError: the line is no JSON object, or no event that this version knows.
@@ -120,12 +123,12 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 
 class Journal:
-    """The open journal of a study folder, held by one driver at a time.
+    """The open journal of a study folder, locked by one driver at a time.
 
     Opening repairs a torn last line and reads what is there into `entries`.
 
     Raises:
-        UserError: another driver holds it, it is damaged, or the folder cannot be written.
+        UserError: another driver has locked it, it is damaged, or the folder cannot be written.
         StudyError: a line cannot be written (the disk is full, say).
     """
 
@@ -179,7 +182,7 @@ class Journal:
 
     def _undone(self, end: int, error: OSError) -> StudyError:
         with contextlib.suppress(OSError):
-            self._file.truncate(end)  # a later line must not follow half of this one
+            self._file.truncate(end)  # no later line may follow half of this one
         return StudyError(f"cannot write {self.path}: {error.strerror}")
 
     def _length(self) -> int:
@@ -214,7 +217,7 @@ def entries(folder: Path) -> Iterator[Entry]:
     yield from _entries(path.read_bytes(), path)
 
 
-def held(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a driver is running the study in `folder` now."""
     try:
         with open(folder / JOURNAL, "rb") as file:
@@ -237,7 +240,7 @@ def _repair(file: IO[bytes], path: Path) -> list[Entry]:
 
 
 def _whole(data: bytes) -> int:
-    """The length of `data` without a torn last line: cut short, or not an entry."""
+    """The length of `data` without a torn last line: incomplete, or not an entry."""
     end = data.rfind(b"\n") + 1
     start = data.rfind(b"\n", 0, max(end - 1, 0)) + 1
     try:
@@ -249,6 +252,10 @@ def _whole(data: bytes) -> int:
 
 
 def _check_order(entry: Entry, suggested: set[int]) -> None:
+    if isinstance(entry, Opened) and type(entry.version) is not int:
+        raise ValueError(
+            f"a journal's version must be a whole number but got {entry.version!r:.40}"
+        )
     if isinstance(entry, Opened | Closed):
         return
     if type(entry.trial) is not int or entry.trial < 0:  # it names a folder, and a run
@@ -264,6 +271,11 @@ def _entries(data: bytes, path: Path) -> Iterator[Entry]:
         try:
             entry = from_line(line.rstrip(b"\n"))
             _check_order(entry, suggested)
-            yield entry
         except _DAMAGE as error:
             raise UserError(f"{path}: line {number} is damaged: {error}") from None
+        if isinstance(entry, Opened) and entry.version > VERSION:
+            raise UserError(
+                f"{path}: line {number} was written by a later version of autotune: its journals "
+                f"have version {entry.version}, and this one reads up to {VERSION}"
+            )
+        yield entry

@@ -1,18 +1,18 @@
-"""Which checkpoints there are: when a trial saves its state, where, and what is kept of it.
+"""Checkpoints of trials: when a trial saves its state, where, and the removal of old ones.
 
-Kept are the last two of each trial that runs or is to be resumed (the one before is for when the
-last turns out to be damaged), and the last of each of the fastest trials.
+A trial that runs or can be resumed keeps its last two: the one before is for when the last turns
+out to be damaged. The driver says which other trials keep their last one (`driver.checkpoints`).
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from autotune.storage import checkpoint_files
-from autotune.trial import FailurePolicy, State, Trial, usual_hardware
+from autotune.trial import FailurePolicy, State, Trial
 
 _FOLDER = "trial-"
 
@@ -44,7 +44,7 @@ def is_due(trial: Trial, policy: FailurePolicy, every: float, clock: str) -> boo
 
 
 def is_among_best(trial: Trial, others: Sequence[Trial], state: State, count: int) -> bool:
-    """Whether a trial that ends so is one of the `count` fastest on hardware like its own."""
+    """Whether a trial that ends so is one of the `count` fastest on its kind of hardware."""
     faster = [
         t
         for t in others
@@ -53,35 +53,13 @@ def is_among_best(trial: Trial, others: Sequence[Trial], state: State, count: in
     return state is State.REACHED and len(faster) < count
 
 
-def kept(trials: Collection[Trial], count: int) -> set[int]:
-    """The numbers of the trials whose checkpoints are kept, as things stand."""
-    found = {t.number for t in trials if t.goes_on}
-    usual = usual_hardware(list(trials))
-    reached = [t for t in trials if t.state is State.REACHED and t.hardware == usual]
-    like = (t for t in reached if t.checkpoint is not None)  # of who leads now there may be none
-    fastest = sorted(like, key=lambda t: (t.seconds, t.number))
-    return found | {t.number for t in fastest[:count]}
+def sweep(root: str, keep: Collection[int]) -> None:
+    """Remove the checkpoints of all trials but those whose numbers are in `keep`.
 
-
-def sweep(
-    root: str,
-    trials: Collection[Trial],
-    standing: Collection[Trial],
-    count: int,
-    saving: Set[int] = frozenset(),
-    best: Sequence[Trial] = (),
-) -> None:
-    """Remove the checkpoints that are no longer kept, but those of trials that are `saving` one.
-
-    Those of the fastest stay both by their own time and as they stand among `standing`, where
-    repeats are part of what they repeat: one that misses must not cost the only state there is. So
-    do those of the first of `best`, who lead by what repeats have proven.
+    Raises:
+        OSError: the root cannot be listed, now.
     """
-    own = [t for t in trials if t.repeats is None]
-    running = {t.number for t in trials if t.repeats is not None and t.goes_on}
-    proven = {t.number for t in [t for t in best if t.checkpoint is not None][:count]}
-    numbers = kept(own, count) | kept(standing, count) | proven | running | saving
-    wanted = {f"{_FOLDER}{number:04d}" for number in numbers}
+    wanted = {f"{_FOLDER}{number:04d}" for number in keep}
     for name in checkpoint_files.names(root):
         if name.startswith(_FOLDER) and name not in wanted:
             checkpoint_files.remove(checkpoint_files.join(root, name))

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
 from autotune.trial import KNOBS, FailurePolicy, Target
 from autotune.trial.scaling import Scaling
+
+_SAMPLED = 20  # points of the space that the trainer checks
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,33 @@ class Experiment:
     def given(self) -> list[Mapping[str, Any]]:
         """The configurations to run before the search, the baseline first."""
         return [*([self.baseline] if self.baseline is not None else []), *self.configs]
+
+
+def check_trainer(experiment: Experiment) -> None:
+    """Let the trainer's `check`, if it has one, look at the given configurations and the space.
+
+    Raises:
+        UserError: the trainer refuses a given configuration, or every sampled point of the space.
+    """
+    check = getattr(experiment.train, "check", None)
+    if check is None:
+        return
+    space = experiment.space
+    for number, given in enumerate(experiment.given()):
+        first = number == 0 and experiment.baseline is not None
+        try:
+            check(space.complete(given)[0])
+        except ValueError as error:
+            raise UserError(f"{'baseline' if first else 'configs'}: {error}") from None
+    faults, checked = [], 0
+    for point in space.sample(_SAMPLED):
+        try:
+            config = space.config(point)
+            if space.broken(config):
+                continue
+            checked += 1
+            check(config)
+        except ValueError as error:
+            faults.append(str(error))
+    if faults and len(faults) >= checked:
+        raise UserError(f"the trainer takes no point of the search space: {faults[0]}")

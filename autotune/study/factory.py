@@ -1,9 +1,8 @@
-"""Who works on a study: its sampler, pruner, controller and pool, made of what was asked for."""
+"""Makes the parts of a study of its options: sampler, pruner, controller and pool."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,18 @@ from autotune.algorithms.samplers.distribution import from_document
 from autotune.backends.protocol import Pool
 from autotune.errors import UserError
 from autotune.storage import checkpoint_files
-from autotune.storage.journal import RECORD
-from autotune.study import manifest, recipes, warm_start
+from autotune.study import recipes, warm_start
 from autotune.study.defaults import racing_for, sampler_for
-from autotune.study.driver.plan import Controller, Plan
+from autotune.study.driver.plan import Plan
 from autotune.study.experiment import Experiment
-from autotune.study.options import Request, name_of
+from autotune.study.manifest import Manifest, without_result
+from autotune.study.option import name_of
+from autotune.study.options import Controller, StudyOptions
 from autotune.study.warm_start import Start
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Parts:
     """The plan with its rules, the sampler, and what the study begins with."""
 
     plan: Plan
@@ -33,74 +33,82 @@ class Chosen:
     start: Start
 
 
-def chosen(asked: Request) -> Chosen:
-    """Who decides in the study.
+def make_parts(experiment: Experiment, options: StudyOptions, existing: Manifest | None) -> Parts:
+    """Make what decides in the study, whose options are settled.
 
     Raises:
         UserError: there is no such sampler, pruner or controller, or nothing to start from.
     """
-    controller = _controller(asked.controller, asked.experiment, asked.seed)
-    start = _start(asked, controller)
-    controller = _begun(controller, asked.experiment, start)
-    plan = Plan(
-        asked.experiment,
-        trials=asked.trials,
-        time_limit=asked.time_limit,
-        seed=asked.seed,
-        pruner=_pruner(asked.pruner, controller),
-        controller=controller,
-        seeds=tuple(asked.seeds),
-        repeats=asked.repeats,
-        top=asked.top,
-        search=asked.search,
-        racing=asked.racing or 0.0,
-        mix_hardware=asked.mix_hardware,
-    )
-    return Chosen(plan, _sampler(asked.sampler, plan, start), start)
+    controller = _controller(options.controller, experiment, options.seed)
+    start = _start(experiment, options, existing, controller)
+    controller = _begun(controller, experiment, start)
+    pruner = _pruner(options.pruner, controller)
+    own = {"experiment": experiment, "pruner": pruner, "controller": controller, "checkpoints": ""}
+    planned = [f.name for f in fields(Plan) if f.name not in own]
+    values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
+    plan = Plan(**values)
+    return Parts(plan, _sampler(options.sampler, plan, start), start)
 
 
-# --- samplers -------------------------------------------------------------------------------------
+# --- options that were left to this program -------------------------------------------------------
 
 
-def settled(asked: Request) -> tuple[Request, str | None, str | None]:
-    """The request with a sampler and a share of races, and why these, where nobody asked for them.
+@dataclass(frozen=True)
+class Settled:
+    """Options with a sampler and a share of races, and in one line why, where nobody chose them."""
+
+    options: StudyOptions
+    sampler_because: str | None = None
+    racing_because: str | None = None
+
+    def notes(self) -> list[str]:
+        """What a person is told of the choices."""
+        chosen, notes = self.options, []
+        if self.sampler_because is not None:
+            notes.append(f"sampler: {chosen.sampler}, as {self.sampler_because}")
+        if self.racing_because is not None:
+            notes.append(f"racing: {chosen.racing:g} of the training, as {self.racing_because}")
+        return notes
+
+
+def settled(experiment: Experiment, options: StudyOptions, existing: Manifest | None) -> Settled:
+    """The options with a sampler and a share of races.
 
     Those of the study in the folder, if it has any result: one without may give way to another.
     """
-    if asked.sampler != "auto" and asked.racing is not None:
-        return asked, None, None
-    held, why, raced = _held(asked.folder), None, None
-    if asked.sampler == "auto":
-        sampler, why = _auto_sampler(asked, held)
-        asked = replace(asked, sampler=sampler)
-    if asked.racing is None:
-        racing, raced = _auto_racing(asked, held)
-        asked = replace(asked, racing=racing)
-    return asked, why, raced
+    if options.sampler != "auto" and options.racing is not None:
+        return Settled(options)
+    folder, sampler_because, racing_because = options.folder(experiment.name), None, None
+    if existing is not None and without_result(folder, existing.target.metric):
+        existing = None
+    if options.sampler == "auto":
+        sampler, sampler_because = _auto_sampler(experiment, options, existing)
+        options = replace(options, sampler=sampler)
+    if options.racing is None:
+        racing, racing_because = _auto_racing(options, existing)
+        options = replace(options, racing=racing)
+    return Settled(options, sampler_because, racing_because)
 
 
-def _auto_sampler(asked: Request, held: Mapping[str, Any]) -> tuple[str, str]:
-    has = held.get("sampler")
-    if isinstance(has, str) and has != "auto" and not has.startswith("<"):
-        return has, "the study has it already"
-    earlier = asked.start_from is not None and asked.controller in (None, "none")
-    return sampler_for(asked.experiment, asked.trials, earlier)
+def _auto_sampler(
+    experiment: Experiment, options: StudyOptions, existing: Manifest | None
+) -> tuple[str, str]:
+    before = existing.options.sampler if existing is not None else None
+    if isinstance(before, str) and before != "auto" and not before.startswith("<"):
+        return before, "the study has it already"
+    earlier = options.start_from is not None and options.controller in (None, "none")
+    return sampler_for(experiment, options.trials, earlier)
 
 
-def _auto_racing(asked: Request, held: Mapping[str, Any]) -> tuple[float, str | None]:
-    if asked.seeds:  # all trials are repeats already
+def _auto_racing(options: StudyOptions, existing: Manifest | None) -> tuple[float, str | None]:
+    if options.seeds:  # all trials are repeats already
         return 0.0, None
-    if held or not asked.search:
-        return float(held.get("racing", 0.0)), None
-    return racing_for(asked.sampler, asked.trials, asked.controller)
+    if existing is not None or not options.search:
+        return (existing.options.racing if existing is not None else None) or 0.0, None
+    return racing_for(options.sampler, options.trials, options.controller)
 
 
-def _held(folder: Path) -> dict[str, Any]:
-    """The record of the study in the folder; empty where there is none, or it has no result."""
-    if not (folder / RECORD).is_file():
-        return {}
-    held = manifest.load(folder)
-    return {} if manifest.without_result(folder, held["target"]["metric"]) else held
+# --- samplers -------------------------------------------------------------------------------------
 
 
 def _sampler(sampler: str | Any, plan: Plan, start: Start) -> Sampler:
@@ -167,20 +175,25 @@ def _population(text: str, experiment: Experiment, seed: int) -> Controller:
 # --- what a study begins with ---------------------------------------------------------------------
 
 
-def _start(asked: Request, controller: Controller | None) -> Start:
-    """What to begin with; what the study itself wrote down of it, where it goes on."""
-    start_from, sampler = asked.start_from, asked.sampler
-    if start_from is None:
+def _start(
+    experiment: Experiment,
+    options: StudyOptions,
+    existing: Manifest | None,
+    controller: Controller | None,
+) -> Start:
+    """What to begin with; where the study goes on, what its manifest has of it."""
+    source, sampler = options.start_from, options.sampler
+    if source is None:
         return Start()
     from autotune.algorithms.controllers import goes_on
 
-    takes = sampler in policies.NAMES, goes_on(controller)
-    if not any(takes):
+    takes = {"sampler": sampler in policies.NAMES, "controller": goes_on(controller)}
+    if not any(takes.values()):
         raise UserError(
-            f"start_from (--from) {str(start_from)!r} needs sampler or controller 'policy' but got "
+            f"start_from (--from) {str(source)!r} needs sampler or controller 'policy' but got "
             f"sampler {name_of(sampler)!r} and no such controller"
         )
-    return warm_start.found(Path(start_from), asked.folder, *takes)
+    return warm_start.find(Path(source), options.folder(experiment.name), existing, **takes)
 
 
 def _begun(

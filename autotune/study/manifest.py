@@ -2,218 +2,200 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from autotune.backends.recipe_modules import FILE_PREFIX
-from autotune.errors import StudyError, UserError
-from autotune.space.parameters import Choice, Fixed, Float, Int
-from autotune.space.schedule_space import ScheduleSpace
+from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
-from autotune.storage import checkpoint_files, journal
-from autotune.storage.codec import decode_config, encode
-from autotune.storage.journal import JOURNAL, RECORD
+from autotune.storage import journal
+from autotune.storage import manifest as file
+from autotune.storage.codec import encode
+from autotune.storage.journal import JOURNAL
+from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study.experiment import Experiment
+from autotune.study.options import StudyOptions, options_from_json
+from autotune.study.space_json import describe, space_from_json
 from autotune.trial import Reported, Suggested, Target
 from autotune.trial.scaling import Scaling
 
+START, START_CONTROLLER = "start", "start_controller"  # what sampler and controller began with
 _SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
-_SPACE_MODULES = ("autotune.space.parameters", "autotune.space.schedule_space")
-_KINDS = {kind.__name__: kind for kind in (Float, Int, Choice, Fixed, ScheduleSpace)}
 _DISTRIBUTIONS = {"autotune": "time-to-target"}  # where it has another name than the package
 _PACKAGES = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
 
 
-def facts(
-    experiment: Experiment, *, seed: int, tracking_uri: str | None, **more: Any
-) -> dict[str, Any]:
-    """Everything that the run resolved, as JSON types. Credentials are left out."""
-    return {
-        "name": experiment.name,
-        "study_id": uuid.uuid4().hex,
-        "train": f"{experiment.train.__module__}.{getattr(experiment.train, '__qualname__', '?')}",
-        "target": encode(experiment.target),
-        "space": describe(experiment.space),
-        "scaling": _scaling(experiment.scaling),
-        "max_concurrent_trials": experiment.scaling.max_concurrent_trials,
-        "failure": encode(experiment.failure),
-        "knobs": list(experiment.knobs),
-        "baseline": _given("baseline", experiment.baseline),
-        "configs": _given("configs", list(experiment.configs)),
-        "seed": seed,
-        "tracking_uri": without_credentials(tracking_uri),
-        **more,
-        "versions": {p: version_of(p) for p in _PACKAGES} | {"python": platform.python_version()},
-        "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
-        "git_commit": _commit(),
-    }
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The manifest of a study.
 
-
-def _scaling(scaling: Scaling) -> dict[str, Any]:
-    told: dict[str, Any] = encode(replace(scaling, max_concurrent_trials=None))
-    if scaling.placement_strategy == Scaling().placement_strategy:
-        del told["placement_strategy"]  # older records do not have it: their studies go on
-    return told
-
-
-def _given(name: str, value: Any) -> Any:
-    try:
-        return encode(value)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"Experiment {name}: {error}") from None
-
-
-def describe(space: SearchSpace) -> dict[str, Any]:
-    """A search space as JSON types: each entry with its kind and its settings."""
-
-    def entry(value: Any) -> Any:
-        if type(value).__module__ not in _SPACE_MODULES:
-            return encode(value)
-        settings = {f.name: entry(getattr(value, f.name)) for f in fields(value)}
-        if isinstance(value, Float) and value.effective is None:
-            del settings["effective"]  # older records do not have it: their studies go on
-        return {"kind": type(value).__name__, **settings}
-
-    entries = {}
-    for name, value in space.entries.items():
-        try:
-            entries[name] = entry(value)
-        except TypeError as error:
-            raise UserError(f"the search space's {name}: {error}") from None
-    return {"entries": entries, "constraints": [c.text for c in space.constraints]}
-
-
-def space_of(folder: Path) -> SearchSpace:
-    """The search space of a study folder, without its constraints, which are code.
-
-    Raises:
-        UserError: there is no study, or its space is not one that this version knows.
+    `options` are those that a resumed study needs; a part that was an object in Python is a name
+    like `<f>`. `space`, `scaling`, `failure`, `baseline` and `configs` are the experiment's, as
+    JSON types. `start` has the documents with which a sampler or controller began, by their keys.
     """
 
-    def entry(value: Any) -> Any:
-        if not isinstance(value, dict) or value.get("kind") not in _KINDS:
-            return decode_config(value)
-        kind = _KINDS[value["kind"]]
-        settings = {f.name: value[f.name] for f in fields(kind) if f.name in value}
-        return kind(**{k: v if k == "when" else entry(v) for k, v in settings.items()})
+    name: str
+    study_id: str
+    target: Target
+    options: StudyOptions = field(default_factory=StudyOptions)
+    train: str = "?"
+    space: Mapping[str, Any] = field(default_factory=dict)
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+    max_concurrent_trials: int | None = None
+    failure: Mapping[str, Any] = field(default_factory=dict)
+    knobs: Sequence[str] = ()
+    baseline: Any = None
+    configs: Sequence[Any] = field(default_factory=list)
+    start: Mapping[str, Any] = field(default_factory=dict)
+    sampler_chosen_because: str | None = None
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    git_commit: str | None = None
 
-    held = load(folder)
-    try:
-        return SearchSpace({n: entry(value) for n, value in held["space"]["entries"].items()})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{folder / RECORD}: its search space cannot be read: {error}") from None
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The manifest of a study folder.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        return cls.from_json(file.read(folder), folder)
+
+    @classmethod
+    def existing(cls, folder: Path) -> Self | None:
+        """The manifest of a folder; None where it has none.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        return cls.read(folder) if file.exists(folder) else None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], folder: Path) -> Self:
+        """The manifest that `experiment.json` of this folder says; what it lacks has its default.
+
+        Raises:
+            UserError: its target or an option is damaged.
+        """
+        kept = {name: data[name] for name in _PLAIN if name in data}
+        start = {name: data[name] for name in (START, START_CONTROLLER) if name in data}
+        kept |= {"name": str(data.get("name", folder.name)), "start": start}
+        try:
+            target, options = Target(**data["target"]), options_from_json(data)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{folder / EXPERIMENT_JSON} is damaged: {error}") from None
+        return cls(**kept, target=target, options=options)
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as JSON types, without credentials."""
+        own = {name: getattr(self, name) for name in _PLAIN}
+        after = {name: own.pop(name) for name in _AFTER_OPTIONS}
+        own["target"] = encode(self.target)
+        return {**own, **self.options.to_json(), **self.start, **after}
+
+    def write(self, folder: Path) -> None:
+        """Write `experiment.json`, whole or not at all, and flush it to the disk.
+
+        Raises:
+            StudyError: it cannot be written.
+        """
+        file.write(folder, self.to_json())
+
+    def search_space(self, folder: Path) -> SearchSpace:
+        """The search space, without its constraints, which are code.
+
+        Raises:
+            UserError: the manifest of this folder has none that this version knows.
+        """
+        try:
+            return space_from_json(self.space)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            path = folder / EXPERIMENT_JSON
+            raise UserError(f"{path}: its search space cannot be read: {error}") from None
 
 
-def check(folder: Path, facts: dict[str, Any], resume: bool) -> None:
-    """Refuse a folder that holds another study; take over the id of the same one.
+_AFTER_OPTIONS = ("sampler_chosen_because", "versions", "machine", "git_commit")
+_PLAIN = (  # what is in the manifest under its own name, in this order
+    *("name", "study_id", "train", "space", "scaling", "max_concurrent_trials", "failure"),
+    *("knobs", "baseline", "configs", *_AFTER_OPTIONS),
+)
+
+
+def resolved(
+    experiment: Experiment,
+    options: StudyOptions,
+    *,
+    start: Mapping[str, Any] | None = None,
+    sampler_chosen_because: str | None = None,
+) -> Manifest:
+    """The manifest of a new study.
+
+    Raises:
+        UserError: a value of the experiment has no JSON form.
+    """
+    train = experiment.train
+    return Manifest(
+        name=experiment.name,
+        study_id=uuid.uuid4().hex,
+        target=experiment.target,
+        options=options_from_json(options.to_json()),
+        train=f"{train.__module__}.{getattr(train, '__qualname__', '?')}",
+        space=describe(experiment.space),
+        scaling=_scaling(experiment.scaling),
+        max_concurrent_trials=experiment.scaling.max_concurrent_trials,
+        failure=encode(experiment.failure),
+        knobs=list(experiment.knobs),
+        baseline=_given("baseline", experiment.baseline),
+        configs=_given("configs", list(experiment.configs)),
+        start=dict(start or {}),
+        sampler_chosen_because=sampler_chosen_because,
+        versions={p: version_of(p) for p in _PACKAGES} | {"python": platform.python_version()},
+        machine={"platform": platform.platform(), "cpus": os.cpu_count()},
+        git_commit=_commit(),
+    )
+
+
+def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bool) -> Manifest:
+    """The manifest with which the study in the folder goes on: the new one, with the old id.
 
     Another study that has no result (its recipe was mistaken, say) gives way.
 
     Raises:
         UserError: the folder holds another study, or one at all when `resume` is False.
     """
-    if not (folder / RECORD).is_file():
+    if existing is None:
         if (folder / JOURNAL).is_file() and (folder / JOURNAL).stat().st_size:
-            raise UserError(f"{folder} has a {JOURNAL} but no {RECORD}: choose another folder")
-        return
-    if journal.held(folder):
+            raise UserError(
+                f"{folder} has a {JOURNAL} but no {EXPERIMENT_JSON}: choose another folder"
+            )
+        return new
+    if journal.is_locked(folder):
         raise UserError(f"another process is running the study in {folder}")
-    held = load(folder)
     if not resume:
-        raise UserError(f"{folder} holds the study {held['name']!r}: choose another folder")
-    for key in _SAME:
-        if _anywhere(held.get(key)) == _anywhere(facts[key]):
-            continue
-        if without_result(folder, held["target"]["metric"]):
-            _discard(folder)
-            return
-        difference = _first_difference(key, held.get(key), facts[key])
-        raise UserError(f"{folder} holds another study: its {difference}")
-    _check_total(folder, held, facts)
-    facts["study_id"] = held["study_id"]
-    facts["recipe"] = facts.get("recipe") or held.get("recipe")
-    if facts.get("sampler") == held.get("sampler"):
-        facts["sampler_chosen_because"] = held.get("sampler_chosen_because")
-
-
-def _check_total(folder: Path, held: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Refuse fewer trials in all than there are."""
-    asked = facts.get("trials")
-    if asked is None or asked >= held.get("trials", asked):
-        return
-    known = [e for e in journal.entries(folder) if isinstance(e, Suggested) and e.repeats is None]
-    if asked < len(known):
-        raise UserError(
-            f"{folder} has {len(known)} trials already: their number (--trials) is a total and "
-            f"must be at least {len(known)} but got {asked}"
-        )
-
-
-def write(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write `experiment.json`, whole or not at all, onto the disk itself."""
-    try:
-        with checkpoint_files.writing(str(folder), RECORD) as file:
-            file.write((json.dumps(facts, indent=2) + "\n").encode())
-    except OSError as error:
-        raise StudyError(f"cannot write {folder / RECORD}: {error.strerror}") from None
-
-
-def load(folder: Path) -> dict[str, Any]:
-    """The `experiment.json` of a study folder.
-
-    Raises:
-        UserError: there is none, or it is damaged.
-    """
-    try:
-        held = json.loads((folder / RECORD).read_text())
-    except FileNotFoundError:
-        raise UserError(f"{folder} is not a study folder: it has no {RECORD}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / RECORD} cannot be read: {error}") from None
-    if not isinstance(held, dict) or "study_id" not in held or "target" not in held:
-        raise UserError(f"{folder / RECORD} is not a study's record")
-    return held
-
-
-def target(folder: Path) -> Target:
-    """The target of a study folder."""
-    return Target(**load(folder)["target"])
-
-
-def without_credentials(uri: str | None) -> str | None:
-    """`uri` without the user, password and query, where a database's password may stand."""
-    if uri is None or "://" not in uri:
-        return uri
-    scheme, _, rest = uri.partition("://")
-    host, slash, path = rest.partition("?")[0].partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
-
-
-def _anywhere(value: Any) -> Any:
-    """A trainer's name without where its recipe's file lies: a study may be moved."""
-    return (
-        re.sub(rf"^{FILE_PREFIX}(\w+)_[0-9a-f]{{12}}\.", r"\1.", value)
-        if (isinstance(value, str))
-        else value
+        raise UserError(f"{folder} holds the study {existing.name!r}: choose another folder")
+    if difference := _difference(existing, new):
+        if not without_result(folder, existing.target.metric):
+            raise UserError(f"{folder} holds another study: its {difference}")
+        _discard(folder)
+        return new
+    _check_total(folder, existing.options.trials, new.options.trials)
+    recipe = new.options.recipe or existing.options.recipe
+    same_sampler = new.options.sampler == existing.options.sampler
+    return replace(
+        new,
+        study_id=existing.study_id,
+        options=replace(new.options, recipe=recipe),
+        sampler_chosen_because=(existing if same_sampler else new).sampler_chosen_because,
     )
-
-
-def _first_difference(path: str, held: Any, new: Any) -> str:
-    if isinstance(held, dict) and isinstance(new, dict):
-        for key in [*held, *new]:
-            if held.get(key) != new.get(key):
-                return _first_difference(f"{path}.{key}", held.get(key), new.get(key))
-    return f"{path} is {held!r:.80} and not {new!r:.80}"
 
 
 def without_result(folder: Path, metric: str) -> bool:
@@ -224,8 +206,58 @@ def without_result(folder: Path, metric: str) -> bool:
     return not any(metric in report.metrics for report in reports)
 
 
+def _difference(existing: Manifest, new: Manifest) -> str:
+    """What makes them two studies; empty if they are one."""
+    before, now = existing.to_json(), new.to_json()
+    for key in _SAME:
+        if _without_place(before[key]) != _without_place(now[key]):
+            return _first_difference(key, before[key], now[key])
+    return ""
+
+
+def _check_total(folder: Path, before: int, trials: int) -> None:
+    """Refuse fewer trials in all than there are."""
+    if trials >= before:
+        return
+    known = [e for e in journal.entries(folder) if isinstance(e, Suggested) and e.repeats is None]
+    if trials < len(known):
+        raise UserError(
+            f"{folder} has {len(known)} trials already: their number (--trials) is a total and "
+            f"must be at least {len(known)} but got {trials}"
+        )
+
+
+def _scaling(scaling: Scaling) -> dict[str, Any]:
+    made: dict[str, Any] = encode(replace(scaling, max_concurrent_trials=None))
+    if scaling.placement_strategy == Scaling().placement_strategy:
+        del made["placement_strategy"]  # older manifests do not have it: their studies go on
+    return made
+
+
+def _given(name: str, value: Any) -> Any:
+    try:
+        return encode(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"Experiment {name}: {error}") from None
+
+
+def _without_place(value: Any) -> Any:
+    """A trainer's name without where its recipe's file lies: a study may be moved."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(rf"^{FILE_PREFIX}(\w+)_[0-9a-f]{{12}}\.", r"\1.", value)
+
+
+def _first_difference(path: str, before: Any, now: Any) -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *now]:
+            if before.get(key) != now.get(key):
+                return _first_difference(f"{path}.{key}", before.get(key), now.get(key))
+    return f"{path} is {before!r:.80} and not {now!r:.80}"
+
+
 def _discard(folder: Path) -> None:
-    for name in (RECORD, JOURNAL, "mlflow.json"):
+    for name in (EXPERIMENT_JSON, JOURNAL, "mlflow.json"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 

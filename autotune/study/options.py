@@ -1,123 +1,235 @@
-"""What `autotune.run` is asked for, as one value that is checked when it is made."""
+"""The options of a study, each defined once: of them come `run`, the command line and the manifest.
+
+A new option is a field of `StudyOptions` and the code that uses it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Real
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from autotune.algorithms.pruners.rules import Pruner
 from autotune.backends.protocol import Pool
 from autotune.errors import UserError
-from autotune.study.driver.plan import Controller, Watch
-from autotune.study.experiment import Experiment
+from autotune.study.option import (
+    SECONDS,
+    SETTINGS,
+    SHARE,
+    Flag,
+    Option,
+    absolute,
+    name_of,
+    option,
+    share,
+    whole,
+    whole_number,
+)
+from autotune.tracking.uris import without_credentials
+from autotune.trial import Change, Event, Fork, Target, Trial
 
-_SAMPLED = 20  # points of the space that the trainer is asked about
+Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
+Watch = Callable[[Event, Mapping[int, Trial]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """The arguments of `autotune.run`, which says what they are and has their defaults.
+class StudyOptions:
+    """How a study is run: the keyword arguments of `autotune.run`, which explains each.
 
     Raises:
-        UserError: one is outside its range, or two exclude each other.
+        UserError: an option is outside its range, or two exclude each other.
     """
 
-    experiment: Experiment
-    trials: int
-    time_limit: float | None
-    sampler: str | Any
-    pruner: str | Pruner
-    controller: str | Controller | None
-    out: str | Path | None
-    tracking_uri: str | None
-    ray_address: str | None
-    seed: int
-    seeds: Sequence[int]
-    repeats: int
-    top: int
-    search: bool
-    racing: float | None
-    resume: bool
-    start_from: str | Path | None
-    recipe: str | None
-    mirror: bool
-    mix_hardware: bool
-    watch: Watch | None
-    pool: Pool | None
+    trials: int = option(
+        20,
+        kept=True,
+        rule=whole(1),
+        flag=Flag("--trials", "search", "in all (20)", "N", whole_number),
+    )
+    sampler: str | Any = option(
+        "auto",
+        kept=True,
+        as_json=name_of,
+        flag=Flag(
+            "--sampler",
+            "search",
+            "auto (by trials and baseline), convergence, tpe, widening, policy (or policy:actor, "
+            "policy:reinforce, policy:ppo), random, qmc, gp, cmaes, nsga2, or an Optuna sampler's "
+            "dotted path with keyword arguments",
+            "NAME",
+        ),
+    )
+    start_from: str | Path | None = option(
+        None,
+        kept=True,
+        as_json=absolute,
+        flag=Flag(
+            "--from",
+            "search",
+            "a study whose policy to begin with (sampler policy, controller policy, or both)",
+            "DIR",
+            Path,
+        ),
+    )
+    pruner: str | Pruner = option(
+        "convergence",
+        kept=True,
+        as_json=name_of,
+        flag=Flag(
+            "--pruner",
+            "search",
+            "convergence (slower_than_best and forecast), slower_than_best, forecast, asha, "
+            "hyperband, bottom_at_same_time, each of these with or without keyword arguments, as "
+            "in slower_than_best(factor=1.25); none, module:function or file.py:function",
+            "NAME",
+        ),
+    )
+    controller: str | Controller | None = option(
+        None,
+        kept=True,
+        as_json=name_of,
+        flag=Flag(
+            "--controller",
+            "search",
+            "regulator, policy, pbt, each with or without keyword arguments, as in "
+            "pbt(interval=2); module:function or file.py:function (none)",
+            "NAME",
+        ),
+    )
+    out: str | Path | None = option(
+        None, flag=Flag("--out", "search", "the study folder (studies/NAME)", "DIR", Path)
+    )
+    seed: int = option(
+        0,
+        kept=True,
+        rule=whole(0),
+        flag=Flag("--seed", "search", "of the study (0)", "N", whole_number),
+    )
+    repeats: int = option(
+        0,
+        kept=True,
+        rule=whole(0),
+        flag=Flag(
+            "--repeats",
+            "search",
+            "confirm the best 3 and the baseline on N fresh seeds (0)",
+            "N",
+            whole_number,
+        ),
+    )
+    racing: float | None = option(
+        None,
+        kept=True,
+        unsaid=0.0,
+        rule=SHARE,
+        flag=Flag(
+            "--racing",
+            "search",
+            "of the training that runs the leader again on fresh seeds, in the second half of the "
+            "search (what the study has; a new one of 100 trials or more by convergence 0.2, else "
+            "0)",
+            "SHARE",
+            share,
+        ),
+    )
+    mirror: bool = option(
+        False,
+        kept="mirrored",
+        flag=Flag(
+            "--mirror",
+            "tracking",
+            "keep what resume needs in MLflow, too, and go on with the study that MLflow has",
+        ),
+    )
+    mix_hardware: bool = option(
+        False,
+        kept=True,
+        flag=Flag(
+            "--mix-hardware",
+            "tracking",
+            "rank times on unequal hardware together (default: only like with like)",
+        ),
+    )
+    time_limit: float | None = option(
+        None,
+        rule=SECONDS,
+        flag=Flag("--time-limit", "place", "end the study after this time", "10m"),
+    )
+    tracking_uri: str | None = option(
+        None,
+        kept=True,
+        as_json=without_credentials,
+        flag=Flag(
+            "--tracking-uri", "place", "MLflow's store (default: in the study folder)", "URI"
+        ),
+    )
+    ray_address: str | None = option(
+        None,
+        kept=True,
+        flag=Flag("--ray-address", "place", "a Ray cluster (default: start Ray here)", "ADDR"),
+    )
+    top: int = option(
+        3,
+        kept=True,
+        rule=whole(1),
+        flag=Flag("--top", "confirm", "of the fastest configurations (3)", "K", whole_number),
+    )
+    seeds: Sequence[int] = option(())
+    search: bool = option(True)
+    resume: bool = option(True)
+    recipe: str | None = option(None, kept=True)
+    watch: Watch | None = option(None)
+    pool: Pool | None = option(None)
 
     def __post_init__(self) -> None:
-        _check_search(self.experiment, self.trials, self.time_limit, self.seed)
-        _check_repeats(self.repeats, self.top, self.racing)
+        for one in options():
+            value, rule = getattr(self, one.name), one.rule
+            if rule is None or (value is None and one.default is None):
+                continue
+            if not rule.allows(value):
+                raise UserError(f"{one.name} must be {rule.text} but got {value!r}")
         if self.seeds and (self.repeats or self.racing):
             raise UserError(
                 "repeats confirm a search, but with seeds all trials are repeats already"
             )
         if self.seeds and len(self.seeds) < self.trials:
-            said = f"seeds must be one for each of {self.trials} trials"
-            raise UserError(f"{said} but got {len(self.seeds)}")
+            raise UserError(
+                f"seeds must be one for each of {self.trials} trials but got {len(self.seeds)}"
+            )
 
-    @property
-    def folder(self) -> Path:
-        """The study folder."""
-        return Path(self.out) if self.out is not None else Path("studies") / self.experiment.name
+    def folder(self, study: str) -> Path:
+        """The folder of the study of this name."""
+        return Path(self.out) if self.out is not None else Path("studies") / study
 
-
-def _check_search(experiment: Experiment, trials: int, time_limit: float | None, seed: int) -> None:
-    if not isinstance(experiment, Experiment):
-        raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
-    if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
-        raise UserError(f"trials must be a whole number >= 1 but got {trials!r}")
-    known = isinstance(time_limit, Real) and time_limit > 0
-    if time_limit is not None and not known:
-        raise UserError(f"time_limit must be more than 0 seconds but got {time_limit!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise UserError(f"seed must be a whole number >= 0 but got {seed!r}")
+    def to_json(self) -> dict[str, Any]:
+        """What the manifest says of the options, as JSON types; credentials are left out."""
+        kept = [one for one in options() if one.key is not None]
+        return {str(o.key): o.as_json(getattr(self, o.name)) for o in kept}
 
 
-def _check_repeats(repeats: int, top: int, racing: float | None) -> None:
-    for name, value, least in (("repeats", repeats, 0), ("top", top, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UserError(f"{name} must be a whole number >= {least} but got {value!r}")
-    if racing is None:
-        return
-    if isinstance(racing, bool) or not isinstance(racing, int | float) or not 0 <= racing < 1:
-        raise UserError(f"racing must be a share, at least 0 and below 1, but got {racing!r}")
+def options_from_json(data: Mapping[str, Any]) -> StudyOptions:
+    """The options that a manifest has; parts that were objects in Python are names like `<f>`.
 
-
-def check_trainer(experiment: Experiment) -> None:
-    """Ask the trainer, if it has a `check`, about the given configurations and the space.
-
-    A space none of whose points the trainer takes is a mistake; some of them may be.
+    Raises:
+        UserError: a value is outside its range.
     """
-    check = getattr(experiment.train, "check", None)
-    if check is None:
-        return
-    space = experiment.space
-    for number, given in enumerate(experiment.given()):
-        first = number == 0 and experiment.baseline is not None
-        try:
-            check(space.complete(given)[0])
-        except ValueError as error:
-            raise UserError(f"{'baseline' if first else 'configs'}: {error}") from None
-    faults, asked = [], 0
-    for point in space.sample(_SAMPLED):
-        try:
-            config = space.config(point)
-            if space.broken(config):
-                continue
-            asked += 1
-            check(config)
-        except ValueError as error:
-            faults.append(str(error))
-    if faults and len(faults) >= asked:
-        raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
+    kept = [one for one in options() if one.key is not None]
+    return StudyOptions(**{o.name: data.get(str(o.key), o.unsaid) for o in kept})
 
 
-def name_of(part: Any) -> str | None:
-    """What a record says of a sampler, pruner or controller."""
-    if part is None or isinstance(part, str):
-        return part
-    return f"<{getattr(part, '__qualname__', type(part).__qualname__)}>"
+@functools.cache
+def options() -> tuple[Option, ...]:
+    """All options of a study, in the order of the command line."""
+    return tuple(_options())
+
+
+def _options() -> Iterator[Option]:
+    for made in fields(StudyOptions):
+        assert made.default is not MISSING, "an option has a default"
+        settings = dict(made.metadata[SETTINGS])
+        kept = settings.pop("kept")
+        settings["key"] = (made.name if kept is True else kept) or None
+        settings.setdefault("unsaid", made.default)
+        yield Option(made.name, made.default, **settings)

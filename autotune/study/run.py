@@ -1,6 +1,6 @@
-"""`run`: chooses the collaborators of a study and sets its loop going.
+"""`run`: makes the parts of a study and starts its loop.
 
-The only room that knows all protocols. What then happens is told in `autotune.study.driver.loop`.
+The only module that knows all protocols. What happens then is in `autotune.study.driver.loop`.
 """
 
 from __future__ import annotations
@@ -8,56 +8,34 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from autotune.algorithms.pruners.rules import Pruner
-from autotune.algorithms.samplers import Sampler
 from autotune.backends.monitoring import Meter
 from autotune.backends.protocol import Observed, Pool
+from autotune.errors import UserError
 from autotune.storage.journal import JOURNAL, Journal
-from autotune.study import factory, manifest, warm_start
+from autotune.study import factory, warm_start
 from autotune.study.driver.loop import Loop
-from autotune.study.driver.plan import Controller, Plan, Watch
-from autotune.study.driver.state import Book
-from autotune.study.experiment import Experiment
-from autotune.study.options import Request, check_trainer, name_of
+from autotune.study.driver.plan import Plan
+from autotune.study.driver.state import StudyState
+from autotune.study.experiment import Experiment, check_trainer
+from autotune.study.factory import Parts
+from autotune.study.keywords import by_keyword
+from autotune.study.manifest import Manifest, continued, resolved
+from autotune.study.options import StudyOptions, Watch
 from autotune.study.result import StudyResult
-from autotune.study.warm_start import Start
 from autotune.trial import Ended, Event, Trial
 
 
-def run(
-    experiment: Experiment,
-    *,
-    trials: int,
-    time_limit: float | None = None,
-    sampler: str | Any = "auto",
-    pruner: str | Pruner = "convergence",
-    controller: str | Controller | None = None,
-    out: str | Path | None = None,
-    tracking_uri: str | None = None,
-    ray_address: str | None = None,
-    seed: int = 0,
-    seeds: Sequence[int] = (),
-    repeats: int = 0,
-    top: int = 3,
-    search: bool = True,
-    racing: float | None = None,
-    resume: bool = True,
-    start_from: str | Path | None = None,
-    recipe: str | None = None,
-    mirror: bool = False,
-    mix_hardware: bool = False,
-    watch: Watch | None = None,
-    pool: Pool | None = None,
-) -> StudyResult:
+@by_keyword(StudyOptions)
+def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
     """Search the configuration that reaches the experiment's target soonest.
 
     Args:
+        experiment: what is searched, with which trainer, and to which target.
         trials: how many trials the study has in all, baseline and given configurations included.
         time_limit: seconds after which running trials are censored (`budget`) and the study ends.
         sampler: `auto` (by `study.defaults`, unless the study has one), `convergence`, `tpe`,
@@ -94,119 +72,123 @@ def run(
             begins afresh.
         recipe: where the experiment comes from, kept for `autotune resume`.
         mirror: have MLflow keep a copy of what `autotune resume --from-mlflow` needs: the journal,
-            the record and checkpoints. `tracking_uri` is then that of an MLflow server.
-        mix_hardware: rank times on unequal hardware together, as the stamps of its trials then say.
-            By default only like is ranked with like.
+            the manifest and checkpoints. `tracking_uri` is then that of an MLflow server.
+        mix_hardware: rank times on unequal hardware together; the hardware of its trials then says
+            so. By default only trials on equal hardware are ranked together.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run; by default worker groups on Ray.
 
     Raises:
-        UserError: an argument outside its range, a folder that holds another study, a study that
-            is to be mirrored and runs elsewhere, a request that the cluster can never satisfy, or a
-            metric that the trainer never reports.
+        UserError: an unknown argument or one outside its range, a folder that holds another study,
+            a study that is to be mirrored and runs elsewhere, workers that the cluster can never
+            have, or a metric that the trainer never reports.
         StudyError: the study could not go on; it can be resumed.
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
-    return _carried_out(Request(**locals()))  # all arguments, and nothing else yet
+    return carry_out(experiment, options)[0]
 
 
-def _carried_out(asked: Request) -> StudyResult:
-    """Choose who works on the study, see that the folder is its own, and let them work."""
-    check_trainer(asked.experiment)
-    asked, why, raced = factory.settled(asked)
-    chosen = factory.chosen(asked)
-    facts = _facts(asked, chosen.start) | {"sampler_chosen_because": why}
-    manifest.check(asked.folder, facts, asked.resume)
-    _check_mirrored(asked)
-    checkpoints = factory.checkpoints(asked.experiment, facts["study_id"])
-    plan, pool = replace(chosen.plan, checkpoints=checkpoints), asked.pool
+def carry_out(
+    experiment: Experiment, options: StudyOptions, existing: Manifest | None = None
+) -> tuple[StudyResult, Manifest]:
+    """Run the study: its result, and its manifest as it is now.
+
+    `existing` is the manifest in the study folder, if the caller has read it.
+    """
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
+    check_trainer(experiment)
+    folder = options.folder(experiment.name)
+    existing = existing or Manifest.existing(folder)
+    choice = factory.settled(experiment, options, existing)
+    options = choice.options
+    parts = factory.make_parts(experiment, options, existing)
+    manifest = resolved(
+        experiment,
+        options,
+        start=warm_start.documents(parts.start),
+        sampler_chosen_because=choice.sampler_because,
+    )
+    manifest = continued(manifest, existing, folder, options.resume)
+    _check_mirrored(experiment.name, folder, options)
+    checkpoints = factory.checkpoints(experiment, manifest.study_id)
+    parts = replace(parts, plan=replace(parts.plan, checkpoints=checkpoints))
+    pool = options.pool
     if pool is None:
-        trials = asked.trials if asked.search else 1
-        pool = factory.ray_pool(asked.experiment, trials, asked.ray_address)
-    watch = asked.watch
-    notes = [f"sampler: {asked.sampler}, as {why}"] if why is not None else []
-    notes += [f"racing: {asked.racing:g} of the training, as {raced}"] if raced is not None else []
-    if notes and pool.realtime:
-        watch = _saying("\n".join(notes), watch)
-    done, reason = _work(replace(asked, pool=pool, watch=watch), plan, chosen.sampler, facts)
-    target, again = asked.experiment.target, partial(_confirmed, asked)
-    return StudyResult(asked.folder, target, done, reason, again)
+        trials = options.trials if options.search else 1
+        pool = factory.ray_pool(experiment, trials, options.ray_address)
+    watch = options.watch
+    if (notes := choice.notes()) and pool.realtime:
+        watch = _after_notes("\n".join(notes), watch)
+    trials_made, reason = _work(replace(options, pool=pool, watch=watch), parts, manifest, folder)
+    again = partial(_confirmed, experiment, replace(options, out=folder))
+    return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
 
 
-def _check_mirrored(asked: Request) -> None:
-    """See that the study, of which MLflow keeps a copy, is not worked on elsewhere.
+def _check_mirrored(study: str, folder: Path, options: StudyOptions) -> None:
+    """Check that no driver elsewhere works on the study, where MLflow keeps a copy of it.
 
-    Where the folder has none yet, no driver may be at work on one of its name. One that it has
-    begun may have been killed just now; what counts is whether it has gone on elsewhere since.
+    Where the folder has no journal yet, no driver may be at work on a study of its name. Where it
+    has one, its driver may have been killed just now; what counts is whether the study has gone on
+    elsewhere since.
 
     Raises:
         UserError: a driver is, it has, or there is no MLflow server to ask.
     """
-    if not asked.mirror:
+    if not options.mirror:
         return
     from autotune.tracking import mirror
     from autotune.tracking.uris import check_keeps, keeps
 
-    if not (asked.folder / JOURNAL).is_file():
-        check_keeps(asked.tracking_uri)
-        mirror.refuse_second(str(asked.tracking_uri), asked.experiment.name)
-    elif keeps(asked.tracking_uri):
-        mirror.refuse_stale(str(asked.tracking_uri), asked.folder)
+    if not (folder / JOURNAL).is_file():
+        check_keeps(options.tracking_uri)
+        mirror.refuse_second(str(options.tracking_uri), study)
+    elif keeps(options.tracking_uri):
+        mirror.refuse_stale(str(options.tracking_uri), folder)
 
 
-def _confirmed(asked: Request, repeats: int, top: int) -> StudyResult:
+def _confirmed(
+    experiment: Experiment, options: StudyOptions, repeats: int, top: int
+) -> StudyResult:
     """The study, whose search is over, with the `top` best run `repeats` times again."""
-    more = replace(asked, out=asked.folder, search=False, time_limit=None, seeds=(), resume=True)
-    return _carried_out(replace(more, repeats=repeats, top=top))
-
-
-def _facts(asked: Request, start: Start) -> dict[str, Any]:
-    """What `experiment.json` says of the study."""
-    told: dict[str, Any] = {"recipe": asked.recipe, "trials": asked.trials}
-    told |= {"ray_address": asked.ray_address, "repeats": asked.repeats, "top": asked.top}
-    told |= {"racing": asked.racing, "mirrored": asked.mirror}
-    told |= {"mix_hardware": asked.mix_hardware}
-    told |= warm_start.facts(asked.start_from, start)
-    told |= {what: name_of(getattr(asked, what)) for what in ("sampler", "pruner", "controller")}
-    return manifest.facts(
-        asked.experiment, seed=asked.seed, tracking_uri=asked.tracking_uri, **told
-    )
+    more = replace(options, search=False, time_limit=None, seeds=(), resume=True)
+    return carry_out(experiment, replace(more, repeats=repeats, top=top))[0]
 
 
 def _work(
-    asked: Request, plan: Plan, sampler: Sampler, facts: dict[str, Any]
+    options: StudyOptions, parts: Parts, manifest: Manifest, folder: Path
 ) -> tuple[tuple[Trial, ...], str]:
     """Open the folder and drive the study; all its trials, and why the driver left."""
-    folder, pool = asked.folder, asked.pool
+    pool, plan = options.pool, parts.plan
     assert pool is not None, "chosen by now"
     with contextlib.closing(pool), Journal(folder) as journal:
-        manifest.write(folder, facts)
+        manifest.write(folder)
         # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
-        with _tracking(folder, asked.tracking_uri, pool), contextlib.closing(pool):
-            watch = _metered(_saving(plan, folder, asked.watch), plan, folder, pool)
-            book = Book(plan, folder, journal, pool, watch)
+        with _tracking(folder, options, pool), contextlib.closing(pool):
+            watch = _metered(_saving(plan, folder, options.watch), plan, folder, pool)
+            state = StudyState(plan, folder, journal, pool, watch)
             try:
-                reason = Loop(book, sampler).run()
+                reason = Loop(state, parts.sampler).run()
             finally:
-                warm_start.keep(folder, sampler, tuple(book.trials.values()))
-    return tuple(book.trials.values()), reason
+                warm_start.keep(folder, parts.sampler, tuple(state.trials.values()))
+    return tuple(state.trials.values()), reason
 
 
-def _saying(note: str, watch: Watch | None) -> Watch:
-    """A watch that says `note` first, once the study has really begun."""
-    left = [note]
+def _after_notes(notes: str, watch: Watch | None) -> Watch:
+    """A watch that prints `notes` first, once the study has begun."""
+    left = [notes]
 
-    def saying(event: Event, trials: Mapping[int, Trial]) -> None:
+    def noting(event: Event, trials: Mapping[int, Trial]) -> None:
         if left:
             print(left.pop(), file=sys.stderr, flush=True)
         if watch is not None:
             watch(event, trials)
 
-    return saying
+    return noting
 
 
 def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
-    """A watch that also writes down what a controller has learned, whenever a trial has ended."""
+    """A watch that also saves what a controller has learned, whenever a trial has ended."""
     document = getattr(plan.controller, "document", None)
     if document is None:
         return watch
@@ -214,8 +196,8 @@ def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
 
     def saving(event: Event, trials: Mapping[int, Trial]) -> None:
         if isinstance(event, Ended):
-            told = document(tuple(trials.values()), plan.experiment.target)
-            weights_file.write(folder, plan.experiment.name, told)
+            weights = document(tuple(trials.values()), plan.experiment.target)
+            weights_file.write(folder, plan.experiment.name, weights)
         if watch is not None:
             watch(event, trials)
 
@@ -223,17 +205,17 @@ def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
 
 
 def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch | None:
-    """A watch that also shows how the study stands where the pool can show it.
+    """A watch that also exports metrics, where the pool can show them.
 
-    Where that is, is written for Prometheus beside the journal.
+    `prometheus.json` beside the journal says where, for Prometheus.
     """
     if not pool.realtime or not isinstance(pool, Observed):
         return watch
     scaling = plan.experiment.scaling
     meter = Meter(plan.experiment.name, plan.trials, scaling.gpus_per_worker, pool.observe)
-    found = [{"labels": {"job": "ray"}, "targets": pool.endpoints()}]
+    targets = [{"labels": {"job": "ray"}, "targets": pool.endpoints()}]
     with contextlib.suppress(OSError):
-        (folder / "prometheus.json").write_text(json.dumps(found) + "\n")
+        (folder / "prometheus.json").write_text(json.dumps(targets) + "\n")
 
     def metered(event: Event, trials: Mapping[int, Trial]) -> None:
         meter(event, trials)
@@ -244,11 +226,12 @@ def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch
 
 
 def _tracking(
-    folder: Path, uri: str | None, pool: Pool
+    folder: Path, options: StudyOptions, pool: Pool
 ) -> contextlib.AbstractContextManager[object]:
     """The MLflow view of the journal, made by a process of its own."""
+    uri = options.tracking_uri
     if uri == "off" or (uri is None and not pool.realtime):
         return contextlib.nullcontext()
     from autotune.tracking.mirror import Mirror
 
-    return Mirror(folder, uri)
+    return Mirror(folder, uri, keeps_copy=options.mirror)

@@ -3,7 +3,7 @@
 The controller's is read from `controller.json`. The sampler's is made anew from the earlier study's
 journal, so any study can be the source, whatever its sampler. `policy.json`, which a study with
 sampler `policy` leaves in its folder, is the same for people and for folders without a journal. A
-study that begins with a policy writes it into its own record: resumed, it needs the earlier study
+study that begins with a policy writes it into its own manifest: resumed, it needs the earlier study
 no more.
 """
 
@@ -19,16 +19,17 @@ from autotune.algorithms.samplers.distribution import document, from_document
 from autotune.algorithms.samplers.elite import learned
 from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.errors import StudyError, UserError
-from autotune.storage import checkpoint_files
-from autotune.storage.journal import RECORD
-from autotune.study import manifest, result
+from autotune.storage import atomic
+from autotune.storage import manifest as manifest_file
+from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study import result
+from autotune.study.manifest import START, START_CONTROLLER, Manifest
 from autotune.trial import Trial
 
 if TYPE_CHECKING:
     from autotune.algorithms.controllers.weights_file import Saved
 
 POLICY = "policy.json"
-_SAMPLER, _CONTROLLER = "start", "start_controller"  # what a record calls them
 
 
 @dataclass(frozen=True)
@@ -40,29 +41,36 @@ class Start:
 
     sampler: dict[str, Any] | None = None
     controller: Saved | None = None
-    takes: tuple[str, ...] = ()  # what a record is to say of, None included
+    takes: tuple[str, ...] = ()  # the manifest's keys of those that can take one, None included
 
 
-def found(source: Path, folder: Path, sampler: bool = True, controller: bool = False) -> Start:
-    """What the study in `source` has for that in `folder`, whose parts may take it.
+def find(
+    source: Path,
+    folder: Path,
+    existing: Manifest | None = None,
+    *,
+    sampler: bool = True,
+    controller: bool = False,
+) -> Start:
+    """What the study in `source` has for that in `folder`, whose sampler or controller may take it.
 
-    Where both parts take it, either may find nothing there, and begins afresh.
+    Where both take it, either may find nothing there, and begins afresh.
+
+    Args:
+        source: the folder of the earlier study, or of a `policy.json` alone.
+        folder: the folder of the study that begins.
+        existing: the manifest in that folder, where the study goes on.
+        sampler: whether the sampler takes a policy.
+        controller: whether the controller takes weights.
 
     Raises:
         UserError: no such study, one without an ended trial, or one whose files are damaged.
     """
     from autotune.algorithms.controllers import weights_file  # here, as controllers need numpy
 
-    takes = (_SAMPLER,) * sampler + (_CONTROLLER,) * controller
-    if (folder / RECORD).is_file():
-        held, where = manifest.load(folder), folder / RECORD
-        if held.get("start_from") == str(source.absolute()) and all(t in held for t in takes):
-            mine, theirs = (held[t] if t in takes else None for t in (_SAMPLER, _CONTROLLER))
-            return Start(
-                _checked(mine, where) if mine is not None else None,
-                weights_file.checked(theirs, where) if theirs is not None else None,
-                takes,
-            )
+    takes = (START,) * sampler + (START_CONTROLLER,) * controller
+    if existing is not None and (start := _kept(existing, source, folder, takes)):
+        return start
     if folder.absolute() == (source.parent if source.is_file() else source).absolute():
         raise UserError(f"start_from (--from) {str(source)!r} is the study's own folder")
     learned_there = controller and (not sampler or weights_file.is_in(source))
@@ -75,51 +83,68 @@ def found(source: Path, folder: Path, sampler: bool = True, controller: bool = F
         return Start(None, weights, takes)
 
 
+def _kept(manifest: Manifest, source: Path, folder: Path, takes: tuple[str, ...]) -> Start | None:
+    """What the study in `folder` began with when it began from `source`; None if it did not."""
+    from autotune.algorithms.controllers import weights_file
+
+    same_source = manifest.options.start_from == str(source.absolute())
+    if not same_source or not all(key in manifest.start for key in takes):
+        return None
+    where = folder / EXPERIMENT_JSON
+    policy, weights = (
+        manifest.start[key] if key in takes else None for key in (START, START_CONTROLLER)
+    )
+    return Start(
+        _checked(policy, where) if policy is not None else None,
+        weights_file.checked(weights, where) if weights is not None else None,
+        takes,
+    )
+
+
 def _of_sampler(source: Path) -> dict[str, Any]:
     """The policy that the trials of the study in `source` teach, as a document."""
-    if (source / RECORD).is_file():
-        space, target = manifest.space_of(source), manifest.target(source)
+    if manifest_file.exists(source):
+        manifest = Manifest.read(source)
+        space, target = manifest.search_space(source), manifest.target
         policy = learned(space, target, result.read(source, target).trials)
         if policy is None:
             raise UserError(f"start_from (--from) {str(source)!r}: no trial of it has ended")
         return document(policy)
     if (source / POLICY).is_file():
         try:
-            held = json.loads((source / POLICY).read_text())
+            policy_json = json.loads((source / POLICY).read_text())
         except (OSError, ValueError) as error:
             raise UserError(f"{source / POLICY} cannot be read: {error}") from None
-        return _checked(held, source / POLICY)
+        return _checked(policy_json, source / POLICY)
     what = "has neither a study nor a policy.json" if source.is_dir() else "is no folder"
     raise UserError(f"start_from (--from) {str(source)!r} {what}")
 
 
-def _checked(held: Any, where: Path) -> dict[str, Any]:
+def _checked(policy: Any, where: Path) -> dict[str, Any]:
     try:
-        from_document(held)
+        from_document(policy)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
-    checked: dict[str, Any] = held
+    checked: dict[str, Any] = policy
     return checked
 
 
-def facts(source: str | Path | None, start: Start) -> dict[str, Any]:
-    """What a study's record says of where it began; nothing, where it began by itself."""
-    if source is None:
-        return {}
+def documents(start: Start) -> dict[str, Any]:
+    """What a study's manifest says of its start, for a sampler or controller that can take one."""
     from autotune.algorithms.controllers import weights_file
 
     weights = weights_file.document(start.controller) if start.controller is not None else None
-    told = {_SAMPLER: start.sampler, _CONTROLLER: weights}
-    return {"start_from": str(Path(source).absolute()), **{t: told[t] for t in start.takes}}
+    made = {START: start.sampler, START_CONTROLLER: weights}
+    return {key: made[key] for key in start.takes}
 
 
 def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
     """Write what the sampler has learned into the study's folder, if it is a policy."""
     if not isinstance(sampler, PolicySampler):
         return
-    told = {"sampler": sampler.name, "trials": len(trials), **document(sampler.policy(trials))}
+    parameters = document(sampler.policy(trials))
+    policy = {"sampler": sampler.name, "trials": len(trials), **parameters}
     try:
-        with checkpoint_files.writing(str(folder), POLICY) as file:
-            file.write((json.dumps(told, indent=2) + "\n").encode())
+        atomic.write(folder / POLICY, json.dumps(policy, indent=2) + "\n", durable=True)
     except OSError as error:
         raise StudyError(f"cannot write {folder / POLICY}: {error.strerror}") from None

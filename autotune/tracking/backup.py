@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -25,7 +24,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.algorithms.ranking.repeats import standings
-from autotune.storage.journal import JOURNAL, RECORD, Closed, Opened, from_line
+from autotune.storage import manifest
+from autotune.storage.checkpoint_files import link
+from autotune.storage.journal import JOURNAL, Closed, Opened, from_line
 from autotune.trial import Target, Trial, fold
 
 COPY, MANIFEST = "study", "manifest.json"
@@ -167,7 +168,7 @@ def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     saved = {n: Path(t.checkpoint.path) for n, t in trials.items() if t.checkpoint is not None}
     order = (t.number for t in standings(list(trials.values()), target))
     best = next((n for n in order if n in saved and saved[n].is_dir()), None)
-    return [trials[n] for n in saved if trials[n].goes_on or n == best]
+    return [trials[n] for n in saved if trials[n].resumable or n == best]
 
 
 def digest(path: Path) -> File:
@@ -219,8 +220,8 @@ def trials_in(lines: Sequence[bytes]) -> dict[int, Trial]:
 
 
 def target_in(folder: Path) -> Target:
-    """The target in the study's record."""
-    return Target(**json.loads((folder / RECORD).read_bytes())["target"])
+    """The target in the study's manifest."""
+    return Target(**manifest.read(folder)["target"])
 
 
 def below(path: str) -> str | None:
@@ -268,20 +269,11 @@ def _link(checkpoint: Path, copy: Path) -> bool:
         for file in [f for f in checkpoint.iterdir() if f.is_file()]:
             to = copy / name / file.name
             to.parent.mkdir(parents=True, exist_ok=True)
-            _hard(file, to)
+            link(file, to)
     except FileNotFoundError:
         shutil.rmtree(copy / name, ignore_errors=True)
         return False
     return True
-
-
-def _hard(file: Path, to: Path) -> None:
-    try:
-        os.link(file, to)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(file, to)
 
 
 def signed(tags: Mapping[str, str]) -> float:

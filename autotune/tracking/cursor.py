@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autotune.storage import atomic
+
 
 class Cursor:
     """How far a store has been written, and its runs: one entry a store of a small JSON file."""
@@ -36,9 +38,4 @@ class Cursor:
             return {"stores": {}}
 
     def _write(self, data: Mapping[str, Any]) -> None:
-        part = self._path.with_suffix(".part")
-        try:
-            part.write_text(json.dumps(data, indent=1) + "\n")
-            part.replace(self._path)
-        finally:
-            part.unlink(missing_ok=True)
+        atomic.write(self._path, json.dumps(data, indent=1) + "\n")

@@ -10,7 +10,6 @@ Where the store is, is in MLFLOW_TRACKING_URI. What went wrong is the last line 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from autotune.errors import UserError, unknown
-from autotune.storage.journal import RECORD
+from autotune.storage import manifest
 from autotune.tracking import backup
 from autotune.tracking.mirror import FURTHER, NO_COPY, REFUSED
 from autotune.tracking.restore import read_manifest, restore
@@ -71,8 +70,8 @@ def refuse_stale(client: MlflowClient, folder: Path) -> None:
     Raises:
         UserError: it has.
     """
-    held = json.loads((folder / RECORD).read_bytes())
-    study, own = held["name"], f"tags.`autotune.study_id` = '{held['study_id']}'"
+    data = manifest.read(folder)
+    study, own = data["name"], f"tags.`autotune.study_id` = '{data['study_id']}'"
     experiment = client.get_experiment_by_name(study)
     runs = (
         client.search_runs([experiment.experiment_id], f"{_KIND} and {own}") if experiment else []

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Self
 
 from autotune.errors import UserError
-from autotune.storage.journal import RECORD
 from autotune.tracking.uris import label, redact
 
 CURSOR = "mlflow.json"
@@ -54,21 +53,26 @@ class Mirror:
 
     Args:
         folder: the study folder; its `experiment.json` is there before the journal's first line.
-            Where that says `mirrored`, MLflow keeps a copy of what resume needs, and `close` waits
-            for it.
         tracking_uri: MLflow's tracking store, perhaps with credentials (they are handed over in
             the environment and written nowhere); by default `mlflow.db` in the folder.
+        keeps_copy: whether MLflow keeps a copy of what resume needs; `close` then waits for it.
         patience_seconds: how long the process goes on trying after the study has ended.
 
     Nothing raises: what goes wrong is told in one line on stderr, and more in `DIR/mlflow.log`.
     """
 
     def __init__(
-        self, folder: Path, tracking_uri: str | None, *, patience_seconds: float = 3600.0
+        self,
+        folder: Path,
+        tracking_uri: str | None,
+        *,
+        keeps_copy: bool = False,
+        patience_seconds: float = 3600.0,
     ) -> None:
         self.folder = folder.absolute()
         self._uri = tracking_uri or default_uri(folder)
         self._patience = patience_seconds
+        self._close_seconds = _COPY_SECONDS if keeps_copy else _WAIT_SECONDS
         self._lock = threading.Lock()
         self._ending = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +92,7 @@ class Mirror:
         Otherwise the process stays behind and goes on trying.
         """
         if wait_seconds is None:
-            wait_seconds = _COPY_SECONDS if is_mirrored(self.folder) else _WAIT_SECONDS
+            wait_seconds = self._close_seconds
         with self._lock:
             self._ending = True
             _hang_up(self._process)
@@ -145,14 +149,6 @@ class Mirror:
 def catch_up(folder: Path, tracking_uri: str | None, wait_seconds: float) -> bool:
     """Show a study that has ended; whether MLflow shows all of it within `wait_seconds`."""
     return Mirror(folder, tracking_uri).close(wait_seconds)
-
-
-def is_mirrored(folder: Path) -> bool:
-    """Whether MLflow keeps a copy of this study folder."""
-    try:
-        return json.loads((folder / RECORD).read_bytes()).get("mirrored") is True
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def fetch(uri: str, study: str, folder: Path) -> str:

@@ -83,7 +83,7 @@ class Story:
             kept = {k: v for k, v in entry.report.metrics.items() if k == metric}
             last = replace(entry.report, metrics=kept)
             return replace(trial, reports=(*trial.reports[:-1], last))
-        if isinstance(entry, Ended) and not trial.goes_on and len(trial.reports) > 2:
+        if isinstance(entry, Ended) and not trial.resumable and len(trial.reports) > 2:
             measured = [r for r in trial.reports if metric in r.metrics] or trial.reports[-1:]
             worth = self.facts.target.shortfall
             best = min(measured, key=lambda r: worth(r.metrics.get(metric, math.nan)))
@@ -154,7 +154,7 @@ class Story:
 
     def _settle(self, entry: Entry, number: int, trial: Trial) -> None:
         """Forget what cannot be reported again: it ended, or two checkpoints lie beyond it."""
-        if isinstance(entry, Ended) and not trial.goes_on:
+        if isinstance(entry, Ended) and not trial.resumable:
             self._sums.pop(number, None)
         elif isinstance(entry, Saved) and trial.earlier is not None:
             told, saved = self._sums.get(number, {}), trial.earlier.step

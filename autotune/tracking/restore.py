@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.errors import UserError
-from autotune.storage.journal import JOURNAL, RECORD
+from autotune.storage.journal import JOURNAL
+from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.tracking.backup import (
     CHECKPOINTS,
     MANIFEST,
@@ -31,7 +32,7 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
     A trial whose checkpoint is damaged begins anew.
 
     Raises:
-        UserError: the copy is none, or its journal or record is damaged.
+        UserError: the copy is none, or its journal or manifest is damaged.
     """
     files, journal = read_manifest(copy)
     if (copy / journal).is_file():
@@ -71,7 +72,7 @@ def read_manifest(copy: Path) -> tuple[dict[str, File], str]:
         files = {n: File(f["size"], f["sha256"], f.get("text")) for n, f in told.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"the study's copy in MLflow has no {MANIFEST}: {error!r:.100}") from None
-    missing = {JOURNAL, RECORD} - set(files)
+    missing = {JOURNAL, EXPERIMENT_JSON} - set(files)
     names = [*files, journal]
     outside = [n for n in names if Path(n).is_absolute() or ".." in Path(n).parts]
     if missing or outside:
@@ -102,7 +103,7 @@ def _relocate(copy: Path, folder: Path) -> None:
 
 
 def _is_there(trial: Trial, copy: Path) -> bool:
-    if trial.checkpoint is None or not trial.goes_on:
+    if trial.checkpoint is None or not trial.resumable:
         return True
     name = below(trial.checkpoint.path)
     return name is None or (copy / name).is_dir()

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UserError
 from autotune.schedules import Constant
+from autotune.storage import manifest
 from autotune.storage.codec import encode
-from autotune.storage.journal import RECORD
+from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.trial import Config, Report, State, Target, Trial
 
 if TYPE_CHECKING:
@@ -73,15 +74,15 @@ def read_facts(folder: Path) -> Facts:
     """
     own = ("name", "study_id", "target", "mirrored")
     try:
-        data = json.loads((folder / RECORD).read_bytes())
+        data = manifest.read(folder)
         target = Target(**data["target"])
         others = {
             k: text(v) for k, v in data.items() if k not in own and isinstance(v, str | int | float)
         }
         name, study_id, mirrored = data["name"], data["study_id"], data.get("mirrored") is True
         return Facts(str(name), str(study_id), target, others, mirrored)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{folder / RECORD} cannot be read: {error!r:.200}") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{folder / EXPERIMENT_JSON} cannot be read: {error!r:.200}") from None
 
 
 def reported(config: Config, report: Report, last: Report | None) -> dict[str, float]:
@@ -103,7 +104,7 @@ def outcome(trial: Trial, target: Target) -> dict[str, float]:
         values[f"best_{target.metric}"] = best
     if trial.state is State.REACHED:
         values["time_to_target_seconds"] = trial.seconds
-    elif trial.state is State.CENSORED and not trial.goes_on:
+    elif trial.state is State.CENSORED and not trial.resumable:
         values["censored_at_seconds"] = trial.seconds
     return values
 
@@ -116,7 +117,7 @@ def comparable(trial: Trial, baseline: Trial) -> bool:
 
 def status(trial: Trial) -> str:
     """MLflow's status of the trial's run."""
-    if trial.ended and trial.goes_on:
+    if trial.ended and trial.resumable:
         return "KILLED"
     return {State.RUNNING: "RUNNING", State.FAILED: "FAILED"}.get(trial.state, "FINISHED")
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.schedules.plot import draw
-from autotune.storage.journal import JOURNAL, RECORD, REPORT
+from autotune.storage.journal import JOURNAL, REPORT
+from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.tracking.backup import Backup
 from autotune.tracking.cursor import Cursor
 from autotune.tracking.projection import Story
@@ -226,7 +227,7 @@ class Copier:
         if trial is None:
             best = self._story.best_json()
             if over or best != self._best:
-                self._upload_study(store, [RECORD, JOURNAL] if over else [RECORD])
+                self._upload_study(store, [EXPERIMENT_JSON, *([JOURNAL] if over else [])])
                 self._best = best
         elif trial.ended and self._uploaded.get(number) != trial.ended_at:
             self._upload_trial(store, trial)

@@ -91,6 +91,15 @@ def taken_out(uri: str) -> tuple[str, dict[str, str]]:
     return plain, {f"MLFLOW_TRACKING_{k}": unquote(v) for k, v in told.items()}
 
 
+def without_credentials(uri: str | None) -> str | None:
+    """`uri` without the user, password and query, where a database's password may stand."""
+    if uri is None or "://" not in uri:
+        return uri
+    scheme, _, rest = uri.partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
 def label(uri: str) -> str:
     """`uri` without user, password and query: a name for the store that may be written down.
 

@@ -14,7 +14,8 @@ class Suggested:
     """A trial was created. `params` is the sampler's point, None for a configuration outside.
 
     With an `origin` it is a fork; that the trial which it replaces ends is part of this event.
-    `repeats` is the trial whose configuration it runs again, if it does.
+    `repeats` is the trial whose configuration it runs again, if it does. `ask` is the count of the
+    sampler's asks from which its point came; journals of version 1 do not have it.
     """
 
     trial: int
@@ -25,6 +26,7 @@ class Suggested:
     at: float = 0.0
     origin: Origin | None = None
     repeats: int | None = None
+    ask: int | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ def _created(event: Suggested) -> Trial:
         waiting_since=event.at,
         origin=origin,
         repeats=event.repeats,
+        ask=event.ask,
     )
     if origin is None:
         return made

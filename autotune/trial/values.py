@@ -166,6 +166,7 @@ class Trial:
     `origin` is a fork: its reports, its clock and its seconds begin with those of its parent.
     `microbatch` is what a forward pass was limited to, so that it fits into memory; None: nothing.
     `earlier` is the checkpoint before `checkpoint`, for when that one turns out to be damaged.
+    `ask` is the count of the sampler's asks from which its point came, if that was written down.
     """
 
     number: int
@@ -195,6 +196,16 @@ class Trial:
     repeats: int | None = None
     microbatch: int | None = None
     earlier: Checkpoint | None = None
+    ask: int | None = None
+
+    @property
+    def ask_number(self) -> int:
+        """The number with which a sampler was asked for its point.
+
+        In a journal of version 1 that was the trial's own number; trials with `params` have
+        different ones.
+        """
+        return self.number if self.ask is None else self.ask
 
     @property
     def point(self) -> Params | None:
@@ -219,11 +230,11 @@ class Trial:
         return f"<b>{html.escape(self.kind)} {self.number}: {said}</b><table>{body}</table>"
 
     @property
-    def goes_on(self) -> bool:
-        """Whether it runs, or was cut off and will be taken up again.
+    def resumable(self) -> bool:
+        """Whether it runs, or was interrupted and a later driver resumes it.
 
-        All that was interrupted is; of what a time limit cut off only the baseline, without which
-        a study has nothing to compare with.
+        Of the trials that a time limit ended only the baseline is resumed: without it a study has
+        nothing to compare with.
         """
         measured = self.kind == "baseline" and self.reason in CUT
         return not self.ended or self.reason == "interrupted" or measured

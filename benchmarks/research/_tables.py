@@ -1,4 +1,4 @@
-"""What `search.py` tells of its studies: means, intervals, ratios paired by task and seed."""
+"""The tables of `search.py` and `scorings.py`: means, intervals, ratios paired by task and seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def interval(values: Sequence[float]) -> str:
     """
     logs = np.log(np.asarray(values))
     draws = np.random.default_rng(0).choice(logs, (DRAWS, len(logs))).mean(axis=1)
-    return _told(logs.mean(), draws)
+    return _as_text(logs.mean(), draws)
 
 
 def by_task(values: Sequence[float], tasks: Sequence[str]) -> str:
@@ -41,10 +41,10 @@ def by_task(values: Sequence[float], tasks: Sequence[str]) -> str:
     means = [rng.choice(own, (DRAWS, len(own))).mean(axis=1) for own in groups]
     rows = rng.integers(len(groups), size=(DRAWS, len(groups)))
     draws = np.stack(means, axis=1)[np.arange(DRAWS)[:, None], rows].mean(axis=1)
-    return _told(logs.mean(), draws)
+    return _as_text(logs.mean(), draws)
 
 
-def _told(mean: float, draws: np.ndarray) -> str:
+def _as_text(mean: float, draws: np.ndarray) -> str:
     low, high = np.exp(np.quantile(draws, [0.025, 0.975]))
     return f"{math.exp(mean):5.2f} ({low:.2f}-{high:.2f})"
 
@@ -75,15 +75,15 @@ def _stopping(runs: Sequence[Answer]) -> list[str]:
 
 def ratios(runs: Runs, against: str, worth: Callable[[Answer], float]) -> list[str]:
     """`against`'s worth over each method's, paired by task and seed, with both intervals."""
-    told = []
+    found = []
     theirs = {(r["task"], r["seed"]): worth(r) for r in runs[against]}
     for name, own in runs.items():
         both = [r for r in own if (r["task"], r["seed"]) in theirs]
         if name != against and both:
             each = [theirs[r["task"], r["seed"]] / worth(r) for r in both]
             wider = by_task(each, [r["task"] for r in both])
-            told.append(f"{name:>29}  {interval(each)}  tasks drawn too {wider}  n={len(both)}")
-    return told
+            found.append(f"{name:>29}  {interval(each)}  tasks drawn too {wider}  n={len(both)}")
+    return found
 
 
 def table(runs: Runs, spend: float) -> str:

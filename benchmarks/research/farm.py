@@ -245,10 +245,10 @@ class Task:
         return Farm(self._load(), self.widths)
 
     def simulate(self, seed_offset: int = 0, farm: Farm | None = None) -> Simulate:
-        """For a `SimPool`: trains a configuration as its milestones are told.
+        """For a `SimPool`: trains a configuration as its milestones are reported.
 
         `seed_offset` is added to every trial's seed: other initial weights and batches. A `farm` of
-        one's own, this task's, tells by its `steps_made` what the trials have cost.
+        one's own, this task's, counts in `steps_made` what the trials have cost.
         """
         farm = farm or self.farm()
 
@@ -305,12 +305,12 @@ class Task:
             farm = self.farm()
             plans = [(self.plan(config), seed) for config, seed in pairs[begin : begin + 64]]
             curves = [self._points(farm, farm.plant(plan, seed)) for plan, seed in plans]
-            told = [0] * len(curves)
+            asked = [0] * len(curves)
             for i in range(MILESTONES):
                 for own, points in enumerate(curves):
-                    if told[own] == i and points[i].metrics[METRIC] < value:
-                        told[own] = i + 1
-            for own, points in zip(told, curves, strict=True):
+                    if asked[own] == i and points[i].metrics[METRIC] < value:
+                        asked[own] = i + 1
+            for own, points in zip(asked, curves, strict=True):
                 yield points[: own + 1]
 
     def _points(self, farm: Farm, network: Network) -> list[Point]:
@@ -446,8 +446,8 @@ def _costs(chosen: Sequence[Task], quick: bool) -> list[dict[str, Any]]:
         for pruner in ("none", "slower_than_best"):
             row = study_cost(task, 8 if quick else 64, pruner, seed=0)
             rows.append({**row, "pruner": pruner})
-            told = (f"{k} {v:.4g}" if isinstance(v, float) else f"{v}" for k, v in row.items())
-            print(f"{pruner:>17}", "; ".join(told), flush=True)
+            cells = (f"{k} {v:.4g}" if isinstance(v, float) else f"{v}" for k, v in row.items())
+            print(f"{pruner:>17}", "; ".join(cells), flush=True)
     return rows
 
 

@@ -147,8 +147,8 @@ def rates(runs: Sequence[Mapping[str, Any]], parts: int = 4) -> list[float]:
     for part in range(parts):
         found: list[bool] = []
         for run in runs:
-            told = run["infeasible"]
-            found += told[part * len(told) // parts : (part + 1) * len(told) // parts]
+            flags = run["infeasible"]
+            found += flags[part * len(flags) // parts : (part + 1) * len(flags) // parts]
         shares.append(statistics.fmean(found))
     return shares
 
@@ -179,7 +179,7 @@ def main() -> int:
             own = [r for r in runs if r["sampler"] == name and r["blind"] is blind]
             shares = " | ".join(f"{share:.0%}" for share in rates(own))
             best = statistics.median(r["best"] for r in own)
-            print(f"| {name} | {'not told' if blind else 'learned'} | {shares} | {best:.1f} |")
+            print(f"| {name} | {'not observed' if blind else 'learned'} | {shares} | {best:.1f} |")
     keep(options.json, about, even=even, runs=runs)
     return 0
 

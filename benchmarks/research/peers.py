@@ -2,11 +2,11 @@
 
 Eight workers run at once. All but one method maximise accuracy, milestone by milestone:
 
-- `SMAC3 Hyperband`: SMAC3's multi-fidelity facade, asked and told. A configuration that it takes up
-  again goes on where it stood, which costs nothing twice.
+- `SMAC3 Hyperband`: SMAC3's multi-fidelity facade, by ask and tell. A configuration that it takes
+  up again goes on where it stopped, which costs nothing twice.
 - `SMAC3 capping`: SMAC3's facade for algorithm configuration with `adaptive_capping`; its cost is
-  the time to target, and a run that does not get there before its cutoff is told as a TIMEOUT of
-  ten limits (PAR10, as is usual there).
+  the time to target, and a run that does not get there before its cutoff is reported as a TIMEOUT
+  of ten limits (PAR10, as is usual there).
 - `Syne Tune ASHA`, `Syne Tune BOHB`: Syne Tune's asynchronous successive halving, alone and with
   kernel densities; a stop is a stop. (0.16 has no MOBSTER any more, and its halving with conformal
   quantiles takes minutes for a study of a hundred trials.)
@@ -102,9 +102,9 @@ class Workers:
     jobs: list[Job] = field(default_factory=list)
 
     def drive(
-        self, ask: Callable[[], Job], told: Callable[[Job, int, float], bool], spend: float
+        self, ask: Callable[[], Job], stops: Callable[[Job, int, float], bool], spend: float
     ) -> Answer:
-        """Ask for jobs and train them; `told(job, milestone, accuracy)` says whether one ends."""
+        """Ask for jobs and train them; `stops(job, milestone, accuracy)` says whether one ends."""
         agenda: list[tuple[float, int, Job]] = []
         count, now = 0, 0.0
         while now <= spend:
@@ -121,7 +121,7 @@ class Workers:
             if accuracy >= self.race.target and job.reached is None and spent < self.race.limit:
                 job.reached = spent
                 self.found.append((now, spent, job.run.config))
-            if not told(job, milestone, accuracy):
+            if not stops(job, milestone, accuracy):
                 heapq.heappush(agenda, (now + self._next_stretch(job), order, job))
         running = [id(job) for _, _, job in agenda]
         done = [job.done() for job in self.jobs if id(job) not in running and job.next]
@@ -164,7 +164,7 @@ def syne_tune(race: Race, method: str, seed: int, spend: float) -> Answer:
         scheduler.on_trial_add(trial)
         return workers.job(trial, _point(race.space, drawn))
 
-    def told(job: Job, milestone: int, accuracy: float) -> bool:
+    def stops(job: Job, milestone: int, accuracy: float) -> bool:
         result = {METRIC: accuracy, EPOCH: milestone + 1}
         decision = scheduler.on_trial_result(job.token, result)
         if decision == SchedulerDecision.CONTINUE:
@@ -172,7 +172,7 @@ def syne_tune(race: Race, method: str, seed: int, spend: float) -> Answer:
         scheduler.on_trial_remove(job.token)
         return True
 
-    return workers.drive(ask, told, spend)
+    return workers.drive(ask, stops, spend)
 
 
 def _syne_tune_space(space: at.SearchSpace) -> Params:
@@ -213,14 +213,14 @@ def smac_hyperband(race: Race, seed: int, spend: float) -> Answer:
             old.token = info
             return old
 
-        def told(job: Job, milestone: int, accuracy: float) -> bool:
+        def stops(job: Job, milestone: int, accuracy: float) -> bool:
             if milestone + 1 < min(round(job.token.budget), race.milestones):
                 return False
             facade.tell(job.token, TrialValue(cost=1 - accuracy), save=False)
             stopped[job.token.config] = job
             return True
 
-        return workers.drive(ask, told, spend)
+        return workers.drive(ask, stops, spend)
 
 
 def smac_capping(race: Race, seed: int, spend: float) -> Answer:
@@ -237,7 +237,7 @@ def smac_capping(race: Race, seed: int, spend: float) -> Answer:
             info = facade.ask()
             return workers.job(info, _point(race.space, info.config))
 
-        def told(job: Job, milestone: int, accuracy: float) -> bool:
+        def stops(job: Job, milestone: int, accuracy: float) -> bool:
             spent = float(job.run.seconds[milestone])
             if job.reached is not None:
                 value = TrialValue(cost=job.reached, time=job.reached)
@@ -248,7 +248,7 @@ def smac_capping(race: Race, seed: int, spend: float) -> Answer:
             facade.tell(job.token, value, save=False)
             return True
 
-        return workers.drive(ask, told, spend)
+        return workers.drive(ask, stops, spend)
 
 
 def _cutoff(info: Any, limit: float) -> float:
@@ -256,7 +256,7 @@ def _cutoff(info: Any, limit: float) -> float:
 
 
 class _smac:  # noqa: N801 (used as a function)
-    """A facade that is asked and told, with its files in a folder that is removed."""
+    """A facade that is used by ask and tell, with its files in a folder that is removed."""
 
     def __init__(self, kind: Any, race: Race, seed: int, settings: Mapping[str, Any]) -> None:
         self.kind, self.race, self.seed, self.settings = kind, race, seed, settings
@@ -290,7 +290,7 @@ class _smac:  # noqa: N801 (used as a function)
 
 def _unused(config: Any, seed: int = 0, budget: float = 0, cutoff: float = 0) -> float:
     """Stands for the function that SMAC3 would call itself."""
-    raise RuntimeError("it is asked and told")
+    raise RuntimeError("it is used by ask and tell")
 
 
 def _smac_space(space: at.SearchSpace, seed: int) -> Any:

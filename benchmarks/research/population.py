@@ -7,8 +7,8 @@ Every study has eight workers for `--spend` times the target's limit of twelve e
 the learning rate: a schedule of it, or (`constants`) a number, of which a population makes a
 schedule all the same. Trials are capped at the fastest one's time. What leads in the end is trained
 on fresh seeds: of a population that is the whole line of descent as one configuration, without a
-controller and without a fork (`docs/cards/populations.md`). The figures are epochs to the target,
-the limit for a run that missed it.
+controller and without a fork (`docs/cards/populations.md`). It reports epochs to the target, the
+limit for a run that missed it.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
         [--spread 0.3] [--spend 4]
 
 On a virtual clock eight workers search for `--spend` limits of tuning time. A configuration has a
-true mean time to target, known exactly, and each run takes that times its luck: log-normal with
-mean 1 and a standard deviation of the logarithm of `--spread`. Told, over the seeds of the studies:
+true mean time to target, known exactly, and each run takes that times a random factor: log-normal
+with mean 1 and a standard deviation of the logarithm of `--spread`. Reported over all studies:
 *regret*, the true mean time of the configuration that the study calls best over the least possible
 one (geometric mean); the same over that without racing, seed by seed, with a 95 % bootstrap
-interval; how often it is better, equal and worse; the luck of the winner, its tuning time over its
-true mean; and trials and races.
+interval; how often it is better, equal and worse; the luck (winner's curse), its tuning time over
+its true mean; and trials and races.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _held(text: str) -> Any:
+def _literal(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -230,8 +230,8 @@ def _task(options: argparse.Namespace) -> Task:
     given = ("problem", "workers", "concurrency", "limit", "sampler")
     task: Task = {key: getattr(options, key) for key in given}
     task["value"] = options.target if options.target is not None or not quick else 0.5
-    held = [pair.partition("=") for pair in options.set]
-    task["set"] = {key: _held(value) for key, _, value in held}
+    fixed = [pair.partition("=") for pair in options.set]
+    task["set"] = {key: _literal(value) for key, _, value in fixed}
     task["spaces"] = options.spaces.split(",")
     task["trials"] = options.trials or (2 if quick else 24)
     task["confirm"] = options.confirm if options.confirm is not None else 1 if quick else 5

@@ -1,4 +1,4 @@
-"""What a search is told about a trial that was stopped: ways from the literature, and ours.
+"""How a search may score a trial that was stopped: ways from the literature, and ours.
 
     python benchmarks/research/scorings.py --data FOLDER [--tasks 5] [--seeds 2] [--spend 6]
 
@@ -10,8 +10,8 @@ With one Gaussian process (`samplers.gaussian_process`) and a lower confidence b
 width, on normal scores of
 
 - `best metric`: seconds of those that reached the target, then the others by best metric
-  (`Target.score`, what Optuna's samplers are told);
-- `equal seconds`: `autotune.algorithms.ranking.equal_time`, what `convergence` is told;
+  (`Target.score`, what Optuna's samplers receive);
+- `equal seconds`: `autotune.algorithms.ranking.equal_time`, what `convergence` uses;
 - `extrapolated`: the time at which a line through the later half of a trial's gaps to the target
   over log time meets it;
 - `imputed`: log seconds, those of censored trials replaced by the truncated predictive mean, three
@@ -25,7 +25,7 @@ With ten small networks on log seconds:
   + log N for those that did, log(1 - pi + pi S(c)) for censored ones; expected improvement over
   the incumbent per expected cost E[min(T, cap)], by three of the ten networks for each proposal.
 
-`TPE, best metric` and `TPE, equal seconds` are Optuna's TPE told of the same two orders.
+`TPE, best metric` and `TPE, equal seconds` are Optuna's TPE with the same two orders.
 
 The table's columns are those of `search.py`.
 """
@@ -76,16 +76,16 @@ class Scored:
         self.known: tuple[int, Pick] | None = None
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        random, told = Random(f"{self.seed}/{number}"), in_order(trials)
-        if len(told) < FIRST:
+        random, done = Random(f"{self.seed}/{number}"), in_order(trials)
+        if len(done) < FIRST:
             return self._even(random)
-        count = len(told) - len(told) % EVERY
+        count = len(done) - len(done) % EVERY
         if self.known is None or self.known[0] != count:
-            seen = self._seen(told[:count])
+            seen = self._seen(done[:count])
             torch.manual_seed(self.seed + count)
             rows = self._rows([t.params or {} for t in seen])
             self.known = count, self.fit(rows, seen, self.target)
-        best = sorted(told, key=lambda t: self.target.score(t) or math.inf)[:BEST]
+        best = sorted(done, key=lambda t: self.target.score(t) or math.inf)[:BEST]
         points = [self._even(random) for _ in range(EVEN)]
         points += [self._around(random.choice(best).params or {}, random) for _ in range(AROUND)]
         return points[self.known[1](self._rows(points), random)]
@@ -108,10 +108,10 @@ class Scored:
 
         return self.space.suggest(value)
 
-    def _seen(self, told: Sequence[Trial]) -> list[Trial]:
-        reached = sorted((t for t in told if t.state is State.REACHED), key=lambda t: t.seconds)
-        kept = {t.number for t in (*reached[:FASTEST], *told[-NEWEST:])}
-        return [t for t in told if t.number in kept]
+    def _seen(self, done: Sequence[Trial]) -> list[Trial]:
+        reached = sorted((t for t in done if t.state is State.REACHED), key=lambda t: t.seconds)
+        kept = {t.number for t in (*reached[:FASTEST], *done[-NEWEST:])}
+        return [t for t in done if t.number in kept]
 
     def _rows(self, points: Sequence[Params]) -> Array:
         return np.array([encoded(self.parameters, p, self.effective) for p in points], dtype=float)

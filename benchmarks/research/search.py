@@ -10,22 +10,22 @@ form, 1000 configurations a task, of which the nearest stands for a proposed one
 the configurations reach, its limit the median time of a whole run. `farm`: real training of small
 networks, see `farm.py`. Eight workers run at once for `--spend` limits of tuning time.
 
-Told for each method, over tasks and seeds: *regret*, the time to target of the best configuration
-found over that of the best one known, after a quarter of the spend and after all of it (geometric
-mean; the limit where none was found); the tuning time until a configuration within 25 % and 10 %
-of the best was found, in limits (geometric mean; the whole spend where it was not found, with the
-share that found it); trials; and, on recorded curves, what stopping saved of the seconds that the
-ended trials would have trained, and how many configurations within 25 % of the best were begun and
-how many of them were stopped for another reason than their time (a peer's: before they met the
-target). On the farm a configuration is judged by its median time on 25 fresh seeds, and one that
-was new to the study only because of a lucky seed is judged so too; ours is the one that a study
-would name as its best by then. Peers maximise accuracy over epochs (or milestones), as they are
-used: Optuna's samplers with its Hyperband and median pruners, Ray Tune's rule (ASHA; a stopped
-trial is told as complete), and, where they are installed, SMAC3 and Syne Tune (see `peers.py`).
-Their incumbent is judged by its time to target all the same. Ratios to a peer are paired by task
-and seed. Intervals are bootstraps over those pairs; that of a ratio is also told with the tasks
-drawn, and the seeds of each drawn task. Studies may be made a few seeds at a time (`--first-seed`),
-and told together (`--merge`).
+Reported for each method, over tasks and seeds: *regret*, the time to target of the best
+configuration found over that of the best one known, after a quarter of the spend and after all of
+it (geometric mean; the limit where none was found); the tuning time until a configuration within
+25 % and 10 % of the best was found, in limits (geometric mean; the whole spend where it was not
+found, with the share that found it); trials; and, on recorded curves, what stopping saved of the
+seconds that the ended trials would have trained, and how many configurations within 25 % of the
+best were begun and how many of them were stopped for another reason than their time (a peer's:
+before they met the target). On the farm a configuration is judged by its median time on 25 fresh
+seeds, and one that was new to the study only because of a favourable seed is judged so too; ours
+is the one that a study would name as its best by then. Peers maximise accuracy over epochs (or
+milestones), as they are used: Optuna's samplers with its Hyperband and median pruners, Ray Tune's
+rule (ASHA; a stopped trial is reported as complete), and, where they are installed, SMAC3 and
+Syne Tune (see `peers.py`). Their incumbent is judged by its time to target all the same. Ratios
+to a peer are paired by task and seed. Intervals are bootstraps over those pairs; that of a ratio
+is also given with the tasks drawn, and the seeds of each drawn task. Studies may be made a few
+seeds at a time (`--first-seed`), and merged (`--merge`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from autotune.storage import journal
 from autotune.trial import CUT, Config, Ended, Event, Params, State, Trial, after
 
 WORKERS = 8
-FRESH = 25  # seeds that judge a configuration of the farm: by five, luck would tell much of it
+FRESH = 25  # seeds that judge a configuration of the farm: five say more of the seeds than of it
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 METRIC = "val_accuracy"
 Judge = Callable[[Config], float]
@@ -242,7 +242,7 @@ def our_study(
 
 
 def led(events: Sequence[Event], target: at.Target) -> Leaders:
-    """Who was the best when, as a study would have told."""
+    """Who was the best when, as a study would have said."""
     trials: dict[int, Trial] = {}
     shown, leaders, number = Repeated(trials, target, raced=False), Leaders(), -1
     raced = False
@@ -383,7 +383,7 @@ def peer_study(problem: Problem, sampler: str, pruner: str, seed: int, spend: fl
     return Peer(problem, study, seed, Asha() if pruner == "asha" else None).run(spend)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- what is reported -----------------------------------------------------------------------------
 
 METHODS: dict[str, tuple[str, str, str]] = {
     "the default": ("default", "auto", "convergence"),

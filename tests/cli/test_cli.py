@@ -188,6 +188,7 @@ def test_nothing_reached_is_exit_3(tmp_path: Path, ray_address: str) -> None:
     assert main.main(["best", str(tmp_path / "study")]) == main.UNREACHED
 
 
+@pytest.mark.slow
 def test_a_trainer_that_always_fails_is_exit_4_with_its_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_address: str
 ) -> None:

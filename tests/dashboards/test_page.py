@@ -27,15 +27,24 @@ from autotune.evaluation.comparison import (
     compare,
     from_studies,
 )
+from autotune.study.manifest import Manifest
+from autotune.study.options import StudyOptions
 from autotune.study.result import read
-from autotune.trial import State
+from autotune.trial import State, Target
 from dashboards import report, tables, write_comparison, write_study
 from dashboards.compared import comparison_page
 from dashboards.page import render
 from dashboards.sections import SECTIONS, sections
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>&amp;"
-FACTS = {"name": "toy", "sampler": "tpe", "versions": {"torch": "2"}}
+OPTIONS = StudyOptions(sampler="tpe")
+MANIFEST = Manifest(
+    name="toy",
+    study_id="5eed",
+    target=Target(METRIC, 0.9, limit=50.0),
+    options=OPTIONS,
+    versions={"torch": "2"},
+)
 
 
 class Seen(HTMLParser):
@@ -53,8 +62,8 @@ class Seen(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def html(result, facts=FACTS) -> str:
-    return render(report.study_page(result, facts))
+def html(result, manifest=MANIFEST) -> str:
+    return render(report.study_page(result, manifest))
 
 
 @pytest.mark.parametrize("result", [made.confirmed(), made.many(40)], ids=["confirmed", "search"])
@@ -96,7 +105,10 @@ def test_names_and_configurations_are_only_text() -> None:
         for i in range(12)
     ]  # fmt: skip
     result = replace(made.study(*trials), target=replace(made.TARGET, metric="val_accuracy"))
-    text = html(result, {**FACTS, "name": EVIL, "sampler": EVIL, "versions": {EVIL: EVIL}})
+    text = html(
+        result,
+        replace(MANIFEST, name=EVIL, options=StudyOptions(sampler=EVIL), versions={EVIL: EVIL}),
+    )
     seen = Seen(text)
     kinds = [s.get("type") for s in seen.of("script")]
     assert kinds == ["application/json", "text/plain", None]
@@ -196,7 +208,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_the_figures_in_large_type() -> None:
     cards = {label: (value, more) for label, value, more in
-             report.study_page(made.confirmed(), FACTS).cards}  # fmt: skip
+             report.study_page(made.confirmed(), MANIFEST).cards}  # fmt: skip
     assert cards["time while tuning"] == ("5.00 s", "trial 1, one run")
     assert cards["confirmed time"] == ("8.00 s", "trial 1: median of 3 repeats, 7 to 10 s")
     assert cards["faster than the baseline"] == ("2.58 times", "confirmed means")
@@ -209,7 +221,7 @@ def test_intervals_come_from_the_comparison() -> None:
     }
     told = [Candidate(f"s#{n}", "s", CONFIRMED, r, trial=n) for n, r in runs.items()]
     compared = compare(told, "s#0")
-    cards = {c[0]: c[1:] for c in report.study_page(made.confirmed(), FACTS, compared).cards}
+    cards = {c[0]: c[1:] for c in report.study_page(made.confirmed(), MANIFEST, compared).cards}
     known = compared.row("s#1")
     assert cards["faster than the baseline"][0] == f"{known.speedup:.3g} times"
     assert f"{known.speedup_interval.low:.3g}" in cards["faster than the baseline"][1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,9 +17,11 @@ import torch
 from sims import racing, simulate
 
 from autotune.cli import main
-from autotune.cli.console import finish, result_in
+from autotune.cli.console import Output, finish, result_in
 from autotune.evaluation import register
 from autotune.schedules import from_json
+from autotune.study.manifest import Manifest
+from autotune.tracking import model_registry
 from autotune.tracking.mirror import environment
 
 RECIPES = str(Path(__file__).parents[1] / "support" / "registered.py")
@@ -158,7 +159,6 @@ class Odd(torch.nn.Module):
 def test_what_fails_leaves_no_registered_model_and_a_name_may_have_dots(
     tmp_path: Path, quiet: None
 ) -> None:
-    from autotune.tracking import model_registry  # it imports frameworks, which takes seconds
 
     client = store(tmp_path)
     uri, place = client.tracking_uri, (tmp_path / "artifacts").as_uri()
@@ -227,8 +227,8 @@ def test_an_interrupted_study_is_gone_on_with_to_the_same_end(
 ) -> None:
     """Without `--register` nothing would be registered, and fewer checkpoints kept."""
     result = replace(simulate(racing([1.0]), fast_path, 1), ended="interrupted")
-    options = Namespace(json=False, register="a line")
-    assert finish(result, options) == main.INTERRUPTED
+    output = Output(register="a line")
+    assert finish(result, Manifest.read(fast_path), output) == main.INTERRUPTED
     said = f"interrupted; go on with: autotune resume {result.folder} --register 'a line'\n"
     assert capsys.readouterr().err == said
 
@@ -240,7 +240,7 @@ def test_what_a_time_limit_ended_is_said_how_to_go_on_with(
     """Nothing is said where all trials have begun: what the limit cut off stays so."""
     cut = simulate(racing(rates), fast_path, len(rates), time_limit=6.5)
     assert cut.ended == "budget"
-    assert finish(cut, Namespace(json=True)) == main.DONE
+    assert finish(cut, Manifest.read(fast_path), Output(json=True)) == main.DONE
     said = f"the time limit has passed; go on with: autotune resume {cut.folder}\n"
     assert capsys.readouterr().err == (said if left else "")
 

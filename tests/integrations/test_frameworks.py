@@ -13,7 +13,7 @@ from framed import framed
 from ranks import Remote
 
 import autotune as at
-from autotune.backends.worker.messages import Stretch
+from autotune.backends.worker.messages import Answer
 from autotune.study.recipes import load
 from autotune.trial import Change, Checkpoint, State
 
@@ -41,24 +41,24 @@ def shared() -> Iterator[Remote]:
     remote.close()
 
 
-def start(rank: Remote, framework: str, **config: Any) -> Stretch:
+def start(rank: Remote, framework: str, **config: Any) -> Answer:
     launch = {k: config.pop(k) for k in ("checkpoint",) if k in config}
     return rank.start({"framework": framework, "lr": LR, **config}, **launch)
 
 
-def go(rank: Remote, change: Change | None = None, save: str | None = None) -> Stretch:
-    stretch: Stretch = rank("resume", change, save)
-    return stretch
+def go(rank: Remote, change: Change | None = None, save: str | None = None) -> Answer:
+    answer: Answer = rank("resume", change, save)
+    return answer
 
 
-def of(stretch: Stretch, framework: str, name: str) -> float:
-    assert stretch.metrics is not None, stretch.error
-    return stretch.metrics[PREFIX[framework] + name]
+def of(answer: Answer, framework: str, name: str) -> float:
+    assert answer.metrics is not None, answer.error
+    return answer.metrics[PREFIX[framework] + name]
 
 
 def stop(rank: Remote) -> None:
     end = rank("stop", None)
-    assert (end.kind, end.worn) == ("stopped", "")
+    assert (end.kind, end.must_restart) == ("stopped", "")
 
 
 @both
@@ -72,7 +72,7 @@ def test_every_validation_is_a_milestone(shared: Remote, framework: str) -> None
     lrs = [of(m, framework, "lr") for m in made]
     assert lrs == pytest.approx([LR(1 / 3), LR(2 / 3), LR(1.0)])
     end = go(shared)
-    assert (end.kind, end.worn) == ("finished", "")
+    assert (end.kind, end.must_restart) == ("finished", "")
 
 
 @both
@@ -159,17 +159,17 @@ def test_a_controllers_change_is_followed(shared: Remote, framework: str) -> Non
 def test_a_change_that_cannot_be_followed_is_one_clear_line(shared: Remote, framework: str) -> None:
     start(shared, framework)
     go(shared)
-    stretch = go(shared, Change(batch_size=32))
-    assert stretch.reason.startswith("UserError: a controller set batch_size to 32, but the frame")
+    answer = go(shared, Change(batch_size=32))
+    assert answer.reason.startswith("UserError: a controller set batch_size to 32, but the frame")
 
 
 @both
 def test_metrics_are_chosen_and_named(shared: Remote, framework: str) -> None:
     start(shared, framework, metrics={"loss_there": LOSS[framework]}, every=2)
-    stretch = go(shared)
+    answer = go(shared)
     stop(shared)
-    assert stretch.step == 128, "every second validation"
-    assert set(stretch.metrics or {}) == {"loss_there", "train_loss"}
+    assert answer.step == 128, "every second validation"
+    assert set(answer.metrics or {}) == {"loss_there", "train_loss"}
 
 
 @both
@@ -185,27 +185,27 @@ def test_metrics_are_chosen_and_named(shared: Remote, framework: str) -> None:
 def test_mistakes_are_one_clear_line(
     shared: Remote, framework: str, config: dict[str, Any], says: str
 ) -> None:
-    stretch = start(shared, framework, **config)
-    if stretch.kind == "milestone":
-        stretch = go(shared)
-    assert stretch.kind == "raised"
-    assert stretch.reason.startswith(f"UserError: {says}")
+    answer = start(shared, framework, **config)
+    if answer.kind == "milestone":
+        answer = go(shared)
+    assert answer.kind == "raised"
+    assert answer.reason.startswith(f"UserError: {says}")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS[1:])
 def test_a_seed_that_is_not_the_trials_is_told(shared: Remote, framework: str) -> None:
-    stretch = start(shared, framework, unseeded=True)
-    assert "TrainingArguments has seed 42 and the trial 1: pass seed" in stretch.reason
+    answer = start(shared, framework, unseeded=True)
+    assert "TrainingArguments has seed 42 and the trial 1: pass seed" in answer.reason
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS[1:])
 def test_a_report_waits_for_the_last_data_set(shared: Remote, framework: str) -> None:
     names = {"a": "eval_a_loss", "b": "eval_b_loss"}
     start(shared, framework, both=True, metrics=names, nap=0.05, eval_nap=0.1)
-    stretch = go(shared)
+    answer = go(shared)
     stop(shared)
-    assert set(stretch.metrics or {}) == {"a", "b", "train_loss"}
-    assert stretch.clock.eval >= 0.8
+    assert set(answer.metrics or {}) == {"a", "b", "train_loss"}
+    assert answer.clock.eval >= 0.8
 
 
 # --- two ranks, in the real pool ----------------------------------------------------------------

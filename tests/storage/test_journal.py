@@ -72,6 +72,39 @@ def test_the_stamp_of_a_forks_checkpoint_is_read_back() -> None:
     assert journal.from_line(older) == journal.from_line(line) == Saved(0, Checkpoint(5, "/a"))
 
 
+def test_new_lines_carry_a_version_and_the_count_of_asks(fast_path: Path) -> None:
+    """Each driver writes the version of its lines, and each suggestion the ask it came from."""
+    simulate(racing([1.0, 2.0]), fast_path, 4)
+    rows = [json.loads(row) for row in (fast_path / JOURNAL).read_text().splitlines()]
+    assert [row["version"] for row in rows if row["event"] == "opened"] == [journal.VERSION]
+    asks = [row["ask"] for row in rows if row["event"] == "suggested"]
+    assert asks == [None, None, 2, 3], "what is given is not asked for"
+
+
+def test_lines_of_version_1_are_read() -> None:
+    opened = from_line('{"event":"opened","study":"x","at":0.1,"time":"2026-01-01"}')
+    assert opened == Opened("x", 0.1, version=1)
+    line = to_line(Suggested(3, {}, {"x": 1}, "trial", 3))
+    older = line.replace(',"ask":null', "")
+    assert older != line
+    assert from_line(older) == from_line(line)
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        ("3", "line 1 was written by a later version of autotune: its journals have version 3"),
+        ('"2"', "line 1 is damaged: a journal's version must be a whole number but got '2'"),
+    ],
+)
+def test_a_journal_of_a_later_version_is_refused(version: str, says: str, fast_path: Path) -> None:
+    lines = [f'{{"event":"opened","study":"x","at":0.1,"version":{version}}}']
+    lines.append('{"event":"closed","reason":"done","at":0.2}')
+    (fast_path / JOURNAL).write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=says):
+        journal.read(fast_path)
+
+
 def test_every_kind_of_entry_is_read_back_exactly(fast_path: Path) -> None:
     assert {type(e) for e in ENTRIES} >= set(EVENTS.values())
     data = written(fast_path)
@@ -179,7 +212,7 @@ def test_events_that_cannot_follow_are_one_clear_error(fast_path: Path) -> None:
 
 def test_a_second_opener_is_refused(fast_path: Path) -> None:
     with Journal(fast_path):
-        assert journal.held(fast_path)
+        assert journal.is_locked(fast_path)
         with pytest.raises(UserError, match="another process is running the study in"):
             Journal(fast_path)
         code = (
@@ -188,7 +221,7 @@ def test_a_second_opener_is_refused(fast_path: Path) -> None:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert "UserError: another process is running the study" in done.stderr
-    assert not journal.held(fast_path)
+    assert not journal.is_locked(fast_path)
     Journal(fast_path).__exit__(None, None, None)
 
 

@@ -26,10 +26,11 @@ from autotune.backends.simulator import Curve, SimPool
 from autotune.cli import text
 from autotune.evaluation import summary as documents
 from autotune.evaluation.comparison.sources import gather
-from autotune.storage import journal
+from autotune.storage import journal, manifest
 from autotune.storage.journal import JOURNAL, Closed, Opened, from_line, to_line
-from autotune.study import manifest, result
+from autotune.study import result
 from autotune.study.driver.plan import fresh_seed, trial_seed
+from autotune.study.manifest import Manifest
 from autotune.trial import Change, Ended, Lost, Started, State, Stop, Suggested, Trial, fold
 
 TARGET = at.Target(METRIC, 1.0, limit=30)
@@ -412,10 +413,10 @@ def test_a_journal_from_before_is_resumed_and_confirmed(fast_path: Path) -> None
     for row in rows:
         row.pop("repeats", None)
     (fast_path / JOURNAL).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    held = manifest.load(fast_path)
+    data = manifest.read(fast_path)
     for key in ("repeats", "top"):
-        held.pop(key)
-    manifest.write(fast_path, held)
+        data.pop(key)
+    manifest.write(fast_path, data)
     found = study(fast_path, 5, repeats=1)
     assert found.confirmed
     assert len(found.searched) == 5
@@ -427,7 +428,7 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     assert best is not None
     assert proof is not None
     out = io.StringIO()
-    text.print_result(found, manifest.load(fast_path), out)
+    text.print_result(found, Manifest.read(fast_path), out)
     said = f"Best: trial {best.number} in {best.seconds:.2f} s when it was tuned, "
     assert f"{said}{proof.mean_seconds:.2f} s on 3 fresh seeds (3 of 3 reached)" in out.getvalue()
     rows = at.compare(*gather([str(fast_path)])).rows
@@ -489,7 +490,7 @@ def test_without_confirmations_nothing_is_said_of_them(fast_path: Path) -> None:
     assert (document["best"]["confirmed"], document["confirmed"]) == (None, [])
     assert document["confirmed_speedup_vs_baseline"] is None
     out = io.StringIO()
-    text.print_result(found, manifest.load(fast_path), out)
+    text.print_result(found, Manifest.read(fast_path), out)
     assert "(one run each, not confirmed)" in out.getvalue()
     assert "fresh seeds" not in out.getvalue()
 
@@ -550,16 +551,16 @@ def test_a_trial_that_was_cut_off_stays_so_whatever_its_repeats_say() -> None:
 def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_told(fast_path: Path) -> None:
     study(fast_path, 8, repeats=2)
     path = fast_path / JOURNAL
-    found = result.read(fast_path, manifest.target(fast_path))
+    found = result.read(fast_path, Manifest.read(fast_path).target)
     last = confirming(found.trials)[-1]
     kept = [row for row in path.read_text().splitlines() if f'"trial":{last.number},' not in row]
     path.write_text("".join(f"{row}\n" for row in kept))
-    cut = result.read(fast_path, manifest.target(fast_path))
+    cut = result.read(fast_path, Manifest.read(fast_path).target)
     rows = at.compare(*gather([str(fast_path)])).rows
     row = next(r for r in rows if cut.best and r.candidate.trial == cut.best.number)
     assert row.speedup == pytest.approx(cut.confirmed_speedup)
     out = io.StringIO()
-    text.print_result(cut, manifest.load(fast_path), out)
+    text.print_result(cut, Manifest.read(fast_path), out)
     assert "Not all confirmations have been run; go on with: autotune resume" in out.getvalue()
 
 
@@ -568,7 +569,7 @@ def test_a_baseline_that_no_trial_beats_is_told_as_such(fast_path: Path) -> None
     found = study(fast_path, 1)
     assert found.best == found.baseline
     out = io.StringIO()
-    text.print_result(found, manifest.load(fast_path), out)
+    text.print_result(found, Manifest.read(fast_path), out)
     told = " ".join(out.getvalue().split())
     assert "s; it is the baseline. " in told
     assert "faster" not in told + found._repr_html_()
@@ -592,7 +593,7 @@ def test_a_baseline_that_nothing_beats_is_told_as_such(fast_path: Path) -> None:
     told = replace(found, trials=tuple(swapped))
     assert told.best == baseline
     out = io.StringIO()
-    text.print_result(told, manifest.load(fast_path), out)
+    text.print_result(told, Manifest.read(fast_path), out)
     assert "it is the baseline, which nothing beat when confirmed" in " ".join(
         out.getvalue().split()
     )

@@ -1,4 +1,4 @@
-"""What a run resolved, as JSON beside the journal."""
+"""What a run resolved, as `experiment.json` beside the journal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from sims import RATES, WIDE, learning, racing, simulate, toy_train, wide
 import autotune as at
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.schedules import Cosine
+from autotune.storage import manifest as file
+from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import manifest
+from autotune.study.manifest import Manifest
+from autotune.study.options import StudyOptions
+from autotune.study.space_json import describe
+from autotune.tracking.uris import without_credentials
 
 
-def facts(experiment: at.Experiment, **more: Any) -> dict[str, Any]:
-    return manifest.facts(experiment, seed=3, tracking_uri=None, **more)
+def resolved(experiment: at.Experiment) -> Manifest:
+    return manifest.resolved(experiment, StudyOptions(seed=3))
 
 
-def test_the_record_says_everything_that_was_resolved(fast_path: Path) -> None:
+def test_the_manifest_says_everything_that_was_resolved(fast_path: Path) -> None:
     simulate(wide(), fast_path, 1, learning, seed=3)
-    held = manifest.load(fast_path)
-    assert held == json.loads((fast_path / manifest.RECORD).read_text())
+    held = file.read(fast_path)
+    assert held == json.loads((fast_path / EXPERIMENT_JSON).read_text())
     assert held["name"] == "wide"
     assert held["train"] == "sims.toy_train"
     assert held["seed"] == 3
@@ -42,18 +48,18 @@ def test_the_record_says_everything_that_was_resolved(fast_path: Path) -> None:
     assert held["versions"].keys() >= {"autotune", "torch", "ray", "optuna", "mlflow", "python"}
     assert held["machine"]["cpus"] >= 1
     assert len(held["study_id"]) == 32
-    assert manifest.target(fast_path) == wide().target
+    assert Manifest.read(fast_path).target == wide().target
     assert [p.name for p in fast_path.glob("*.part")] == []
 
 
 def test_two_studies_have_two_ids_and_a_resumed_one_keeps_its_own(fast_path: Path) -> None:
-    assert facts(racing([1.0]))["study_id"] != facts(racing([1.0]))["study_id"]
+    assert resolved(racing([1.0])).study_id != resolved(racing([1.0])).study_id
     simulate(racing([1.0]), fast_path, 1, recipe="mine:study")
-    first = manifest.load(fast_path)
+    first = Manifest.read(fast_path)
     simulate(racing([1.0]), fast_path, 2)
-    again = manifest.load(fast_path)
-    assert again["study_id"] == first["study_id"]
-    assert (again["recipe"], again["trials"]) == ("mine:study", 2)
+    again = Manifest.read(fast_path)
+    assert again.study_id == first.study_id
+    assert (again.options.recipe, again.options.trials) == ("mine:study", 2)
 
 
 def test_every_kind_of_entry_is_described_as_json() -> None:
@@ -62,7 +68,7 @@ def test_every_kind_of_entry_is_described_as_json() -> None:
         {**WIDE.entries, "plan": at.Fixed(Cosine(1, 0)), "deep": at.Fixed({"a": [1, (2, None)]})},
         constraints=(rule,),
     )
-    described = manifest.describe(space)
+    described = describe(space)
     assert json.loads(json.dumps(described)) == described
     assert described["constraints"] == ["small"]
     assert described["entries"]["trust"]["when"] == {"optimizer": "lars"}
@@ -75,7 +81,7 @@ def test_trainers_of_every_kind_have_a_name() -> None:
 
     experiment = racing([1.0])
     for train in (toy_train, partial(toy_train), Trainer(), lambda config: None):
-        assert isinstance(facts(replace(experiment, train=train))["train"], str)
+        assert isinstance(resolved(replace(experiment, train=train)).train, str)
 
 
 def test_a_fixed_value_without_a_json_form_is_the_users_mistake(fast_path: Path) -> None:
@@ -102,7 +108,8 @@ def test_a_fixed_value_that_is_no_number_is_the_users_mistake(fast_path: Path) -
     ],
 )
 def test_credentials_are_left_out(uri: str | None, shown: str | None) -> None:
-    assert manifest.without_credentials(uri) == shown
+    assert without_credentials(uri) == shown
+    assert StudyOptions(tracking_uri=uri).to_json()["tracking_uri"] == shown
 
 
 @pytest.mark.parametrize(
@@ -110,31 +117,37 @@ def test_credentials_are_left_out(uri: str | None, shown: str | None) -> None:
     [
         (None, "is not a study folder: it has no experiment.json"),
         ("{", "experiment.json cannot be read"),
-        ("[]", "experiment.json is not a study's record"),
-        ("{}", "experiment.json is not a study's record"),
+        ("[]", "experiment.json is not a study's manifest"),
+        ("{}", "experiment.json is not a study's manifest"),
+        ('{"study_id": "5eed", "target": []}', "experiment.json is damaged"),
+        ('{"study_id": "5eed", "target": {"metric": "m", "value": 1, "limit": -1}}', "limit must"),
+        (
+            '{"study_id": "5eed", "target": {"metric": "m", "value": 1, "limit": 1}, "trials": 0}',
+            "experiment.json is damaged: trials must be a whole number >= 1 but got 0",
+        ),
     ],
 )
-def test_a_damaged_record_is_one_clear_error(tmp_path: Path, text: str | None, says: str) -> None:
+def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, text: str | None, says: str) -> None:
     if text is not None:
-        (tmp_path / manifest.RECORD).write_text(text)
+        (tmp_path / EXPERIMENT_JSON).write_text(text)
     with pytest.raises(at.UserError, match=says):
-        manifest.load(tmp_path)
+        Manifest.read(tmp_path)
 
 
-def test_a_journal_without_its_record_is_refused(fast_path: Path) -> None:
+def test_a_journal_without_its_manifest_is_refused(fast_path: Path) -> None:
     simulate(racing([1.0]), fast_path, 1)
-    (fast_path / manifest.RECORD).unlink()
+    (fast_path / EXPERIMENT_JSON).unlink()
     with pytest.raises(at.UserError, match=r"has a journal.jsonl but no experiment.json"):
         simulate(racing([1.0]), fast_path, 1)
 
 
 def test_a_study_goes_on_where_its_recipe_s_file_has_moved() -> None:
     """The trainer's module is named after the file's place; the trainer is the same."""
-    one = f"{FILE_PREFIX}own_0123456789ab.train"
-    assert manifest._anywhere(one) == manifest._anywhere(f"{FILE_PREFIX}own_ba9876543210.train")
-    assert manifest._anywhere(one) != manifest._anywhere(f"{FILE_PREFIX}own_0123456789ab.other")
-    assert manifest._anywhere(one) != manifest._anywhere(f"{FILE_PREFIX}his_0123456789ab.train")
-    assert manifest._anywhere({"a": one}) == {"a": one}
+    one, without_place = f"{FILE_PREFIX}own_0123456789ab.train", manifest._without_place
+    assert without_place(one) == without_place(f"{FILE_PREFIX}own_ba9876543210.train")
+    assert without_place(one) != without_place(f"{FILE_PREFIX}own_0123456789ab.other")
+    assert without_place(one) != without_place(f"{FILE_PREFIX}his_0123456789ab.train")
+    assert without_place({"a": one}) == {"a": one}
 
 
 def test_a_total_that_is_less_than_there_is(fast_path: Path) -> None:
@@ -145,6 +158,48 @@ def test_a_total_that_is_less_than_there_is(fast_path: Path) -> None:
     assert f"{fast_path} has 2 trials already: their number (--trials)" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert before == {f.name: f.read_bytes() for f in fast_path.iterdir() if f.is_file()}
-    manifest.write(fast_path, {**manifest.load(fast_path), "trials": 9})
+    file.write(fast_path, {**file.read(fast_path), "trials": 9})
     assert len(simulate(racing([1.0, 2.0]), fast_path, 2).trials) == 2, "9 were asked for"
-    assert manifest.load(fast_path)["trials"] == 2
+    assert Manifest.read(fast_path).options.trials == 2
+
+
+def test_a_manifest_is_read_as_it_was_written(fast_path: Path) -> None:
+    """A sampler that is an object is a name; what no resumed study needs is left out."""
+    given = StudyOptions(
+        trials=7,
+        sampler=resolved,
+        start_from="earlier",
+        racing=0.2,
+        repeats=2,
+        mirror=True,
+        tracking_uri="http://me:secret@host",
+        time_limit=5.0,
+        out=fast_path,
+    )
+    written = manifest.resolved(wide(), given, start={"start": None}, sampler_chosen_because="so")
+    written.write(fast_path)
+    assert Manifest.read(fast_path) == written
+    kept = {"sampler": "<resolved>", "start_from": str(Path("earlier").absolute())}
+    kept |= {"tracking_uri": "http://host", "time_limit": None, "out": None}
+    assert written.options == replace(given, **kept)
+    assert "secret" not in (fast_path / EXPERIMENT_JSON).read_text()
+
+
+OLD = {  # what the first version that confirmed trials wrote, without what came later
+    "name": "racing",
+    "study_id": "5eed" * 8,
+    "target": {"metric": "val_accuracy", "value": 0.9, "limit": 60.0},
+    "trials": 5,
+    "sampler": "tpe",
+    "pruner": "convergence",
+    "seed": 3,
+    "mirrored": True,
+    "something_new": {"a": 1},
+}
+
+
+def test_an_older_manifest_is_read_with_what_was_usual_then(tmp_path: Path) -> None:
+    (tmp_path / EXPERIMENT_JSON).write_text(json.dumps(OLD))
+    options = Manifest.read(tmp_path).options
+    assert options == StudyOptions(trials=5, sampler="tpe", seed=3, mirror=True, racing=0.0)
+    assert (options.repeats, options.top, options.controller) == (0, 3, None)

@@ -20,7 +20,7 @@ import ray
 
 from autotune.backends.ray import actors as actors_
 from autotune.backends.ray import group_lifecycle
-from autotune.backends.ray.group import Group
+from autotune.backends.ray.turns import Group
 from autotune.trial.scaling import Scaling
 
 _ROOM_SECONDS = 120.0  # for the cluster to take back what ended groups held
@@ -60,18 +60,18 @@ class Lender:
     @contextlib.contextmanager
     def lending(self) -> Iterator[None]:
         """Pools of this process take their groups from here."""
-        room, start, close = (
-            group_lifecycle.room_for,
+        reserve_anew, start, close = (
+            group_lifecycle.reserve,
             group_lifecycle.processes,
             group_lifecycle.Fleet.close,
         )
         lender = self
 
-        def room_for(scaling: Scaling, strategy: str, lost: Sequence[str] = ()) -> Any:
+        def reserve(scaling: Scaling, strategy: str, lost: Sequence[str] = ()) -> Any:
             kind = _kind(scaling, strategy)
             kept = None if lost else lender._take(kind)
             if kept is None:
-                placement = room(scaling, strategy, lost)
+                placement = reserve_anew(scaling, strategy, lost)
                 lender._lent[id(placement)] = (kind, [])
                 return placement
             lender._lent[id(kept.placement)] = (kind, kept.actors)
@@ -97,7 +97,7 @@ class Lender:
 
         with contextlib.ExitStack() as undo:
             for owner, name, new in (
-                (group_lifecycle, "room_for", room_for),
+                (group_lifecycle, "reserve", reserve),
                 (group_lifecycle, "processes", processes),
                 (group_lifecycle.Fleet, "close", ended),
             ):
@@ -126,7 +126,7 @@ class Lender:
         if not ended or not ray.is_initialized():
             return
         for kept in ended:
-            actors_.bury(kept.actors, [], kept.placement, 0.0)
+            actors_.terminate(kept.actors, [], kept.placement, 0.0)
         self._await_room()
 
     @staticmethod
@@ -189,8 +189,9 @@ def _renew(rank: Any, train: bytes, path: list[str], number: int, size: int) -> 
     if dist.is_initialized():
         dist.destroy_process_group()
     isolation.restore(rank._clean)
-    if worn := isolation.leavings(rank._clean, rank._held or isolation.held()):
-        return worn
+    usual = rank._usual or isolation.resource_use()
+    if leaked := isolation.leaked_resources(rank._clean, usual):
+        return leaked
     rank.__init__(train, path, number, size)
     return ""
 

@@ -14,7 +14,8 @@ from sims import METRIC, racing
 import autotune as at
 from autotune.backends.simulator import Curve, Point, SimPool
 from autotune.storage.journal import JOURNAL
-from autotune.study import manifest
+from autotune.study.manifest import resolved
+from autotune.study.options import StudyOptions
 from autotune.trial import State, Trial
 
 SAMPLER = "convergence"  # a function of the trials, so that a resumed study proposes the same
@@ -44,7 +45,7 @@ def study(folder: Path, trials: int = 10, *, workers: int = 3, **options: Any) -
 def put(folder: Path, data: bytes) -> None:
     experiment = racing([1.0], limit=30)
     (folder / JOURNAL).write_bytes(data)
-    manifest.write(folder, manifest.facts(experiment, seed=0, tracking_uri="off", recipe=None))
+    resolved(experiment, StudyOptions(tracking_uri="off")).write(folder)
 
 
 def reached(number: int, seconds: float, **more: Any) -> Trial:

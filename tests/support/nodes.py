@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_prestart_worker_first_driver": "0",  # groups start processes of their own
     "RAY_agent_register_timeout_ms": str(int(1000 * START_SECONDS)),
     "RAY_raylet_start_wait_time_s": str(int(START_SECONDS)),  # on a machine that is busy
 }
@@ -158,7 +158,9 @@ def main(about: dict[str, Any]) -> None:
     params = RayParams(**few, **about, **ports)
     node = RayNode(params, head=head, shutdown_at_exit=True, spawn_reaper=False)
     print(f"up at {node.gcs_address}", flush=True)
-    threading.Event().wait()
+    starter = os.getppid()
+    while os.getppid() == starter:  # whose end, also by a signal, is this node's
+        time.sleep(1.0)
 
 
 if __name__ == "__main__":

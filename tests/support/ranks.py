@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from autotune.backends.protocol import Launch
-from autotune.backends.worker.messages import Meeting, Place, Stretch
+from autotune.backends.worker.messages import Answer, Place, Rendezvous
 from autotune.backends.worker.rank import Rank
 
 _HERE: dict[str, Rank] = {}
@@ -32,9 +32,9 @@ class Remote:
 
     def start(
         self, config: Mapping[str, Any] | None = None, *, seed: int = 1, **launch: Any
-    ) -> Stretch:
-        stretch: Stretch = self("start", Launch(0, config or {}, seed, **launch))
-        return stretch
+    ) -> Answer:
+        answer: Answer = self("start", Launch(0, config or {}, seed, **launch))
+        return answer
 
     def __call__(self, method: str, *arguments: Any) -> Any:
         begin = time.perf_counter()
@@ -59,7 +59,7 @@ class Remote:
 def _become(train: bytes, path: list[str]) -> Place:
     rank = Rank(train, path, 0, 1)
     place = rank.place("node", "127.0.0.1", 1)
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Meeting(bool(place.cores), False, 600.0))
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Rendezvous(bool(place.cores), False, 600.0))
     _HERE["rank"] = rank
     return place
 

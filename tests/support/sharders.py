@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from heads import free_ports
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -24,8 +24,7 @@ def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `work(rank, ...)` gives on each rank; an error is its text."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sharders"])
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     answers: Any = context.Queue()
     ranks = [
         context.Process(target=_rank, args=(answers, rank, size, port, work, arguments))
@@ -34,17 +33,17 @@ def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     for rank in ranks:
         rank.start()
     try:
-        found = dict(answers.get(timeout=240) for _ in ranks)
+        found = dict(answers.get(timeout=900) for _ in ranks)
     finally:
         for rank in ranks:
-            rank.join(timeout=10)
+            rank.join(timeout=600)
             rank.kill()
     return [found[rank] for rank in range(size)]
 
 
 def _rank(answers: Any, rank: int, size: int, port: int, work: Any, arguments: Any) -> None:
     torch.set_num_threads(1)
-    patience = timedelta(seconds=240)
+    patience = timedelta(seconds=900)
     place = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", place, patience, world_size=size, rank=rank)
     try:

@@ -204,17 +204,17 @@ def leaky(config: dict[str, Any]) -> Iterator[at.Milestone]:
     yield at.Milestone(1, lambda: found)
 
 
-def littering(config: dict[str, Any]) -> Iterator[at.Milestone]:
+def leaking(config: dict[str, Any]) -> Iterator[at.Milestone]:
     """Leaves what cannot be put back."""
     yield at.Milestone(0, dict)
-    if config["litter"] == "thread":
+    if config["leak"] == "thread":
         threading.Thread(target=time.sleep, args=(30,), name="left-behind", daemon=True).start()
-    if config["litter"] == "child":
+    if config["leak"] == "child":
         import subprocess
 
         subprocess.Popen(["sleep", "30"])
-    if config["litter"] == "memory":
-        sys.modules["littering_left"] = [torch.ones(200 * 2**20)]  # type: ignore[assignment]
+    if config["leak"] == "memory":
+        sys.modules["leaking_left"] = [torch.ones(200 * 2**20)]  # type: ignore[assignment]
     yield at.Milestone(1, lambda: {METRIC: 1.0})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -21,6 +20,7 @@ from lucky import reached
 from sims import racing, simulate
 
 from autotune.cli import main, study_commands
+from autotune.cli.console import Output, study_in
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.study import result as results
@@ -565,9 +565,9 @@ def test_a_folder_that_its_study_has_left_is_not_gone_on_with(
     with pytest.raises(UserError, match=r"'left' was fetched .* since it was in .*here: "):
         simulate(experiment, tmp_path / "here", 4, **more)
     assert len(results.read(tmp_path / "here", experiment.target).trials) == 3
-    ended = argparse.Namespace(folder=tmp_path / "here", tracking_uri=server.uri, json=True)
+    held, ended = study_in(tmp_path / "here")
     with pytest.raises(UserError, match="has gone on elsewhere"):
-        study_commands._shown(ended)
+        study_commands._shown(ended, held, Output(True, tracking_uri=server.uri))
     mirror.refuse_stale(nobody, tmp_path / "here")  # with nobody to ask it may go on
 
 

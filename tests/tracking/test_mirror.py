@@ -27,7 +27,7 @@ from .conftest import HARDWARE
 DRIVER = """
 import sys, time
 from pathlib import Path
-from autotune.trackers.mirror import Mirror
+from autotune.tracking.mirror import Mirror
 mirror = Mirror(Path(sys.argv[1]), None)
 time.sleep(600)
 """
@@ -99,12 +99,12 @@ def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tab
     assert made < 60, "it was done before it was killed"
     assert catch_up(study.path, None, 600.0)
     assert statuses(study)["trial-0000"] == "FINISHED"
-    assert not list(study.path.glob("*.new*"))
+    assert not list(study.path.glob("*.part*"))
 
 
 SENT_AWAY = """
 import os, signal, sys, tempfile
-from autotune.trackers.mirroring import Driver
+from autotune.cli.mirror_process import Driver
 signal.signal(signal.SIGTERM, Driver().outlive)
 with tempfile.TemporaryDirectory() as place:
     print(place, flush=True)

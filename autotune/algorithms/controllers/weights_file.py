@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.algorithms.controllers.features import FEATURES
 from autotune.errors import UserError, unknown
+from autotune.storage import atomic
 from autotune.trial import KNOBS
 
 FILE = "controller.json"
@@ -28,13 +29,8 @@ class Saved:
 
 def write(folder: Path, study: str, document: Mapping[str, Any]) -> None:
     """Write a controller's document into the study folder, whole or not at all."""
-    part = folder / f"{FILE}.part"
-    told = {"autotune_controller": FORMAT, "study": study, **document}
-    try:
-        part.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
-        part.replace(folder / FILE)
-    finally:
-        part.unlink(missing_ok=True)
+    content = {"autotune_controller": FORMAT, "study": study, **document}
+    atomic.write(folder / FILE, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def is_in(place: Path) -> bool:

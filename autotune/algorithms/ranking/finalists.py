@@ -68,9 +68,9 @@ def progress(
 ) -> Progress:
     """The progress of `repeats` runs of each finalist after a search of `total` trials."""
     runs = confirming(trials)
-    running = sum(t.goes_on for t in runs)
+    running = sum(t.resumable for t in runs)
     own = searched(trials)
-    if len(own) < total or any(t.goes_on for t in own):
+    if len(own) < total or any(t.resumable for t in own):
         return Progress(sum(timed(t) for t in runs), running, None)
     final = {t.number for t in finalists(trials, target, top)}
     ended = [t for t in runs if t.repeats in final and t.ended and t.reason not in CUT]

@@ -137,16 +137,17 @@ class OptunaSampler:
         return {name: inside(parameters[name], value) for name, value in kept.items()}
 
     def _tell(self, trial: Trial, params: Params) -> None:
-        if trial.number not in self._told:
+        ask = trial.ask_number
+        if ask not in self._told:
             self._study.add_trial(frozen(trial, params, self._space, TrialState.RUNNING))
             made = self._study.get_trials(deepcopy=False)[-1]
-            self._told[trial.number] = optuna.Trial(self._study, made._trial_id)
-            self._open.add(trial.number)
-        if _tells(trial) and trial.number in self._open:
-            self._open.remove(trial.number)
+            self._told[ask] = optuna.Trial(self._study, made._trial_id)
+            self._open.add(ask)
+        if _tells(trial) and ask in self._open:
+            self._open.remove(ask)
             self._closed.add(trial.number)
             self._ends[trial.number] = _end(trial)
-            told, score = self._told[trial.number], self._scores[trial.number]
+            told, score = self._told[ask], self._scores[trial.number]
             infeasible = trial.state is State.INFEASIBLE
             if self._constrained:
                 told.set_constraint("feasible", 1.0 if infeasible else -1.0)

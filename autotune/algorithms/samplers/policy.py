@@ -214,7 +214,7 @@ class PolicySampler:
         point = trial.params or {}
         ended = bisect_right(self._told, trial.waiting_since, key=lambda t: t.ended_at or 0.0)
         for version in reversed(self._versions[: ended // VERSION_INTERVAL + 1]):
-            draw = self._again(version, trial.number, point)
+            draw = self._again(version, trial.ask_number, point)
             if draw is not None:
                 return draw, log_behaviour(version, self._anywhere, draw)
         draw = draw_of_point(self._parameters, point)

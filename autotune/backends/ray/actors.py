@@ -18,13 +18,17 @@ from autotune.backends.worker.rank import Rank
 from autotune.errors import UserError
 from autotune.trial.scaling import Scaling
 
-# What a trainer writes to its streams is kept in two files of so many bytes each, on Ray's disk:
-# by itself Ray keeps all of it.
+# Ray keeps what a trainer writes to its streams in two rotating files of so many bytes each; by
+# itself it would keep all of it.
 _LOGS = {"RAY_ROTATION_MAX_BYTES": str(64 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "1"}
 
 
 def pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
-    """The trainer for the workers: a recipe file's module by value, others by their name."""
+    """Serialize the trainer for the workers: a recipe file's module by value, others by name.
+
+    Raises:
+        UserError: it cannot be serialized.
+    """
     module = sys.modules.get(train.__module__)
     if module is not None and is_recipe_file(module):
         ray.cloudpickle.register_pickle_by_value(module)
@@ -39,15 +43,15 @@ def pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
 
 
 class _Worker(Rank):
-    """A rank as a Ray actor: it also knows its node."""
+    """A rank as a Ray actor, which also knows its node."""
 
     def locate(self, cores: int) -> Place:
         context = ray.get_runtime_context()
         return self.place(context.get_node_id(), ray.util.get_node_ip_address(), cores)
 
 
-def room_for(scaling: Scaling, strategy: str, lost: Sequence[str] = ()) -> Any:
-    """Room for a group, on none of the nodes that are `lost`."""
+def reserve(scaling: Scaling, strategy: str, lost: Sequence[str] = ()) -> Any:
+    """Request the resources of a group as a placement group, on none of the nodes `lost`."""
     bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
     bundles = [{k: v for k, v in bundle.items() if v}] * scaling.num_workers
     if not lost:
@@ -82,12 +86,11 @@ def _environment(scaling: Scaling) -> dict[str, str]:
     return variables
 
 
-def bury(actors: list[Any], waiting: list[Any], placement: Any, seconds: float) -> None:
-    """Let the waiting ones close their trainer, for some seconds, then end all of the processes.
+def terminate(actors: list[Any], waiting: list[Any], placement: Any, seconds: float) -> None:
+    """Have the waiting ones close their trainer, for some seconds at most, then end all actors.
 
-    Then their `placement` is given up, if one is given.
-
-    Beside the loop, since a trainer's `finally` may wait for a rank that is no more.
+    Afterwards `placement` is released, if it is given. This runs on a thread of its own, as a
+    trainer's `finally` may wait for a rank that is gone.
     """
     with contextlib.suppress(Exception):  # whatever goes wrong here, they are to be ended
         closing = [actor.stop.remote(None) for actor in waiting]
@@ -98,15 +101,20 @@ def bury(actors: list[Any], waiting: list[Any], placement: Any, seconds: float) 
             ray.kill(actor, no_restart=True)
     if placement is not None:
         with contextlib.suppress(Exception):
-            give_up(placement)
+            release_placement(placement)
 
 
-def give_up(placement: Any) -> None:
-    """Give a placement group's resources back; what still runs there is ended."""
+def release_placement(placement: Any) -> None:
+    """Return a placement group's resources to the cluster; what still runs there is ended."""
     remove_placement_group(placement)
 
 
-def has_room(placement: Any) -> bool:
+def is_reserved(placement: Any) -> bool:
     """Whether the cluster has given a placement group its resources."""
     state: str = ray.util.placement_group_table(placement)["state"]
     return state == "CREATED"
+
+
+def killed_for_memory(error: BaseException) -> bool:
+    """Whether Ray killed the worker because its node was running out of memory."""
+    return isinstance(error, ray.exceptions.OutOfMemoryError)

@@ -1,4 +1,4 @@
-"""The cluster: connecting to Ray, what it holds, and what is sent to its workers."""
+"""The Ray cluster: connecting to it, its nodes, and how many trials fit on them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from autotune.trial.scaling import Scaling
 
 
 def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
-    """How many trials the nodes hold at once, and Ray's placement strategy for each.
+    """How many trials fit on the nodes at once, and Ray's placement strategy for each.
 
     One trial's workers are packed on one node where they fit on one, else over several, unless
     `placement_strategy` says otherwise.
 
     Raises:
-        UserError: not even one trial fits; says what is asked for and what there is.
+        UserError: not even one trial fits; names what is asked for and what there is.
     """
     need = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
     need = {k: v for k, v in need.items() if v}
@@ -54,7 +54,7 @@ def _apart(workers: list[int], size: int) -> int:
 
 
 def try_out() -> str:
-    """Start Ray on this machine, run one task, and say what it has."""
+    """Start Ray on this machine, run one task, and describe its resources."""
     owns = connect(None)
     try:
         found = node_resources()
@@ -67,7 +67,7 @@ def try_out() -> str:
 
 
 def connect(address: str | None) -> bool:
-    """Connect to Ray; whether this process started it and must shut it down.
+    """Connect to Ray; returns whether this process started it and must shut it down.
 
     Raises:
         UserError: no cluster at the address.
@@ -98,10 +98,10 @@ def connect(address: str | None) -> bool:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Ray that is started in here serves this machine alone; by itself it listens everywhere.
+    """Have Ray that is started within serve this machine only; by itself it listens everywhere.
 
-    The switch is Ray's own, off by default only where a firewall would ask the user. Whoever wants
-    a cluster that others reach starts one, or sets the variable to 1.
+    The switch is Ray's own, off by default only where a firewall would ask the user. For a cluster
+    that others can reach, start one, or set the variable to 1.
     """
     name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
     if name in os.environ:
@@ -117,7 +117,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Raise a ConnectionError at once where nobody answers: Ray would go on trying for minutes."""
+    """Raise a ConnectionError at once if nothing answers: Ray would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
         try:
@@ -127,6 +127,7 @@ def _reach(address: str) -> None:
 
 
 def node_resources() -> list[dict[str, float]]:
+    """The resources of each node."""
     return [dict(node.resources) for node in nodes()]
 
 
@@ -146,14 +147,14 @@ def nodes() -> tuple[Node, ...]:
 
 
 def endpoints() -> list[str]:
-    """Where the nodes serve their metrics, as host:port."""
+    """Addresses at which the nodes serve their metrics, as host:port."""
     alive = [node for node in ray.nodes() if node["Alive"] and node["MetricsExportPort"]]
     return [f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}" for node in alive]
 
 
 @contextlib.contextmanager
 def cluster_errors() -> Iterator[None]:
-    """What Ray itself raises ends the study: the cluster is gone, and the study can be resumed."""
+    """Turn Ray's own errors into a StudyError: the cluster is gone, and the study can resume."""
     try:
         yield
     except ray.exceptions.RayError as error:

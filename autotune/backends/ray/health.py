@@ -1,7 +1,7 @@
-"""Looks at a cluster beside the loop: which nodes there are, and whether its head answers.
+"""Health of the cluster, watched beside the loop: its nodes, and whether its head answers.
 
-It does not know Ray: how to look is told to it. What it finds goes to one inbox, like all else that
-happens to a pool.
+It does not import Ray: a function that lists the nodes is passed in. Changes go to the pool's
+inbox, where its workers' answers arrive as well.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 EVERY_SECONDS = 1.0
 HEAD_SECONDS = 20.0  # without an answer of the head; Ray ends this process, unasked, after 60
-_REACH_SECONDS = 5.0
-_WORKERS_REACH_SECONDS = 1.0  # for a node's own service to answer, when workers on it are gone
+_CONNECT_SECONDS = 5.0
+_NODE_CONNECT_SECONDS = 1.0  # for a node's own service to answer, when workers on it are gone
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is alive: where it answers, and what it has in all."""
+    """A node that is alive: its address, and its resources in total."""
 
     name: str
     host: str
@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes are others than before."""
+    """The nodes have changed."""
 
     nodes: tuple[Node, ...]
 
@@ -45,53 +45,53 @@ class HeadLost:
 
 
 class Watch:
-    """Two threads that look at the nodes and at the head until it is closed.
+    """Two threads that watch the nodes and the head until it is closed.
 
     Args:
-        look: says which nodes there are; may raise, or hang, where the head does not answer.
+        list_nodes: returns the nodes that are alive; may raise, or hang, if the head is away.
         head: the head's address, host:port.
-        tell: takes what is found.
+        notify: takes each change.
         known: the nodes that are known already.
     """
 
     def __init__(
         self,
-        look: Callable[[], tuple[Node, ...]],
+        list_nodes: Callable[[], tuple[Node, ...]],
         head: str,
-        tell: Callable[[Nodes | HeadLost], None],
+        notify: Callable[[Nodes | HeadLost], None],
         known: tuple[Node, ...],
     ) -> None:
-        self._look, self._head, self._tell, self._known = look, head, tell, known
+        self._list_nodes, self._head, self._notify, self._known = list_nodes, head, notify, known
         self._over = threading.Event()
         for task in (self._watch_nodes, self._watch_head):
             threading.Thread(target=task, name=task.__name__, daemon=True).start()
 
     def close(self) -> None:
-        """Look no more; nothing is told afterwards, but what is being told now."""
+        """End the watch; a change that is being notified at this moment may still arrive."""
         self._over.set()
 
     def _watch_nodes(self) -> None:
         while not self._over.wait(EVERY_SECONDS):
-            with contextlib.suppress(Exception):  # the head is away: the other thread tells
-                found = self._look()
+            with contextlib.suppress(Exception):  # the head is away: the other thread says so
+                found = self._list_nodes()
                 if found != self._known and not self._over.is_set():
                     self._known = found
-                    self._tell(Nodes(found))
+                    self._notify(Nodes(found))
 
     def _watch_head(self) -> None:
         host, _, port = self._head.rpartition(":")
         answered = time.monotonic()
         while not self._over.wait(EVERY_SECONDS):
-            if answers(host, int(port), _REACH_SECONDS):
+            if is_listening(host, int(port), _CONNECT_SECONDS):
                 answered = time.monotonic()
             silent = time.monotonic() - answered
             if silent > HEAD_SECONDS:
-                self._tell(HeadLost(self._head, silent))
+                self._notify(HeadLost(self._head, silent))
                 return
 
 
-def answers(host: str, port: int, seconds: float) -> bool:
-    """Whether somebody listens there."""
+def is_listening(host: str, port: int, seconds: float) -> bool:
+    """Whether a process accepts connections there."""
     try:
         socket.create_connection((host.strip("[]"), port), timeout=seconds).close()
     except (OSError, OverflowError):
@@ -100,10 +100,11 @@ def answers(host: str, port: int, seconds: float) -> bool:
 
 
 def unreachable(known: Iterable[Node], names: Iterable[str]) -> list[str]:
-    """The names of these nodes, if nothing answers on any of them any more; else none.
+    """The names of these nodes if none of them can be reached, else an empty list.
 
-    Ray tells of a worker at once, and of a node only after it has missed some heartbeats.
+    Ray reports a lost worker at once, and a lost node only after some heartbeats are missing.
     """
-    asked = sorted(names)
-    found = [node for node in known if node.name in asked]
-    return [] if any(answers(n.host, n.port, _WORKERS_REACH_SECONDS) for n in found) else asked
+    wanted = sorted(names)
+    nodes = [node for node in known if node.name in wanted]
+    reached = any(is_listening(n.host, n.port, _NODE_CONNECT_SECONDS) for n in nodes)
+    return [] if reached else wanted

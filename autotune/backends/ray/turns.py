@@ -1,162 +1,265 @@
-"""What all ranks' answers in one turn mean together."""
+"""Turns of a worker group: all its ranks are called, and their answers become one signal.
+
+The path of a report: on every rank `Rank.resume` returns an `Answer` (`worker/rank.py`,
+`worker/messages.py`). Ray completes a future for each, which the pool takes from its inbox. `take`
+files the answer with its group; once all are there, `signal` merges them into the `Progress` that
+the study receives (`protocol.py`).
+"""
 
 from __future__ import annotations
 
 import queue
 import time
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.backends.protocol import Broke, Progress, Raised
-from autotune.backends.ray.group import Group
+from autotune.backends.protocol import (
+    Finished,
+    Launch,
+    Progress,
+    Raised,
+    Signal,
+    Stopped,
+    WorkerFailed,
+)
+from autotune.backends.ray.actors import killed_for_memory
 from autotune.backends.ray.health import HeadLost, Nodes
 from autotune.backends.worker.diagnostics import is_here, stack_of
-from autotune.backends.worker.messages import Place, Stretch
+from autotune.backends.worker.messages import Answer, Place
 from autotune.storage import checkpoint_files
-from autotune.trial import Checkpoint, Report, slowest
+from autotune.trial import Checkpoint, Clock, Hardware, Report, slowest
+
+_GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
+_MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a collective
+
+Inbox = queue.SimpleQueue[Future[Any] | Nodes | HeadLost | None]
+"""Completed calls of ranks, changes of the cluster, and None to wake the thread that waits."""
 
 
-def progress(group: Group, answers: dict[int, Stretch]) -> Progress:
-    """All ranks wait at a milestone: the slowest makes the report."""
+@dataclass
+class PendingCheckpoint:
+    """A checkpoint that is being written: the checksums of its ranks' files, as they come in."""
+
+    folder: str
+    step: int
+    clock: Clock
+    sums: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """A worker group as its pool keeps it: its processes, its trial, and the turn it is in.
+
+    `state` is `starting`, `idle`, `running` or `closing`. Of the turn, `unanswered` are the calls
+    that have not completed, by rank; `answers` what the others returned, and `failed` what was
+    raised in place of an answer, as the process is gone.
+    """
+
+    number: int
+    placement: Any
+    strategy: str
+    actors: list[Any] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    hardware: Hardware = Hardware()
+    state: str = "starting"
+    failed_starts: int = 0
+    launch: Launch | None = None
+    clock: Clock = Clock()
+    step: int = 0
+    checkpoint: PendingCheckpoint | None = None
+    unanswered: dict[Future[Any], int] = field(default_factory=dict)
+    answers: dict[int, Answer | Place | None] = field(default_factory=dict)
+    failed: dict[int, BaseException] = field(default_factory=dict)
+    turn_seconds: float = float("inf")
+    deadline: float = float("inf")
+
+
+# --- the course of a turn -------------------------------------------------------------------------
+
+
+def begin(inbox: Inbox, group: Group, calls: list[Any], seconds: float) -> None:
+    """Begin a turn: the calls of all ranks, in their order, to be answered within some seconds."""
+    abandon(group)
+    group.turn_seconds, group.deadline = seconds, time.monotonic() + seconds
+    for rank, call in enumerate(calls):
+        group.unanswered[call.future()] = rank
+    for future in [*group.unanswered]:
+        future.add_done_callback(inbox.put)
+
+
+def abandon(group: Group) -> None:
+    """End a turn whose answers do not matter any more; those that still arrive are dropped."""
+    group.unanswered, group.answers, group.failed = {}, {}, {}
+    group.deadline = float("inf")
+
+
+def take(group: Group, call: Future[Any]) -> bool:
+    """File the result of one of the group's calls; whether all ranks have answered."""
+    rank, error = group.unanswered.pop(call), call.exception()
+    if error is not None:
+        group.failed[rank] = error
+    else:
+        group.answers[rank] = call.result()
+    if group.unanswered and (group.failed or _raised_on(group)):
+        answer = group.answers.get(rank)
+        full = isinstance(answer, Answer) and answer.out_of_memory
+        grace = _MEMORY_GRACE_SECONDS if full else _GRACE_SECONDS
+        group.deadline = min(group.deadline, time.monotonic() + grace)
+    return not group.unanswered
+
+
+# --- what a turn means ----------------------------------------------------------------------------
+
+
+def signal(group: Group, lost_nodes: list[str]) -> Signal:
+    """Merge a turn of a trial into one signal, when all have answered or time is up.
+
+    If workers fail while the trial is being stopped, it is stopped all the same.
+    """
     assert group.launch is not None
-    saved, unsaved = checkpoint(group, answers)
+    trial, answers = group.launch.trial, trial_answers(group)
+    closing, raised = group.state == "closing", _raised_on(group)
+    if group.failed or (group.unanswered and not raised):
+        failure = _died(group, lost_nodes) if group.failed else _hung(group)
+        return Stopped(trial) if closing else failure
+    if closing:
+        return Stopped(trial, _checkpoint(group, answers)[0])
+    if raised:
+        return _raised(group, answers)
+    if len({(a.kind, a.step) for a in answers.values()}) > 1:
+        return _disagreement(trial, answers)
+    if answers[0].kind == "finished":
+        return Finished(trial)
+    return _progress(group, answers)
+
+
+def trial_answers(group: Group) -> dict[int, Answer]:
+    """The answers of ranks that run a trial, in the order of the ranks."""
+    return {r: a for r, a in sorted(group.answers.items()) if isinstance(a, Answer)}
+
+
+def nodes_of_failed(group: Group) -> set[str]:
+    """The nodes on which workers died, unless Ray killed them for their memory."""
+    if any(killed_for_memory(error) for error in [*group.failed.values()][:1]):
+        return set()
+    return {group.places[rank].node for rank in group.failed}
+
+
+def _progress(group: Group, answers: dict[int, Answer]) -> Progress:
+    """All ranks are at a milestone: rank 0's metrics, the slowest rank's time."""
+    assert group.launch is not None
+    saved, save_error = _checkpoint(group, answers)
     group.clock = group.clock + slowest([a.clock for a in answers.values()])
     first = answers[0]
     group.step = first.step
     seconds = group.clock.seconds(group.launch.clock)
     report = Report(first.step, seconds, first.metrics or {}, group.clock)
     can_save = all(a.can_save for a in answers.values())
-    saving = group.saving is not None
-    return Progress(group.launch.trial, report, can_save, saved, saving, unsaved)
+    pending = group.checkpoint is not None
+    return Progress(group.launch.trial, report, can_save, saved, pending, save_error)
 
 
-def checkpoint(group: Group, answers: dict[int, Stretch]) -> tuple[Checkpoint | None, str]:
+def _checkpoint(group: Group, answers: dict[int, Answer]) -> tuple[Checkpoint | None, str]:
     """The checkpoint that was asked for once all ranks have written it, or why they cannot."""
-    saving = group.saving
-    if saving is None:
+    pending = group.checkpoint
+    if pending is None:
         return None, ""
     for rank, answer in answers.items():
-        if answer.saved is not None and answer.saved.folder == saving.folder:
-            saving.sums[rank] = answer.saved.checksum
-    unsaved = next((a.unsaved for a in answers.values() if a.unsaved), "")
+        if answer.saved is not None and answer.saved.folder == pending.folder:
+            pending.sums[rank] = answer.saved.checksum
+    save_error = next((a.save_error for a in answers.values() if a.save_error), "")
     ranks = range(len(group.places))
-    if unsaved:
-        group.saving = None
-        return None, unsaved
-    if len(saving.sums) < len(group.places):
+    if save_error:
+        group.checkpoint = None
+        return None, save_error
+    if len(pending.sums) < len(group.places):
         return None, ""
-    group.saving = None
+    group.checkpoint = None
     try:
-        found = {*checkpoint_files.names(saving.folder)}
+        names = {*checkpoint_files.names(pending.folder)}
     except OSError as error:
         return None, str(error)
-    if not {f"rank-{rank}.pt" for rank in ranks} <= found:
+    if not {f"rank-{rank}.pt" for rank in ranks} <= names:
         return None, ""  # written on another node's own disk
-    sums = tuple(saving.sums[rank] for rank in ranks)
-    return Checkpoint(saving.step, saving.folder, saving.clock, sums), ""
+    sums = tuple(pending.sums[rank] for rank in ranks)
+    return Checkpoint(pending.step, pending.folder, pending.clock, sums), ""
 
 
-def raised(group: Group, answers: dict[int, Stretch]) -> Raised | Broke:
-    """Some ranks raised: what, grouped by equal texts, and whether the trainer is at fault."""
+def _raised_on(group: Group) -> list[int]:
+    """The ranks whose trainer raised."""
+    return [rank for rank, answer in trial_answers(group).items() if answer.kind == "raised"]
+
+
+def _raised(group: Group, answers: dict[int, Answer]) -> Raised | WorkerFailed:
+    """Some ranks raised: their errors, grouped by equal text, and whether the trainer caused them.
+
+    A reason that explains the others comes first: that memory ran out, or a damaged checkpoint.
+    """
     assert group.launch is not None
     bad = {r: a for r, a in answers.items() if a.kind == "raised"}
     first = next(iter(bad.values()))
     texts: dict[str, list[int]] = {}
     for rank, answer in bad.items():
         texts.setdefault(answer.error, []).append(rank)
-    parts = [f"{_named(ranks)}:\n{text}" for text, ranks in texts.items()]
-    silent = [r for r in range(len(group.places)) if r not in bad]
-    if silent:
-        parts.append(f"{_named(silent)}: raised nothing")
+    parts = [f"{_listed(ranks)}:\n{text}" for text, ranks in texts.items()]
+    others = [r for r in range(len(group.places)) if r not in bad]
+    if others:
+        parts.append(f"{_listed(others)}: raised nothing")
     memory = any(a.out_of_memory for a in bad.values())
     cause = (a.reason for a in bad.values() if a.out_of_memory or a.damaged)
     reason = next(cause, first.reason)
     trial = group.launch.trial
     damaged = any(a.damaged for a in bad.values())
-    if any(a.unread for a in bad.values()) and not (memory or damaged):
-        unread = next(a.reason for a in bad.values() if a.unread)
-        return Broke(trial, unread, "\n\n".join(parts), unread=True)
+    away = [a.reason for a in bad.values() if a.store_unreachable]
+    if away and not (memory or damaged):
+        return WorkerFailed(trial, away[0], "\n\n".join(parts), store_unreachable=True)
     return Raised(trial, "\n\n".join(parts), reason, memory, damaged)
 
 
-def disagreement(group: Group, answers: dict[int, Stretch]) -> Raised:
-    """The ranks do not do the same."""
-    assert group.launch is not None
+def _disagreement(trial: int, answers: dict[int, Answer]) -> Raised:
+    """The ranks are not at the same point of the trainer."""
     at = [f"rank {r} {a.kind} at step {a.step}" for r, a in answers.items()]
-    trial = group.launch.trial
     text = f"the ranks are not at the same milestone: {', '.join(at)}"
     return Raised(trial, text, text)
 
 
-def troubled(group: Group) -> bool:
-    """Whether a rank has died or raised in this turn, so that the others may never answer."""
-    wrong = (BaseException, Stretch)
-    answers = [a for a in group.answers.values() if isinstance(a, wrong)]
-    return any(isinstance(a, BaseException) or a.kind == "raised" for a in answers)
+def _died(group: Group, lost_nodes: list[str]) -> Raised | WorkerFailed:
+    """Processes are gone: what the cluster says of it, and whether memory was the reason."""
+    assert group.launch is not None
+    trial, names = group.launch.trial, _names(group, sorted(group.failed))
+    first = next(iter(group.failed.values()))
+    error = str(first).strip()
+    if killed_for_memory(first):
+        reason = f"killed by Ray, as its node was running out of memory: {names}"
+        if group.hardware.gpus_per_worker:  # where a microbatch fills the GPU's, not the node's
+            return WorkerFailed(trial, reason, error)
+        return Raised(trial, error, reason, out_of_memory=True)
+    what = "node lost" if lost_nodes else "worker died"
+    return WorkerFailed(trial, f"{what}: {names}", error, node_lost=bool(lost_nodes))
 
 
-def stacks(group: Group, ranks: list[int]) -> str:
+def _hung(group: Group) -> WorkerFailed:
+    """Ranks have not answered in time, and none has failed: where they are stuck."""
+    assert group.launch is not None
+    ranks = sorted(group.unanswered.values())
+    names = _names(group, ranks)
+    reason = f"worker hung: {names}: no heartbeat for {group.turn_seconds:g} s"
+    return WorkerFailed(group.launch.trial, reason, _stacks(group, ranks))
+
+
+def _stacks(group: Group, ranks: list[int]) -> str:
     """Where the ranks that run on this machine are stuck, innermost call first."""
     places = [(r, group.places[r]) for r in ranks]
     here = [(r, p) for r, p in places if is_here(p.stacks, p.node, p.pid)]
     return "\n".join(f"rank {r} is at:\n{stack_of(p)}" for r, p in here)
 
 
-def name_of(group: Group, rank: int) -> str:
-    """A rank, its process and its machine, for an error."""
-    place = group.places[rank]
-    return f"rank {rank} (pid {place.pid} on {place.host})"
+def _names(group: Group, ranks: list[int]) -> str:
+    """Ranks with their processes and machines, for an error."""
+    places = [(rank, group.places[rank]) for rank in ranks]
+    return ", ".join(f"rank {rank} (pid {place.pid} on {place.host})" for rank, place in places)
 
 
-def _named(ranks: list[int]) -> str:
+def _listed(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-_GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
-_MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a collective
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """What came into the inbox: rank `rank`'s answer number `turn` of group `group`."""
-
-    group: int
-    turn: int
-    rank: int
-    answer: Stretch | Place | BaseException | None
-
-
-Inbox = queue.SimpleQueue[Arrived | Nodes | HeadLost | None]
-"""Answers, news of the cluster, and None to wake who waits."""
-
-
-def expect(inbox: Inbox, group: Group, refs: list[Any], seconds: float) -> None:
-    """The group's next turn: an answer to each of its ranks' calls, within some seconds."""
-    group.turn += 1
-    group.answers.clear()
-    group.deadline = time.monotonic() + seconds
-    for rank, ref in enumerate(refs):
-        _forward(inbox, ref, group.number, group.turn, rank)
-
-
-def _forward(inbox: Inbox, ref: Any, group: int, turn: int, rank: int) -> None:
-    def done(future: Any) -> None:
-        error = future.exception()
-        answer = error if error is not None else future.result()
-        inbox.put(Arrived(group, turn, rank, answer))
-
-    ref.future().add_done_callback(done)
-
-
-def filed(group: Group, arrived: Arrived) -> bool:
-    """File an answer; whether the group's turn is over."""
-    if arrived.turn != group.turn:  # its processes have been replaced since
-        return False
-    group.answers[arrived.rank] = arrived.answer
-    if len(group.answers) == len(group.actors):
-        return True
-    if troubled(group):
-        full = isinstance(arrived.answer, Stretch) and arrived.answer.out_of_memory
-        grace = _MEMORY_GRACE_SECONDS if full else _GRACE_SECONDS
-        group.deadline = min(group.deadline, time.monotonic() + grace)
-    return False

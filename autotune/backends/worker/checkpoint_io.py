@@ -1,8 +1,8 @@
-"""Inside a worker: writes a rank's state beside its training, and reads it back.
+"""Checkpoints of a rank: written beside its training, and read back.
 
-The state is copied at its milestone and written by a thread while training goes on. A small one is
-written at once: a thread would cost more than it saves. Of tensors that are sharded over the ranks
-each writes the part that it holds.
+The state is copied at its milestone and written by a thread while training continues. A small one
+is written at once, as a thread would cost more than it saves. Of tensors that are sharded over the
+ranks each rank writes its own part.
 """
 
 from __future__ import annotations
@@ -19,12 +19,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from autotune.backends.worker.sharded_tensors import apart, mapped, together, wholes
+from autotune.backends.worker.sharded_tensors import (
+    assemble,
+    assemble_all,
+    encode_shards,
+    map_children,
+)
 from autotune.storage import checkpoint_files
+from autotune.storage.remote import is_gone
 
 _SMALL_BYTES = 4 * 2**20
-_PAUSE_SECONDS = 1.0  # between two tries to read from a store that is out of reach
+_PAUSE_SECONDS = 1.0  # between two attempts to read from a store that cannot be reached
 
 
 @dataclass(frozen=True)
@@ -36,13 +43,13 @@ class Written:
 
 
 class _Cancelled(Exception):  # noqa: N818  # nothing is wrong
-    """Nobody wants the state any more."""
+    """The state is not needed any more."""
 
 
 class Writer:
-    """Writes one state at a time of one rank; its thread lives as long as the process.
+    """Writes the states of one rank, one at a time, on a thread that lives as long as the process.
 
-    `blocking` states are written before `save` returns, others while training goes on.
+    `blocking` states are written before `save` returns, others while training continues.
     """
 
     def __init__(self, rank: int) -> None:
@@ -54,12 +61,12 @@ class Writer:
         self._stopped = threading.Event()
 
     def save(self, state: Mapping[str, Any], folder: str, blocking: bool = False) -> None:
-        """Write `state` into `folder`; one that is still being written is waited for.
+        """Write `state` into `folder`, after the one that is still being written, if any.
 
         Raises:
             TypeError: the state could not be read back with `torch.load(weights_only=True)`.
         """
-        state = apart(state)
+        state = encode_shards(state)
         check_readable(state)
         self._folder = folder
         if self._writing is not None:
@@ -74,7 +81,7 @@ class Writer:
         self._writing = self._thread.submit(self._write, owned(state, {}), folder)
 
     def taken(self) -> tuple[Written | None, str]:
-        """What has been written since it was last asked, or why it could not be, in one line.
+        """What has been written since the last call, or why it could not be, in one line.
 
         A disk that is full or cannot be written is no fault of the trial's.
         """
@@ -91,7 +98,7 @@ class Writer:
         raise error
 
     def cancel(self) -> None:
-        """Give up what is being written, if anything, and wait until it is."""
+        """Cancel what is being written, if anything, and wait until it has stopped."""
         if self._writing is not None:
             self._stopped.set()
             self._writing.exception()
@@ -123,14 +130,14 @@ class _Stoppable:
 
 
 def restored(folder: str, sums: Sequence[str] = ()) -> dict[str, Any]:
-    """This rank's state of a checkpoint, its sharded tensors over the ranks that there are now.
+    """Read this rank's state of a checkpoint, with tensors sharded over the present ranks.
 
-    It need not be as many as wrote it. A process without a process group gets whole tensors, and
-    of what was not sharded that of rank 0; of several, one gets that of the rank of its own number,
-    modulo so many as there were.
+    Their number may differ from that of the ranks that wrote it. What is not sharded comes from
+    the rank of the same number, modulo the number of ranks that wrote it. A process without a
+    process group gets whole tensors, and rank 0's state otherwise.
 
     Args:
-        sums: the files' checksums, where they were written down.
+        sums: the files' checksums, if they are known.
 
     Raises:
         Exception: a file that is needed is not there, or not what was written.
@@ -140,12 +147,12 @@ def restored(folder: str, sums: Sequence[str] = ()) -> dict[str, Any]:
     def read(number: int, device: str) -> dict[str, Any]:
         return load(folder, number, sums[number] if sums else "", device)
 
-    state: dict[str, Any] = together(read(rank % ranks, "cpu"), read, ranks)
+    state: dict[str, Any] = assemble(read(rank % ranks, "cpu"), read, ranks)
     return state
 
 
 def all_ranks(folder: str, sums: Sequence[str]) -> list[dict[str, Any]]:
-    """Every rank's state of a checkpoint, in their order, with whole tensors for sharded ones.
+    """Read all ranks' states of a checkpoint, in their order, with whole tensors for sharded ones.
 
     Args:
         sums: of every rank's file, its checksum or an empty text.
@@ -157,31 +164,32 @@ def all_ranks(folder: str, sums: Sequence[str]) -> list[dict[str, Any]]:
     def read(number: int, device: str) -> dict[str, Any]:
         return load(folder, number, sums[number], device)
 
-    return wholes([read(number, "cpu") for number in range(len(sums))], read)
+    return assemble_all([read(number, "cpu") for number in range(len(sums))], read)
 
 
-def patiently(read: Callable[[], Any], folder: str, seconds: float) -> Any:
-    """What `read` finds in a checkpoint's folder, tried again while its store is out of reach.
+def retry_reading(read: Callable[[], Any], folder: str, seconds: float) -> Any:
+    """Call `read` on a checkpoint's folder, again and again while its store cannot be reached.
 
     Raises:
-        OSError: it still was after so many seconds.
+        OSError: it still cannot after so many seconds.
         Exception: the store is there, and the checkpoint is not or is damaged.
     """
     end = time.monotonic() + seconds
     while True:
         try:
-            return _demanded(read, folder)
+            return _read_if_reachable(read, folder)
         except OSError as error:
-            if checkpoint_files.is_gone(error) or time.monotonic() >= end:
+            if is_gone(error) or time.monotonic() >= end:
                 raise
         time.sleep(min(_PAUSE_SECONDS, seconds))
 
 
-def _demanded(read: Callable[[], Any], folder: str) -> Any:
+def _read_if_reachable(read: Callable[[], Any], folder: str) -> Any:
+    """Call `read`; if the whole root is missing, its checkpoints are unreachable and not gone."""
     try:
         return read()
     except OSError as error:
-        if checkpoint_files.is_gone(error):
+        if is_gone(error):
             checkpoint_files.demand(checkpoint_files.root_of(folder))
         raise
 
@@ -196,7 +204,7 @@ def _written_by(folder: str) -> int:
 
 
 def load(folder: str, rank: int, checksum: str, device: str = "cpu") -> dict[str, Any]:
-    """What a rank wrote; `checksum` may be empty, where none was written down.
+    """Load a rank's file; `checksum` may be empty if it is not known.
 
     Raises:
         Exception: the file is not there, or not what was written.
@@ -211,29 +219,26 @@ def load(folder: str, rank: int, checksum: str, device: str = "cpu") -> dict[str
 
 
 def owned(value: Any, copies: dict[Any, Tensor]) -> Any:
-    """A copy of a state in memory of its own on the host; tensors that were one stay one."""
+    """Copy a state to memory of its own on the host; tensors that share memory still do."""
     if isinstance(value, Tensor):
         key = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape)
         key += (value.stride(), value.dtype)  # type: ignore[assignment]
         if key not in copies:
             copies[key] = value.detach().to("cpu", copy=True)
         return copies[key]
-    return mapped(value, lambda inner: owned(inner, copies))
+    return map_children(value, lambda inner: owned(inner, copies))
 
 
-def size_of(value: Any) -> int:
+def size_of(state: Any) -> int:
     """Bytes of the tensors in a state."""
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return sum(map(size_of, value)) if isinstance(value, list | tuple) else 0
+    tensors = (leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def check_readable(state: Mapping[str, Any]) -> None:
-    """Tell a state that cannot be read back when it is written, not when it is needed.
+    """Refuse a state that could be written but not read back.
 
-    What is tried has the state's form, with tensors of no elements.
+    This is tried on a state of the same structure, with empty tensors.
 
     Raises:
         TypeError: it holds something that `torch.load(weights_only=True)` refuses.
@@ -254,4 +259,4 @@ def check_readable(state: Mapping[str, Any]) -> None:
 def _emptied(value: Any) -> Any:
     if type(value) is Tensor:
         return torch.empty(0, dtype=value.dtype)
-    return mapped(value, _emptied)
+    return map_children(value, _emptied)

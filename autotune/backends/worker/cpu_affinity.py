@@ -1,7 +1,7 @@
-"""CPU cores of one's own: a lock file a core, which the system releases when its process dies.
+"""Exclusive CPU cores: one lock file per core, which the system releases when its process dies.
 
-The locks are the node's, not the driver's, so that two studies on one machine do not time each
-other either.
+The locks belong to the node, not to the driver, so that the processes of two studies on one machine
+have cores of their own as well.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-_PATIENCE_SECONDS = 5.0  # a process that has just been killed may still hold its cores
+_WAIT_SECONDS = 5.0  # a process that has just been killed may still have its cores
 _PAUSE_SECONDS = 0.05
 
 
 @dataclass
 class Cores:
-    """Cores that this process holds until it ends or releases them; none if too few were free."""
+    """Cores claimed by this process until it ends or releases them; none if too few were free."""
 
     numbers: tuple[int, ...]
     locks: list[IO[bytes]]
@@ -32,12 +32,9 @@ class Cores:
         self.numbers, self.locks = (), []
 
 
-def claim_cores(count: int, patience_seconds: float = _PATIENCE_SECONDS) -> Cores:
-    """`count` cores of this machine that nobody else has claimed, or none at all.
-
-    A core is looked for among those that this process may run on.
-    """
-    deadline = time.monotonic() + patience_seconds
+def claim_cores(count: int, wait_seconds: float = _WAIT_SECONDS) -> Cores:
+    """Claim `count` cores of those that this process may run on, or none if too few are free."""
+    deadline = time.monotonic() + wait_seconds
     while True:
         cores = _claimed(count)
         if len(cores.numbers) == count or time.monotonic() > deadline:

@@ -1,7 +1,8 @@
-"""Where a rank is stuck: a process writes its stacks when it is asked to, and a driver reads them.
+"""Errors of a rank: the stacks of one that hangs, out of memory, tracebacks of the trainer.
 
-They are written into memory that belongs to the process and ends with it, however it ends: a file
-in the temp directory would stay behind wherever a rank is killed.
+On a signal a process writes its stacks, and the driver reads them. They are written into memory
+that belongs to the process and ends with it, however it ends: a file in the temp directory would
+stay behind when a rank is killed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _ANSWER_SECONDS = 1.0
 _NAME_LETTERS = 200  # the kernel takes 249
 
 
-def listen(node: str) -> tuple[IO[bytes], str]:
+def write_stacks_on_signal(node: str) -> tuple[IO[bytes], str]:
     """Have SIGUSR1 make this process write its stacks; the file to keep open, and its path.
 
-    It answers even while it holds the interpreter's lock; a stopped process does not.
+    This works even while the process holds the interpreter's lock, but not while it is suspended.
     """
     handle = os.memfd_create(_name(node, os.getpid()))
     file = os.fdopen(handle, "wb", buffering=0)
@@ -37,7 +38,7 @@ def listen(node: str) -> tuple[IO[bytes], str]:
 
 
 def is_here(path: str, node: str, pid: int) -> bool:
-    """Whether `path` is of the process `pid` of `node`: elsewhere the number is a stranger's."""
+    """Whether `path` belongs to process `pid` of `node`, and not to another machine's `pid`."""
     try:
         return os.readlink(path).startswith(f"/memfd:{_name(node, pid)}")
     except OSError:
@@ -45,7 +46,7 @@ def is_here(path: str, node: str, pid: int) -> bool:
 
 
 def read_stack(path: str, node: str, pid: int, own: Collection[Path]) -> str:
-    """Where a process on this machine is stuck in its trainer, the innermost call first.
+    """The stack of a process on this machine within its trainer, innermost call first.
 
     Calls from the first one on that lies in a file of `own` are left out.
     """
@@ -81,10 +82,10 @@ _OWN_FILES = (Path(__file__).with_name("rank.py"), Path(reporting.__file__))
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error says, or was caused by one that says, that memory was not to be had.
+    """Whether an error, or one that caused it, says that memory ran out.
 
-    torch has one class for its caching allocators only: the host's allocator, CUDA itself and its
-    libraries (cuBLAS, cuDNN, NCCL) say it in words.
+    torch has an error class for its caching allocators only: the host's allocator, CUDA itself and
+    its libraries (cuBLAS, cuDNN, NCCL) raise others, which are recognized by their text.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -98,12 +99,12 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def stack_of(place: Place) -> str:
-    """Where a process on this machine is stuck in its trainer, the innermost call first."""
+    """The stack of a worker on this machine within its trainer, innermost call first."""
     return read_stack(place.stacks, place.node, place.pid, _OWN_FILES)
 
 
 def from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:
-    """The traceback without our own frames, and Ray's, above the trainer's."""
+    """The traceback without autotune's and Ray's frames above the trainer's."""
     frames = list(error.stack)
     while len(frames) > 1 and (Path(frames[0].filename) in _OWN_FILES or _is_ray(frames[0])):
         frames.pop(0)

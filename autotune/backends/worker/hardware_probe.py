@@ -1,6 +1,6 @@
-"""What a worker finds of its machine: processors, links, interfaces; and a group's stamp of it.
+"""A worker's machine (processors, links, interfaces) and the hardware fingerprint of a group.
 
-It runs in workers, but for `stamp`, and knows neither Ray nor the study.
+`fingerprint` runs in the driver, all else in workers. It knows neither Ray nor the study.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import torch
 from autotune.trial import Hardware
 from autotune.trial.scaling import Scaling
 
-LABEL = "AUTOTUNE_HARDWARE"  # on a node: how its owner calls the kind of hardware that it is
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # libraries look here for theirs
+LABEL = "AUTOTUNE_HARDWARE"  # set on a node: its owner's name for this kind of hardware
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # read by the libraries
 _NETWORKS = Path("/sys/class/net")
 _FABRICS = Path("/sys/class/infiniband")
-_LOOK_SECONDS = 10.0  # for the driver of the GPUs to answer
+_DRIVER_SECONDS = 10.0  # for the driver of the GPUs to answer
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a worker has: the model of its GPUs (else CPUs), the CPUs beside GPUs, and its links.
+    """A worker's hardware: the model of its GPUs (else CPUs), the CPUs beside GPUs, and its links.
 
-    `link` is what its GPUs are joined by on this node, `network` what leads to other nodes, and
-    `interface` the one that has the node's address; each empty where it is not known.
+    `link` connects its GPUs on this node, `network` leads to other nodes, and `interface` has the
+    node's address; each is empty where it is not known.
     """
 
     device: str
@@ -44,37 +44,39 @@ class Machine:
     interface: str = ""
 
 
-def look(address: str) -> Machine:
-    """What this process has, on a node that others reach at `address`."""
+def probe(address: str) -> Machine:
+    """Find out what this process runs on, on a node that others reach at `address`."""
     interface = interface_of(address)
     label, network = os.environ.get(LABEL, "").strip(), network_of(interface)
     if not torch.cuda.is_available():
         return Machine(cpu_name(), "", label, "", network, interface)
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Machine(told(gpus), cpu_name(), label, gpu_link(), network, interface)
+    return Machine(counted(gpus), cpu_name(), label, gpu_link(), network, interface)
 
 
-def stamp(machines: Sequence[Machine], nodes: int, scaling: Scaling, shared: bool) -> Hardware:
-    """What a group of workers on so many nodes runs on: all kinds that there are among them."""
+def fingerprint(
+    machines: Sequence[Machine], nodes: int, scaling: Scaling, shared: bool
+) -> Hardware:
+    """The hardware fingerprint of a group of workers on so many nodes."""
     several = scaling.num_workers > 1 or scaling.gpus_per_worker > 1
     links = [m.network if nodes > 1 else m.link for m in machines]
     return Hardware(
-        told([m.device for m in machines]),
+        counted([m.device for m in machines]),
         scaling.num_workers,
         scaling.cpus_per_worker,
         shared,
         gpus_per_worker=scaling.gpus_per_worker,
-        cpu=told([m.cpu for m in machines]),
+        cpu=counted([m.cpu for m in machines]),
         nodes=nodes,
-        interconnect=told(links) if several else "",
-        label=told([m.label for m in machines]),
+        interconnect=counted(links) if several else "",
+        label=counted([m.label for m in machines]),
     )
 
 
-def told(names: Sequence[str]) -> str:
-    """One name for all that are equal, else how many there are of each.
+def counted(names: Sequence[str]) -> str:
+    """One name if all are equal, else the names with their counts.
 
-    >>> told(["A", "A"]), told(["B", "A", "B"])
+    >>> counted(["A", "A"]), counted(["B", "A", "B"])
     ('A', '1 A + 2 B')
     """
     counts = Counter(names)
@@ -94,7 +96,7 @@ def cpu_name() -> str:
 
 
 def gpu_link() -> str:
-    """`NVLink` where all GPUs of this process have links that are up, else `PCIe`."""
+    """`NVLink` if all GPUs of this process have links that are up, else `PCIe`."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
@@ -107,42 +109,42 @@ def gpu_link() -> str:
 
 
 def _has_links(program: str, uuid: str) -> bool:
-    """Whether a link of the GPU is up: such a one is told with its speed."""
+    """Whether a link of the GPU is up: only then is it listed with a speed."""
     name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
     command = [program, "nvlink", "--status", f"--id={name}"]
     done = subprocess.run(  # noqa: S603 (the driver's own program, found on the path)
-        command, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=False
+        command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=False
     )
     return "GB/s" in done.stdout
 
 
 def interface_of(address: str) -> str:
     """The interface of this machine that has the address, or an empty string."""
-    for name, held in psutil.net_if_addrs().items():
-        if any(a.address.partition("%")[0] == address for a in held):
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.address.partition("%")[0] == address for a in addresses):
             return str(name)
     return ""
 
 
-def interface_towards(host: str) -> str:
+def interface_to(host: str) -> str:
     """The interface from which this machine reaches a host; nothing is sent to find it."""
     with contextlib.suppress(OSError):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return interface_of(str(probe.getsockname()[0]))
+        with socket.socket(family, socket.SOCK_DGRAM) as unused:
+            unused.connect((host, 9))
+            return interface_of(str(unused.getsockname()[0]))
     return ""
 
 
 def use_interface(name: str) -> None:
-    """Have collectives use an interface, unless whoever started the node has chosen one."""
+    """Have collectives use an interface, unless the node's environment names one already."""
     for variable in INTERFACES:
         if name and not os.environ.get(variable):
             os.environ[variable] = name
 
 
 def network_of(interface: str) -> str:
-    """How fast this node is connected to others, as far as the system says."""
+    """The kind and speed of this node's connection to others, as far as the system says."""
     rates = [_read(f) for f in sorted(_FABRICS.glob("*/ports/*/rate"))]
     up = ["ACTIVE" in _read(f) for f in sorted(_FABRICS.glob("*/ports/*/state"))]
     fabric = [r for r, active in zip(rates, up, strict=False) if active]

@@ -1,7 +1,8 @@
-"""What a warm worker process puts back between trials, so that no trial sees another's leavings.
+"""Isolation of trials that run one after another in the same worker process.
 
-`snapshot` is taken once, when the process is ready; `restore` puts everything back; `leavings`
-names what cannot be put back, and then the process is replaced.
+`snapshot` is taken once, when the process is ready. After each trial `restore` puts the process's
+global state back, and `leaked_resources` names what a trial has left that cannot be put back: then
+the process is replaced.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a process holds: memory, resident and allocated on its GPU, and open files."""
+class ResourceUse:
+    """Resources of a process: resident memory, memory allocated on its GPU, and open files."""
 
     host_bytes: int
     gpu_bytes: int
@@ -71,7 +72,7 @@ class Held:
 
 
 def snapshot() -> Snapshot:
-    """Everything that `restore` will put back."""
+    """Read the global state that `restore` puts back."""
     gc.collect()
     gc.freeze()
     return Snapshot(
@@ -141,34 +142,34 @@ def restore(clean: Snapshot) -> None:
 
 
 def _stop_progress_bars() -> None:
-    """tqdm's first bar starts a thread that watches all bars; the next one starts it again."""
+    """Stop the thread that tqdm starts for all bars; the next bar starts it again."""
     for thread in threading.enumerate():
         if type(thread).__module__ == "tqdm._monitor":
             thread.exit()  # type: ignore[attr-defined]
 
 
-def held() -> Held:
-    """What this process holds now."""
+def resource_use() -> ResourceUse:
+    """Measure what this process uses now."""
     gpu = int(torch.cuda.memory_allocated()) if gpu_in_use() else 0
     files = len(os.listdir("/proc/self/fd"))
-    return Held(int(psutil.Process().memory_info().rss), gpu, files)
+    return ResourceUse(int(psutil.Process().memory_info().rss), gpu, files)
 
 
-def leavings(clean: Snapshot, usual: Held) -> str:
-    """Why the process must be replaced, or an empty string.
+def leaked_resources(clean: Snapshot, usual: ResourceUse) -> str:
+    """Say why the process must be replaced, or return an empty string.
 
     Args:
         clean: the state to compare with.
-        usual: what the process held after its first trial, when its caches were filled.
+        usual: what the process used after its first trial, when its caches were filled.
     """
-    left = [t.name for t in threading.enumerate() if _left(t, clean)]
+    left = [t.name for t in threading.enumerate() if _is_left(t, clean)]
     if left:
         return f"threads left running: {', '.join(sorted(left))}"
     if _children() > clean.children:
         return "child processes left running"
     if stay := process_settings.changed(clean.settings):
         return f"settings that cannot be put back: {', '.join(stay)}"
-    now = held()
+    now = resource_use()
     if now.files > usual.files + _GROWTH_FILES:
         return f"files left open: {now.files - usual.files}"
     for what, bytes_now, before in (
@@ -181,7 +182,7 @@ def leavings(clean: Snapshot, usual: Held) -> str:
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators alike on every rank."""
+    """Seed Python's, numpy's and torch's global generators, the same on every rank."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -201,7 +202,7 @@ def _is_dict(name: str) -> bool:
 
 
 def _children() -> int:
-    """Child processes, less the compiler's pool, which torch keeps for the process's life.
+    """Count child processes, except the compiler's, which torch keeps for the process's life.
 
     The kernel's own list of children may miss some while processes come and go; a scan does not.
     """
@@ -212,7 +213,7 @@ def _children() -> int:
     return count
 
 
-def _left(thread: threading.Thread, clean: Snapshot) -> bool:
-    """Whether the trial left it behind; threads of C++ that once called Python do not count."""
+def _is_left(thread: threading.Thread, clean: Snapshot) -> bool:
+    """Whether the trial left this thread; threads of C++ that once called Python do not count."""
     known = (thread.ident or 0) in clean.threads or thread is threading.current_thread()
     return thread.is_alive() and not known and not isinstance(thread, threading._DummyThread)

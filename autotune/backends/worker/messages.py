@@ -1,43 +1,55 @@
-"""What a worker process says to its pool, and what it is told before it is one of a group."""
+"""Messages of a worker process to its pool, and of the pool to the ranks of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from autotune.backends.worker.checkpoint_io import Written
 from autotune.backends.worker.hardware_probe import Machine
 from autotune.trial import Clock
 
+Kind = Literal["milestone", "finished", "stopped", "raised"]
+
 
 @dataclass(frozen=True)
-class Stretch:
-    """What one rank did between two answers of the driver.
+class Answer:
+    """One rank's answer to a call: how the trainer went on, and how long each part took.
 
-    `kind` is `milestone`, `finished`, `stopped` or `raised`; `saved` is what has been written
-    meanwhile of the state that was asked for, and `unsaved` why it could not be; `damaged` that the
-    checkpoint to go on from is not what was written, `unread` that it could not be reached; `worn`
-    says why the process should not be used for another trial.
+    Args:
+        kind: what the rank's generator did: it is at a milestone, or at an end of one of three
+            kinds.
+        step, metrics: the milestone's.
+        clock: seconds since the previous answer.
+        can_save: whether the milestone has a state to save.
+        saved: this rank's part of the checkpoint that was last asked for, once it is written.
+        save_error: why it could not be written, or an empty string.
+        error, reason: the traceback of what the trainer raised, and its last line.
+        out_of_memory: whether it raised because memory ran out.
+        damaged: whether it raised because the checkpoint to start from is not what was written.
+        store_unreachable: whether that checkpoint's store could not be reached.
+        must_restart: why the process cannot run another trial, or an empty string.
     """
 
-    kind: str
+    kind: Kind
     step: int = 0
     metrics: Mapping[str, float] | None = None
     clock: Clock = Clock()
     can_save: bool = False
     saved: Written | None = None
-    unsaved: str = ""
+    save_error: str = ""
     error: str = ""
     reason: str = ""
     out_of_memory: bool = False
     damaged: bool = False
-    unread: bool = False
-    worn: str = ""
+    store_unreachable: bool = False
+    must_restart: str = ""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker process runs, and the file of its own into which it writes its stacks."""
+    """Where a worker process runs, and the path at which its stacks can be read."""
 
     node: str
     host: str
@@ -48,11 +60,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What all ranks of a group agree on when they become one.
+class Rendezvous:
+    """Settings on which all ranks of a group agree when they join its process group.
 
     Ranks that share a GPU (`whole_gpus` is False) reduce with gloo: NCCL refuses two on a device.
-    Those of one node meet on its loopback interface (`one_node`).
+    Ranks on one node communicate over its loopback interface (`one_node`).
     """
 
     own_cores: bool

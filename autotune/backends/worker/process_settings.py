@@ -1,7 +1,7 @@
-"""A process's settings that a trial may change: how each is read, and how it is put back.
+"""Settings of a process that a trial may change: how each is read and put back.
 
-What can be read and not be put back (`put_back` is None) is only compared: such a process has to be
-replaced.
+A setting that cannot be put back (`put_back` is None) is only compared: if a trial has changed it,
+the process is replaced.
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ import torch.multiprocessing  # its strategy is a setting
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _LIMITS = tuple(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
 _SIGNALS = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
-_ASKED_BY = signal.SIGUSR1  # its handler is none of Python's, which alone can be put back
+_STACKS_SIGNAL = signal.SIGUSR1  # its handler is not Python's and could not be put back
 _ROOT = logging.getLogger()
 
 
 @dataclass(frozen=True)
 class Setting:
+    """How a setting is read, and how it is put back, if it can be."""
+
     read: Callable[[], Any]
     put_back: Callable[[Any], object] | None
 
 
 def read() -> dict[str, Any]:
-    """All settings as they are now, by name."""
+    """Read all settings, by name."""
     return {name: setting.read() for name, setting in _SETTINGS.items()}
 
 
 def put_back(clean: Mapping[str, Any]) -> None:
-    """Make the settings what they were; what cannot be changed back stays."""
+    """Put the settings back to `clean`, as far as they can be."""
     for name, setting in _SETTINGS.items():
         if setting.put_back is not None and setting.read() != clean[name]:
             with contextlib.suppress(ValueError, OSError):
                 setting.put_back(clean[name])
-    torch.set_flush_denormal(False)  # nothing says what it is
+    torch.set_flush_denormal(False)  # it cannot be read
 
 
 def changed(clean: Mapping[str, Any]) -> list[str]:
-    """The names of the settings that are not what they were."""
+    """The names of the settings that differ from `clean`."""
     return [name for name, setting in _SETTINGS.items() if setting.read() != clean[name]]
 
 
 def _handler(number: int) -> Any:
-    """A signal's handler; torch sets one when a process first has a loader, and never again."""
+    """A signal's handler; the one that torch sets once, with the first data loader, is ignored."""
     handler = signal.getsignal(number)
-    torch_s = str(getattr(handler, "__module__", "")).startswith("torch.utils.data")
-    return signal.SIG_DFL if torch_s else handler
+    of_torch = str(getattr(handler, "__module__", "")).startswith("torch.utils.data")
+    return signal.SIG_DFL if of_torch else handler
 
 
 def _handlers() -> dict[int, Any]:
@@ -68,8 +70,8 @@ def _handlers() -> dict[int, Any]:
 
 def _put_back_handlers(clean: Mapping[int, Any]) -> None:
     for number, handler in clean.items():
-        python_s = handler is not None and number != _ASKED_BY
-        if python_s and _handler(number) != handler:
+        settable = handler is not None and number != _STACKS_SIGNAL
+        if settable and _handler(number) != handler:
             signal.signal(number, handler)
 
 

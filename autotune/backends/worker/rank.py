@@ -1,7 +1,8 @@
-"""Inside a worker: one rank of a group. It owns the trainer's generator and the trial's clock.
+"""One rank of a worker group: it owns the trainer's generator and the trial's clock.
 
-A rank runs its trainer from milestone to milestone and then returns, so that it does nothing
-without the driver's answer: what stops on one rank stops on all. It knows torch, and not Ray.
+A rank runs its trainer from milestone to milestone and then returns an `Answer`, so that it does
+nothing without the driver's decision: what stops on one rank stops on all. It knows torch, and not
+Ray.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune.backends.protocol import Launch
 from autotune.backends.worker import diagnostics, hardware_probe, isolation, reporting
-from autotune.backends.worker.checkpoint_io import Writer, patiently, restored
+from autotune.backends.worker.checkpoint_io import Writer, restored, retry_reading
 from autotune.backends.worker.cpu_affinity import claim_cores
 from autotune.backends.worker.diagnostics import from_trainer, out_of_memory
-from autotune.backends.worker.messages import Meeting, Place, Stretch
-from autotune.storage.checkpoint_files import is_gone
+from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous
+from autotune.storage.remote import is_gone
 from autotune.trial import Change, Checkpoint, Clock, Milestone
 
-_PATIENCE_SECONDS, _PATIENCE_SHARE = 30.0, 0.1  # with a store; at most that share of the time-out
+_RETRY_SECONDS, _RETRY_SHARE = 30.0, 0.1  # for a store to answer; share of the group's time-out
 
 
 class Rank:
@@ -58,16 +59,16 @@ class Rank:
     # --- becoming a group ---------------------------------------------------------------------
 
     def place(self, node: str, host: str, cores: int) -> Place:
-        """Say where this process is, and which `cores` of the node are its own if so many are."""
+        """Claim `cores` cores of the node and find out what this process runs on."""
         self._cores = claim_cores(cores)
-        self._machine = hardware_probe.look(host)
-        self._stacks, path = diagnostics.listen(node)
+        self._machine = hardware_probe.probe(host)
+        self._stacks, path = diagnostics.write_stacks_on_signal(node)
         return Place(node, host, os.getpid(), self._cores.numbers, self._machine, path)
 
     def serve(self, host: str) -> int:
-        """On rank 0: open the store at which the group meets; returns its port.
+        """Open, on rank 0, the store at which the group meets, and return its port.
 
-        It listens at `host` only: left to itself it would on every interface.
+        It listens at `host` only; by default it would on every interface.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, 0), family=family)
@@ -82,18 +83,18 @@ class Rank:
         )
         return port
 
-    def join(self, host: str, port: int, meeting: Meeting) -> None:
-        """Join the process group at `host:port`, and remember the clean state."""
-        if meeting.own_cores:
+    def join(self, host: str, port: int, rendezvous: Rendezvous) -> None:
+        """Join the process group at `host:port`, and take the snapshot to restore after trials."""
+        if rendezvous.own_cores:
             isolation.set_cores(self._cores.numbers)
             torch.set_num_threads(len(self._cores.numbers))
         else:
             self._cores.release()
-        if meeting.one_node:
+        if rendezvous.one_node:
             hardware_probe.use_interface("lo")
         else:
             hardware_probe.use_interface(
-                self._machine.interface or hardware_probe.interface_towards(host)
+                self._machine.interface or hardware_probe.interface_to(host)
             )
         os.environ.update(
             RANK=str(self._rank),
@@ -104,14 +105,14 @@ class Rank:
         )
         if self._store is None:
             self._store = TCPStore(host, port, self._world_size, is_master=False)
-        nccl = torch.cuda.is_available() and meeting.whole_gpus
+        nccl = torch.cuda.is_available() and rendezvous.whole_gpus
         self._backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
-        self._timeout = timedelta(seconds=meeting.timeout_seconds)
+        self._timeout = timedelta(seconds=rendezvous.timeout_seconds)
         self._group = 0
         self._open_group()
         self._writer = Writer(self._rank)
         self._clean = isolation.snapshot()
-        self._held: isolation.Held | None = None
+        self._usual: isolation.ResourceUse | None = None
 
     def _open_group(self) -> None:
         assert self._store is not None
@@ -126,8 +127,8 @@ class Rank:
 
     # --- one trial ----------------------------------------------------------------------------
 
-    def start(self, launch: Launch) -> Stretch:
-        """Begin a trial and run it to its first milestone."""
+    def start(self, launch: Launch) -> Answer:
+        """Start a trial and run it to its first milestone."""
         begin = time.perf_counter()
         clock = Clock()
         try:
@@ -147,28 +148,29 @@ class Rank:
         except BaseException as error:
             return self._raised(error)
 
-    def resume(self, change: Change | None, save: str | None) -> Stretch:
-        """Go on to the next milestone; the state as it is now is saved if a folder is given."""
+    def resume(self, change: Change | None, save: str | None) -> Answer:
+        """Train to the next milestone, saving the present state first if a folder is given."""
         clock = Clock(decide=time.perf_counter() - self._answered)
         try:
             clock = self._save(save, clock)
-            stretch = self._advance(change, clock)
-            saved, unsaved = self._writer.taken()
-            return replace(stretch, saved=saved, unsaved=unsaved)
+            answer = self._advance(change, clock)
+            saved, save_error = self._writer.taken()
+            return replace(answer, saved=saved, save_error=save_error)
         except BaseException as error:
             return self._raised(error)
 
-    def stop(self, save: str | None) -> Stretch:
+    def stop(self, save: str | None) -> Answer:
         """Close the trainer at its milestone, saving its state first if a folder is given."""
-        saved, unsaved = None, ""
+        saved, save_error = None, ""
         try:
             self._save(save, Clock(), blocking=True)
-            saved, unsaved = self._writer.taken() if save is not None else (None, "")
-            return replace(self._finish("stopped"), saved=saved, unsaved=unsaved)
+            saved, save_error = self._writer.taken() if save is not None else (None, "")
+            return replace(self._finish("stopped"), saved=saved, save_error=save_error)
         except BaseException as error:
-            return replace(self._raised(error), kind="stopped", saved=saved, unsaved=unsaved)
+            answer = self._raised(error)
+            return replace(answer, kind="stopped", saved=saved, save_error=save_error)
 
-    def _advance(self, change: Change | None, clock: Clock) -> Stretch:
+    def _advance(self, change: Change | None, clock: Clock) -> Answer:
         assert self._steps is not None
         before, begin = self._milestone, time.perf_counter()
         try:
@@ -180,14 +182,14 @@ class Rank:
         _check(milestone, before)
         if milestone.step < self._start_step:
             raise ValueError(
-                f"the trial goes on at step {self._start_step} but the trainer's first milestone "
+                f"the trial continues at step {self._start_step} but the trainer's first milestone "
                 f"is at {milestone.step}: it must begin from config['state']"
             )
         self._milestone = milestone
         can_save = milestone.state is not None
         if before is None and milestone.step == self._start_step:
             clock = replace(clock, setup=trained - begin)
-            return self._answer(Stretch("milestone", milestone.step, {}, clock, can_save))
+            return self._at_milestone(Answer("milestone", milestone.step, {}, clock, can_save))
         metrics = _metrics(milestone.evaluate())
         _synchronize()
         paused = min(max(milestone.eval_seconds, 0.0), trained - begin)
@@ -195,14 +197,15 @@ class Rank:
         data = min(max(milestone.data_seconds, 0.0), training)
         evaluated = time.perf_counter() - trained + paused
         clock = replace(clock, data=data, train=training - data, eval=evaluated)
-        return self._answer(Stretch("milestone", milestone.step, metrics, clock, can_save))
+        return self._at_milestone(Answer("milestone", milestone.step, metrics, clock, can_save))
 
-    def _answer(self, stretch: Stretch) -> Stretch:
+    def _at_milestone(self, answer: Answer) -> Answer:
+        """Note when this rank began to wait for the driver."""
         self._answered = time.perf_counter()
-        return stretch
+        return answer
 
     def _save(self, folder: str | None, clock: Clock, blocking: bool = False) -> Clock:
-        """Have this rank's state written into `folder`; how long it held the trial up."""
+        """Save this rank's state into `folder`; the clock with the time that the trial waited."""
         if folder is None or self._milestone is None or self._milestone.state is None:
             return clock
         begin = time.perf_counter()
@@ -210,15 +213,15 @@ class Rank:
         return replace(clock, checkpoint=time.perf_counter() - begin)
 
     def _restored(self, saved: Checkpoint) -> dict[str, Any]:
-        seconds = min(_PATIENCE_SECONDS, _PATIENCE_SHARE * self._timeout.total_seconds())
-        found: dict[str, Any] = patiently(
+        seconds = min(_RETRY_SECONDS, _RETRY_SHARE * self._timeout.total_seconds())
+        state: dict[str, Any] = retry_reading(
             lambda: restored(saved.path, saved.sums), saved.path, seconds
         )
-        return found
+        return state
 
     # --- and its end --------------------------------------------------------------------------
 
-    def _finish(self, kind: str) -> Stretch:
+    def _finish(self, kind: Kind) -> Answer:
         """Close the generator (its `finally` runs on every rank) and clean the process."""
         self._writer.cancel()
         if self._steps is not None:
@@ -230,25 +233,30 @@ class Rank:
                 dist.destroy_process_group()
             self._open_group()
         isolation.restore(self._clean)
-        self._held = self._held or isolation.held()
-        return Stretch(kind, worn=isolation.leavings(self._clean, self._held))
+        self._usual = self._usual or isolation.resource_use()
+        return Answer(kind, must_restart=isolation.leaked_resources(self._clean, self._usual))
 
-    def _raised(self, error: BaseException) -> Stretch:
+    def _raised(self, error: BaseException) -> Answer:
+        """Describe an error of the trainer, or of reading the checkpoint that it starts from."""
         text = "".join(from_trainer(traceback.TracebackException.from_exception(error)).format())
         line = str(error).strip().partition("\n")[0][:300]
-        reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
         memory = out_of_memory(error)
         if memory:
-            self._let_go(error)
-        worn = "the trainer raised"
+            self._free_memory(error)
         restoring, self._restoring = self._restoring and not memory, False
-        unread = restoring and isinstance(error, OSError) and not is_gone(error)
-        told = Stretch("raised", error=text.strip(), reason=reason, worn=worn)
-        damaged = restoring and not unread
-        return replace(told, out_of_memory=memory, damaged=damaged, unread=unread)
+        unreachable = restoring and isinstance(error, OSError) and not is_gone(error)
+        return Answer(
+            "raised",
+            error=text.strip(),
+            reason=f"{type(error).__name__}: {line}" if line else type(error).__name__,
+            out_of_memory=memory,
+            damaged=restoring and not unreachable,
+            store_unreachable=unreachable,
+            must_restart="the trainer raised",
+        )
 
-    def _let_go(self, error: BaseException) -> None:
-        """Free what the trial holds at once: the GPU may be another process's as well."""
+    def _free_memory(self, error: BaseException) -> None:
+        """Free the trial's memory at once, as another process may use the same GPU."""
         self._steps = self._milestone = None
         traceback.clear_frames(error.__traceback__)
         if isolation.gpu_in_use():

@@ -1,7 +1,7 @@
-"""`autotune.report` and `autotune.evaluating`: for trainers whose framework owns the loop.
+"""`autotune.report` and `autotune.evaluating`, for trainers whose framework owns the loop.
 
 Such a trainer cannot yield: it is a plain function of its configuration. It runs on a thread of its
-own and looks like a generator to the rank: each `report` is a milestone.
+own, and the rank sees a generator: each `report` is a milestone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def report(
 
 @contextlib.contextmanager
 def evaluating() -> Iterator[None]:
-    """The training clock stands still inside: `with autotune.evaluating(): metrics = validate()`.
+    """Stop the training clock: `with autotune.evaluating(): metrics = validate()`.
 
     For trainers that `report`; its seconds count as evaluation at the next report. Work that a GPU
     was given before is waited for, as it is training. Outside autotune it does nothing.
@@ -100,7 +100,7 @@ def _synchronize() -> None:
 
 
 def steps(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Steps:
-    """The trainer as a generator of milestones, whichever way it is written."""
+    """Start the trainer as a generator of milestones, whichever way it is written."""
     function = train
     while isinstance(function, partial):
         function = function.func

@@ -1,7 +1,7 @@
-"""Inside a worker: ranks' files as a place from which `torch.distributed.checkpoint` reads.
+"""A storage reader for `torch.distributed.checkpoint` over the files of the ranks.
 
-torch plans which pieces of which shards make up what is wanted; the pieces are taken from files of
-our own form (`sharded_tensors`), read with `torch.load(weights_only=True)`.
+torch plans which pieces of which shards make up the wanted tensors; the pieces are read from files
+in our own format (`sharded_tensors`), with `torch.load(weights_only=True)`.
 """
 
 from __future__ import annotations
@@ -25,33 +25,32 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-Parts = Mapping[tuple[Any, ...], Mapping[str, Any]]
+Shards = Mapping[str, Mapping[str, Any]]
 Key = tuple[str, tuple[int, ...]]
-"""Which tensor, and where in it a part begins."""
+"""Which tensor, and where in it a shard begins."""
 
 
-class Shelf(StorageReader):
-    """The files of so many ranks; `load` gives the parts in one of them, on a device."""
+class RankFiles(StorageReader):
+    """The files of a number of ranks; `load` reads the shards in one of them to a device."""
 
-    def __init__(self, load: Callable[[int, str], Parts], files: int) -> None:
+    def __init__(self, load: Callable[[int, str], Shards], files: int) -> None:
         self._load = load
-        self._holder: dict[Key, int] = {}
-        self._metadata = self._listed(files)
+        self._rank_of: dict[Key, int] = {}
+        self._metadata = self._read_metadata(files)
 
-    def _listed(self, files: int) -> Metadata:
-        """Who holds what; every file is read, and so checked, before anything is planned."""
+    def _read_metadata(self, files: int) -> Metadata:
+        """Which rank has which shard; all files are read, and so checked, before the planning."""
         found: dict[str, TensorStorageMetadata] = {}
         for rank in range(files):
-            for path, part in self._load(rank, "meta").items():
-                name, local = str(path), part["local"]
-                shape = torch.Size(part["shape"])
+            for name, shard in self._load(rank, "meta").items():
+                local, shape = shard["local"], torch.Size(shard["shape"])
                 made = TensorStorageMetadata(TensorProperties(local.dtype), shape, [])
                 tensor = found.setdefault(name, made)
                 if (tensor.size, tensor.properties.dtype) != (shape, local.dtype):
                     raise ValueError(f"rank {rank} has another {name} than those before")
-                key = name, tuple(part["offsets"])
-                if local.numel() and key not in self._holder:
-                    self._holder[key] = rank
+                key = name, tuple(shard["offsets"])
+                if local.numel() and key not in self._rank_of:
+                    self._rank_of[key] = rank
                     tensor.chunks.append(ChunkStorageMetadata(torch.Size(key[1]), local.shape))
         return Metadata(found)  # type: ignore[arg-type]
 
@@ -61,14 +60,14 @@ class Shelf(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         by_rank: dict[int, list[Any]] = {}
         for item in plan.items:
-            by_rank.setdefault(self._holder[_key(item.storage_index)], []).append(item)
+            by_rank.setdefault(self._rank_of[_key(item.storage_index)], []).append(item)
         for rank, items in by_rank.items():  # one file at a time in memory
-            parts = {
-                (str(path), tuple(part["offsets"])): part["local"]
-                for path, part in self._load(rank, "cpu").items()
+            shards = {
+                (name, tuple(shard["offsets"])): shard["local"]
+                for name, shard in self._load(rank, "cpu").items()
             }
             for item in items:
-                piece = parts[_key(item.storage_index)]
+                piece = shards[_key(item.storage_index)]
                 for dim, (start, length) in enumerate(
                     zip(item.storage_offsets, item.lengths, strict=True)
                 ):
@@ -81,10 +80,10 @@ class Shelf(StorageReader):
         return done
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """One shelf is read once."""
+        """Do nothing: the files are read once."""
 
     def set_up_storage_reader(self, metadata: Metadata, *_: Any, **__: Any) -> None:
-        """There is nothing to be set up: who holds what is known."""
+        """Do nothing: which rank has which shard is known."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -97,8 +96,8 @@ class Shelf(StorageReader):
         return checkpoint_id is None
 
 
-def fill(wanted: dict[str, Tensor], shelf: Shelf) -> None:
-    """Read what is wanted, tensors whole or sharded over the ranks that there are, into place.
+def fill(wanted: dict[str, Tensor], files: RankFiles) -> None:
+    """Read into the wanted tensors, which are whole or sharded over the present ranks.
 
     Raises:
         Exception: what `load` raised.
@@ -106,7 +105,7 @@ def fill(wanted: dict[str, Tensor], shelf: Shelf) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         try:
-            load(wanted, storage_reader=shelf, no_dist=True)
+            load(wanted, storage_reader=files, no_dist=True)
         except CheckpointException as error:  # torch's, for one rank or many
             raise next(iter(error.failures.values()))[0] from None
 

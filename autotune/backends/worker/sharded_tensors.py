@@ -1,9 +1,10 @@
-"""Inside a worker: tensors of which every rank holds a part, as `fully_shard` makes them.
+"""Tensors that are sharded over the ranks, as `fully_shard` makes them, in checkpoint files.
 
-A rank's file holds its parts as plain tensors, each in a dict that says where in the whole it
-belongs (`apart`). So the ranks write without waiting for each other, and a file is read like any
-other. From another number of ranks' files `torch.distributed.checkpoint` plans who reads what; its
-own file format is not used, as its index is a pickle, and reading it could run code.
+A rank's file holds its shards as plain tensors, each in a dict that says where in the whole tensor
+it belongs (`encode_shards`). So the ranks write without waiting for each other, and the file is
+read like any other. To read the files of another number of ranks, `torch.distributed.checkpoint`
+plans who reads what; its own file format is not used, as its index is a pickle, which could run
+code when it is read.
 """
 
 from __future__ import annotations
@@ -11,22 +12,29 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 _MARK = "autotune.shard"
 _WHOLE = -1  # along this dimension of the mesh every rank has all of it
-Path = tuple[Any, ...]
+Shard = Mapping[str, Any]
+Shards = dict[str, Shard]
+"""Encoded shards by their paths in a state, as `['model']['weight']`."""
 Load = Callable[[int, str], Any]
-"""Reads the file of a rank, to a device; on `meta` tensors have shapes and no contents."""
+"""Reads the file of a rank to a device; on `meta` tensors have shapes and no contents."""
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nested dicts and lists (of whatever kind), with `change` made to what is in them."""
+def map_children(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Copy a dict, list or tuple, with `change` applied to its items; other values are returned.
+
+    `torch.utils._pytree` would lose what modules attach to their states (`_metadata`), and does not
+    look into subclasses of dict and list.
+    """
     if isinstance(value, dict):
         made = copy.copy(value)
         made.update({k: change(v) for k, v in value.items()})
@@ -39,58 +47,60 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-def apart(value: Any) -> Any:
-    """The same nested dicts and lists with a plain dict for each tensor that is sharded.
+def encode_shards(value: Any) -> Any:
+    """Copy a nested state with a plain dict for each tensor that is sharded.
 
     Raises:
-        TypeError: a tensor is spread over ranks in a way that cannot be put together again.
+        TypeError: a tensor is spread over ranks in a way that could not be read back.
     """
     kinds = sys.modules.get("torch.distributed.tensor")
-    if kinds is None:  # nobody can have made one
+    if kinds is None:  # without it nobody can have made one
         return value
-    return _told(value, kinds) if isinstance(value, kinds.DTensor) else mapped(value, apart)
+    if isinstance(value, kinds.DTensor):
+        return _encoded(value, kinds)
+    return map_children(value, encode_shards)
 
 
-def together(state: Any, load: Load, files: int) -> Any:
-    """What `apart` was made of: tensors sharded over the ranks that there are now, on the host.
+def assemble(state: Any, load: Load, files: int) -> Any:
+    """Undo `encode_shards`, with tensors sharded over the present ranks, on the host.
 
     Args:
-        state: of one of the ranks' files.
-        load: reads the others, which is only done if there were not as many ranks as now.
-        files: how many ranks' files there are.
+        state: the content of one of the ranks' files.
+        load: reads the others, which is only done if their number is not that of the ranks now.
+        files: the number of the ranks' files.
 
     Raises:
-        ValueError: the files are not those of one checkpoint, or the ranks were in a grid of more
-            than one dimension, which another number of ranks has no way to fill.
+        ValueError: the files are not those of one checkpoint, or the ranks were in a mesh of more
+            than one dimension, which another number of ranks cannot fill.
     """
-    parts = dict(_parts(state))
-    if not parts:
+    shards = _shards(state)
+    if not shards:
         return state
-    meshes = {tuple(part["mesh"]) for part in parts.values()}
+    meshes = {tuple(shard["mesh"]) for shard in shards.values()}
     if any(math.prod(mesh) != files for mesh in meshes):
         raise ValueError(f"a checkpoint of {files} ranks holds tensors sharded over {meshes}")
     if files == _world() and dist.is_initialized():
-        grids = {mesh: _grid(mesh) for mesh in sorted(meshes)}
-        made = {path: _as_it_was(part, grids) for path, part in parts.items()}
+        present = {mesh: _mesh(mesh) for mesh in sorted(meshes)}
+        made = {path: _same_shard(shard, present) for path, shard in shards.items()}
     else:
-        made = _resharded(parts, load, files)
+        made = _resharded(shards, load, files)
     return _filled(state, made)
 
 
-def wholes(states: Sequence[Any], load: Load) -> list[Any]:
-    """All ranks' files, with every sharded tensor whole; for a process without a process group.
+def assemble_all(states: Sequence[Any], load: Load) -> list[Any]:
+    """Undo `encode_shards` on all ranks' states, with whole tensors, without a process group.
 
-    The whole of a tensor is made once: the states share it.
+    Each whole tensor is made once: the states share it.
     """
-    parts = dict(_parts(states[0]))
-    if not parts:
+    shards = _shards(states[0])
+    if not shards:
         return [*states]
-    made = _resharded(parts, load, len(states))
+    made = _resharded(shards, load, len(states))
     return [_filled(state, made) for state in states]
 
 
-def _told(value: Any, kinds: Any) -> dict[str, Any]:
-    """A sharded tensor as this rank's part of it and where that belongs."""
+def _encoded(value: Any, kinds: Any) -> dict[str, Any]:
+    """A sharded tensor as this rank's shard and the place where it belongs."""
     odd = [p for p in value.placements if type(p) not in (kinds.Shard, kinds.Replicate)]
     ranks = value.device_mesh.mesh.flatten().tolist()
     if odd or ranks != list(range(_world())):
@@ -111,7 +121,7 @@ def _told(value: Any, kinds: Any) -> dict[str, Any]:
 
 
 def _offsets(value: Any) -> list[int]:
-    """Where this rank's part begins, as `torch.distributed.checkpoint` plans to write it."""
+    """Where this rank's shard begins, as `torch.distributed.checkpoint` plans to write it."""
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
     if not value.to_local().numel():
@@ -123,87 +133,83 @@ def _offsets(value: Any) -> list[int]:
     return list(item.tensor_data.chunk.offsets)
 
 
-def _parts(value: Any, path: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    if isinstance(value, Mapping):
-        if _MARK in value:
-            yield path, value
-            return
-        for key, inner in value.items():
-            yield from _parts(inner, (*path, key))
-    elif isinstance(value, list | tuple):
-        for place, inner in enumerate(value):
-            yield from _parts(inner, (*path, place))
+def _shards(state: Any) -> Shards:
+    """The encoded shards in a state that was read, by their paths."""
+    leaves, _ = tree_flatten_with_path(state, is_leaf=_is_shard)
+    return {keystr(path): leaf for path, leaf in leaves if _is_shard(leaf)}
 
 
-def _filled(value: Any, made: Mapping[Path, Any], path: Path = ()) -> Any:
-    if path in made:
-        return made[path]
-    if isinstance(value, dict):
-        for key in value:
-            value[key] = _filled(value[key], made, (*path, key))
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(_filled(v, made, (*path, i)) for i, v in enumerate(value))
-    return value
+def _is_shard(value: Any) -> bool:
+    return isinstance(value, dict) and _MARK in value
+
+
+def _filled(state: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """A copy of a state with a tensor in place of each encoded shard."""
+    shards = _shards(state).items()
+    by_identity = {id(shard): tensors[path] for path, shard in shards if path in tensors}
+
+    def fill(value: Any) -> Any:
+        made = by_identity.get(id(value))
+        return made if made is not None else map_children(value, fill)
+
+    return fill(state)
 
 
 def _world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-# --- as many ranks as there were ------------------------------------------------------------------
+# --- read by as many ranks as wrote it ------------------------------------------------------------
 
 
-def _grid(shape: Sequence[int]) -> Any:
+def _mesh(shape: Sequence[int]) -> Any:
     """All ranks in order, on the host; in one dimension it opens no process groups of its own."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh("cpu", tuple(shape))
 
 
-def _as_it_was(part: Mapping[str, Any], grids: Mapping[tuple[int, ...], Any]) -> Tensor:
+def _same_shard(shard: Shard, meshes: Mapping[tuple[int, ...], Any]) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(
-        part["local"],
-        grids[tuple(part["mesh"])],
-        _placements(part),
+        shard["local"],
+        meshes[tuple(shard["mesh"])],
+        _placements(shard),
         run_check=False,
-        shape=torch.Size(part["shape"]),
-        stride=tuple(part["stride"]),
+        shape=torch.Size(shard["shape"]),
+        stride=tuple(shard["stride"]),
     )
 
 
-def _placements(part: Mapping[str, Any]) -> list[Any]:
+def _placements(shard: Shard) -> list[Any]:
     from torch.distributed.tensor import Replicate, Shard
 
-    return [Replicate() if dim == _WHOLE else Shard(dim) for dim in part["placements"]]
+    return [Replicate() if dim == _WHOLE else Shard(dim) for dim in shard["placements"]]
 
 
-# --- another number of ranks ----------------------------------------------------------------------
+# --- read by another number of ranks --------------------------------------------------------------
 
 
-def _resharded(
-    parts: Mapping[Path, Mapping[str, Any]], load: Load, files: int
-) -> dict[Path, Tensor]:
-    from autotune.backends.worker.resharding import Shelf, fill
+def _resharded(shards: Shards, load: Load, files: int) -> dict[str, Tensor]:
+    from autotune.backends.worker.resharding import RankFiles, fill
 
-    grid = _grid([_world()]) if dist.is_initialized() else None
-    wanted = {path: _empty(part, grid) for path, part in parts.items()}
-    shelf = Shelf(lambda rank, device: dict(_parts(load(rank, device))), files)
-    fill({str(path): tensor for path, tensor in wanted.items()}, shelf)
+    mesh = _mesh([_world()]) if dist.is_initialized() else None
+    wanted = {path: _empty(shard, mesh) for path, shard in shards.items()}
+    rank_files = RankFiles(lambda rank, device: _shards(load(rank, device)), files)
+    fill(wanted, rank_files)
     return wanted
 
 
-def _empty(part: Mapping[str, Any], grid: Any) -> Tensor:
-    shape, dtype = part["shape"], part["local"].dtype
-    if grid is None:
+def _empty(shard: Shard, mesh: Any) -> Tensor:
+    shape, dtype = shard["shape"], shard["local"].dtype
+    if mesh is None:
         return torch.empty(shape, dtype=dtype)
-    if len(part["mesh"]) > 1:
+    if len(shard["mesh"]) > 1:
         raise ValueError(
-            f"a checkpoint sharded over {' x '.join(map(str, part['mesh']))} ranks can only be "
+            f"a checkpoint sharded over {' x '.join(map(str, shard['mesh']))} ranks can only be "
             f"read by as many, or without a process group, and here are {_world()}"
         )
     from torch.distributed.tensor import empty
 
-    return empty(*shape, dtype=dtype, device_mesh=grid, placements=_placements(part))
+    return empty(*shape, dtype=dtype, device_mesh=mesh, placements=_placements(shard))

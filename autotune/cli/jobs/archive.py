@@ -14,7 +14,8 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from autotune.errors import UserError
-from autotune.storage.journal import JOURNAL, RECORD
+from autotune.storage.journal import JOURNAL
+from autotune.storage.manifest import EXPERIMENT_JSON
 
 LIMIT_BYTES = 100 * 2**20  # what the dashboard of a Ray head takes in one request
 _PACKS_BYTES = 10 * LIMIT_BYTES  # more than that is not even tried to be compressed
@@ -71,7 +72,7 @@ def pack(root: Path, to: Path) -> Path:
 
 def _walk(folder: Path, above: Sequence[Rules]) -> Iterator[Path]:
     names = os.listdir(folder)
-    if JOURNAL in names and RECORD in names:
+    if JOURNAL in names and EXPERIMENT_JSON in names:
         return
     rules = [*above, *_rules(folder)]
     for name in sorted(names):

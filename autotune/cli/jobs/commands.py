@@ -1,73 +1,74 @@
-"""`autotune submit`, `jobs`, `logs` and `cancel`: what people type, made requests of a cluster."""
+"""`autotune submit`, `jobs`, `logs` and `cancel`."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.cli.arguments import SubmitArguments
 from autotune.cli.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.cli.jobs import archive
 from autotune.cli.jobs.secrets import holds_secret, secret
-from autotune.cli.jobs.submission import Cluster, Job, Request
+from autotune.cli.jobs.submission import Cluster, Job, Submission
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.study import recipes
+from autotune.study.options import StudyOptions
+from autotune.study.options import options as all_options
 from autotune.tracking.uris import check_keeps, check_uri, has_credentials, keeps, label
 
 _CANCEL_SECONDS = 600.0
 _FROM_THE_NODE = re.compile(r"(?<=://)(([\w.-]+|\$\{\w+\}):)?\$\{\w+\}@")  # as pip reads ${NAME}
 
 
-def submit(options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]) -> int:
+def submit(given: SubmitArguments) -> int:
     """Submit the study that `run` with the same flags would run here."""
-    request = _request(options, run_flags)
-    cluster = Cluster(options.address)
-    name = cluster.submit(request, Path.cwd())
-    if options.json:
-        told = {"job": name, "study": request.study, "home": request.home}
-        print(json.dumps({**told, "address": cluster.address}), flush=True)
-    say(f"submitted the study {request.study!r} as job {name}")
-    if options.follow:
-        return _follow(cluster, name, sys.stderr if options.json else sys.stdout)
-    where = f" --address {options.address}" if options.address else ""
+    submission = _submission(given)
+    cluster = Cluster(given.address)
+    name = cluster.submit(submission, Path.cwd())
+    if given.json:
+        document = {"job": name, "study": submission.study, "home": submission.home}
+        print(json.dumps({**document, "address": cluster.address}), flush=True)
+    say(f"submitted the study {submission.study!r} as job {name}")
+    if given.follow:
+        return _follow(cluster, name, sys.stderr if given.json else sys.stdout)
+    where = f" --address {given.address}" if given.address else ""
     say(f"follow it with: autotune logs {name} --follow{where}")
     return DONE
 
 
-def show(options: argparse.Namespace) -> int:
+def show(address: str | None, as_json: bool) -> int:
     """List the jobs that autotune submitted to the cluster."""
-    found = Cluster(options.address).jobs()
-    if options.json:
-        print(json.dumps([asdict(job) for job in found]))
+    jobs = Cluster(address).jobs()
+    if as_json:
+        print(json.dumps([asdict(job) for job in jobs]))
         return DONE
-    rows = [("JOB", "STATUS", "STUDY", "STARTED", "MINUTES", "KEPT IN"), *map(_row, found)]
+    rows = [("JOB", "STATUS", "STUDY", "STARTED", "MINUTES", "KEPT IN"), *map(_row, jobs)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).strip())
     return DONE
 
 
-def logs(options: argparse.Namespace) -> int:
+def logs(name: str, address: str | None, follow: bool) -> int:
     """Print what a job's driver has written; all that it writes, until it ends, with `--follow`."""
-    cluster = Cluster(options.address)
-    if options.follow:
-        return _follow(cluster, options.job, sys.stdout)
-    print(cluster.logs(options.job), end="")
+    cluster = Cluster(address)
+    if follow:
+        return _follow(cluster, name, sys.stdout)
+    print(cluster.logs(name), end="")
     return DONE
 
 
-def cancel(options: argparse.Namespace) -> int:
+def cancel(name: str, address: str | None) -> int:
     """End a job and wait until its driver has checkpointed what runs and has left."""
-    cluster = Cluster(options.address)
-    name = options.job
+    cluster = Cluster(address)
     if not cluster.cancel(name):
         say(f"job {name} has ended already ({cluster.job(name).status})")
         return DONE
@@ -90,31 +91,30 @@ def cancel(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _request(
-    options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]
-) -> Request:
+def _submission(given: SubmitArguments) -> Submission:
     """What to submit. Everything that can be checked here is, before anything is sent."""
-    study = _study(options.recipe, installs=options.pip is not None)
-    for flag in ("pruner", "controller"):
-        _check_sent(f"--{flag}", getattr(options, flag) or "")
-    _check_places(options)
-    uri = options.tracking_uri
-    options.mirror = options.mirror or options.out is None
-    if options.out is not None:
-        home = os.path.normpath(options.out)
-        if journal.held(options.out):
-            raise UserError(f"another process is running the study in {options.out}")
+    options = given.options
+    study = _study(given.recipe, installs=given.pip is not None)
+    for flag, named in (("--pruner", options.pruner), ("--controller", options.controller)):
+        _check_sent(flag, str(named or ""))
+    out = Path(options.out) if options.out is not None else None
+    _check_places(options, out)
+    options = replace(options, mirror=options.mirror or out is None)
+    if out is not None:
+        home = os.path.normpath(out)
+        if journal.is_locked(out):
+            raise UserError(f"another process is running the study in {out}")
     else:
-        home = f"{label(uri)} as {study}"
-    return Request(
+        home = f"{label(str(options.tracking_uri))} as {study}"
+    return Submission(
         study,
-        [*_passed_on(options, run_flags), "--ray-address", "auto"],
+        [*_words(given.recipe, options, given.register), "--ray-address", "auto"],
         home,
-        options.out,
-        _driver_cpus(options.driver_cpus),
-        _resources(options.driver_resources),
-        _requirements(options.pip),
-        _environment(options.env),
+        out,
+        _driver_cpus(given.driver_cpus),
+        _resources(given.driver_resources),
+        _requirements(given.pip),
+        _environment(given.env),
     )
 
 
@@ -171,8 +171,8 @@ def _check_below(what: str, name: str, file: str) -> None:
         raise UserError(f"{what} {name!r} must be a path below the working directory to be sent")
 
 
-def _check_places(options: argparse.Namespace) -> None:
-    uri, out = options.tracking_uri, options.out
+def _check_places(options: StudyOptions, out: Path | None) -> None:
+    uri = options.tracking_uri
     if uri is not None and uri != "off":
         check_uri(uri)
         if has_credentials(uri):
@@ -188,26 +188,22 @@ def _check_places(options: argparse.Namespace) -> None:
             "MLflow server (http://HOST:5000), which then keeps what resume needs"
         )
     for flag, path in (("--out", out), ("--from", options.start_from)):
-        if path is not None and not path.is_absolute():
+        if path is not None and not Path(path).is_absolute():
             raise UserError(
                 f"{flag} must be an absolute path on storage that all nodes share but got "
                 f"{str(path)!r}"
             )
 
 
-def _passed_on(
-    options: argparse.Namespace, run_flags: Sequence[tuple[str, dict[str, Any]]]
-) -> list[str]:
-    """The command line of the job's own `autotune run`, without `--out`."""
-    words = ["run", options.recipe]
-    for name, how in run_flags:
-        if not name.startswith("--") or name == "--out":
+def _words(recipe: str, options: StudyOptions, register: str | None) -> list[str]:
+    """The command line of the job's own `autotune run`, without `--out` and `--ray-address`."""
+    words = ["run", recipe]
+    for option in all_options():
+        flag, value = option.flag, getattr(options, option.name)
+        if flag is None or option.name in ("out", "ray_address") or value == option.default:
             continue
-        value = getattr(options, how.get("dest", name[2:].replace("-", "_")), None)
-        if value is None or value is False or value == how.get("default"):
-            continue
-        words += [name] if value is True else [f"{name}={value}"]
-    return words
+        words.append(flag.name if flag.metavar is None else f"{flag.name}={value}")
+    return [*words, *([f"--register={register}"] if register is not None else [])]
 
 
 def _driver_cpus(cpus: float) -> float:

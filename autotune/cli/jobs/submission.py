@@ -28,7 +28,7 @@ _TRIES = 5
 
 
 @dataclass(frozen=True)
-class Request:
+class Submission:
     """A study to be submitted.
 
     `arguments` are those of `autotune run`, but `--out`: that is `out`, or a folder of the job's
@@ -96,28 +96,28 @@ class Cluster:
             raise UserError(unknown("job", name, found))
         return found[name]
 
-    def submit(self, request: Request, root: Path) -> str:
+    def submit(self, submission: Submission, root: Path) -> str:
         """Send the working directory `root` and start the study's driver; the job's id.
 
         Raises:
             UserError: a driver of this study is alive, or the directory is too large.
         """
-        self._refuse_second(request)
+        self._refuse_second(submission)
         with tempfile.TemporaryDirectory() as place, errors(self.address):
             archive = shipping.pack(root, Path(place) / "working_dir.zip")
             for _ in range(_TRIES):
-                name = _next_id(request.study, [job.id for job in self.jobs()])
+                name = _next_id(submission.study, [job.id for job in self.jobs()])
                 try:
-                    return str(self._client.submit_job(**_submission(request, name, archive)))
+                    return str(self._client.submit_job(**_request(submission, name, archive)))
                 except RuntimeError as error:
                     if "already" not in str(error):
                         raise
-                self._refuse_second(request)  # another submission was faster
+                self._refuse_second(submission)  # another submission was faster
         raise UserError(f"{self.address} refuses every id for a job: try again")
 
-    def _refuse_second(self, request: Request) -> None:
+    def _refuse_second(self, submission: Submission) -> None:
         for job in self.jobs():
-            if job.home == request.home and not job.over:
+            if job.home == submission.home and not job.over:
                 raise UserError(
                     f"job {job.id} is running the study {job.study!r} in {job.home}: follow it "
                     f"with `autotune logs {job.id} --follow`, end it with `autotune cancel "
@@ -157,21 +157,21 @@ class Cluster:
         return job
 
 
-def _submission(request: Request, name: str, archive: Path) -> dict[str, Any]:
-    env = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS), **request.env}
+def _request(submission: Submission, name: str, archive: Path) -> dict[str, Any]:
+    env = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS), **submission.env}
     runtime: dict[str, Any] = {"working_dir": str(archive), "env_vars": env}
-    if request.pip is not None:
-        runtime["pip"] = str(request.pip)
-    out = ["--out", str(request.out or Path("studies") / name)]
-    words = ["python", "-m", "autotune", *request.arguments, *out]
+    if submission.pip is not None:
+        runtime["pip"] = str(submission.pip)
+    out = ["--out", str(submission.out or Path("studies") / name)]
+    words = ["python", "-m", "autotune", *submission.arguments, *out]
     return {
         # `exec`: the driver itself gets the signal that ends the job, and no shell is left behind.
         "entrypoint": f"exec {shlex.join(words)}",
         "submission_id": name,
         "runtime_env": runtime,
-        "metadata": {_STUDY: request.study, _HOME: request.home},
-        "entrypoint_num_cpus": request.cpus or None,
-        "entrypoint_resources": dict(request.resources) or None,
+        "metadata": {_STUDY: submission.study, _HOME: submission.home},
+        "entrypoint_num_cpus": submission.cpus or None,
+        "entrypoint_resources": dict(submission.resources) or None,
     }
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison import dawnbench, from_studies
 from autotune.evaluation.comparison.model import TUNING, Aim, Candidate, Terms
-from autotune.storage.journal import JOURNAL, RECORD
+from autotune.storage.journal import JOURNAL
+from autotune.storage.manifest import EXPERIMENT_JSON
 
 if TYPE_CHECKING:
     from autotune.tracking.mlflow_reader import Reader
@@ -55,7 +56,7 @@ def read(
 def _study(reader: Reader, run_id: str, label: str, spec: str) -> from_studies.Study:
     """The study whose own run this is, read from the journal that is with it."""
     with tempfile.TemporaryDirectory() as place:
-        if not reader.fetch(run_id, [RECORD, JOURNAL], Path(place)):
+        if not reader.fetch(run_id, [EXPERIMENT_JSON, JOURNAL], Path(place)):
             raise UserError(f"{spec} has no {JOURNAL} yet: it comes when the study has ended")
         return from_studies.read(Path(place), label, _source(reader, run_id, label))
 

@@ -11,8 +11,10 @@ from autotune.algorithms.ranking.hardware import scores
 from autotune.algorithms.ranking.repeats import unconfirmed, winner
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison.model import CONFIRMED, TUNING, Aim, Candidate, Run, Terms
-from autotune.storage.journal import JOURNAL, RECORD
-from autotune.study import manifest, result
+from autotune.storage.journal import JOURNAL
+from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study import result
+from autotune.study.manifest import Manifest
 from autotune.trial import CUT, Hardware, State, Target, Trial
 
 _REPEATS = ("confirm", "race")  # kinds of trials that run another one's configuration again
@@ -58,18 +60,17 @@ def read(folder: Path, label: str | None = None, source: str | None = None) -> S
         near = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
         what = unknown("study folder", folder.name, near) if near else f"{folder} does not exist"
         raise UserError(f"{what} in {folder.parent}" if near else what)
-    held = manifest.load(folder)
+    manifest = Manifest.read(folder)
     try:
-        target = Target(**held["target"])
-        gpus = float((held.get("scaling") or {}).get("gpus_per_worker") or 0)
+        gpus = float((manifest.scaling or {}).get("gpus_per_worker") or 0)
     except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{folder / RECORD} is damaged: {error}") from None
+        raise UserError(f"{folder / EXPERIMENT_JSON} is damaged: {error}") from None
     if not (folder / JOURNAL).is_file():
         raise UserError(f"{source} has no trial yet: it has no {JOURNAL}")
-    found = result.read(folder, target, {target.metric})
+    found = result.read(folder, manifest.target, {manifest.target.metric})
     if not found.trials:
         raise UserError(f"{source} has no trial yet")
-    return Study(label or folder.resolve().name, source, target, found.trials, gpus)
+    return Study(label or folder.resolve().name, source, manifest.target, found.trials, gpus)
 
 
 def candidates(study: Study) -> list[Candidate]:

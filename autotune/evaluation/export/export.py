@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import sys
@@ -25,13 +24,13 @@ from autotune.algorithms.ranking.lineage import Stretch, as_one, descent
 from autotune.backends.recipe_modules import is_recipe_file
 from autotune.errors import UserError
 from autotune.evaluation.export.open_loop import open_loop
-from autotune.storage import checkpoint_files
+from autotune.storage import atomic, checkpoint_files
 from autotune.storage.codec import encode
-from autotune.study import manifest
 from autotune.study.driver.microbatch import MICROBATCH
+from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult, read
 from autotune.tracking.run_content import document, schedules_of
-from autotune.trial import Trial
+from autotune.trial import Target, Trial
 
 FACTS = "trial.json"
 FORMAT = 1  # of its content; goes up when an older reader would misread it
@@ -69,15 +68,15 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     """
     out = out.resolve()
     checkpoint = saved(folder, trial)
-    held = manifest.load(folder)
+    manifest = Manifest.read(folder)
     line: tuple[Stretch, ...] = ()
     fault = ""
     if trial.origin is not None:
-        line, fault = _descent(folder, trial)
+        line, fault = _descent(folder, trial, manifest.target)
         trial = trial if fault else replace(trial, config=as_one(line))
     if trial.microbatch is not None:  # what it was brought down to, so that it fits again
         trial = replace(trial, config={**trial.config, MICROBATCH: trial.microbatch})
-    told = facts(held, trial)
+    told = facts(manifest, trial)
     told["lineage"] = [
         {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
         for s in line
@@ -87,21 +86,17 @@ def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
             raise UserError(f"{out} holds something already: choose another folder")
-        part = out.with_name(f".{out.name}.part-{os.getpid()}")
-        part.mkdir(parents=True)
-        try:
+        with atomic.making(out, concurrent=True) as part:
+            part.mkdir(parents=True)
             _write(part, told, trial, checkpoint)
-            part.replace(out)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from None
     return told
 
 
-def _descent(folder: Path, trial: Trial) -> tuple[tuple[Stretch, ...], str]:
+def _descent(folder: Path, trial: Trial, target: Target) -> tuple[tuple[Stretch, ...], str]:
     """The trial's line of descent, and why it cannot be written as one configuration, if so."""
-    line = descent(trial, read(folder, manifest.target(folder)).trials)
+    line = descent(trial, read(folder, target).trials)
     try:
         as_one(line)
     except ValueError as error:
@@ -126,27 +121,27 @@ def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: str | 
         checkpoint_files.fetch(checkpoint, part / "checkpoint")
 
 
-def facts(held: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
+def facts(manifest: Manifest, trial: Trial) -> dict[str, Any]:
     """What a replay needs to know of the trial and its study, as JSON types."""
-    train, folders = _trainer(held)
+    train, folders = _trainer(manifest)
     return {
         "autotune_export": FORMAT,
-        "study": held["name"],
-        "study_id": held.get("study_id"),
-        "recipe": held.get("recipe"),
+        "study": manifest.name,
+        "study_id": manifest.study_id,
+        "recipe": manifest.options.recipe,
         "train": train,
         "python_path": folders,
-        "target": held["target"],
-        "scaling": held["scaling"],
-        "failure": held["failure"],
+        "target": encode(manifest.target),
+        "scaling": manifest.scaling,
+        "failure": manifest.failure,
         **{name: encode(getattr(trial, name)) for name in _STATED},
         "reports": [
             {"step": r.step, "seconds": r.seconds, "metrics": encode(r.metrics)}
             for r in trial.reports
         ],
         **_changes(trial),
-        "versions": held.get("versions", {}),
-        "git_commit": held.get("git_commit"),
+        "versions": manifest.versions,
+        "git_commit": manifest.git_commit,
     }
 
 
@@ -172,18 +167,18 @@ def saved(folder: Path, trial: Trial) -> str | None:
     return next((place for place in (path, moved) if checkpoint_files.names(place)), None)
 
 
-def _trainer(held: Mapping[str, Any]) -> tuple[str | None, list[str]]:
+def _trainer(manifest: Manifest) -> tuple[str | None, list[str]]:
     """The trainer as `module:function` or `/path/file.py:function`, and where imports are found.
 
     None for a function that has no such name: of a script, inside another function, or partial.
     """
-    module, _, name = held["train"].rpartition(".")
-    recipe = held.get("recipe") or ""
+    module, _, name = manifest.train.rpartition(".")
+    recipe = manifest.options.recipe or ""
     if recipe.endswith(".json"):  # the study is itself a replay of an export
         with contextlib.suppress(OSError, ValueError, KeyError):
             told = json.loads(Path(recipe).read_text())
             return told["train"], told["python_path"]
-    if "<" in held["train"] or name == "?" or module.partition(".")[0] == "__main__":
+    if "<" in manifest.train or name == "?" or module.partition(".")[0] == "__main__":
         return None, []
     place = recipe.rpartition(":")[0]
     beside = [str(Path(place).parent)] if place.endswith(".py") else []

@@ -21,6 +21,8 @@ from autotune.storage.codec import decode_entries
 from autotune.study import recipes
 from autotune.study.driver.plan import trial_seed
 from autotune.study.experiment import Experiment
+from autotune.study.manifest import Manifest
+from autotune.study.options import StudyOptions
 from autotune.trial import Change, FailurePolicy, Hardware, Params, Report, State, Target, Trial
 from autotune.trial.scaling import Scaling
 
@@ -159,20 +161,20 @@ def experiment(exported: Exported) -> Experiment:
         raise UserError(f"{exported.folder} is damaged: {error}") from None
 
 
-def settings(exported: Exported, repeats: int) -> dict[str, Any]:
-    """What `autotune.run` is to be told of a replay with so many repeats in all."""
+def options(exported: Exported, repeats: int) -> StudyOptions:
+    """The options of a replay with so many repeats in all."""
     if repeats < 1:
         raise UserError(f"--repeats must be a whole number >= 1 but got {repeats}")
     trial = exported.trial
-    return {
-        "trials": repeats,
-        "sampler": SamePoint(),
-        "pruner": "none",
-        "controller": RecordedChanges(dict(trial.changes)) if trial.changes else None,
-        "seed": trial.seed,
-        "seeds": seeds(trial.seed, repeats),
-        "recipe": str(exported.folder / FACTS),
-    }
+    return StudyOptions(
+        trials=repeats,
+        sampler=SamePoint(),
+        pruner="none",
+        controller=RecordedChanges(dict(trial.changes)) if trial.changes else None,
+        seed=trial.seed,
+        seeds=seeds(trial.seed, repeats),
+        recipe=str(exported.folder / FACTS),
+    )
 
 
 def seeds(first: int, count: int) -> tuple[int, ...]:
@@ -190,7 +192,7 @@ def seeds(first: int, count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def source(held: Mapping[str, Any]) -> Path | None:
-    """The export that a study folder is the replay of, or None if it is no replay."""
-    recipe = Path(held.get("recipe") or "")
+def source(manifest: Manifest) -> Path | None:
+    """The export that a study is the replay of, or None if it is no replay."""
+    recipe = Path(manifest.options.recipe or "")
     return recipe.parent if recipe.name == FACTS else None

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from autotune.evaluation.export.replay import Exported
 from autotune.storage.codec import encode
-from autotune.study import manifest
+from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.tracking.run_content import KNOBS as SHOWN
 from autotune.trial import KNOBS, Metrics, State, Target, Trial
@@ -66,7 +66,7 @@ def _equal(a: float | None, b: float | None) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def document(exported: Exported, result: StudyResult) -> dict[str, Any]:
+def document(exported: Exported, result: StudyResult, manifest: Manifest) -> dict[str, Any]:
     """The outcome as one JSON document: the trial, its repeats, and how they compare."""
     trial, repeats = exported.trial, result.trials
     own = next((t for t in repeats if t.seed == trial.seed), None)
@@ -75,7 +75,6 @@ def document(exported: Exported, result: StudyResult) -> dict[str, Any]:
         same, difference = compare(trial, own, exported.turned, exported.forks)
     # A repeat that did not reach the target takes longer than any that did.
     median = statistics.median([_time(t) for t in repeats]) if repeats else math.inf
-    versions = manifest.load(result.folder)["versions"]
     return {
         "study": exported.study,
         "folder": str(result.folder),
@@ -88,7 +87,7 @@ def document(exported: Exported, result: StudyResult) -> dict[str, Any]:
         "identical": same > 0 and difference is None,
         "milestones": same,
         "first_difference": encode(difference),
-        "other_conditions": _other_conditions(exported, own, versions),
+        "other_conditions": _other_conditions(exported, own, manifest.versions),
     }
 
 

@@ -1,1 +1,1 @@
-"""The study's loop, and each thing that it does for a trial in a module of its own."""
+"""The loop of one driver: suggestions, decisions, checkpoints, forks, repeats and recovery."""

@@ -1,86 +1,103 @@
-"""A study's checkpoints: when one is asked for, written down, and not needed any more."""
+"""A study's checkpoints: when one is saved, and which ones stay."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from autotune.algorithms.ranking.repeats import standings
+from autotune.algorithms.ranking.repeats import confirmations, standings
 from autotune.storage import retention
-from autotune.study.driver.state import Book, warn
-from autotune.trial import Checkpoint, Saved, State, Trial
+from autotune.study.driver.state import StudyState, warn
+from autotune.trial import Checkpoint, Saved, State, Target, Trial
 
 RACED = 3
-"""Of so many of the fastest trials checkpoints are kept at least, while leaders are raced."""
+"""The least number of trials whose checkpoints stay while leaders are raced and may fall back."""
 
 
-def forks_every(book: Book) -> float:
+def fork_interval(state: StudyState) -> float:
     """Seconds between checkpoints that the controller wants to fork from; infinite for none."""
-    every: float = getattr(book.plan.controller, "checkpoint_interval", math.inf)
-    return every
+    interval: float = getattr(state.plan.controller, "checkpoint_interval", math.inf)
+    return interval
 
 
-def may_fork(book: Book) -> bool:
-    """Whether there is a controller that may fork: one that does not say so may as well."""
-    controller = book.plan.controller
-    said = getattr(controller, "checkpoint_interval", None)
-    return controller is not None and (said is None or math.isfinite(said))
-
-
-def due(book: Book, trial: Trial) -> bool:
+def due(state: StudyState, trial: Trial) -> bool:
     """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
-    nothing_to_fork = trial.kind != "trial" or book.count >= book.plan.trials
-    every = math.inf if nothing_to_fork else forks_every(book)
-    return retention.is_due(trial, book.plan.experiment.failure, every, book.target.clock)
+    nothing_to_fork = trial.kind != "trial" or state.count >= state.plan.trials
+    interval = math.inf if nothing_to_fork else fork_interval(state)
+    policy = state.plan.experiment.failure
+    return retention.is_due(trial, policy, interval, state.target.clock)
 
 
-def wanted_at_end(book: Book, trial: Trial, state: State, reason: str) -> bool:
-    """Whether a trial that ends so is to save its state: to be resumed, or as one of the best."""
-    goes_on = replace(trial, state=state, reason=reason).goes_on
-    keep = goes_on or _is_best(book, trial, state)
+def wanted_at_end(state: StudyState, trial: Trial, ended: State, reason: str) -> bool:
+    """Whether a trial that ends so saves its state: to be resumed, or as one of the best."""
+    resumable = replace(trial, state=ended, reason=reason).resumable
+    keep = resumable or _is_best(state, trial, ended)
     return keep and not retention.is_saved(trial)
 
 
-def _is_best(book: Book, trial: Trial, state: State) -> bool:
-    if trial.repeats is not None or state is not State.REACHED:
+def _is_best(state: StudyState, trial: Trial, ended: State) -> bool:
+    if trial.repeats is not None or ended is not State.REACHED:
         return False
-    return retention.is_among_best(trial, book.others(trial), state, _count(book))
+    return retention.is_among_best(trial, state.others(trial), ended, _count(state))
 
 
-def _count(book: Book) -> int:
-    """Of how many of the fastest trials checkpoints are kept now.
+def _count(state: StudyState) -> int:
+    """The number of best trials whose checkpoints stay.
 
-    While leaders are raced, and may turn out to have been lucky, of those that would lead then.
+    While leaders are raced it includes those that would lead if the leaders fell back.
     """
-    asked = book.plan.experiment.failure.keep_checkpoints
-    searching = book.count < book.plan.trials or bool(book.ledger.running())
-    return max(asked, RACED) if book.plan.racing and searching else asked
+    asked = state.plan.experiment.failure.keep_checkpoints
+    searching = state.count < state.plan.trials or bool(state.trial_index.running())
+    return max(asked, RACED) if state.plan.racing and searching else asked
 
 
-def saved(book: Book, trial: Trial, checkpoint: Checkpoint | None) -> None:
-    """Write down a new checkpoint, then remove the last but one: the last may be damaged."""
+def saved(state: StudyState, trial: Trial, checkpoint: Checkpoint | None) -> None:
+    """Write down a new checkpoint, and remove the last but one: the last may be damaged."""
     if checkpoint is None:
         return
-    book.record(Saved(trial.number, checkpoint, book.at()))
-    old, now = trial.earlier, book.trials[trial.number]
+    state.append(Saved(trial.number, checkpoint, state.elapsed()))
+    old, now = trial.earlier, state.trials[trial.number]
     if old is not None and old.path not in {c.path for c in (now.earlier, now.checkpoint) if c}:
-        discard(book, old.path)
+        discard(state, old.path)
 
 
-def discard(book: Book, path: str) -> None:
-    """Remove a checkpoint, once it is on disk that it is not needed any more."""
-    book.journal.sync()
-    retention.discard(path, book.checkpoints)
+def discard(state: StudyState, path: str) -> None:
+    """Remove a checkpoint, once the disk has the event after which it is not needed any more."""
+    state.journal.sync()
+    retention.discard(path, state.checkpoint_root)
 
 
-def sweep(book: Book) -> None:
-    """Remove the checkpoints of ended trials, but the best ones' and those to be resumed."""
-    if not book.pool.realtime or not book.any_saved:
+def sweep(state: StudyState) -> None:
+    """Remove the checkpoints that do not stay (`kept`), but none that is still being written."""
+    if not state.pool.realtime or not state.has_checkpoints:
         return
-    book.journal.sync()
+    state.journal.sync()
+    numbers = kept(state.all_trials(), state.target, _count(state)) | state.final_saves
     try:
-        trials, count = book.trials.values(), _count(book)
-        best = standings(book.everyone(), book.target) if book.repeated else ()
-        retention.sweep(book.checkpoints, trials, book.standing(), count, book.saving, best)
-    except OSError as error:  # it is swept again when the next trial ends
+        retention.sweep(state.checkpoint_root, numbers)
+    except OSError as error:  # the next trial's end sweeps again
         warn(f"checkpoints that are not needed could not be removed: {error}")
+
+
+def kept(trials: Sequence[Trial], target: Target, count: int) -> set[int]:
+    """The numbers of the trials whose checkpoints stay.
+
+    Those that can be resumed, and of those that have a checkpoint the `count` best: the rank is
+    the one by which the study names its best trial.
+    """
+    resumable = {t.number for t in trials if t.resumable}
+    best = [t.number for t in _best_first(trials, target) if t.checkpoint is not None]
+    return resumable | set(best[:count])
+
+
+def _best_first(trials: Sequence[Trial], target: Target) -> list[Trial]:
+    """The trials that reached the target: first confirmed ones, then by the expected time.
+
+    The first is `repeats.winner`.
+    """
+    by_number = {t.number: t for t in trials}
+    confirmed = [by_number[c.number] for c in confirmations(trials, target)]
+    numbers = {t.number for t in confirmed}
+    others = [t for t in standings(trials, target) if t.number not in numbers]
+    return [*(t for t in confirmed if t.state is State.REACHED), *others]

@@ -1,27 +1,37 @@
-"""What a trial's last report means for it: whether it goes on, and how it ends if not."""
+"""Decisions on a trial at its last report, and its end.
+
+`decide` says whether the trial ends: it has diverged, reached the target or its limit, or the
+pruner stops it. If it does not end, `ask_controller` says what the controller changes. `end` and
+`interrupt` write an end down. Errors of a pruner or a controller become one line (`_call`).
+"""
 
 from __future__ import annotations
 
 import difflib
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from autotune.algorithms.pruners.rules import Pruner
 from autotune.errors import StudyError, UserError, unknown
 from autotune.study.driver.checkpoints import sweep
-from autotune.study.driver.state import Book
-from autotune.trial import CUT, Ended, State, Stop, Target, Trial, diverged
+from autotune.study.driver.state import StudyState
+from autotune.trial import CUT, Change, Ended, Fork, State, Stop, Target, Trial, diverged
 
-Rule = TypeVar("Rule")
+Decision = TypeVar("Decision")
 
 
-def judge(
+def decide(
     trial: Trial, others: Sequence[Trial], target: Target, pruner: Pruner
 ) -> tuple[State, Stop] | None:
-    """How the trial ends after its last report, or None if it goes on.
+    """The end of a trial after its last report, or None if it continues.
 
-    A baseline is measured to its end, and so is a repeat: only the target's limit censors it.
+    The pruner comes last, and not for a baseline or a repeat: only the target's limit censors
+    these.
+
+    Raises:
+        UserError: the pruner raised.
     """
     if not trial.reports:
         return None
@@ -33,25 +43,40 @@ def judge(
         return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
     if trial.seconds >= target.limit:
         return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
-    if runs_to_its_end(trial):
+    if never_pruned(trial):
         return None
-    stop = ruled("pruner", pruner, trial, others, target)
+    stop = _call("pruner", pruner, trial, others, target)
     return (State.CENSORED, stop) if stop is not None else None
 
 
-def runs_to_its_end(trial: Trial) -> bool:
-    """Whether no pruner may stop the trial: it is there to be measured."""
+def never_pruned(trial: Trial) -> bool:
+    """Whether no pruner may stop the trial, because it measures a configuration."""
     return trial.kind == "baseline" or trial.repeats is not None
 
 
-def ruled(
+def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
+    """What the controller decides; a trial that repeats a baseline is shown to it as one.
+
+    Raises:
+        UserError: the controller raised.
+    """
+    controller = state.plan.controller
+    if controller is None:
+        return None
+    repeated = state.trials.get(trial.repeats) if trial.repeats is not None else None
+    if repeated is not None and repeated.kind == "baseline":
+        trial = replace(trial, kind="baseline")
+    return _call("controller", controller, trial, state.others(trial), state.target)
+
+
+def _call(
     what: str,
-    rule: Callable[[Trial, Sequence[Trial], Target], Rule],
+    rule: Callable[[Trial, Sequence[Trial], Target], Decision],
     trial: Trial,
     others: Sequence[Trial],
     target: Target,
-) -> Rule:
-    """What a pruner or controller decides; its own errors become one line that names the place.
+) -> Decision:
+    """The decision of a pruner or controller; its error becomes one line that names the place.
 
     A `UserError` is such a line already.
     """
@@ -66,9 +91,13 @@ def ruled(
 
 
 def check_metric(trial: Trial, target: Target, ended: bool) -> None:
-    """Tell a metric that is never reported: at once if it is a near miss, else at a trial's end."""
-    told = any(target.metric in report.metrics for report in reversed(trial.reports))
-    if told or len(trial.reports) < 2:
+    """Refuse a target metric that is never reported: at once if a similar name is, else at the end.
+
+    Raises:
+        UserError: names the metric and those that are reported.
+    """
+    reported = any(target.metric in report.metrics for report in reversed(trial.reports))
+    if reported or len(trial.reports) < 2:
         return
     names = {name for report in trial.reports for name in report.metrics}
     if ended or difflib.get_close_matches(target.metric, names, n=1, cutoff=0.87):
@@ -77,33 +106,33 @@ def check_metric(trial: Trial, target: Target, ended: bool) -> None:
         raise UserError(unknown("target metric", target.metric, names))
 
 
-def end(book: Book, number: int, state: State, stop: Stop, error: str = "") -> None:
+def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "") -> None:
     """End a trial, running or interrupted.
 
     Raises:
         UserError: nothing that it reported is the target's metric.
         StudyError: too many trials in a row have failed.
     """
-    trial = book.trials[number]
-    seconds, at = trial.seconds, book.at()
-    book.record(Ended(number, state, stop.reason, seconds, stop.detail, error, at))
-    if state is State.CENSORED and stop.reason not in (*CUT, "diverged"):
-        check_metric(trial, book.target, ended=True)
-    sweep(book)
-    limit = book.plan.experiment.failure.max_consecutive_failed_trials
-    last = book.ledger.last_ended(limit)
+    trial = state.trials[number]
+    seconds, at = trial.seconds, state.elapsed()
+    state.append(Ended(number, ended, stop.reason, seconds, stop.detail, error, at))
+    if ended is State.CENSORED and stop.reason not in (*CUT, "diverged"):
+        check_metric(trial, state.target, ended=True)
+    sweep(state)
+    limit = state.plan.experiment.failure.max_consecutive_failed_trials
+    last = state.trial_index.last_ended(limit)
     if len(last) == limit and all(t.state is State.FAILED for t in last):
         raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
 
 
-def interrupt(book: Book, trial: Trial) -> None:
-    """Leave a trial that runs to a later driver, which goes on from its last checkpoint."""
+def interrupt(state: StudyState, trial: Trial) -> None:
+    """Leave a running trial to a later driver, which resumes it from its last checkpoint."""
     if not trial.ended:
-        seconds, at = trial.seconds, book.at()
-        book.record(Ended(trial.number, State.CENSORED, "interrupted", seconds, at=at))
+        seconds, at = trial.seconds, state.elapsed()
+        state.append(Ended(trial.number, State.CENSORED, "interrupted", seconds, at=at))
 
 
-def abandon(book: Book) -> None:
-    """Leave all that runs to a later driver."""
-    for trial in book.everyone():
-        interrupt(book, trial)
+def interrupt_all(state: StudyState) -> None:
+    """Leave all running trials to a later driver."""
+    for trial in state.all_trials():
+        interrupt(state, trial)

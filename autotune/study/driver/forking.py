@@ -1,4 +1,4 @@
-"""Forks: a trial's worker group goes on from another trial's checkpoint, as a new trial."""
+"""Forks: a trial's worker group continues from another trial's checkpoint, as a new trial."""
 
 from __future__ import annotations
 
@@ -10,63 +10,60 @@ from autotune.storage import retention
 from autotune.storage.checkpoint_files import copied
 from autotune.storage.codec import plain
 from autotune.study.driver.decisions import end
-from autotune.study.driver.state import Book
-from autotune.trial import Checkpoint, Config, Fork, State, Stop, Suggested, Trial
+from autotune.study.driver.state import StudyState
+from autotune.trial import Checkpoint, Config, Fork, State, Stop, Trial
 
 
-def fork(book: Book, trial: Trial, decision: Fork) -> bool:
-    """Let the trial's group go on from another's checkpoint as a new trial, if one is left.
+def fork(state: StudyState, trial: Trial, decision: Fork) -> bool:
+    """Replace the trial by a new one that starts from the parent's checkpoint; whether it was.
 
-    Given configurations come first. Whoever calls sees to it that no suggestion is being computed:
-    it has the next number.
+    It is not where the plan has no trial left, or given configurations are still to come.
 
     Raises:
-        UserError: the parent has no checkpoint, or the point is none of the space's.
+        UserError: the parent has no checkpoint, or the point is outside the space.
     """
-    number = len(book.trials)
-    first = len(book.plan.experiment.given())
-    room = first <= book.count < book.plan.trials and not book.plan.seeds
+    room = state.count < state.plan.trials and not state.given_left and not state.plan.seeds
     if not room or trial.repeats is not None:
         return False
-    parent = book.trials.get(decision.parent)
+    parent = state.trials.get(decision.parent)
     if parent is None or parent.checkpoint is None:
         raise UserError(f"the controller forks trial {decision.parent}, which has no checkpoint")
-    config = _config(book, decision)
-    own = _own_copy(book, parent.checkpoint, number)
-    if own is None:
+    config = _config(state, decision)
+    checkpoint = _own_copy(state, parent.checkpoint)
+    if checkpoint is None:
         return False
-    came = origin(parent, own, trial.number, decision.params)
-    book.record(Suggested(number, config, None, "trial", parent.seed, book.at(), came))
-    end_exploited(book, [book.trials[number]])
-    book.written.stop(trial.number, None)
+    came = origin(parent, checkpoint, trial.number, decision.params)
+    child = state.add(config, seed=parent.seed, origin=came)
+    end_exploited(state, [child])
+    state.pool.stop(trial.number, None)
     return True
 
 
-def _config(book: Book, decision: Fork) -> Config:
-    """The configuration of a fork; a UserError if the controller's point is none of the space's."""
-    space = book.plan.experiment.space
+def _config(state: StudyState, decision: Fork) -> Config:
+    """The configuration of a fork; a UserError where its point is outside the space."""
+    space = state.plan.experiment.space
     try:
         return plain(space.config(space.check(decision.params)))
     except ValueError as error:
         raise UserError(f"the controller forks trial {decision.parent}: {error}") from None
 
 
-def _own_copy(book: Book, checkpoint: Checkpoint, number: int) -> Checkpoint | None:
-    """The checkpoint, copied for trial `number`; None if it is gone meanwhile."""
-    if not book.pool.realtime:  # on a virtual clock a checkpoint is no folder
+def _own_copy(state: StudyState, checkpoint: Checkpoint) -> Checkpoint | None:
+    """A copy of the checkpoint for the next trial; None if the checkpoint has been removed."""
+    if not state.pool.realtime:  # on a virtual clock a checkpoint is no folder
         return checkpoint
-    return copied(checkpoint, retention.place(book.checkpoints, number))
+    return copied(checkpoint, retention.place(state.checkpoint_root, state.next_number))
 
 
-def end_exploited(book: Book, children: Iterable[Trial]) -> None:
-    """End the trials whose place these have taken."""
+def end_exploited(state: StudyState, children: Iterable[Trial]) -> None:
+    """End the trials that these forks have replaced."""
     for child in children:
         came = child.origin
         if came is None:
             continue
-        replaced = book.trials[came.replaces]
-        if not replaced.goes_on:
+        replaced = state.trials[came.replaces]
+        if not replaced.resumable:
             continue
-        said = f"went on as trial {child.number} from trial {came.parent}"
-        stop = Stop("exploited", f"{said} at step {came.checkpoint.step}")
-        end(book, came.replaces, State.CENSORED, stop)
+        detail = f"went on as trial {child.number} from trial {came.parent}"
+        stop = Stop("exploited", f"{detail} at step {came.checkpoint.step}")
+        end(state, came.replaces, State.CENSORED, stop)

@@ -1,73 +1,77 @@
-"""The study's loop: what one driver does, from the first suggestion to the last trial's end.
+"""The study's loop: the work of one driver, from the first suggestion to the last trial's end.
 
 The path of one suggestion: `fill` finds room on the pool; `create` takes the sampler's point, which
-is computed beside the loop, and writes it down as a trial; `start` gives it to a worker group. At
-every milestone `progress` writes the report down, `judge` looks at the trial, and all ranks are
-told to go on or to stop. What has ended is in `trials`, which the next suggestion is made from.
+another thread computes, and writes it down as a trial; `launch.start` gives it to a worker group.
+At every milestone `progress` writes the report down, `decisions.decide` says whether the trial
+ends, and all ranks stop or continue. The next suggestion is made from what has ended.
 
-The path of one fork: at a milestone of trial 5 the controller says `Fork(3, params)`. Trial 3's
-last checkpoint is copied for trial 9, the next number. `Suggested(9, origin=...)` is written down,
-which also says that trial 5 ends `exploited`. Trial 5's group is told to stop and, idle again,
-takes the first trial that waits for one: trial 9, which starts from its checkpoint as a trial does
-that has lost a worker.
+The path of one fork: at a milestone of trial 5 the controller returns `Fork(3, params)`. Trial 3's
+last checkpoint is copied for the next trial, say 9. `Suggested(9, origin=...)` is written down,
+which also says that trial 5 ends `exploited`. Trial 5's group stops and, idle again, takes the
+first trial that waits for one: trial 9, which starts from its checkpoint as a trial does that has
+lost a worker.
 
-What leaves the straight path has modules of its own: `recovery` of what broke off, `forking`,
-and `repeating` when configurations are run again.
+A trial gets its number when it is written down (`StudyState.add`). Whatever waits for a worker
+group has been written down; whatever is still computed is an ask of the sampler, with a number of
+its own.
+
+Other modules of this folder do the rest: `recovery` of interrupted attempts, `forking`, and
+`replication`, which runs configurations again.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-from autotune.algorithms.ranking.hardware import began_on, like, stamped
 from autotune.algorithms.samplers import Sampler
-from autotune.backends.protocol import Broke, Finished, Launch, Progress, Raised, Signal, Stopped
+from autotune.backends.protocol import (
+    Finished,
+    Progress,
+    Raised,
+    Signal,
+    Stopped,
+    WorkerFailed,
+)
 from autotune.errors import StudyError, UserError
 from autotune.storage import retention
 from autotune.storage.codec import plain
-from autotune.storage.journal import Closed, Opened
+from autotune.storage.journal import VERSION, Closed, Opened
 from autotune.study.driver import checkpoints, forking, recovery, replication
 from autotune.study.driver.decisions import (
-    abandon,
+    ask_controller,
     check_metric,
+    decide,
     end,
-    judge,
-    ruled,
-    runs_to_its_end,
+    interrupt_all,
+    never_pruned,
 )
-from autotune.study.driver.microbatch import fitting
-from autotune.study.driver.plan import trial_seed
+from autotune.study.driver.launch import start
 from autotune.study.driver.signals import interrupts
-from autotune.study.driver.state import Book, warn
+from autotune.study.driver.state import StudyState, warn
 from autotune.study.driver.suggester import Suggester
 from autotune.trial import (
-    Change,
+    CUT,
     Changed,
     Config,
     Fork,
-    Hardware,
-    Params,
     Reported,
-    Started,
     State,
     Stop,
-    Suggested,
     Trial,
 )
 
 
 class Loop:
-    """One driver's work on a study, all of whose state is in `book`."""
+    """One driver's work on a study, whose trials are all in `state`."""
 
-    def __init__(self, book: Book, sampler: Sampler) -> None:
-        self.book = book
-        self.plan = book.plan
-        self.pool = book.pool
-        self.suggester = Suggester(sampler, book.pool)
+    def __init__(self, state: StudyState, sampler: Sampler) -> None:
+        self.state = state
+        self.plan = state.plan
+        self.pool = state.pool
+        self.suggester = Suggester(sampler, state.pool)
         self.interruptions = 0
-        limit = book.plan.time_limit
-        self._deadline = book.pool.now() + limit if limit is not None else None
+        limit = state.plan.time_limit
+        self._deadline = state.pool.now() + limit if limit is not None else None
 
     def run(self) -> str:
         """Work until nothing is left to do; returns why it ended. Everything is written down."""
@@ -75,253 +79,209 @@ class Loop:
             return self._run()
 
     def _run(self) -> str:
-        book, reason = self.book, "error"
-        book.journal.write(Opened(self.plan.experiment.name, book.at()))
+        state, reason = self.state, "error"
+        state.journal.write(Opened(self.plan.experiment.name, state.elapsed(), VERSION))
         try:
-            recovery.take_up(book)
+            recovery.resume_trials(state)
             self.work()
             reason = self.conclude()
         except KeyboardInterrupt:
             reason = "interrupted"
-            abandon(book)
+            interrupt_all(state)
             raise
         except (UserError, StudyError) as error:
             reason = str(error)
-            abandon(book)
+            interrupt_all(state)
             raise
         finally:
             self.suggester.close()
-            book.journal.write(Closed(reason, book.at()))
+            state.journal.write(Closed(reason, state.elapsed()))
         return reason
 
     def work(self) -> None:
+        """Start trials and handle what they signal, until there is nothing more to start."""
         while True:
             self.fill()
-            if not self.pool.busy() and not self.wanting():
+            if not self.pool.busy() and not self.has_work():
                 return
-            signal = self.book.written.wait(self.patience())
+            signal = self.pool.wait(self.wait_seconds())
             if self.interruptions > 1:
                 raise KeyboardInterrupt
             if signal is not None:
                 self.handle(signal)
 
     def conclude(self) -> str:
-        """End what waited to be started again when time ran out; why the driver leaves."""
-        why = self.leaving()
-        for trial in [t for t in self.book.trials.values() if not t.ended]:
-            end(self.book, trial.number, State.CENSORED, Stop(why))
-        checkpoints.sweep(self.book)  # what was saved as a trial ended came after its own sweep
-        ended = self.book.everyone()
+        """End the trials that still wait for a group; returns why the driver stops."""
+        why = self.stop_reason()
+        for trial in [t for t in self.state.trials.values() if not t.ended]:
+            end(self.state, trial.number, State.CENSORED, Stop(why))
+        checkpoints.sweep(self.state)  # a trial's last checkpoint may come after its own sweep
+        ended = self.state.all_trials()
         if ended and all(t.state is State.FAILED for t in ended) and not why:
             raise StudyError(f"every trial failed; the last: {ended[-1].reason}")
-        complete = self.book.count >= self.plan.trials or self.suggester.exhausted
-        cut = any(t.reason in ("interrupted", "budget") for t in ended)
-        return "done" if complete and not cut else why or "done"
+        complete = self.state.count >= self.plan.trials or self.suggester.exhausted
+        interrupted = any(t.reason in CUT for t in ended)
+        return "done" if complete and not interrupted else why or "done"
 
     # --- starting -----------------------------------------------------------------------------
 
-    def leaving(self) -> str:
+    def stop_reason(self) -> str:
         """Why nothing more is started: `interrupted`, `budget`, or an empty string."""
         if self.interruptions:
             return "interrupted"
         late = self._deadline is not None and self.pool.now() >= self._deadline
         return "budget" if late else ""
 
-    def patience(self) -> float | None:
+    def wait_seconds(self) -> float | None:
         """Seconds until the time limit, or None: the pool itself watches for hanging workers."""
-        if self._deadline is None or self.leaving():
+        if self._deadline is None or self.stop_reason():
             return None
         return max(self._deadline - self.pool.now(), 0.0)
 
-    def wanting(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is something left to start."""
-        if self.leaving():
+        if self.stop_reason():
             return False
-        left = self.searching or replication.waiting(self.book) is not None
-        return left or replication.finalist(self.book) is not None
+        left = self.searching or replication.waiting(self.state) is not None
+        return left or replication.finalist(self.state) is not None
 
     @property
     def searching(self) -> bool:
         """Whether there are trials left to suggest."""
-        more = self.book.count < self.plan.trials and not self.suggester.exhausted
+        more = self.state.count < self.plan.trials and not self.suggester.exhausted
         return self.plan.search and more
 
     def fill(self) -> None:
-        """Start trials while the pool has room: broken-off ones first, then new ones."""
-        while self.wanting() and self.pool.capacity() > 0:
+        """Start trials while the pool has room: interrupted ones first, then new ones."""
+        while self.has_work() and self.pool.capacity() > 0:
             trial = self.next()
             if trial is None:
                 return
             if not trial.ended:
-                self.start(trial)
-        self.prepare()
+                start(self.state, trial)
+        self.suggest_ahead()
 
-    def prepare(self) -> None:
-        """Have suggestions computed ahead; not where forks or a race may take their numbers.
-
-        A race is waited for: nothing more is asked ahead until a worker group has taken it.
-        """
-        plan, book, given = self.plan, self.book, len(self.plan.experiment.given())
-        if not self.suggester.slow or checkpoints.may_fork(book) or book.count < given:
-            return
-        if self.wanting() and self.searching and replication.due(book) is None:
-            self.suggester.ahead(len(book.trials), book.standing, plan.trials - book.count)
+    def suggest_ahead(self) -> None:
+        """Have a slow sampler asked while all groups train."""
+        state = self.state
+        if self.suggester.slow and self.searching and not state.given_left and self.has_work():
+            left = self.plan.trials - state.count
+            self.suggester.ahead(state.next_ask, state.merged, left)
 
     def next(self) -> Trial | None:
-        """What is to be started now; None if something else must come first."""
-        trial = replication.waiting(self.book)
-        if trial is not None and not replication.alone(trial):
+        """The trial to start now; None where one must be waited for."""
+        trial = replication.waiting(self.state)
+        if trial is not None and not replication.runs_alone(trial):
             return trial
         if self.searching:
-            return self.race() or self.create()
+            return replication.race(self.state) or self.create()
         if self.pool.busy():
             return None
-        finalist = replication.finalist(self.book)
-        return replication.confirm(self.book, finalist) if finalist is not None else trial
-
-    def race(self) -> Trial | None:
-        """A race of the leader, if one is due.
-
-        Not while a suggestion waits for the next number, nor before what is given has begun.
-        """
-        given = self.book.count < len(self.plan.experiment.given())
-        return None if given or self.suggester.pending else replication.race(self.book)
+        finalist = replication.finalist(self.state)
+        return replication.confirm(self.state, finalist) if finalist is not None else trial
 
     def create(self) -> Trial | None:
-        """The next trial: the baseline, a given configuration, or a suggestion once it is ready."""
-        number, experiment = len(self.book.trials), self.plan.experiment
-        given = experiment.given()
-        kind = "baseline" if experiment.baseline is not None and number == 0 else "trial"
-        params: Params | None
-        config: Config
-        fault = ""
-        if self.book.count < len(given):
-            config, params = experiment.space.complete(given[self.book.count])
-        else:
-            params = self.suggester.take(number, self.book.standing())
-            if params is None:
-                return None
-            try:
-                config = experiment.space.config(params)
-            except ValueError as error:  # schedules that do not fit together at this point
-                config, fault = dict(params), str(error)
-        seed = trial_seed(self.plan.seed, number)
-        if self.plan.seeds:
-            kind, params, seed = "confirm", None, self.plan.seeds[number]
-        return self.written_down(Suggested(number, config, params, kind, seed), fault)
-
-    def written_down(self, event: Suggested, fault: str) -> Trial:
-        """The trial that is suggested; with a `fault` there is no configuration at its point."""
-        number = event.trial
-        try:
-            config = plain(event.config)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"trial {number} cannot be written down: {error}") from None
-        self.book.record(replace(event, config=config, at=self.book.at()))
-        if fault:
-            end(self.book, number, State.INFEASIBLE, Stop("no configuration", fault))
-        return self.book.trials[number]
-
-    def start(self, trial: Trial) -> None:
-        """Give the trial to a worker group, unless it breaks a constraint."""
-        broken = self.plan.experiment.space.broken(trial.config)
-        if broken:
-            end(self.book, trial.number, State.INFEASIBLE, Stop("constraint", broken))
-            return
-        alike = like(trial, self.book.trials)
-        launch = Launch(
-            trial.number,
-            trial.config,
-            trial.seed,
-            self.book.target.clock,
-            trial.checkpoint,
-            trial.saved_clock,
-            self.fitting(trial, alike),
-            alike,
-        )
-        ran, began = self.book.written.start(launch), began_on(trial, self.book.trials)
-        hardware = stamped(ran, began, self.book.plan.mix_hardware)
-        at = self.book.at()
-        waited = at - trial.waiting_since
-        self.book.record(Started(trial.number, waited, hardware, at, launch.microbatch))
-
-    def fitting(self, trial: Trial, alike: Hardware | None) -> int | None:
-        """The microbatch to start with, from what trials like it have met."""
-        keys = self.book.memory_keys
-        if not keys:
+        """A new trial: the baseline, a given configuration, or a suggestion once it is ready."""
+        state, experiment = self.state, self.plan.experiment
+        if state.given_left:
+            return self.create_given()
+        suggestion = self.suggester.take(state.next_ask, state.merged())
+        if suggestion is None:
             return None
-        hardware = self.pool.next_hardware(alike)
-        return fitting(trial, self.book.trials.values(), keys, hardware)
+        config: Config = dict(suggestion.params)
+        fault = ""
+        try:
+            config = experiment.space.config(suggestion.params)
+        except ValueError as error:  # schedules that do not fit together at this point
+            fault = str(error)
+        config = self.plain(config)
+        trial = state.add(config, params=suggestion.params, ask=suggestion.ask)
+        if fault:
+            end(state, trial.number, State.INFEASIBLE, Stop("no configuration", fault))
+        return state.trials[trial.number]
+
+    def create_given(self) -> Trial:
+        """The next of the baseline and the given configurations."""
+        state, experiment = self.state, self.plan.experiment
+        config, params = experiment.space.complete(experiment.given()[state.count])
+        kind = "baseline" if experiment.baseline is not None and not state.trials else "trial"
+        seed = None
+        if self.plan.seeds:
+            kind, params, seed = "confirm", None, self.plan.seeds[state.next_number]
+        return state.add(self.plain(config), kind=kind, params=params, seed=seed)
+
+    def plain(self, config: Config) -> Config:
+        """The configuration as the journal will give it back; a UserError where it cannot."""
+        try:
+            return plain(config)
+        except (ValueError, TypeError) as error:
+            number = self.state.next_number
+            raise UserError(f"trial {number} cannot be written down: {error}") from None
 
     # --- what comes back ----------------------------------------------------------------------
 
     def handle(self, signal: Signal) -> None:
-        """Act on what a trial's worker group says."""
-        trial = self.book.trials[signal.trial]
+        """Act on a signal of a trial's worker group."""
+        state, trial = self.state, self.state.trials[signal.trial]
         match signal:
             case Stopped(saved=saved):
-                self.book.saving.discard(trial.number)
-                checkpoints.saved(self.book, trial, saved)
+                state.final_saves.discard(trial.number)
+                checkpoints.saved(state, trial, saved)
             case _ if trial.ended:
                 return
             case Progress():
                 self.progress(signal)
             case Finished():
                 stop = Stop("finished", "the trainer came to its end")
-                end(self.book, trial.number, State.CENSORED, stop)
+                end(state, trial.number, State.CENSORED, stop)
             case Raised():
-                recovery.raised(self.book, trial, signal)
-            case Broke():
-                recovery.broke(self.book, trial, signal)
+                recovery.raised(state, trial, signal)
+            case WorkerFailed():
+                recovery.broke(state, trial, signal)
 
     def progress(self, signal: Progress) -> None:
-        """Write the report down, judge the trial, and answer its ranks."""
-        book, number = self.book, signal.trial
-        book.unread.pop(number, None)
-        checkpoints.saved(book, book.trials[number], signal.saved)
-        if signal.unsaved:
-            warn(f"trial {number}: a checkpoint could not be written: {signal.unsaved}")
-        book.record(Reported(number, signal.report, book.at()))
-        trial = book.trials[number]
-        check_metric(trial, book.target, ended=False)
-        others = () if runs_to_its_end(trial) else book.others(trial)
-        verdict = judge(trial, others, book.target, self.plan.pruner)
-        if verdict is None and self.leaving():
-            verdict = State.CENSORED, Stop(self.leaving())
-        if verdict is None:
-            self.go_on(trial, signal)
-            return
-        state, stop = verdict
-        save = signal.can_save and checkpoints.wanted_at_end(book, trial, state, stop.reason)
-        if save:
-            book.saving.add(number)
-        end(book, number, state, stop)
-        book.written.stop(number, retention.path(book.checkpoints, trial) if save else None)
+        """Write the report down, and stop or resume the trial's ranks."""
+        state, number = self.state, signal.trial
+        state.unreachable.pop(number, None)
+        checkpoints.saved(state, state.trials[number], signal.saved)
+        if signal.save_error:
+            warn(f"trial {number}: a checkpoint could not be written: {signal.save_error}")
+        state.append(Reported(number, signal.report, state.elapsed()))
+        trial = state.trials[number]
+        check_metric(trial, state.target, ended=False)
+        others = () if never_pruned(trial) else state.others(trial)
+        decision = decide(trial, others, state.target, self.plan.pruner)
+        if decision is None and self.stop_reason():
+            decision = State.CENSORED, Stop(self.stop_reason())
+        if decision is None:
+            self.resume(trial, signal)
+        else:
+            self.stop(trial, signal, *decision)
 
-    def go_on(self, trial: Trial, signal: Progress) -> None:
-        """Let the trial go on, as its controller says."""
-        book = self.book
-        if not signal.can_save and math.isfinite(checkpoints.forks_every(book)):
+    def stop(self, trial: Trial, signal: Progress, ended: State, stop: Stop) -> None:
+        """End the trial, and have its ranks save their state if it is wanted."""
+        state = self.state
+        save = signal.can_save and checkpoints.wanted_at_end(state, trial, ended, stop.reason)
+        if save:
+            state.final_saves.add(trial.number)
+        end(state, trial.number, ended, stop)
+        path = retention.path(state.checkpoint_root, trial) if save else None
+        self.pool.stop(trial.number, path)
+
+    def resume(self, trial: Trial, signal: Progress) -> None:
+        """Let the trial continue as the controller decides, or a fork in its place."""
+        state = self.state
+        if not signal.can_save and math.isfinite(checkpoints.fork_interval(state)):
             raise UserError(
                 "the controller forks trials, but the trainer's milestones have no state"
             )
-        decision = self.controlled(trial)
-        if isinstance(decision, Fork):  # a suggestion that is being computed has the next number
-            if not self.suggester.pending and forking.fork(book, trial, decision):
+        decision = ask_controller(state, trial)
+        if isinstance(decision, Fork):
+            if forking.fork(state, trial, decision):
                 return
             decision = None
         if decision is not None:
-            book.record(Changed(trial.number, trial.reports[-1].step, decision, book.at()))
-        save = signal.can_save and not signal.saving and checkpoints.due(book, trial)
-        path = retention.path(book.checkpoints, trial) if save else None
-        book.written.resume(trial.number, decision, path)
-
-    def controlled(self, trial: Trial) -> Change | Fork | None:
-        """What the controller decides; it sees a trial that repeats a baseline as one."""
-        if self.plan.controller is None:
-            return None
-        again = self.book.trials.get(trial.repeats) if trial.repeats is not None else None
-        baseline = again is not None and again.kind == "baseline"
-        seen = replace(trial, kind="baseline") if baseline else trial
-        others = self.book.others(trial)
-        return ruled("controller", self.plan.controller, seen, others, self.book.target)
+            state.append(Changed(trial.number, trial.reports[-1].step, decision, state.elapsed()))
+        save = signal.can_save and not signal.save_pending and checkpoints.due(state, trial)
+        path = retention.path(state.checkpoint_root, trial) if save else None
+        self.pool.resume(trial.number, decision, path)

@@ -1,9 +1,9 @@
-"""What fits into memory: how a trial that ran out of it goes on, and what the next one learns.
+"""Microbatch sizes that fit into memory, after a trial has run out of it.
 
-A trainer that can add up gradients names the keys of its configuration that decide how much memory
-a step takes, as its `memory_keys`. When one of its ranks runs out of memory, every rank gets half
-of the samples in a forward pass (`config["microbatch"]`) and twice as many passes a step: the
-global batch stays as it was, and with it what the trial is about.
+Trainers that support gradient accumulation list the keys that determine memory use, as their
+`memory_keys`. When one of its ranks runs out of memory, every rank gets half of the samples in a
+forward pass (`config["microbatch"]`) and twice as many passes a step: the global batch stays as it
+was, and so does the optimisation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCH = "batch_size"  # samples of a step on all ranks together
 
 
 def memory_keys(train: Callable[..., Any]) -> tuple[str, ...]:
-    """The keys that the trainer says decide its memory; none if it does not add up gradients."""
+    """The keys that determine the trainer's memory use; none if it cannot accumulate gradients."""
     while isinstance(train, partial):
         train = train.func
     named: Sequence[str] = getattr(train, "memory_keys", ())
@@ -30,7 +30,7 @@ def memory_keys(train: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def halved(trial: Trial) -> int | None:
-    """The microbatch to go on with after running out of memory; None where none is left to try.
+    """The next microbatch to try after running out of memory; None where none is left.
 
     >>> halved(Trial(0, {"batch_size": 64}, hardware=Hardware(num_workers=2)))
     16
@@ -47,23 +47,23 @@ def halved(trial: Trial) -> int | None:
 def fitting(
     trial: Trial, trials: Iterable[Trial], keys: Sequence[str], hardware: Hardware
 ) -> int | None:
-    """The microbatch that trials like this one were brought down to on such hardware.
+    """The microbatch that comparable trials were reduced to on such hardware.
 
-    Like it are those that agree in the batch and in all of `keys`, of a schedule in its greatest
-    value. None where nothing has run out of memory yet.
+    Comparable trials agree in the batch and in all of `keys`, of a schedule in its greatest value.
+    None where nothing has run out of memory yet.
     """
-    wanted = _like(trial.config, keys)
-    found = _least(
+    wanted = _memory_settings(trial.config, keys)
+    least = _least(
         *(
             t.microbatch
             for t in trials
             if t.microbatch is not None
             and t.hardware.now == hardware.now
-            and _like(t.config, keys) == wanted
+            and _memory_settings(t.config, keys) == wanted
         )
     )
-    found = _least(found, trial.microbatch)  # never more than it had itself, wherever that was
-    return None if found is None else _least(found, trial.config.get(MICROBATCH))
+    least = _least(least, trial.microbatch)  # never more than it had itself, on any hardware
+    return None if least is None else _least(least, trial.config.get(MICROBATCH))
 
 
 def _least(*values: int | None) -> int | None:
@@ -79,7 +79,7 @@ def _local_batch(trial: Trial) -> int | None:
     return math.ceil(max(round(batch), *turned, 1) / trial.hardware.num_workers)
 
 
-def _like(config: Config, keys: Sequence[str]) -> tuple[Any, ...]:
+def _memory_settings(config: Config, keys: Sequence[str]) -> tuple[Any, ...]:
     return tuple(_most(config.get(key)) for key in (_BATCH, *keys))
 
 

@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.algorithms.pruners.rules import Pruner
 from autotune.study.experiment import Experiment
-from autotune.trial import Change, Event, Fork, Target, Trial
-
-Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
-Watch = Callable[[Event, Mapping[int, Trial]], None]
+from autotune.study.options import Controller
+from autotune.trial import Trial
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a driver has to do: the experiment, how much of it, and who decides.
 
-    `seeds`, if given, are those of its trials, one for each, and make them confirmations. When
-    the `trials` of the search are done, the `top` best configurations and the baseline are run
-    `repeats` times again. Without `search` that is all there is to do. `racing` is the share of
-    the search that goes into races. `checkpoints` is the folder or URL of checkpoints, if they are
-    not in the study folder. With `mix_hardware` times on unequal hardware are ranked together.
+    What has the name of an option of the study (`study.options`) has its value and meaning, with
+    `racing` settled. `checkpoints` is the folder or URL of checkpoints, empty for the study folder.
     """
 
     experiment: Experiment
+    pruner: Pruner
+    controller: Controller | None
     trials: int
     time_limit: float | None
     seed: int
-    pruner: Pruner
-    controller: Controller | None
-    seeds: Sequence[int] = ()
-    repeats: int = 0
-    top: int = 3
-    search: bool = True
-    racing: float = 0.0
-    checkpoints: str = ""
-    mix_hardware: bool = False
+    seeds: Sequence[int]
+    repeats: int
+    top: int
+    search: bool
+    racing: float
+    mix_hardware: bool
+    checkpoints: str
 
 
 def trial_seed(seed: int, number: int | str) -> int:

@@ -1,7 +1,7 @@
-"""Configurations run again: races while the study searches, confirmations when it is over.
+"""Configurations run again: races during the search, confirmations after it.
 
-Who is to be run again is decided in `ranking.racing` and `ranking.finalists`; here it becomes a
-trial, with the seed that makes it comparable.
+`ranking.racing` and `ranking.finalists` decide which configurations; here they become trials, with
+seeds that make their times comparable.
 """
 
 from __future__ import annotations
@@ -11,73 +11,66 @@ from collections.abc import Sequence
 from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import CONFIRM, RACE, again, confirming
 from autotune.study.driver.plan import fresh_seed
-from autotune.study.driver.state import Book
-from autotune.trial import CUT, Suggested, Trial
+from autotune.study.driver.state import StudyState
+from autotune.trial import CUT, Trial
 
-_LATE = 0.5  # of the search: who leads before that will be overtaken anyway
+_FIRST_RACE = 0.5  # share of the search; an earlier leader will be overtaken anyway
 
 
-def alone(trial: Trial) -> bool:
+def runs_alone(trial: Trial) -> bool:
     """Whether the trial is to have the hardware for itself."""
     return trial.kind == CONFIRM and trial.repeats is not None
 
 
-def waiting(book: Book) -> Trial | None:
-    """The first trial that has no worker group, because its last one broke off.
-
-    Confirmations come last: they run alone.
-    """
-    if not book.repeated:
-        return book.ledger.waiting()
-    left = (t for t in book.ledger.running() if not t.placed)
-    return min(left, key=lambda t: (alone(t), t.number), default=None)
+def waiting(state: StudyState) -> Trial | None:
+    """The first trial that waits for a worker group, confirmations last: they run alone."""
+    if not state.has_repeats:
+        return state.trial_index.waiting()
+    left = (t for t in state.trial_index.running() if not t.placed)
+    return min(left, key=lambda t: (runs_alone(t), t.number), default=None)
 
 
-def race(book: Book) -> Trial | None:
-    """A race of the leader, if one is due."""
-    leading = due(book)
-    return _repeat(book, leading, RACE) if leading is not None else None
-
-
-def due(book: Book) -> Trial | None:
-    """The leader, if it is to be raced now."""
-    share = book.plan.racing
-    if not share or book.ledger.leader() is None or book.over() < _LATE:
+def race(state: StudyState) -> Trial | None:
+    """A new race of the leader, if one is due."""
+    leader = _race_due(state)
+    if leader is None:
         return None
-    return book.shown.due(share)
+    seed = fresh_seed(state.plan.seed, state.next_number, state.all_trials())
+    return _repeat(state, leader, RACE, seed)
 
 
-def finalist(book: Book) -> Trial | None:
+def _race_due(state: StudyState) -> Trial | None:
+    """The leader, if it is to be raced now: in the second half, and after what is given."""
+    share = state.plan.racing
+    if not share or state.given_left or state.progress() < _FIRST_RACE:
+        return None
+    return state.repeat_index.due(share) if state.trial_index.leader() is not None else None
+
+
+def finalist(state: StudyState) -> Trial | None:
     """The trial to be confirmed next, once all others have ended."""
-    if not book.plan.repeats or book.ledger.running():
+    if not state.plan.repeats or state.trial_index.running():
         return None
-    return next_to_confirm(book.everyone(), book.target, book.plan.repeats, book.plan.top)
+    return next_to_confirm(state.all_trials(), state.target, state.plan.repeats, state.plan.top)
 
 
-def confirm(book: Book, trial: Trial) -> Trial:
-    """The trial's next confirmation."""
-    return _repeat(book, trial, CONFIRM)
+def confirm(state: StudyState, trial: Trial) -> Trial:
+    """A new confirmation of the trial."""
+    return _repeat(state, trial, CONFIRM, _round_seed(state, trial, state.all_trials()))
 
 
-def _repeat(book: Book, trial: Trial, kind: str) -> Trial:
-    """A new trial that runs the configuration of `trial` again on a fresh seed."""
-    everyone = book.everyone()
-    number, config = len(everyone), again(trial, everyone)
+def _repeat(state: StudyState, trial: Trial, kind: str, seed: int) -> Trial:
+    """A new trial that runs the configuration of `trial` again."""
+    config = again(trial, state.all_trials())
     assert config is not None, "only what can be run again is chosen"
-    if kind == CONFIRM:
-        seed = _round_seed(book, trial, everyone)
-    else:
-        seed = fresh_seed(book.plan.seed, number, everyone)
-    event = Suggested(number, config, None, kind, seed, book.at(), repeats=trial.number)
-    book.record(event)
-    return book.trials[number]
+    return state.add(config, kind=kind, seed=seed, repeats=trial.number)
 
 
-def _round_seed(book: Book, trial: Trial, everyone: Sequence[Trial]) -> int:
+def _round_seed(state: StudyState, trial: Trial, trials: Sequence[Trial]) -> int:
     """The seed of the trial's next confirmation: in each round all candidates have the same.
 
-    What they have in common (the order of the data) then says nothing of which is faster.
+    What they have in common (the order of the data) then does not decide which one is faster.
     """
-    own = [t for t in confirming(everyone) if t.repeats == trial.number and t.reason not in CUT]
-    used = [t for t in everyone if t.kind != CONFIRM]
-    return fresh_seed(book.plan.seed, f"round {len(own)}", [*used, *own])
+    own = [t for t in confirming(trials) if t.repeats == trial.number and t.reason not in CUT]
+    used = [t for t in trials if t.kind != CONFIRM]
+    return fresh_seed(state.plan.seed, f"round {len(own)}", [*used, *own])

@@ -1,4 +1,4 @@
-"""How a driver is told to leave: once in peace, twice at once."""
+"""SIGINT and SIGTERM: the first ends the driver in order, the second at once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from autotune.backends.protocol import Pool
 
 
 class Interruptible(Protocol):
-    """What counts its interruptions, and leaves between two events because of them."""
+    """A loop that counts its interruptions, and stops between two events because of them."""
 
     interruptions: int
-    pool: Pool
+
+    @property
+    def pool(self) -> Pool: ...
 
 
 @contextlib.contextmanager
 def interrupts(loop: Interruptible) -> Iterator[None]:
-    """SIGINT and SIGTERM once: checkpoint what runs and leave; twice: leave at once.
+    """Count SIGINT and SIGTERM: after one the loop saves what runs and stops, after two it stops.
 
-    The loop itself leaves, between two events, so that none is half written down. A third signal
-    breaks off whatever it is that does not return.
+    The loop itself stops, between two events, so that none is half written down. A third signal
+    raises `KeyboardInterrupt` in whatever does not return.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

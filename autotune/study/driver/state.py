@@ -1,4 +1,4 @@
-"""The book of a study: what one driver knows of its trials, and the only way to write of them."""
+"""What one driver knows of a study, and the only way to write events down."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from autotune.algorithms.ranking.trial_index import Ledger
 from autotune.backends.protocol import Pool
 from autotune.storage.checkpoint_files import OWN
 from autotune.storage.journal import Closed, Journal, Opened
+from autotune.study.driver.durable_pool import DurablePool
 from autotune.study.driver.microbatch import memory_keys
-from autotune.study.driver.plan import Plan, Watch
-from autotune.trial import Event, Suggested, Trial, after, fold
+from autotune.study.driver.plan import Plan, trial_seed
+from autotune.study.options import Watch
+from autotune.trial import Config, Event, Origin, Params, Suggested, Trial, after, fold
 
 
-class Book:
-    """One driver's record of a study. `trials` is its only state; it says what the journal says.
+class StudyState:
+    """The state of one driver: `trials`, folded from the journal, and what follows from them.
 
-    `count` is how many of the plan's trials there are: repeats are on top of it. `checkpoints` is
-    the folder or URL that they lie in, and `any_saved` says whether there has been one; `unread`
-    counts how often in a row a trial's was out of reach; `saving` are the trials that have ended
-    and still write theirs.
+    Attributes:
+        pool: where trials run; it flushes the journal before it acts.
+        count: how many of the plan's trials there are; repeats are on top of it.
+        checkpoint_root: the folder or URL of the study's checkpoints.
+        has_checkpoints: whether any trial has had one.
+        unreachable: how often in a row the checkpoint of a trial could not be reached.
+        final_saves: trials that have ended, and whose last checkpoint is still being written.
     """
 
     def __init__(
@@ -33,74 +38,110 @@ class Book:
         self.plan = plan
         self.target = plan.experiment.target
         self.journal = journal
-        self.pool = pool
+        self.pool = DurablePool(pool, journal)
         self.watch = watch
         self.memory_keys = memory_keys(plan.experiment.train)
-        self.checkpoints = plan.checkpoints or str(folder.absolute() / OWN)
+        self.checkpoint_root = plan.checkpoints or str(folder.absolute() / OWN)
         self._opened = pool.now()
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))
-        self.ledger = Ledger(self.trials)
-        self.shown = Repeated(self.trials, self.target, bool(plan.racing))
-        self.unread: dict[int, int] = {}
-        self.saving: set[int] = set()
-        self.any_saved = any(t.checkpoint is not None for t in self.trials.values())
-        journal.entries.clear()  # all that they say is in `trials`
+        self.trial_index = Ledger(self.trials)
+        self.repeat_index = Repeated(self.trials, self.target, bool(plan.racing))
+        self.unreachable: dict[int, int] = {}
+        self.final_saves: set[int] = set()
+        self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
+        self._asks = max((t.ask + 1 for t in self.trials.values() if t.ask is not None), default=0)
+        journal.entries.clear()  # `trials` has all that they say
 
     # --- writing ------------------------------------------------------------------------------
 
-    def record(self, event: Event) -> None:
-        """Write the event down; `written` before acting on it makes resume a replay."""
+    def append(self, event: Event) -> None:
+        """Append the event to the journal, and bring the trials up to date with it."""
         self.journal.append(event)
         before = self.trials.get(event.trial)
         now = self.trials[event.trial] = after(before, event)
-        self.ledger.note(before, now)
-        self.shown.note(before, now)
-        self.count += isinstance(event, Suggested) and event.repeats is None
-        self.any_saved = self.any_saved or now.checkpoint is not None
+        self.trial_index.note(before, now)
+        self.repeat_index.note(before, now)
+        self.has_checkpoints = self.has_checkpoints or now.checkpoint is not None
+        if isinstance(event, Suggested):
+            self.count += event.repeats is None
+            self._asks = max(self._asks, -1 if event.ask is None else event.ask + 1)
         if self.watch is not None:
-            with contextlib.suppress(OSError):  # nobody looks any more: no reason to stop
+            with contextlib.suppress(OSError):  # a closed terminal is no reason to stop
                 self.watch(event, self.trials)
 
-    @property
-    def written(self) -> Pool:
-        """The pool, to be told something because of events that are on disk by then."""
-        self.journal.sync()
-        return self.pool
+    def add(
+        self,
+        config: Config,
+        *,
+        kind: str = "trial",
+        params: Params | None = None,
+        seed: int | None = None,
+        ask: int | None = None,
+        origin: Origin | None = None,
+        repeats: int | None = None,
+    ) -> Trial:
+        """Write a new trial down; this gives it its number, and its seed unless it has one."""
+        number = self.next_number
+        seed = trial_seed(self.plan.seed, number) if seed is None else seed
+        self.append(
+            Suggested(number, config, params, kind, seed, self.elapsed(), origin, repeats, ask)
+        )
+        return self.trials[number]
 
-    def at(self) -> float:
+    # --- reading ------------------------------------------------------------------------------
+
+    @property
+    def next_number(self) -> int:
+        """The number of the trial that is written down next."""
+        return len(self.trials)
+
+    @property
+    def next_ask(self) -> int:
+        """The least number for the sampler's next ask: above all asks that were written down.
+
+        It is never below the number of trials: so journals of version 1, which numbered asks by
+        trials, are resumed with the points that they would have had.
+        """
+        return max(self.next_number, self._asks)
+
+    def elapsed(self) -> float:
         """Seconds since the study began, the time in which earlier drivers worked included."""
         return round(self.pool.now() - self._begin, 6)
 
-    def over(self) -> float:
-        """The share of the search that is over: of its trials, or of this driver's time if more."""
+    def progress(self) -> float:
+        """The share of the search that is done: of its trials, or of this driver's time if more."""
         plan = self.plan
         trials = self.count / plan.trials
         if plan.time_limit is None:
             return trials
         return max(trials, (self.pool.now() - self._opened) / plan.time_limit)
 
-    # --- reading ------------------------------------------------------------------------------
+    @property
+    def given_left(self) -> bool:
+        """Whether given configurations are still to be written down, which come before all else."""
+        return self.count < len(self.plan.experiment.given())
 
-    def everyone(self) -> list[Trial]:
+    def all_trials(self) -> list[Trial]:
         """All trials, in the order of their numbers."""
         return list(self.trials.values())
 
     @property
-    def repeated(self) -> bool:
-        """Whether there are repeats, which are part of what they repeat."""
+    def has_repeats(self) -> bool:
+        """Whether some trials run the configuration of another one again."""
         return self.count < len(self.trials)
 
-    def standing(self) -> Collection[Trial]:
-        """The trials as all that decides sees them: repeats are part of what they repeat."""
-        return self.shown.standing() if self.repeated else self.trials.values()
+    def merged(self) -> Collection[Trial]:
+        """The searched trials, each with the mean time of its runs, as samplers see them."""
+        return self.repeat_index.standing() if self.has_repeats else self.trials.values()
 
     def others(self, trial: Trial) -> Sequence[Trial]:
-        """All trials but this one, as what decides on it sees them."""
-        return (self.shown if self.repeated else self.ledger).others(trial)
+        """All trials but this one, as pruners and controllers see them."""
+        return (self.repeat_index if self.has_repeats else self.trial_index).others(trial)
 
 
 def warn(text: str) -> None:
+    """Print a warning to stderr."""
     print(f"warning: {text}", file=sys.stderr)

@@ -26,8 +26,8 @@ from autotune.algorithms.controllers.pbt import Population
 from autotune.algorithms.controllers.policy import Linear, noises, worths
 from autotune.backends.simulator import Live
 from autotune.evaluation.export.replay import SamePoint
-from autotune.storage import journal
-from autotune.study import manifest, result
+from autotune.storage import journal, manifest
+from autotune.study import result
 from autotune.study.factory import _controller
 from autotune.trial import KNOBS, Change, Hardware, Report, State, Target, Trial
 
@@ -388,7 +388,7 @@ def test_a_start_serves_the_sampler_and_the_controller(fast_path: Path) -> None:
     def held(name: str, source: str, **options: Any) -> dict[str, Any]:
         told = {"experiment": space, "seed": 2, "start_from": fast_path / source, **options}
         study(fast_path / name, 2, **told)
-        return manifest.load(fast_path / name)
+        return manifest.read(fast_path / name)
 
     both = {"sampler": "policy", "controller": "policy"}
     found = held("both", "a", **both)
@@ -475,4 +475,4 @@ def test_a_population_takes_its_settings_by_name(fast_path: Path) -> None:
     assert all(2.5 <= seconds < 3 for seconds in saved_at[:3]), "half of six, at the first look"
     assert all(5 <= seconds < 5.5 for seconds in saved_at[3:]), "and at the second"
     assert len(saved_at) == 6
-    assert manifest.load(fast_path / "a")["controller"] == "pbt(interval=2.5, share=0.5)"
+    assert manifest.read(fast_path / "a")["controller"] == "pbt(interval=2.5, share=0.5)"

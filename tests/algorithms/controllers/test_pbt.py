@@ -26,7 +26,8 @@ from autotune.space.search_space import Constraint, SearchSpace
 from autotune.storage import journal
 from autotune.storage.checkpoint_files import copied
 from autotune.storage.journal import JOURNAL, Closed, Journal, Opened
-from autotune.study import manifest as record
+from autotune.study.manifest import resolved
+from autotune.study.options import StudyOptions
 from autotune.trial import (
     Change,
     Checkpoint,
@@ -375,7 +376,7 @@ def check_resumed(data: bytes) -> tuple[dict[int, Trial], at.StudyResult]:
     made = populations.experiment()
     with memory() as folder:
         with Journal(folder):
-            record.write(folder, record.facts(made, seed=0, tracking_uri="off", recipe=None))
+            resolved(made, StudyOptions(tracking_uri="off")).write(folder)
         (folder / JOURNAL).write_bytes(data)
         events = [e for e in journal.read(folder) if not isinstance(e, Opened | Closed)]
         before = fold(events)

@@ -25,7 +25,7 @@ from autotune.algorithms.ranking.repeats import confirming, merged
 from autotune.cli import text
 from autotune.evaluation import summary as documents
 from autotune.storage.journal import JOURNAL, read
-from autotune.study import manifest
+from autotune.study.manifest import Manifest
 from autotune.trial import CUT, Hardware, Params, State, Suggested, Trial
 
 TARGET = at.Target(METRIC, 1.0, limit=30)
@@ -241,7 +241,7 @@ def test_what_races_say_of_the_best_stands_beside_its_own_time(fast_path: Path) 
     assert all(t.state is State.REACHED for t in own)
     said = f"{mean:.2f} s as the mean of {len(own)} runs in the search"
     shown, status = io.StringIO(), io.StringIO()
-    text.print_result(found, manifest.load(fast_path), shown)
+    text.print_result(found, Manifest.read(fast_path), shown)
     summary = {**documents.summary(found, "x"), "trials_planned": 40, "driver_alive": False}
     text.print_status(summary, status)
     best = f"Best: trial {found.best.number} in {found.best.seconds:.2f} s"
@@ -273,7 +273,7 @@ def test_races_are_no_confirmations_and_both_can_be(fast_path: Path) -> None:
 
 def test_a_resumed_study_goes_on_with_its_races(fast_path: Path) -> None:
     assert any(t.kind == "race" for t in study(fast_path, 24, racing=0.2).trials)
-    assert manifest.load(fast_path)["racing"] == 0.2
+    assert Manifest.read(fast_path).options.racing == 0.2
 
 
 def test_no_racing_is_the_study_as_it_was(fast_path: Path) -> None:

@@ -19,7 +19,7 @@ from autotune.algorithms.pruners.rules import make_pruner
 from autotune.algorithms.ranking.trial_index import Ledger, recent
 from autotune.algorithms.samplers.optuna import SEEN, OptunaSampler
 from autotune.space.search_space import Float, SearchSpace
-from autotune.study.driver.state import Book
+from autotune.study.driver.state import StudyState
 from autotune.trial import Report, State, Target, Trial, after, incumbent, leader
 
 TARGET = Target("acc", 0.9, limit=100.0)
@@ -78,10 +78,10 @@ def test_a_study_decided_from_plain_lists_is_the_same(
 
     known = study("ledger")
 
-    def plain(self: Book, trial: Trial) -> Sequence[Trial]:
+    def plain(self: StudyState, trial: Trial) -> Sequence[Trial]:
         return [t for t in self.trials.values() if t.number != trial.number]
 
-    monkeypatch.setattr(Book, "others", plain)
+    monkeypatch.setattr(StudyState, "others", plain)
     assert study("plain") == known
 
 

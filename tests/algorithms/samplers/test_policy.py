@@ -39,7 +39,9 @@ from autotune.errors import UserError
 from autotune.space.encoding import effective_rate, real_at, score_of, unit_at, unit_of, value_at
 from autotune.space.parameters import Float, Int
 from autotune.space.search_space import Choice, ScheduleSpace, SearchSpace
-from autotune.study import manifest
+from autotune.storage import manifest
+from autotune.study.manifest import Manifest
+from autotune.study.space_json import describe
 from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target("acc", 0.9, limit=10.0)
@@ -551,7 +553,7 @@ def test_the_policy_json_alone_is_a_start_and_a_resumed_study_needs_its_source_n
     (only / "policy.json").unlink()
     parts = simulate(experiment, fast_path / "parts", 20, curve, **options)
     assert [t.params for t in whole.trials] == [t.params for t in parts.trials]
-    held = manifest.load(fast_path / "parts")
+    held = manifest.read(fast_path / "parts")
     assert held["start_from"] == str(only)
     assert held["start"]["version"] == 1
 
@@ -597,9 +599,9 @@ def test_the_command_line_tells_a_start_that_is_none(
 
 
 @pytest.mark.parametrize("space", [EVERYTHING, WIDE])
-def test_a_space_is_read_back_from_the_record(fast_path: Path, space: SearchSpace) -> None:
+def test_a_space_is_read_back_from_the_manifest(fast_path: Path, space: SearchSpace) -> None:
     experiment = at.Experiment("wide", toy_train, space, Target(METRIC, 0.9, limit=5))
     simulate(experiment, fast_path, 1, lambda c, s: Curve([Point(0, 0.0, {METRIC: 0.1})]))
-    again = manifest.space_of(fast_path)
+    again = Manifest.read(fast_path).search_space(fast_path)
     assert again.sample(200, seed=3) == space.sample(200, seed=3)
-    assert manifest.describe(again) == manifest.describe(space)
+    assert describe(again) == describe(space)

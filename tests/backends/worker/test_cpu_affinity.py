@@ -15,7 +15,7 @@ from autotune.backends.worker.cpu_affinity import claim_cores
 
 HOLD = """
 import sys, time
-from autotune.pools.cores import claim_cores
+from autotune.backends.worker.cpu_affinity import claim_cores
 held = claim_cores(int(sys.argv[1]), 0)
 print(*held.numbers, flush=True)
 time.sleep(60)

@@ -14,21 +14,22 @@ import pytest
 from sims import racing, simulate
 
 import autotune as at
-from autotune.backends.protocol import Broke, Signal
+from autotune.backends.protocol import Signal, WorkerFailed
 from autotune.backends.ray import health
-from autotune.backends.ray.health import HeadLost, Node, Nodes, Watch, answers
+from autotune.backends.ray.health import HeadLost, Node, Nodes, Watch, is_listening
 from autotune.backends.simulator import Curve, Point, SimPool
 from autotune.backends.worker import hardware_probe
 from autotune.backends.worker.hardware_probe import (
     INTERFACES,
     Machine,
+    fingerprint,
     interface_of,
-    interface_towards,
-    look,
-    stamp,
+    interface_to,
+    probe,
 )
-from autotune.study import manifest
 from autotune.study.driver.recovery import MOST_ATTEMPTS
+from autotune.study.manifest import resolved
+from autotune.study.options import StudyOptions
 from autotune.trial import Hardware, Lost, State
 
 TWO = at.Scaling(num_workers=2)
@@ -39,7 +40,7 @@ TWO = at.Scaling(num_workers=2)
 
 def test_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_HARDWARE", " lent ")
-    found = look("127.0.0.1")
+    found = probe("127.0.0.1")
     assert found.device
     assert (found.label, found.interface) == ("lent", "lo")
 
@@ -68,14 +69,15 @@ def test_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_group_is_stamped_with_all_that_it_has(
     machines: list[Machine], nodes: int, expected: Hardware
 ) -> None:
-    assert stamp(machines, nodes, TWO, False) == expected
+    assert fingerprint(machines, nodes, TWO, False) == expected
 
 
 def test_one_worker_has_no_interconnect() -> None:
     one = [Machine("H100", link="PCIe")]
-    assert stamp(one, 1, at.Scaling(), False).interconnect == ""
+    assert fingerprint(one, 1, at.Scaling(), False).interconnect == ""
     both = at.Scaling(gpus_per_worker=2)
-    assert stamp(one, 1, both, False) == Hardware("H100", gpus_per_worker=2, interconnect="PCIe")
+    expected = Hardware("H100", gpus_per_worker=2, interconnect="PCIe")
+    assert fingerprint(one, 1, both, False) == expected
 
 
 def test_links_of_gpus_are_what_their_driver_says(
@@ -95,7 +97,7 @@ def test_links_of_gpus_are_what_their_driver_says(
 def test_interfaces_are_found_by_their_address() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.7") == ""
-    assert interface_towards("127.0.0.1") == "lo"
+    assert interface_to("127.0.0.1") == "lo"
 
 
 def test_an_interface_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +117,10 @@ def test_a_placement_is_one_of_rays() -> None:
 
 
 def test_records_without_a_placement_are_of_the_same_study() -> None:
-    plain = manifest.facts(racing([1.0]), seed=0, tracking_uri=None)["scaling"]
+    plain = resolved(racing([1.0]), StudyOptions()).scaling
     assert "placement_strategy" not in plain
     made = racing([1.0], scaling=at.Scaling(placement_strategy="SPREAD"))
-    told = manifest.facts(made, seed=0, tracking_uri=None)["scaling"]
+    told = resolved(made, StudyOptions()).scaling
     assert at.Scaling(**told).placement_strategy == "SPREAD"
 
 
@@ -144,7 +146,7 @@ def test_nodes_that_come_and_a_head_that_goes_are_told(monkeypatch: pytest.Monke
         assert (lost.address, lost.seconds > 0.3) == (address, True)
     finally:
         looking.close()
-    assert not answers("127.0.0.1", int(address.rpartition(":")[2]), 1.0)
+    assert not is_listening("127.0.0.1", int(address.rpartition(":")[2]), 1.0)
 
 
 class Fleeting(SimPool):
@@ -153,8 +155,8 @@ class Fleeting(SimPool):
     def wait(self, timeout: float | None) -> Signal | None:
         signal = super().wait(timeout)
         return (
-            Broke(signal.trial, "node lost", node_lost=True)
-            if isinstance(signal, Broke)
+            WorkerFailed(signal.trial, "node lost", node_lost=True)
+            if isinstance(signal, WorkerFailed)
             else signal
         )
 
@@ -176,4 +178,4 @@ def test_a_lost_node_is_no_retry_until_the_trial_itself_is_suspected(fast_path: 
 def test_what_kind_of_breaking_off_it_was_is_said_by_name() -> None:
     """A lost node was once taken for a store that gives no answer: both are a fourth argument."""
     with pytest.raises(TypeError, match="positional"):
-        Broke(0, "node lost", "", True)  # type: ignore[misc]
+        WorkerFailed(0, "node lost", "", True)  # type: ignore[misc]

@@ -24,11 +24,11 @@ def test_what_a_trial_changed_is_put_back(shaken: Remote) -> None:
     found = []
     for _ in range(2):
         shaken.start()
-        stretch = shaken("resume", None, None)
-        assert stretch.kind == "milestone", stretch.error
-        found.append(stretch.metrics)
+        answer = shaken("resume", None, None)
+        assert answer.kind == "milestone", answer.error
+        found.append(answer.metrics)
         end = shaken("stop", None)
-        assert (end.kind, end.worn) == ("stopped", "")
+        assert (end.kind, end.must_restart) == ("stopped", "")
     assert found[1] == found[0]
     ignored = (signal.getsignal(n) == signal.SIG_IGN for n in (signal.SIGINT, signal.SIGHUP))
     inherited = sum(ignored)  # a shell starts what it runs in the background so
@@ -39,15 +39,15 @@ def test_an_alarm_that_a_trial_set_does_not_end_the_next_one(shaken: Remote) -> 
     """SIGALRM would kill the process."""
     shaken.start({"alarm": 600.0})
     shaken("resume", None, None)
-    assert shaken("stop", None).worn == ""
+    assert shaken("stop", None).must_restart == ""
     shaken.start()
     assert shaken("resume", None, None).metrics["alarm"] == 0.0
-    assert shaken("stop", None).worn == ""
+    assert shaken("stop", None).must_restart == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stays", "worn"),
+    ("stays", "must_restart"),
     [
         ("files", "files left open: "),
         ("signal", "cannot be put back: signal handlers"),
@@ -55,14 +55,14 @@ def test_an_alarm_that_a_trial_set_does_not_end_the_next_one(shaken: Remote) -> 
         ("inference", "cannot be put back: inference mode"),
     ],
 )
-def test_what_cannot_be_put_back_replaces_the_process(stays: str, worn: str) -> None:
+def test_what_cannot_be_put_back_replaces_the_process(stays: str, must_restart: str) -> None:
     remote = Remote(staying)
     try:
         remote.start({"stays": ""})
-        assert remote("stop", None).worn == ""  # the first trial opens what stays open
+        assert remote("stop", None).must_restart == ""  # the first trial opens what stays open
         remote.start({"stays": stays})
         remote("resume", None, None)
-        assert worn in remote("stop", None).worn
+        assert must_restart in remote("stop", None).must_restart
     finally:
         remote.close()
 

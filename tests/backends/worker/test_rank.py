@@ -1,4 +1,4 @@
-"""One rank in a process of its own: the trial's clock, its state, its leavings."""
+"""One rank in a process of its own: the trial's clock, its state, what it leaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from ranks import Remote
 from toys import METRIC, chosen
 
-from autotune.backends.worker.messages import Stretch
+from autotune.backends.worker.messages import Answer
 from autotune.trial import Change, Checkpoint, Clock
 
 
@@ -33,7 +33,7 @@ def fresh() -> Iterator[Remote]:
     remote.close()
 
 
-def start(rank: Remote, train: str, **config: Any) -> Stretch:
+def start(rank: Remote, train: str, **config: Any) -> Answer:
     return rank.start({"train": train, **config})
 
 
@@ -52,11 +52,11 @@ def test_between_trials_everything_that_leaks_is_put_back(shared: Remote) -> Non
     found = []
     for _ in range(3):
         assert start(shared, "leaky").kind == "milestone"
-        stretch = shared("resume", None, None)
-        assert stretch.kind == "milestone", stretch.error
-        found.append(stretch.metrics)
+        answer = shared("resume", None, None)
+        assert answer.kind == "milestone", answer.error
+        found.append(answer.metrics)
         end = shared("stop", None)
-        assert (end.kind, end.worn) == ("stopped", "")
+        assert (end.kind, end.must_restart) == ("stopped", "")
     first = found[0]
     assert first["modes"] == 0
     assert first["dtype"] == 1
@@ -76,7 +76,7 @@ def test_another_seed_gives_other_random_numbers(shared: Remote) -> None:
 
 
 @pytest.mark.parametrize(
-    ("litter", "worn"),
+    ("leak", "must_restart"),
     [
         ("thread", "threads left running: left-behind"),
         ("child", "child processes left running"),
@@ -84,20 +84,20 @@ def test_another_seed_gives_other_random_numbers(shared: Remote) -> None:
     ],
 )
 def test_what_cannot_be_put_back_wears_the_process_out(
-    fresh: Remote, litter: str, worn: str
+    fresh: Remote, leak: str, must_restart: str
 ) -> None:
     start(fresh, "timed")
-    assert fresh("stop", None).worn == ""  # the first trial fills the caches
-    start(fresh, "littering", litter=litter)
+    assert fresh("stop", None).must_restart == ""  # the first trial fills the caches
+    start(fresh, "leaking", leak=leak)
     fresh("resume", None, None)
-    assert worn in fresh("stop", None).worn
+    assert must_restart in fresh("stop", None).must_restart
 
 
 def test_a_progress_bar_does_not_wear_the_process_out(shared: Remote) -> None:
     for _ in range(2):
         start(shared, "barred")
         assert shared("resume", None, None).metrics == {METRIC: 1.0}, "its watching thread runs"
-        assert shared("stop", None).worn == ""
+        assert shared("stop", None).must_restart == ""
 
 
 # --- the clock --------------------------------------------------------------------------------
@@ -127,9 +127,9 @@ def test_set_up_is_off_the_clock_and_every_second_is_in_one_part(
 
 
 def test_a_trainer_that_trains_before_its_first_milestone_is_charged(shared: Remote) -> None:
-    stretch = start(shared, "timed", honest=False)
-    assert stretch.clock.setup == 0
-    assert shared.took > stretch.clock.train + stretch.clock.data > 0.298
+    answer = start(shared, "timed", honest=False)
+    assert answer.clock.setup == 0
+    assert shared.took > answer.clock.train + answer.clock.data > 0.298
     shared("stop", None)
 
 
@@ -168,15 +168,15 @@ def test_a_trainer_that_forgets_its_state_is_told(shared: Remote, tmp_path: Path
     shared("resume", None, None)
     shared("stop", str(tmp_path))
     config = {"train": "stateful", "forgets": True}
-    stretch = shared.start(config, checkpoint=Checkpoint(10, str(tmp_path)))
-    assert stretch.kind == "raised"
-    assert "config['state']" in stretch.reason
+    answer = shared.start(config, checkpoint=Checkpoint(10, str(tmp_path)))
+    assert answer.kind == "raised"
+    assert "config['state']" in answer.reason
 
 
 def test_a_lost_checkpoint_is_an_error_of_the_trial(fresh: Remote, tmp_path: Path) -> None:
-    stretch = fresh.start({"train": "stateful"}, checkpoint=Checkpoint(10, str(tmp_path)))
-    assert stretch.kind == "raised"
-    assert "FileNotFoundError" in stretch.reason
+    answer = fresh.start({"train": "stateful"}, checkpoint=Checkpoint(10, str(tmp_path)))
+    assert answer.kind == "raised"
+    assert "FileNotFoundError" in answer.reason
 
 
 # --- what trainers do wrong -------------------------------------------------------------------
@@ -194,10 +194,10 @@ def test_a_lost_checkpoint_is_an_error_of_the_trial(fresh: Remote, tmp_path: Pat
 )
 def test_what_is_no_milestone_is_named(shared: Remote, config: dict[str, Any], says: str) -> None:
     start(shared, "bad", **config)
-    stretch = shared("resume", None, None)
-    assert stretch.kind == "raised"
-    assert stretch.reason.startswith(says)
-    assert stretch.worn
+    answer = shared("resume", None, None)
+    assert answer.kind == "raised"
+    assert answer.reason.startswith(says)
+    assert answer.must_restart
 
 
 @pytest.mark.parametrize(
@@ -213,11 +213,11 @@ def test_an_error_is_the_trainers_traceback(
 ) -> None:
     start(shared, "toy", fault=fault)
     assert [shared("resume", None, None).kind for _ in range(2)] == ["milestone"] * 2
-    stretch = shared("resume", None, None)
-    assert (stretch.kind, stretch.reason, stretch.out_of_memory) == ("raised", reason, memory)
-    assert stretch.error.startswith("Traceback")
-    assert "in fault" in stretch.error
-    assert "pools/rank.py" not in stretch.error
+    answer = shared("resume", None, None)
+    assert (answer.kind, answer.reason, answer.out_of_memory) == ("raised", reason, memory)
+    assert answer.error.startswith("Traceback")
+    assert "in fault" in answer.error
+    assert "worker/rank.py" not in answer.error
 
 
 def test_a_controllers_change_arrives_at_the_yield(shared: Remote) -> None:
@@ -231,7 +231,7 @@ def test_a_process_group_that_a_trial_closed_is_opened_again(shared: Remote) -> 
     for _ in range(2):
         assert start(shared, "regroups").metrics == {METRIC: 1.0}
         end = shared("resume", None, None)
-        assert (end.kind, end.worn) == ("finished", "")
+        assert (end.kind, end.must_restart) == ("finished", "")
 
 
 # --- trainers that report -----------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_reporting_trainer_is_stopped_by_stop_trial(shared: Remote, tmp_path: 
     assert shared("resume", None, None).metrics == {METRIC: 0.1}
     assert shared("resume", None, None).step == 200
     end = shared("stop", None)
-    assert (end.kind, end.worn) == ("stopped", "")
+    assert (end.kind, end.must_restart) == ("stopped", "")
     assert [row.split(" ", 3)[3] for row in log.read_text().splitlines()] == ["StopTrial at 200"]
 
 
@@ -267,5 +267,5 @@ def test_a_function_that_returns_a_generator_is_a_trainer(shared: Remote, tmp_pa
     log = tmp_path / "log"
     assert start(shared, "stubborn", log=str(log)).step == 0
     assert shared("resume", None, None).metrics == {METRIC: 1.0}
-    assert shared("stop", None).worn == ""
+    assert shared("stop", None).must_restart == ""
     assert log.read_text() == "closed"

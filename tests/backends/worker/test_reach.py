@@ -20,7 +20,7 @@ from saver import saver
 from toys import METRIC
 
 import autotune as at
-from autotune.backends.worker.checkpoint_io import patiently
+from autotune.backends.worker.checkpoint_io import retry_reading
 from autotune.storage import journal
 from autotune.storage.checkpoint_files import DamagedError, UnreachableError, writing
 from autotune.storage.journal import JOURNAL
@@ -179,17 +179,17 @@ def test_what_is_back_in_time_is_read(tmp_path: Path) -> None:
     def read() -> bytes:
         return (folder / "rank-0.pt").read_bytes()
 
-    assert patiently(read, str(folder), 120) == b"state"
+    assert retry_reading(read, str(folder), 120) == b"state"
     os.rename(tmp_path / "root", away)
     with pytest.raises(UnreachableError, match="is not there"):
-        patiently(read, str(folder), 0.01)
+        retry_reading(read, str(folder), 0.01)
     os.rename(away, tmp_path / "root")
     (folder / "rank-0.pt").unlink()
     with pytest.raises(FileNotFoundError):
-        patiently(read, str(folder), 120)
+        retry_reading(read, str(folder), 120)
 
     def damaged() -> None:
         raise DamagedError("a bit is another")
 
     with pytest.raises(DamagedError):
-        patiently(damaged, str(folder), 120)
+        retry_reading(damaged, str(folder), 120)

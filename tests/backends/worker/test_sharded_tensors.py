@@ -1,4 +1,7 @@
-"""Sharded states written by some ranks and read by as many, by others, and by none."""
+"""Sharded states written by some ranks and read by as many, by others, and by none.
+
+`sharders` is imported where it is used: with torch's sharded tensors, it takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from sharders import SHAPES, numbers, on_ranks, read, refused_or_read, written
 
 from autotune.backends.worker.checkpoint_io import all_ranks, restored
 from autotune.storage import checkpoint_files
@@ -17,6 +19,8 @@ from autotune.storage import checkpoint_files
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What two ranks wrote, its checksums, and what they read back."""
+    from sharders import on_ranks, written
+
     folder = str(tmp_path_factory.mktemp("two"))
     found = on_ranks(2, written, folder, (2,))
     return folder, tuple(rank["sum"] for rank in found), found
@@ -33,6 +37,8 @@ def test_as_many_ranks_get_what_they_wrote(two: Any) -> None:
 
 
 def test_another_number_of_ranks_shares_it_anew(two: Any) -> None:
+    from sharders import on_ranks, read
+
     ranks = on_ranks(3, read, *two[:2])
     assert all(rank["right"] for rank in ranks), ranks
     assert [rank["own"]["uneven"] for rank in ranks] == [[2, 3], [2, 3], [1, 3]]
@@ -40,6 +46,8 @@ def test_another_number_of_ranks_shares_it_anew(two: Any) -> None:
 
 
 def test_a_process_alone_gets_it_whole_from_a_url_too(two: Any) -> None:
+    from sharders import read
+
     folder, sums, _ = two
     for place in (folder, f"file://{folder}"):
         for given in (sums, ()):
@@ -48,6 +56,8 @@ def test_a_process_alone_gets_it_whole_from_a_url_too(two: Any) -> None:
 
 def test_all_ranks_files_with_whole_tensors(two: Any) -> None:
     """What a model is built of, when it is registered."""
+    from sharders import SHAPES, numbers
+
     folder, sums, _ = two
     states = all_ranks(folder, sums)
     assert [state["rank"] for state in states] == [0, 1]
@@ -57,6 +67,8 @@ def test_all_ranks_files_with_whole_tensors(two: Any) -> None:
 
 def test_a_grid_of_ranks_is_read_by_as_many_or_by_nobody(tmp_path: Path) -> None:
     """Two copies of a model over two ranks each. Two ranks are also told what they cannot save."""
+    from sharders import on_ranks, read, refused_or_read, written
+
     grid, other = str(tmp_path / "grid"), str(tmp_path / "other")
     again = on_ranks(4, written, grid, (2, 2))
     assert all(rank["right"] for rank in again), again

@@ -21,6 +21,7 @@ import pytest
 import services
 
 from autotune.cli import main
+from autotune.cli.arguments import SubmitArguments, taken
 from autotune.cli.jobs import client as jobs_api
 from autotune.cli.jobs import commands as jobs
 from autotune.cli.jobs import submission as submit
@@ -135,7 +136,7 @@ def test_a_study_is_submitted_refused_cancelled_and_gone_on_with(
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", desk.head.token)
     cluster = submit.Cluster(desk.head.address)
-    again = submit.Request("submitted", ["run", RECIPE], str(folder), folder)
+    again = submit.Submission("submitted", ["run", RECIPE], str(folder), folder)
     with pytest.raises(UserError, match=r"job submitted-1 is running the study 'submitted' in /"):
         cluster.submit(again, desk.project)  # as where the shared storage cannot be seen
 
@@ -608,8 +609,8 @@ def test_a_study_in_mlflow_has_one_home_however_its_server_is_written(
     monkeypatch.chdir(tmp_path)
     homes = set()
     for uri in ("http://h:5000", "http://h:5000/", "http://H:5000", "HTTP://h:5000"):
-        options = main._parse(["submit", RECIPE, "--tracking-uri", uri])
-        homes.add(jobs._request(options, main.COMMANDS["run"][2]).home)
+        given = taken(SubmitArguments, main._parse(["submit", RECIPE, "--tracking-uri", uri]))
+        homes.add(jobs._submission(given).home)
     assert homes == {"http://h:5000 as submitted"}
 
 
@@ -621,9 +622,8 @@ def test_what_a_job_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None
     given = ["--out", "/s x", "--trials", "7", "--pruner", "a b;c", "--env", "AUTOTUNE_DATA"]
     given += ["--racing", "0"]  # which is not what a long search does by itself
     more = ["--driver-cpus", "1", "--driver-resources", "head=1,disk=0.5"]
-    options = main._parse(["submit", RECIPE, *given, *more])
-    request = jobs._request(options, main.COMMANDS["run"][2])
-    made = submit._submission(request, "n-1", Path("w.zip"))
+    wanted = taken(SubmitArguments, main._parse(["submit", RECIPE, *given, *more]))
+    made = submit._request(jobs._submission(wanted), "n-1", Path("w.zip"))
     assert made["entrypoint"] == (
         f"exec python -m autotune run {RECIPE} --trials=7 '--pruner=a b;c' "
         "--racing=0.0 --ray-address auto --out '/s x'"

@@ -24,6 +24,7 @@ from autotune.cli.console import result_in
 from autotune.evaluation.export import export, replay, replay_report
 from autotune.schedules import Linear, as_schedule, from_json
 from autotune.storage import codec, journal
+from autotune.study.manifest import Manifest
 from autotune.trial import Change, Report, State, Target, Trial
 
 ROOT = Path(__file__).parents[3]
@@ -251,9 +252,9 @@ def test_a_failed_export_leaves_nothing(
 )
 def test_how_a_trainer_is_found_again(fast_path: Path, train: str, found: str | None) -> None:
     simulate(racing([1.0]), fast_path, 1)
-    held = {**json.loads((fast_path / "experiment.json").read_text()), "train": train}
+    manifest = replace(Manifest.read(fast_path), train=train)
     trial = result_in(fast_path).trials[0]
-    assert export.facts(held, trial)["train"] == found
+    assert export.facts(manifest, trial)["train"] == found
 
 
 def test_a_trial_of_a_script_is_exported_with_a_word(
@@ -300,6 +301,17 @@ def test_train_py_alone_needs_no_library_of_the_study(own: at.StudyResult, tmp_p
 
 
 # --- replays --------------------------------------------------------------------------------------
+
+
+def again(exported: replay.Exported, repeats: int) -> dict[str, Any]:
+    """The options of a replay, but for its place."""
+    options = replay.options(exported, repeats)
+    names = ("trials", "sampler", "pruner", "controller", "seed", "seeds", "recipe")
+    return {name: getattr(options, name) for name in names}
+
+
+def outcome(exported: replay.Exported, result: at.StudyResult) -> dict[str, Any]:
+    return replay_report.document(exported, result, Manifest.read(result.folder))
 
 
 def replayed(out: Path, folder: Path, repeats: int, capsys: Any) -> tuple[int, dict[str, Any]]:
@@ -366,7 +378,7 @@ def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> 
     first = simulate(racing([2.0]), fast_path / "s", 1, controller=change)
     export.export(first.folder, first.trials[0], fast_path / "out")
     exported = replay.read(fast_path / "out")
-    made, told = replay.experiment(exported), replay.settings(exported, 3)
+    made, told = replay.experiment(exported), again(exported, 3)
     whole = simulate(made, fast_path / "r", **told)
     assert [t.kind for t in whole.trials] == ["confirm"] * 3
     assert [t.seed for t in whole.trials] == list(replay.seeds(first.trials[0].seed, 3))
@@ -437,8 +449,8 @@ def test_a_difference_names_what_else_differs(
     told["reports"][3]["metrics"]["val_accuracy"] += 1.0
     (fast_path / "out" / "trial.json").write_text(json.dumps(told))
     exported = replay.read(fast_path / "out")
-    result = simulate(replay.experiment(exported), fast_path / "r", **replay.settings(exported, 2))
-    said = replay_report.document(exported, result)
+    result = simulate(replay.experiment(exported), fast_path / "r", **again(exported, 2))
+    said = outcome(exported, result)
     assert (said["identical"], said["milestones"]) == (False, 3)
     assert said["first_difference"]["step"] == trial.reports[3].step
     assert f"torch 1.0 then, {torch.__version__} now" in replay_report.verdict(said)
@@ -454,8 +466,8 @@ def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) 
     shared = replace(trial.hardware, shared=not trial.hardware.shared)
     export.export(fast_path / "s", replace(trial, hardware=shared), fast_path / "out")
     exported = replay.read(fast_path / "out")
-    result = simulate(replay.experiment(exported), fast_path / "r", **replay.settings(exported, 1))
-    assert replay_report.document(exported, result)["other_conditions"] == []
+    result = simulate(replay.experiment(exported), fast_path / "r", **again(exported, 1))
+    assert outcome(exported, result)["other_conditions"] == []
 
 
 def test_the_median_counts_a_censored_repeat_as_later_than_any_other(fast_path: Path) -> None:
@@ -468,11 +480,8 @@ def test_the_median_counts_a_censored_repeat_as_later_than_any_other(fast_path: 
         for n, t in enumerate(took)
     )
     result = at.StudyResult(fast_path / "s", exported.target, trials)
-    assert replay_report.document(exported, result)["median_seconds"] == 5.0
-    assert (
-        replay_report.document(exported, replace(result, trials=trials[:2]))["median_seconds"]
-        is None
-    )
+    assert outcome(exported, result)["median_seconds"] == 5.0
+    assert outcome(exported, replace(result, trials=trials[:2]))["median_seconds"] is None
 
 
 # --- mistakes -------------------------------------------------------------------------------------

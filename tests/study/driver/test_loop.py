@@ -465,9 +465,7 @@ def test_an_error_of_a_pruner_names_its_place(fast_path: Path) -> None:
     def wrong(trial: Trial, others: Sequence[Trial], target: Target) -> None:
         raise KeyError("lr")
 
-    with pytest.raises(
-        at.UserError, match=r"the pruner raised KeyError at .*test_study_sim.py:\d+"
-    ):
+    with pytest.raises(at.UserError, match=r"the pruner raised KeyError at .*test_loop.py:\d+"):
         simulate(racing([1.0, 2.0]), fast_path, 2, pruner=wrong)
 
 
@@ -623,7 +621,7 @@ def test_a_point_without_a_configuration_is_infeasible_and_the_study_goes_on(
 
 
 def test_points_that_break_a_constraint_are_not_held_against_the_space(tmp_path: Path) -> None:
-    from autotune.study.options import check_trainer
+    from autotune.study.experiment import check_trainer
 
     allowed = {"image_size": at.Int(1, 8)}
     usual = refusing(allowed)

@@ -10,7 +10,7 @@ import pytest
 from sims import RealTime, race, racing, simulate
 
 import autotune as at
-from autotune.backends.protocol import Broke, Launch
+from autotune.backends.protocol import Launch, WorkerFailed
 from autotune.backends.simulator import Curve, SimPool
 from autotune.errors import StudyError
 from autotune.storage import journal
@@ -33,7 +33,7 @@ class Away(SimPool):
             self.times -= 1
             self._agenda = [due for due in self._agenda if due[2].trial != launch.trial]
             heapq.heapify(self._agenda)
-            self._at(1.0, Broke(launch.trial, "OSError: no answer", unread=True))
+            self._at(1.0, WorkerFailed(launch.trial, "OSError: no answer", store_unreachable=True))
         return hardware
 
 

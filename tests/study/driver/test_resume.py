@@ -19,7 +19,9 @@ import autotune as at
 from autotune.backends.simulator import Curve, SimPool
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Journal, Opened, to_line
-from autotune.study import manifest
+from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study.manifest import resolved
+from autotune.study.options import StudyOptions
 from autotune.trial import Ended, Lost, Started, State, Suggested, Trial, fold
 
 RULE = at.Constraint("rate below 50", lambda c: c["rate"] < 50)
@@ -61,7 +63,7 @@ def resumed(data: bytes, folder: Path) -> at.StudyResult:
     """The study taken up from `data`, in a folder that knows the study."""
     seed = folder / JOURNAL
     with Journal(folder):
-        manifest.write(folder, manifest.facts(EXPERIMENT, seed=0, tracking_uri="off", recipe=None))
+        resolved(EXPERIMENT, StudyOptions(tracking_uri="off")).write(folder)
     seed.write_bytes(data)
     return simulate(EXPERIMENT, folder, TRIALS, eventful, workers=3)
 
@@ -169,7 +171,7 @@ def test_a_driver_killed_before_its_first_line_leaves_a_usable_folder(fast_path:
     assert len(simulate(racing([1.0]), fast_path, 1).trials) == 1
     (fast_path / "torn").mkdir()
     (fast_path / "torn" / JOURNAL).write_bytes(b"")
-    (fast_path / "torn" / f"{manifest.RECORD}.part").write_text("{")
+    (fast_path / "torn" / f"{EXPERIMENT_JSON}.part").write_text("{")
     assert len(simulate(racing([1.0]), fast_path / "torn", 1).trials) == 1
 
 
@@ -273,7 +275,7 @@ def test_a_baseline_that_the_time_limit_cut_off_goes_on(
     whole = simulate(experiment, fast_path / "whole", 3)
     folder = fast_path / "cut"
     cut = simulate(experiment, folder, 3, time_limit=3.5)
-    assert [(t.reason, t.seconds, t.goes_on) for t in cut.trials] == [("budget", 4.0, True)]
+    assert [(t.reason, t.seconds, t.resumable) for t in cut.trials] == [("budget", 4.0, True)]
     assert cut.trials[0].checkpoint is not None, "it is saved, to go on from there"
     if again is not None:
         twice = simulate(experiment, folder, 3, time_limit=again)
@@ -287,7 +289,7 @@ def test_a_baseline_that_the_time_limit_cut_off_goes_on(
 def test_what_else_the_time_limit_cut_off_stays_so(fast_path: Path) -> None:
     experiment = racing([2.0, 0.1])
     cut = simulate(experiment, fast_path, 2, time_limit=6.5)
-    assert [(t.reason, t.goes_on) for t in cut.trials] == [("target", False), ("budget", False)]
+    assert [(t.reason, t.resumable) for t in cut.trials] == [("target", False), ("budget", False)]
     assert simulate(experiment, fast_path, 2).trials == cut.trials
     assert not any(isinstance(e, Lost) for e in journal.read(fast_path))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from sims import RATES, RealTime, race, racing, simulate
 
 import autotune as at
+from autotune.backends.simulator import SimPool
 from autotune.study.driver import suggester
 from autotune.trial import Trial
 
@@ -133,32 +135,55 @@ def test_between_races_suggestions_are_asked_ahead(
     assert 2 <= len(races) <= 8
     assert [t.number for t in result.trials] == list(range(48 + len(races)))
     asked = [number for number, _ in noted.asked]
-    assert asked == [n for n in range(1, 48 + len(races)) if n not in races], "each once"
+    assert len(asked) == 47
+    assert asked == sorted(set(asked)) == [t.ask for t in result.trials if t.ask is not None]
     between = [shown for number, shown in noted.asked if races[0] < number < races[-1]]
     running = [sum(not t.ended for t in shown) for shown in between]
     assert sum(n >= 2 for n in running) > len(running) / 2, "asked while both groups train"
 
 
-class Populous:
-    """Never forks, but says that it may."""
+class Folders(RealTime):
+    """Its checkpoints are folders, which forks copy."""
 
-    checkpoint_interval = 1e6
+    def resume(self, trial: int, change: Any, save: str | None) -> None:
+        super().resume(trial, change, save)
+        running = self._running[trial]
+        if save is not None and running.saved is not None:
+            Path(save).mkdir(parents=True, exist_ok=True)
+            Path(save, "rank-0.pt").write_bytes(b"state")
+            running.saved = replace(running.saved, path=save)
 
-    def __call__(self, *_: Any) -> None:
-        return None
+
+class ForksTheBaseline:
+    """Replaces trial 1 by a fork of the running baseline, at its 20th report."""
+
+    checkpoint_interval = 5.0
+
+    def __call__(self, trial: Trial, *_: Any) -> at.Fork | None:
+        due = trial.number == 1 and len(trial.reports) == 20
+        return at.Fork(0, {"rate": RATE}) if due else None
 
 
-@pytest.mark.parametrize("controller", [lambda *_: None, Populous()], ids=["unknown", "forks"])
-def test_nothing_is_asked_ahead_where_forks_may_take_numbers(
-    controller: Any, fast_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_fork_takes_no_number_from_a_suggestion_that_is_being_computed(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A trial's number is given when it is written down; asks have numbers of their own."""
     monkeypatch.setattr(suggester, "PATIENCE", 0.0)
     noted = Noted(seconds=0.02)
-    result = noted.study(fast_path, 5, controller=controller)
-    assert sum(t.kind == "trial" for t in result.trials) == 4
-    for number, shown in noted.asked:
-        assert number == len(shown)
-        assert all(t.ended for t in shown)
+    policy = at.FailurePolicy(checkpoint_interval=5, keep_checkpoints=8)
+    asked = {"controller": ForksTheBaseline(), "pool": Folders(race, 2)}
+    asked |= {"experiment": racing([RATE], failure=policy)}
+    result = noted.study(fast_path, 8, **asked)
+    assert [t.number for t in result.trials] == list(range(8))
+    (fork,) = (t.number for t in result.trials if t.origin is not None)
+    asks = [t.ask for t in result.trials if t.ask is not None]
+    assert asks == [number for number, _ in noted.asked][: len(asks)], "none is lost or reordered"
+    assert asks == sorted(set(asks))
+    later = [t for t in result.trials if t.ask is not None and t.number > fork]
+    assert later[0].ask == later[0].number - 1, "it was asked for before the fork was written down"
+    longer = noted.study(fast_path, 10, **{**asked, "pool": Folders(race, 2)})
+    more = [t.ask for t in longer.trials[8:]]
+    assert min(n for n in more if n is not None) > max(asks), "a resumed study repeats no ask"
 
 
 def test_beside_a_controller_that_never_forks_suggestions_are_asked_ahead(
@@ -183,7 +208,7 @@ def test_given_configurations_come_first_and_no_more_is_asked_than_is_needed(
 
 def test_a_study_on_a_virtual_clock_asks_nothing_ahead(fast_path: Path) -> None:
     noted = Noted(seconds=0.12)
-    noted.study(fast_path, 4, pool=at.pools.sim.SimPool(race, 1))
+    noted.study(fast_path, 4, pool=SimPool(race, 1))
     assert all(
         number == len(shown) and all(t.ended for t in shown) for number, shown in noted.asked
     )

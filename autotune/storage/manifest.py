@@ -1,0 +1,52 @@
+"""`experiment.json`, the manifest of a study folder, as JSON types: read, and written whole.
+
+`autotune.study.manifest` makes a typed value of it; folders below `study/` read it here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import StudyError, UserError
+from autotune.storage import atomic
+
+EXPERIMENT_JSON = "experiment.json"
+
+
+def exists(folder: Path) -> bool:
+    """Whether the folder has a manifest, readable or not."""
+    return (folder / EXPERIMENT_JSON).is_file()
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest of a study folder.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    path = folder / EXPERIMENT_JSON
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{folder} is not a study folder: it has no {EXPERIMENT_JSON}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(data, dict) or "study_id" not in data or "target" not in data:
+        raise UserError(f"{path} is not a study's manifest")
+    return data
+
+
+def write(folder: Path, data: Mapping[str, Any]) -> None:
+    """Write the manifest, whole or not at all, and flush it to the disk.
+
+    Raises:
+        StudyError: it cannot be written.
+    """
+    try:
+        atomic.write(folder / EXPERIMENT_JSON, json.dumps(data, indent=2) + "\n", durable=True)
+    except OSError as error:
+        reason = error.strerror
+        raise StudyError(f"cannot write {folder / EXPERIMENT_JSON}: {reason}") from None

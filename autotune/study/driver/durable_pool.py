@@ -1,0 +1,58 @@
+"""A pool that acts only on what is on disk."""
+
+from __future__ import annotations
+
+from autotune.backends.protocol import Launch, Pool, Signal
+from autotune.storage.journal import Journal
+from autotune.trial import Change, Hardware
+
+
+class DurablePool:
+    """A `Pool` that flushes the journal before `start`, `resume`, `stop` and `wait`.
+
+    A worker group so never acts on an event that a crash of the driver could take back, and resume
+    is a replay of the journal.
+    """
+
+    def __init__(self, pool: Pool, journal: Journal) -> None:
+        self._pool = pool
+        self._journal = journal
+        self.realtime = pool.realtime
+
+    # --- after a flush ------------------------------------------------------------------------
+
+    def start(self, launch: Launch) -> Hardware:
+        self._journal.sync()
+        return self._pool.start(launch)
+
+    def resume(self, trial: int, change: Change | None, save: str | None) -> None:
+        self._journal.sync()
+        self._pool.resume(trial, change, save)
+
+    def stop(self, trial: int, save: str | None) -> None:
+        self._journal.sync()
+        self._pool.stop(trial, save)
+
+    def wait(self, timeout: float | None) -> Signal | None:
+        self._journal.sync()
+        return self._pool.wait(timeout)
+
+    # --- at once ------------------------------------------------------------------------------
+
+    def busy(self) -> int:
+        return self._pool.busy()
+
+    def capacity(self) -> int:
+        return self._pool.capacity()
+
+    def next_hardware(self, like: Hardware | None = None) -> Hardware:
+        return self._pool.next_hardware(like)
+
+    def wake(self) -> None:
+        self._pool.wake()
+
+    def now(self) -> float:
+        return self._pool.now()
+
+    def close(self) -> None:
+        self._pool.close()

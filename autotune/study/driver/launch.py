@@ -1,0 +1,43 @@
+"""Launch of a trial: a worker group takes it, at its checkpoint if it has one."""
+
+from __future__ import annotations
+
+from autotune.algorithms.ranking.hardware import began_on, like, stamped
+from autotune.backends.protocol import Launch
+from autotune.study.driver.decisions import end
+from autotune.study.driver.microbatch import fitting
+from autotune.study.driver.state import StudyState
+from autotune.trial import Hardware, Started, State, Stop, Trial
+
+
+def start(state: StudyState, trial: Trial) -> None:
+    """Give the trial to a worker group, unless it breaks a constraint."""
+    broken = state.plan.experiment.space.broken(trial.config)
+    if broken:
+        end(state, trial.number, State.INFEASIBLE, Stop("constraint", broken))
+        return
+    comparable = like(trial, state.trials)
+    launch = Launch(
+        trial.number,
+        trial.config,
+        trial.seed,
+        state.target.clock,
+        trial.checkpoint,
+        trial.saved_clock,
+        _microbatch(state, trial, comparable),
+        comparable,
+    )
+    ran, began = state.pool.start(launch), began_on(trial, state.trials)
+    hardware = stamped(ran, began, state.plan.mix_hardware)
+    at = state.elapsed()
+    waited = at - trial.waiting_since
+    state.append(Started(trial.number, waited, hardware, at, launch.microbatch))
+
+
+def _microbatch(state: StudyState, trial: Trial, comparable: Hardware | None) -> int | None:
+    """The microbatch to start with, from earlier trials that ran out of memory."""
+    keys = state.memory_keys
+    if not keys:
+        return None
+    hardware = state.pool.next_hardware(comparable)
+    return fitting(trial, state.trials.values(), keys, hardware)

@@ -1,0 +1,99 @@
+"""What is said of one option of a study: its rule, its flag, its key in the manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SETTINGS = "option"  # the key of an option's settings in its field's metadata
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an option's value must be, in words and as a check; a default None always passes."""
+
+    text: str
+    allows: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How an option is spelled on the command line.
+
+    `group` says which commands take it: `search` and `tracking` are those of `run`, `confirm` of
+    `confirm`, and `place` of all commands that train.
+    """
+
+    name: str
+    group: str
+    help: str
+    metavar: str | None = None  # None for a flag without a value
+    parse: Callable[[str], Any] = str  # a ValueError says what the text must be
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option's name and default, its rule, its flag, and its key in the manifest (or none).
+
+    `as_json` makes what the manifest says of the value, and `unsaid` is the value where an older
+    manifest lacks the key.
+    """
+
+    name: str
+    default: Any
+    rule: Rule | None = None
+    flag: Flag | None = None
+    key: str | None = None
+    as_json: Callable[[Any], Any] = lambda value: value
+    unsaid: Any = None
+
+
+def option(default: Any, *, kept: bool | str = False, **settings: Any) -> Any:
+    """A field of `StudyOptions`; `kept` in the manifest under its own name, or under that one."""
+    return field(default=default, metadata={SETTINGS: {"kept": kept, **settings}})
+
+
+def whole(least: int) -> Rule:
+    def allows(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    return Rule(f"a whole number >= {least}", allows)
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+
+
+SECONDS = Rule("more than 0 seconds", lambda value: isinstance(value, int | float) and value > 0)
+SHARE = Rule("a share, at least 0 and below 1,", _is_share)
+
+
+def whole_number(text: str) -> int:
+    """A whole number that was typed.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not re.fullmatch(r"[+-]?\d+", text):
+        raise ValueError(f"must be a whole number but got {text!r}")
+    return int(text)
+
+
+def share(text: str) -> float:
+    if not re.fullmatch(r"0?\.\d+|0", text):
+        raise ValueError(f"must be a share like 0.2, below 1, but got {text!r}")
+    return float(text)
+
+
+def name_of(part: Any) -> str | None:
+    """What a manifest says of a sampler, pruner or controller."""
+    if part is None or isinstance(part, str):
+        return part
+    return f"<{getattr(part, '__qualname__', type(part).__qualname__)}>"
+
+
+def absolute(path: str | Path | None) -> str | None:
+    return str(Path(path).absolute()) if path is not None else None

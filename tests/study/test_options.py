@@ -1,0 +1,151 @@
+"""The options of a study are defined once: `run`, command line and manifest have them all."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sims import racing
+
+import autotune as at
+from autotune.cli import arguments, main
+from autotune.cli.jobs import commands as jobs
+from autotune.study.driver.plan import Plan
+from autotune.study.options import StudyOptions, options, options_from_json
+
+NAMES = [option.name for option in options()]
+KEPT = {  # what a resumed study needs, by its key in experiment.json
+    *("trials", "sampler", "start_from", "pruner", "controller", "seed", "repeats", "top"),
+    *("racing", "mirrored", "mix_hardware", "tracking_uri", "ray_address", "recipe"),
+}
+
+
+def parsed(kind: type, *words: str) -> Any:
+    return arguments.taken(kind, main._parse(words))
+
+
+# --- run ------------------------------------------------------------------------------------------
+
+
+def test_run_shows_every_option_by_keyword() -> None:
+    first, *shown = inspect.signature(at.run).parameters.values()
+    assert (first.name, first.kind) == ("experiment", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    assert [p.name for p in shown] == NAMES == [f.name for f in fields(StudyOptions)]
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in shown)
+    assert {p.name: p.default for p in shown} == {o.name: o.default for o in options()}
+
+
+def test_run_explains_every_option() -> None:
+    document = inspect.getdoc(at.run)
+    assert document is not None
+    missing = [name for name in NAMES if f"\n    {name}: " not in document]
+    assert not missing
+
+
+def test_a_mistyped_keyword_gets_one_line_with_the_nearest_name(fast_path: Path) -> None:
+    with pytest.raises(at.UserError, match="unknown argument of run 'trails'; did you mean 'tria"):
+        at.run(racing([1.0]), trails=3, out=fast_path)
+    assert list(fast_path.iterdir()) == []
+
+
+def test_what_is_no_experiment_is_refused() -> None:
+    with pytest.raises(at.UserError, match="run needs an Experiment but got 3"):
+        at.run(3, trials=1)
+    with pytest.raises(TypeError):
+        at.run(racing([1.0]), 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("trials", 0, "a whole number >= 1"),
+        ("trials", True, "a whole number >= 1"),
+        ("seed", -1, "a whole number >= 0"),
+        ("seed", 1.0, "a whole number >= 0"),
+        ("repeats", -1, "a whole number >= 0"),
+        ("top", 0, "a whole number >= 1"),
+        ("time_limit", 0, "more than 0 seconds"),
+        ("time_limit", "9", "more than 0 seconds"),
+        ("racing", 1, "a share, at least 0 and below 1,"),
+        ("racing", True, "a share, at least 0 and below 1,"),
+    ],
+)
+def test_a_value_outside_its_range_names_key_value_and_rule(
+    name: str, value: Any, rule: str
+) -> None:
+    with pytest.raises(at.UserError) as caught:
+        StudyOptions(**{name: value})
+    assert str(caught.value) == f"{name} must be {rule} but got {value!r}"
+
+
+def test_options_that_exclude_each_other() -> None:
+    with pytest.raises(at.UserError, match="one for each of 3 trials but got 2"):
+        StudyOptions(trials=3, seeds=(1, 2))
+    for more in ({"repeats": 1}, {"racing": 0.1}):
+        with pytest.raises(at.UserError, match="with seeds all trials are repeats already"):
+            StudyOptions(trials=2, seeds=(1, 2), **more)
+
+
+def test_a_driver_s_plan_takes_its_values_from_options_of_the_same_names() -> None:
+    own = {"experiment", "pruner", "controller", "checkpoints"}
+    assert {f.name for f in fields(Plan)} - own <= {*NAMES}
+
+
+# --- the manifest ---------------------------------------------------------------------------------
+
+
+def test_the_manifest_keeps_what_a_resumed_study_needs() -> None:
+    made = StudyOptions(trials=4, sampler="tpe", repeats=2, racing=0.1, mirror=True)
+    assert made.to_json().keys() == KEPT
+    assert options_from_json(made.to_json()) == made
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def test_a_flag_for_each_option_has_its_default() -> None:
+    given = parsed(arguments.RunArguments, "run", "a:b")
+    assert given.options == StudyOptions()
+    flags = {option.flag.name for option in options() if option.flag is not None}
+    words = {row[0] for row in (*arguments.RUN, *arguments.CONFIRM)}
+    assert flags <= words
+
+
+def test_what_was_given_is_frozen() -> None:
+    words = ("run", "a:b", "--trials", "7", "--from", "x", "--time-limit", "2m", "--mirror")
+    given = parsed(arguments.RunArguments, *words)
+    expected = StudyOptions(trials=7, start_from=Path("x"), time_limit=120.0, mirror=True)
+    assert given == arguments.RunArguments("a:b", expected, None, False)
+    with pytest.raises(FrozenInstanceError):
+        given.recipe = "c:d"
+
+
+def test_a_command_with_a_study_takes_only_the_options_that_were_given() -> None:
+    """The others are those in the manifest."""
+    given = parsed(arguments.ResumeArguments, "resume", "s", "--trials", "9", "--json")
+    assert given == arguments.ResumeArguments(Path("s"), {"trials": 9}, None, None, True)
+    given = parsed(arguments.ConfirmArguments, "confirm", "s", "--top", "1")
+    assert given.options == {"repeats": 5, "top": 1}
+    assert parsed(arguments.ReplayArguments, "replay", "e").options == {"repeats": 3}
+
+
+def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
+    """All options of `run` but the place, which the cluster has another of."""
+    words = ["--sampler", "tpe", "--from", "/e", "--seed", "3", "--racing", ".5", "--mirror"]
+    words += ["--time-limit", "90s", "--tracking-uri", "http://h", "--register", "m"]
+    here = parsed(arguments.RunArguments, "run", "a:b", *words)
+    there = parsed(arguments.RunArguments, *jobs._words("a:b", here.options, here.register))
+    assert there == here
+
+
+def test_texts_of_the_command_line_say_what_they_must_be() -> None:
+    for words, message in (
+        (("run", "a:b", "--racing", "2"), "must be a share like 0.2, below 1, but got '2'"),
+        (("run", "a:b", "--seed", "x"), "--seed: must be a whole number but got 'x'"),
+        (("confirm", "s", "--top", "1.5"), "--top: must be a whole number but got '1.5'"),
+    ):
+        with pytest.raises(at.UserError, match=message):
+            main._parse(words)
