@@ -1,4 +1,4 @@
-"""A study as one HTML file: what was fastest, by how much, why, and what the search cost.
+"""A study's report as one HTML file: what is fastest, by how much, why, and what it cost.
 
 Run as `python -m dashboards.report DIR FILE.html`, or by `autotune report DIR`.
 """
@@ -13,15 +13,14 @@ from typing import Any
 
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.sources import confirmed
+from autotune.storage.journal import RECORD
 from autotune.study import manifest
 from autotune.study.result import StudyResult, read
-from autotune.trial import State
+from autotune.trial import State, Target
 from dashboards import tables
 from dashboards.compared import comparison_page
 from dashboards.page import Page, write
 from dashboards.sections import sections
-
-_RECORD = "experiment.json"
 
 
 def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, float]:
@@ -37,15 +36,15 @@ def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, 
     Raises:
         UserError: the folder holds no study, the file cannot be written, or plotly is missing.
     """
-    result = study if isinstance(study, StudyResult) else _read(Path(study))
-    comparison = confirmed(result.folder)
-    write(study_page(result, _facts(result.folder), comparison), Path(path))
-    return _interval(result, comparison)
-
-
-def _interval(result: StudyResult, comparison: Comparison | None) -> dict[str, float]:
-    number = result.best.number if result.best is not None else None
+    result, loaded = _read(study)
+    comparison = confirmed(result, loaded)
     rows = tables.leaderboard(result, comparison)
+    write(_page(result, loaded, rows), Path(path))
+    return _interval(result, rows)
+
+
+def _interval(result: StudyResult, rows: Sequence[tables.Row]) -> dict[str, float]:
+    number = result.best.number if result.best is not None else None
     row = next((r for r in rows if r["trial"] == number), {})
     ends = {f"confirmed_{k}": row.get(k) for k in ("speedup_low", "speedup_high")}
     return {k: v for k, v in ends.items() if v is not None}
@@ -60,46 +59,49 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
     write(comparison_page(comparison), Path(path))
 
 
-def _read(folder: Path) -> StudyResult:
-    target = manifest.target(folder)
-    return read(folder, target, {target.metric, *tables.METRICS})
-
-
-def _facts(folder: Path) -> Mapping[str, Any]:
-    return manifest.load(folder) if (folder / _RECORD).is_file() else {"name": folder.name}
+def _read(study: str | Path | StudyResult) -> tuple[StudyResult, Mapping[str, Any]]:
+    """The study's result and manifest: the journal is read once, if at all."""
+    if isinstance(study, StudyResult):
+        has_manifest = (study.folder / RECORD).is_file()
+        return study, manifest.load(study.folder) if has_manifest else {"name": study.folder.name}
+    loaded = manifest.load(Path(study))
+    target = Target(**loaded["target"])
+    return read(Path(study), target, {target.metric, *tables.METRICS}), loaded
 
 
 def study_page(
-    result: StudyResult, facts: Mapping[str, Any], comparison: Comparison | None = None
+    result: StudyResult, loaded: Mapping[str, Any], comparison: Comparison | None = None
 ) -> Page:
-    """All of a study's report; `facts` is its `experiment.json`."""
+    """A study's whole report; `loaded` is its manifest."""
+    return _page(result, loaded, tables.leaderboard(result, comparison))
+
+
+def _page(result: StudyResult, loaded: Mapping[str, Any], rows: Sequence[tables.Row]) -> Page:
     target = result.target
     aim = "at least" if target.mode == "max" else "at most"
     line = f"Time to {target.metric} of {aim} {target.value:g}, in seconds on the {target.clock} "
-    line += f"clock; limit {target.limit:g} s. {_standing(result)}"
-    cards = _cards(result, tables.leaderboard(result, comparison))
-    name = str(facts.get("name", "study"))
-    return Page(name, line, cards, sections(result, comparison), _foot(facts))
+    line += f"clock; limit {target.limit:g} s. {_states(result)}"
+    name = str(loaded.get("name", "study"))
+    return Page(name, line, _cards(result, rows), sections(result, rows), _foot(loaded))
 
 
-def _standing(result: StudyResult) -> str:
+def _states(result: StudyResult) -> str:
     counts = [f"{sum(t.state is s for t in result.searched)} {s.lower()}" for s in State]
-    said = ", ".join(c for c in counts if not c.startswith("0 "))
+    states = ", ".join(c for c in counts if not c.startswith("0 "))
     again = len(result.trials) - len(result.searched)
     more = f" and {again} repeats" if again else ""
-    return f"{len(result.searched)} trials{more}: {said or 'none yet'}; {result.ended}."
+    return f"{len(result.searched)} trials{more}: {states or 'none yet'}; {result.ended}."
 
 
-def _foot(facts: Mapping[str, Any]) -> str:
-    versions = facts.get("versions") or {}
-    said = [f"{k} {v}" for k, v in versions.items() if v]
-    commit = facts.get("git_commit")
-    told = [f"sampler {facts.get('sampler')}, pruner {facts.get('pruner')}", *said]
-    return " · ".join([*told, *([f"commit {commit[:10]}"] if commit else [])])
+def _foot(loaded: Mapping[str, Any]) -> str:
+    versions = [f"{k} {v}" for k, v in (loaded.get("versions") or {}).items() if v]
+    rules = f"sampler {loaded.get('sampler')}, pruner {loaded.get('pruner')}"
+    commit = loaded.get("git_commit")
+    return " · ".join([rules, *versions, *([f"commit {commit[:10]}"] if commit else [])])
 
 
 def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, str, str]]:
-    """What is quoted of a study, in large type: label, value, and what to know of it."""
+    """A study's main figures, in large type: label, value, and a remark."""
     again = math.fsum(t.spent_seconds for t in result.trials if t.repeats is not None)
     of_it = f"{again:.4g} s of it for repeats" if again else "worker-group seconds of wall time"
     spent = ("spent", _span(result.spent_seconds), of_it)
@@ -111,28 +113,28 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
     if row["confirmed_seconds"] is not None:
         low, high = row["confirmed_low"], row["confirmed_high"]
         spread = f"{low:.4g} to {high:.4g} s" if high else f"from {low:.4g} s"
-        told = f"trial {number}: median of {row['repeats']} repeats, {spread}"
-        cards.append(("confirmed time", _seconds(row["confirmed_seconds"]), told))
+        remark = f"trial {number}: median of {row['repeats']} repeats, {spread}"
+        cards.append(("confirmed time", _seconds(row["confirmed_seconds"]), remark))
     if row["tuning_seconds"] is not None:
-        told = f"trial {number}, one run"
-        cards.append(("time while tuning", _seconds(row["tuning_seconds"]), told))
+        remark = f"trial {number}, one run"
+        cards.append(("time while tuning", _seconds(row["tuning_seconds"]), remark))
     if row["speedup"] and row["kind"] == tables.BASELINE:
-        told = (
+        remark = (
             "nothing beat it when confirmed"
             if row["of"] == "confirmed"
             else "the baseline is the best"
         )
-        cards.append(("faster than the baseline", "none", told))
+        cards.append(("faster than the baseline", "none", remark))
     elif row["speedup"]:
-        told = "one run each, not confirmed"
+        remark = "one run each, not confirmed"
         if row["speedup_low"] is not None:
             high = row["speedup_high"]
             to = f"to {high:.3g}" if high is not None else "up"
-            told = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
+            remark = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
         elif row["of"] == "confirmed":
-            told = "confirmed means"
+            remark = "confirmed means"
         cards.append(
-            ("faster than the baseline", f"{row['bound']}{row['speedup']:.3g} times", told)
+            ("faster than the baseline", f"{row['bound']}{row['speedup']:.3g} times", remark)
         )
     return [*cards, spent]
 

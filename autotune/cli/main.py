@@ -158,11 +158,11 @@ def _export_trial(options: argparse.Namespace) -> int:
     if trial is None:
         say(f"{not_reached(result)}: name a trial with --trial N")
         return UNREACHED
-    told = export.export(options.folder, trial, options.to)
+    content = export.export(result, trial, options.to)
     say(f"wrote trial {trial.number} to {options.to}")
-    if told["lineage_fault"]:
-        say(f"it is a fork, and a replay trains its last part only: {told['lineage_fault']}")
-    if told["train"] is None:
+    if content["lineage_fault"]:
+        say(f"it is a fork, and a replay trains its last part only: {content['lineage_fault']}")
+    if content["train"] is None:
         say('its trainer has no name to be found by: set "train" in its trial.json')
     return DONE
 

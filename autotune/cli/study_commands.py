@@ -74,13 +74,14 @@ def resume(options: argparse.Namespace) -> int:
             replay.read(exported), options.folder, options.trials or held["trials"], options
         )
     settings = {**_settings(held), "trials": options.trials or held["trials"]}
-    ended = complete(result_in(options.folder), settings)
+    result = result_in(options.folder)
+    ended = complete(result, settings)
     if ended and not options.register:
-        return _shown(options)
+        return _shown(options, result)
     experiment = recipes.load(settings["recipe"])
     experiment = register.prepared(experiment, options.register, options.tracking_uri)
     if ended:
-        return _shown(options)
+        return _shown(options, result)
     return _study(experiment, options.folder, options, settings)
 
 
@@ -100,8 +101,8 @@ def confirm(options: argparse.Namespace) -> int:
     _as_held(options, held)
     asked = {"repeats": options.repeats, "top": options.top, "search": False}
     settings = {**_settings(held), **asked}
-    if complete(result_in(options.folder), settings):
-        return _shown(options)
+    if complete(result, settings):
+        return _shown(options, result)
     return _study(recipes.load(settings["recipe"]), options.folder, options, settings)
 
 
@@ -170,7 +171,7 @@ def _settings(held: dict[str, Any]) -> dict[str, Any]:
 # --- running --------------------------------------------------------------------------------------
 
 
-def _shown(options: argparse.Namespace) -> int:
+def _shown(options: argparse.Namespace, result: Any) -> int:
     """Bring MLflow up to date and print the result of a study with nothing left to do."""
     from autotune.tracking import mirror
     from autotune.tracking.uris import keeps
@@ -179,7 +180,7 @@ def _shown(options: argparse.Namespace) -> int:
         mirror.refuse_stale(str(options.tracking_uri), options.folder)
     if options.tracking_uri != "off":
         mirror.catch_up(options.folder, options.tracking_uri, 60.0)
-    return finish(result_in(options.folder), options)
+    return finish(result, options)
 
 
 def _study(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.algorithms.ranking.repeats import merged, standings
+from autotune.algorithms.ranking.best import by_expected_time
+from autotune.algorithms.ranking.repeats import merged
 from autotune.storage import retention
 from autotune.trial import Checkpoint, State, Target, Trial
 
@@ -44,7 +45,7 @@ def test_who_has_proved_it_keeps_its_checkpoint(tmp_path: Path) -> None:
     for again, seconds in ((0, 5.0), (0, 5.0), (4, 8.0), (4, 8.0)):
         trials.append(replace(reached(len(trials), seconds, False), repeats=again))
     target = Target("accuracy", 1.0, limit=9.0)
-    best = standings(trials, target)
+    best = by_expected_time(trials, target)
     assert [t.number for t in best[:2]] == [0, 4]
     for number in own:
         (tmp_path / f"trial-{number:04d}" / "step-10").mkdir(parents=True)

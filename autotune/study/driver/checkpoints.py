@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from autotune.algorithms.ranking.repeats import standings
+from autotune.algorithms.ranking.best import by_expected_time
 from autotune.storage import retention
 from autotune.study.driver.state import Book, warn
 from autotune.trial import Checkpoint, Saved, State, Trial
@@ -80,7 +80,7 @@ def sweep(book: Book) -> None:
     book.journal.sync()
     try:
         trials, count = book.trials.values(), _count(book)
-        best = standings(book.everyone(), book.target) if book.repeated else ()
+        best = by_expected_time(book.everyone(), book.target) if book.repeated else ()
         retention.sweep(book.checkpoints, trials, book.standing(), count, book.saving, best)
     except OSError as error:  # it is swept again when the next trial ends
         warn(f"checkpoints that are not needed could not be removed: {error}")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from autotune.algorithms.ranking.repeat_index import Repeated
+from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import searched
 from autotune.algorithms.ranking.trial_index import Ledger
 from autotune.backends.protocol import Pool
@@ -43,7 +43,7 @@ class Book:
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))
         self.ledger = Ledger(self.trials)
-        self.shown = Repeated(self.trials, self.target, bool(plan.racing))
+        self.shown = RepeatIndex(self.trials, self.target, bool(plan.racing))
         self.unread: dict[int, int] = {}
         self.saving: set[int] = set()
         self.any_saved = any(t.checkpoint is not None for t in self.trials.values())
@@ -95,7 +95,7 @@ class Book:
 
     def standing(self) -> Collection[Trial]:
         """The trials as all that decides sees them: repeats are part of what they repeat."""
-        return self.shown.standing() if self.repeated else self.trials.values()
+        return self.shown.means() if self.repeated else self.trials.values()
 
     def others(self, trial: Trial) -> Sequence[Trial]:
         """All trials but this one, as what decides on it sees them."""
