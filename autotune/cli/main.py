@@ -169,11 +169,11 @@ def _export_trial(given: argparse.Namespace) -> int:
     if trial is None:
         say(f"{not_reached(result)}: name a trial with --trial N")
         return UNREACHED
-    facts = export.export(given.folder, trial, given.to)
+    exported = export.export(given.folder, trial, given.to)
     say(f"wrote trial {trial.number} to {given.to}")
-    if facts["lineage_fault"]:
-        say(f"it is a fork, and a replay trains its last part only: {facts['lineage_fault']}")
-    if facts["train"] is None:
+    if exported["lineage_fault"]:
+        say(f"it is a fork, and a replay trains its last part only: {exported['lineage_fault']}")
+    if exported["train"] is None:
         say('its trainer has no name to be found by: set "train" in its trial.json')
     return DONE
 
