@@ -63,8 +63,9 @@ def run(given: RunArguments) -> int:
 def resume(given: ResumeArguments) -> int:
     from autotune.evaluation import register
     from autotune.evaluation.export import replay
-    from autotune.study import recipes, result
+    from autotune.study import recipes
     from autotune.study.manifest import Manifest
+    from autotune.study.result import read
 
     folder, changes = given.folder, given.options
     if given.from_mlflow is not None:
@@ -80,13 +81,13 @@ def resume(given: ResumeArguments) -> int:
     if exported is not None:
         register.refuse_replay(folder, given.register)
         return _replay(replay.read(exported), options.trials, options, output, manifest)
-    found = result.read(folder, manifest.target)
-    ended = complete(found, options)
+    result = read(folder, manifest.target)
+    ended = complete(result, options)
     if not ended or given.register:
         experiment = recipes.load(str(options.recipe))
         experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
-        return _shown(found, manifest, output)
+        return _shown(result, manifest, output)
     return _study(experiment, options, output, manifest)
 
 

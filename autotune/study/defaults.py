@@ -33,9 +33,10 @@ def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> t
 def racing_for(sampler: object, trials: int, controller: object) -> tuple[float, str | None]:
     """The share of races in a search of so many trials, and the reason in one line.
 
-    In a long search the fastest of hundreds of runs is one on which the seed was kind. Who comes
-    back to what was good, as `convergence` does, gains by knowing it (`benchmarks/RESULTS.md`,
-    what racing is worth); a random search does not, and with controllers nothing is known.
+    In a long search the fastest of hundreds of runs is partly luck: the winner's curse. A sampler
+    that returns to good points, as `convergence` does, gains by repeating them
+    (`benchmarks/RESULTS.md`, what racing is worth); a random search does not, and with controllers
+    it has not been measured.
     """
     if sampler != "convergence" or trials < LONG or controller not in (None, "none"):
         return 0.0, None

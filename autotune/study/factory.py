@@ -62,7 +62,7 @@ class Settled:
     racing_because: str | None = None
 
     def notes(self) -> list[str]:
-        """What a person is told of the choices."""
+        """The choices in words."""
         chosen, notes = self.options, []
         if self.sampler_because is not None:
             notes.append(f"sampler: {chosen.sampler}, as {self.sampler_because}")

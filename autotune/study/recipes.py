@@ -44,8 +44,8 @@ def find(path: str, what: str = "recipe") -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"{what} {path!r}: {unknown('function', name, _functions(module))}")
-    found: Callable[..., Any] = function
-    return found
+    named: Callable[..., Any] = function
+    return named
 
 
 def load(recipe: str) -> Experiment:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from autotune.errors import UserError
 
-_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray prefers them to what it is told
+_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray prefers them to its arguments
 _ASK, _REFUSED = "Authentication required", "Authentication failed"
 
 
@@ -26,8 +26,10 @@ def dashboard(given: str | None) -> str:
     Raises:
         UserError: it is none of a dashboard, or it holds a password.
     """
-    told = [os.environ.get(name, "") for name in _ADDRESSES]
-    address = given or next((a for a in told if a.startswith("http")), "http://127.0.0.1:8265")
+    in_environment = [os.environ.get(name, "") for name in _ADDRESSES]
+    address = given or next(
+        (a for a in in_environment if a.startswith("http")), "http://127.0.0.1:8265"
+    )
     parts = urlsplit(address)
     form = "--address must be the dashboard's, like http://HEAD:8265"
     if "@" in parts.netloc:
@@ -44,20 +46,20 @@ def dashboard(given: str | None) -> str:
 def connect(address: str) -> Any:
     _reach(address)
     mode = os.environ.get("RAY_AUTH_MODE", "").lower()
-    found = None if mode == "disabled" else _token()
-    if mode == "token" and found is None:
+    token = None if mode == "disabled" else _token()
+    if mode == "token" and token is None:
         raise UserError(_missing(address))
     try:
-        return _client(address, found[0] if found and mode == "token" else None)
+        return _client(address, token[0] if token and mode == "token" else None)
     except PermissionError as error:
         # A token is shown to a cluster only where the user said so, or where the cluster asks.
-        if _ASK in str(error) and found and mode != "token":
+        if _ASK in str(error) and token and mode != "token":
             with contextlib.suppress(PermissionError):
-                return _client(address, found[0])
-        if found is None or mode == "disabled":
+                return _client(address, token[0])
+        if token is None or mode == "disabled":
             raise UserError(_missing(address)) from None
         raise UserError(
-            f"the cluster at {address} refuses the token of {found[1]}: `ray get-auth-token` on "
+            f"the cluster at {address} refuses the token of {token[1]}: `ray get-auth-token` on "
             "its head prints the right one"
         ) from None
 

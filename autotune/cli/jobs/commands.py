@@ -78,7 +78,7 @@ def cancel(name: str, address: str | None) -> int:
             "asks for its driver, or gives it up"
         )
         return DONE
-    say(f"told job {name} to leave; its driver waits for the next milestone and checkpoints")
+    say(f"asked job {name} to end; its driver waits for the next milestone and checkpoints")
     try:
         job = cluster.wait(name, _CANCEL_SECONDS)
     except KeyboardInterrupt:
@@ -213,10 +213,10 @@ def _driver_cpus(cpus: float) -> float:
 
 
 def _resources(given: str | None) -> dict[str, float]:
-    found = re.findall(r"([^=,\s]+)=(\d+(?:\.\d+)?)(?:,|$)", given or "")
-    if given is not None and ",".join("=".join(pair) for pair in found) != given:
+    pairs = re.findall(r"([^=,\s]+)=(\d+(?:\.\d+)?)(?:,|$)", given or "")
+    if given is not None and ",".join("=".join(pair) for pair in pairs) != given:
         raise UserError(f"--driver-resources must be like head=1,disk=0.5 but got {given!r}")
-    return {name: float(amount) for name, amount in found}
+    return {name: float(amount) for name, amount in pairs}
 
 
 def _requirements(path: Path | None) -> Path | None:

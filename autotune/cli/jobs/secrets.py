@@ -14,7 +14,7 @@ _SECRET = re.compile(  # in a name whose words are apart: TOKENIZERS and MONKEY 
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"""(\w+)(?:=|["']\s*:|:\s)""")  # A=..., "A": ..., A: ...
-_TOLD = re.compile(  # in a setting within a value, where a key mostly is no secret
+_CREDENTIAL = re.compile(  # in a setting within a value, where a key mostly is no secret
     r"SECRET|PASS(WORD|WD|PHRASE)|(^|_)TOKEN$|AUTHORIZATION|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY",
     re.IGNORECASE,
 )
@@ -42,4 +42,4 @@ def holds_secret(value: str) -> bool:
     starts = [match.start() for match in re.finditer(r"[A-Za-z][\w+.-]*://", value)]
     if any(has_credentials(value[start:].split()[0]) for start in starts):
         return True
-    return _PLAIN.match(value) is not None or any(map(_TOLD.search, _SETTING.findall(value)))
+    return _PLAIN.match(value) is not None or any(map(_CREDENTIAL.search, _SETTING.findall(value)))

@@ -1,6 +1,6 @@
 """Studies as jobs of a Ray cluster: submitted, listed, followed and ended over Ray's Jobs API.
 
-A job's driver is `autotune run` on the cluster. What it needs travels with it (`shipping.py`); its
+A job's driver is `autotune run` on the cluster. What it needs travels with it (`archive.py`); its
 study folder is on shared storage, or MLflow keeps what resume needs (`run --mirror`). No token is
 ever put into a job.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.cli.jobs import archive as shipping
+from autotune.cli.jobs.archive import pack
 from autotune.cli.jobs.client import connect, dashboard, errors
 from autotune.errors import UserError, unknown
 
@@ -89,12 +89,12 @@ class Cluster:
         Raises:
             UserError: there is none; with the nearest right id.
         """
-        found = {job.id: job for job in self.jobs()}
-        if name not in found:
-            if not found:
+        jobs = {job.id: job for job in self.jobs()}
+        if name not in jobs:
+            if not jobs:
                 raise UserError(f"unknown job {name!r}: {self.address} has no jobs of autotune")
-            raise UserError(unknown("job", name, found))
-        return found[name]
+            raise UserError(unknown("job", name, jobs))
+        return jobs[name]
 
     def submit(self, submission: Submission, root: Path) -> str:
         """Send the working directory `root` and start the study's driver; the job's id.
@@ -104,7 +104,7 @@ class Cluster:
         """
         self._refuse_second(submission)
         with tempfile.TemporaryDirectory() as place, errors(self.address):
-            archive = shipping.pack(root, Path(place) / "working_dir.zip")
+            archive = pack(root, Path(place) / "working_dir.zip")
             for _ in range(_TRIES):
                 name = _next_id(submission.study, [job.id for job in self.jobs()])
                 try:
