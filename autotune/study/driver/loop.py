@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 
+from autotune.algorithms.ranking.repeats import CONFIRM
 from autotune.algorithms.samplers import Sampler
 from autotune.backends.protocol import (
     Finished,
@@ -54,6 +55,7 @@ from autotune.trial import (
     Changed,
     Config,
     Fork,
+    Params,
     Reported,
     State,
     Stop,
@@ -194,8 +196,7 @@ class Loop:
             config = experiment.space.config(suggestion.params)
         except ValueError as error:  # schedules that do not fit together at this point
             fault = str(error)
-        config = self.plain(config)
-        trial = state.add(config, params=suggestion.params, ask=suggestion.ask)
+        trial = self.written_down(config, "trial", suggestion.params, suggestion.ask)
         if fault:
             end(state, trial.number, State.INFEASIBLE, Stop("no configuration", fault))
         return state.trials[trial.number]
@@ -205,10 +206,16 @@ class Loop:
         state, experiment = self.state, self.plan.experiment
         config, params = experiment.space.complete(experiment.given()[state.count])
         kind = "baseline" if experiment.baseline is not None and not state.trials else "trial"
-        seed = None
+        return self.written_down(config, kind, params, None)
+
+    def written_down(
+        self, config: Config, kind: str, params: Params | None, ask: int | None
+    ) -> Trial:
+        """A new trial of the configuration; in a replay, with its next seed, a confirmation."""
+        state, config = self.state, self.plain(config)
         if self.plan.seeds:
-            kind, params, seed = "confirm", None, self.plan.seeds[state.next_number]
-        return state.add(self.plain(config), kind=kind, params=params, seed=seed)
+            return state.add(config, kind=CONFIRM, seed=self.plan.seeds[state.next_number], ask=ask)
+        return state.add(config, kind=kind, params=params, ask=ask)
 
     def plain(self, config: Config) -> Config:
         """The configuration as the journal will give it back; a UserError where it cannot."""

@@ -363,6 +363,14 @@ class Recording:
         return {"rate": 1.0 + number}
 
 
+def test_given_seeds_make_confirmations_of_given_and_of_suggested_trials(fast_path: Path) -> None:
+    result = simulate(racing([1.0]), fast_path, 3, sampler=Recording(), seeds=(7, 8, 9))
+    assert [(t.kind, t.seed, t.params) for t in result.trials] == [
+        ("confirm", seed, None) for seed in (7, 8, 9)
+    ]
+    assert [t.config["rate"] for t in result.trials] == [1.0, 2.0, 3.0]
+
+
 def test_the_sampler_knows_ended_and_running_trials(fast_path: Path) -> None:
     sampler = Recording()
     simulate(racing([1.0]), fast_path, 6, sampler=sampler, workers=3)
