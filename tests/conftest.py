@@ -46,14 +46,8 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(PRIVATE, ignore_errors=True)
 
 
-# Of the quick tests those of these files want Ray: one process starts it, and runs them all.
-ON_RAY = {
-    "test_checkpoints.py",
-    "test_cli.py",
-    "test_confirm_real.py",
-    "test_export.py",
-    "test_ray.py",
-}
+# The quick tests of these files want Ray: one process starts it, and runs them all.
+_ON_RAY = ("checkpoints", "cli", "confirm_real", "export", "ray")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -71,7 +65,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files whose tests wait for processes come first: the quick ones then fill the gaps."""
-
     files = {i.path for i in items if "ray_address" in getattr(i, "fixturenames", ())}
     items.sort(key=lambda item: item.path not in files)
 
