@@ -30,10 +30,10 @@ def _sections(comparison: Comparison) -> list[Section]:
     thin = f"The first {_DRAWN} of {len(rows)} are drawn." if len(rows) > _DRAWN else ""
     made = (_times, _speedups, _distribution, _why, _curves)
     notes = [{"note": note} for note in comparison.notes]
-    known = Section("notes", "What to know", "Read these before you quote a figure.", None, notes,
+    remarks = Section("notes", "What to know", "Read these before you quote a figure.", None, notes,
                     {"note": "note"}, open=True)  # fmt: skip
     sections = [make(comparison, rows[:_DRAWN], thin) for make in made]
-    return [*sections, *([known] if notes else [])]
+    return [*sections, *([remarks] if notes else [])]
 
 
 def _cards(comparison: Comparison) -> list[tuple[str, str, str]]:
@@ -44,8 +44,8 @@ def _cards(comparison: Comparison) -> list[tuple[str, str, str]]:
         cards.append(("its median time", f"{best.median_seconds:,.4g} s", span))
     if best.speedup is not None:
         times = f"{best.speedup_bound}{best.speedup:.3g} times"
-        told = _span(best.speedup_interval, "")
-        cards.append(("faster than the baseline", times, told or "no interval: too few runs"))
+        span = _span(best.speedup_interval, "")
+        cards.append(("faster than the baseline", times, span or "no interval: too few runs"))
     return cards
 
 
@@ -167,20 +167,20 @@ def _distribution(comparison: Comparison, drawn: Sequence[Compared], thin: str) 
     traces: list[Trace] = []
     rows: list[Row] = []
     for row, (colour, dash) in zip(drawn, cycle(SERIES), strict=False):
-        told = row.survival
-        arrived = [number(1.0 - share) for share in told.share]
+        curve = row.survival
+        arrived = [number(1.0 - share) for share in curve.share]
         line = {"color": colour, "dash": dash, "width": 2.5, "shape": "hv"}
         traces.append({"type": "scatter", "mode": "lines", "name": escape(row.name), "line": line,
-                       "x": [number(s) for s in told.seconds], "y": arrived})  # fmt: skip
-        if told.censored:
-            last = [max(s for s in told.seconds if s <= at) for at in told.censored]
-            ends = [arrived[told.seconds.index(s)] for s in last]
+                       "x": [number(s) for s in curve.seconds], "y": arrived})  # fmt: skip
+        if curve.censored:
+            last = [max(s for s in curve.seconds if s <= at) for at in curve.censored]
+            ends = [arrived[curve.seconds.index(s)] for s in last]
             traces.append({"type": "scatter", "mode": "markers", "showlegend": False,
-                           "x": [number(s) for s in told.censored], "y": ends,
+                           "x": [number(s) for s in curve.censored], "y": ends,
                            "marker": {"symbol": "line-ns-open", "size": 11, "color": colour,
                                       "line": {"width": 2}},
                            "hovertemplate": "stopped at %{x:.4g} s<extra></extra>"})  # fmt: skip
-        columns = zip(told.seconds, told.share, told.low, told.high, told.at_risk, strict=True)
+        columns = zip(curve.seconds, curve.share, curve.low, curve.high, curve.at_risk, strict=True)
         rows += [
             {"candidate": row.name, "seconds": s, "reached": 1.0 - alive, "at_risk": risk,
              "low": None if high is None else 1.0 - high,

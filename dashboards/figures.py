@@ -76,7 +76,7 @@ def accuracy(
 ) -> Figure:
     """The metric over seconds, one line a trial, and the target.
 
-    `groups` gives each trial's place in the legend, `notes` what is shown when it is pointed at.
+    `groups` gives each trial's place in the legend, `notes` the text on hover.
     """
     traces: list[Trace] = []
     for name, (colour, dash, symbol, width) in LOOKS.items():
@@ -118,8 +118,8 @@ def _interesting(rows: Sequence[Row], target: Target) -> list[float] | None:
     finite = [r for r in rows if math.isfinite(r["value"])]
     best: dict[int, float] = {}
     for row in finite:
-        held = best.get(row["trial"], row["value"])
-        best[row["trial"]] = (max if target.mode == "max" else min)(held, row["value"])
+        before = best.get(row["trial"], row["value"])
+        best[row["trial"]] = (max if target.mode == "max" else min)(before, row["value"])
     if not best:
         return None
     ends = [*best.values(), target.value]
@@ -159,17 +159,17 @@ def column(rows: Iterable[Row], name: str) -> list[Any]:
 
 def leaderboard(rows: Sequence[Row]) -> Figure:
     """The tuning time of each trial beside its confirmed time with the range of its repeats."""
-    shown = list(reversed(rows))
-    labels = [label(r) for r in shown]
-    text = [escape(r["configuration"][:160]) for r in shown]
+    drawn = list(reversed(rows))
+    labels = [label(r) for r in drawn]
+    text = [escape(r["configuration"][:160]) for r in drawn]
     tuned = {
         "type": "scatter", "mode": "markers", "name": "while tuning (one run)", "y": labels,
-        "x": column(shown, "tuning_seconds"), "text": text,
+        "x": column(drawn, "tuning_seconds"), "text": text,
         "marker": {"symbol": "circle-open", "color": BLUE, "size": 11, "line": {"width": 2}},
         "hovertemplate": "%{y}: %{x:.4g} s<br>%{text}<extra></extra>",
     }  # fmt: skip
     traces = [tuned]
-    runs = [(label(r), t, done) for r in shown for t, done in r["runs"]]
+    runs = [(label(r), t, done) for r in drawn for t, done in r["runs"]]
     if runs:
         symbols = ["square" if done else "triangle-right-open" for _, _, done in runs]
         traces.append({
@@ -178,7 +178,7 @@ def leaderboard(rows: Sequence[Row]) -> Figure:
             "marker": {"symbol": symbols, "color": PINK, "size": 8},
             "hovertemplate": "%{y}: %{x:.4g} s<extra></extra>",
         })  # fmt: skip
-    again = [r for r in shown if r["confirmed_seconds"] is not None]
+    again = [r for r in drawn if r["confirmed_seconds"] is not None]
     if again:
         traces.append({
             "type": "scatter", "mode": "markers", "name": "median of repeats",
@@ -187,7 +187,7 @@ def leaderboard(rows: Sequence[Row]) -> Figure:
             "text": [f"{r['repeats']} repeats" for r in again],
             "hovertemplate": "%{y}: median %{x:.4g} s of %{text}<extra></extra>",
         })  # fmt: skip
-    height = max(240, 110 + 26 * len(shown))
+    height = max(240, 110 + 26 * len(drawn))
     seconds = {"title": "seconds to target", "rangemode": "tozero"}
     kinds = {"title": "", "type": "category", "categoryorder": "array", "categoryarray": labels}
     return figure(traces, seconds, kinds, height=height)
@@ -232,10 +232,10 @@ def progress(rows: Sequence[Row], baseline: float | None) -> Figure:
     traces: list[Trace] = [{
         "type": "scatter", "mode": "lines+markers", "name": "best so far", "line": line,
         "marker": {"size": 5}, "text": text, "connectgaps": True,
-        "x": column(rows, "spent_seconds"), "y": column(rows, "best_seconds"),
+        "x": column(rows, "spent_seconds"), "y": column(rows, "fastest_seconds"),
         "hovertemplate": "%{text} ended after %{x:.4g} s spent; best %{y:.4g} s<extra></extra>",
     }]  # fmt: skip
-    again = [r for r in rows if r["repeats"] is not None and r["best_seconds"] is not None]
+    again = [r for r in rows if r["repeats"] is not None and r["fastest_seconds"] is not None]
     x: list[Any] = []
     for row in again:
         x += [
@@ -244,7 +244,7 @@ def progress(rows: Sequence[Row], baseline: float | None) -> Figure:
             None,
         ]
     if again:
-        y = [v for r in again for v in (*[number(r["best_seconds"])] * 2, None)]
+        y = [v for r in again for v in (*[number(r["fastest_seconds"])] * 2, None)]
         line = {"color": PINK, "width": 9}
         traces.append({"type": "scatter", "mode": "lines", "name": "spent on repeats",
                        "x": x, "y": y, "line": line, "hoverinfo": "skip"})  # fmt: skip

@@ -33,11 +33,11 @@ _BEST = 0.1
 def scored(trials: Sequence[Trial], target: Target) -> list[Trial]:
     """The sampled trials that have a place, best first: those that reached the target by time.
 
-    Then those that were stopped, as `likeness.scores` orders them: a time at which a trial was
-    stopped is never taken for its time to target.
+    Then those that were stopped, in the order of `ranking.hardware.scores`: the time at which a
+    trial was stopped is never taken for its time to target.
     """
-    known = scores(trials, target)
-    placed = [(s, t.number, t) for t in trials if t.point and (s := known[t.number]) is not None]
+    values = scores(trials, target)
+    placed = [(s, t.number, t) for t in trials if t.point and (s := values[t.number]) is not None]
     return [trial for _, _, trial in sorted(placed, key=lambda p: p[:2])]
 
 

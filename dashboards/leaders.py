@@ -1,4 +1,4 @@
-"""The leaderboard: what is quoted of each trial, in as few columns as fit a page."""
+"""The leaderboard: the figures of each trial, in as few columns as fit a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboards.page import Section
 from dashboards.tables import Row, brief
 
 _MOST = 20  # in the plot
-_ALIKE = 1.25  # samples per second that differ by more are not of the same, idle hardware
+_SIMILAR = 1.25  # samples per second that differ by more are not of the same, idle hardware
 _OF_REPEATS = ("confirmed", "probability_faster")
 
 
@@ -26,7 +26,7 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
                "rate": "samples/s", "spent_seconds": "spent (s)",
                "configuration": "configuration"}  # fmt: skip
     columns = {k: h for k, h in columns.items() if confirmed or k not in _OF_REPEATS}
-    shown = [r for r in rows if r["rank"] or r["repeats"]][:_MOST]
+    drawn = [r for r in rows if r["rank"] or r["repeats"]][:_MOST]
     text = (
         "Time to target while tuning (one run, chosen for being fast, so it looks better than it "
         "is) beside the times of repeats on fresh seeds, which are the ones to quote: their "
@@ -35,15 +35,15 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
         else "Time to target of single runs. The fastest of many looks better than it is: confirm "
         "it on fresh seeds before you quote it."
     )
-    plot = figures.leaderboard(shown) if shown else None
-    said = [{**row, **_cells(row)} for row in rows]
+    plot = figures.leaderboard(drawn) if drawn else None
+    cells = [{**row, **_cells(row)} for row in rows]
     return Section(
-        "leaderboard", "Leaderboard", text, plot, said, columns, _unlike(rows), open=True
+        "leaderboard", "Leaderboard", text, plot, cells, columns, _busier(rows), open=True
     )
 
 
 def _cells(row: Row) -> Row:
-    """What is told in one cell where the row has several values."""
+    """The cells that combine several values of the row."""
     return {
         "trial": row["trial"] if row["kind"] == "trial" else f"{row['trial']} {row['kind']}",
         "tuned": _tuned(row),
@@ -73,14 +73,14 @@ def _confirmed(row: Row) -> str:
 
 
 def _ratio(row: Row) -> str:
-    """The speedup, with its interval; or of what it is, if it is not of confirmed times."""
+    """The speedup with its interval, or with a remark if it is not of confirmed times."""
     if not row["speedup"]:
         return "-"
-    said = f"{row['bound']}{row['speedup']:.3g}"
+    ratio = f"{row['bound']}{row['speedup']:.3g}"
     low, high = row["speedup_low"], row["speedup_high"]
     if low is not None:
-        return f"{said} ({low:.3g} {f'to {high:.3g}' if high is not None else 'up'})"
-    return said if row["of"] == "confirmed" else f"{said} (one run each)"
+        return f"{ratio} ({low:.3g} {f'to {high:.3g}' if high is not None else 'up'})"
+    return ratio if row["of"] == "confirmed" else f"{ratio} (one run each)"
 
 
 def _rate(row: Row) -> str:
@@ -88,14 +88,15 @@ def _rate(row: Row) -> str:
     return f"{brief(own)}; repeats {brief(again)}" if again is not None else brief(own)
 
 
-def _unlike(rows: Sequence[Row]) -> str:
-    """Whether repeats were faster or slower because of the hardware, and not by luck."""
+def _busier(rows: Sequence[Row]) -> str:
+    """A note where repeats had another throughput than the trial that they repeat."""
     for row in rows:
         own, again = row["samples_per_second"], row["repeats_per_second"]
-        if own and again and not 1 / _ALIKE <= again / own <= _ALIKE:
+        if own and again and not 1 / _SIMILAR <= again / own <= _SIMILAR:
             return (
-                f"Repeats of trial {row['trial']} ran at {again / own:.2f} times the samples per "
-                "second of its run in the search: the hardware was busier or freer, and that part "
-                "of the difference between tuning and confirmed times is not luck."
+                f"The machine was {'busier' if again < own else 'less busy'}: repeats of trial "
+                f"{row['trial']} had {again / own:.0%} of the samples per second of its run in the "
+                "search. That part of the difference between tuning and confirmed times is not "
+                "luck."
             )
     return ""

@@ -1,7 +1,7 @@
 """A report as one HTML file that needs nothing else: no network, no server, no other file.
 
-plotly.js (4.8 MB) is held compressed (1.9 MB) and unpacked by the browser; without a script the
-tables are still there. The page's own policy forbids it to load or to send anything, and only its
+plotly.js (4.8 MB) is embedded compressed (1.9 MB) and unpacked by the browser; without scripts the
+tables are still shown. The page's own policy forbids it to load or to send anything, and only its
 own two scripts, known by their hashes, may run: whatever a trial is called is text.
 """
 
@@ -170,10 +170,10 @@ def _row(row: Row, columns: Mapping[str, str]) -> str:
     cells = []
     for name in columns:
         value = row.get(name)
-        said = brief(value)
+        cell = brief(value)
         kind = "" if isinstance(value, str) else ' class="number"'
-        kind = ' class="long"' if len(said) > 40 else kind
-        cells.append(f"<td{kind}>{_text(said)}</td>")
+        kind = ' class="long"' if len(cell) > 40 else kind
+        cells.append(f"<td{kind}>{_text(cell)}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
@@ -183,8 +183,8 @@ def _text(value: object) -> str:
 
 def _json(value: object) -> str:
     """JSON that cannot end the element it stands in."""
-    said = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    encoded = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @dataclass(frozen=True)

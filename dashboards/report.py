@@ -1,4 +1,4 @@
-"""A study as one HTML file: what was fastest, by how much, why, and what the search cost.
+"""A study's report as one HTML file: what is fastest, by how much, why, and what it cost.
 
 Run as `python -m dashboards.report DIR FILE.html`, or by `autotune report DIR`.
 """
@@ -34,20 +34,15 @@ def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, 
     Raises:
         UserError: the folder holds no study, the file cannot be written, or plotly is missing.
     """
-    if isinstance(study, StudyResult):
-        result, manifest = study, Manifest.existing(study.folder)
-    else:
-        manifest = Manifest.read(Path(study))
-        metrics = {manifest.target.metric, *tables.METRICS}
-        result = read(Path(study), manifest.target, metrics)
-    comparison = confirmed(result.folder)
-    write(study_page(result, manifest, comparison), Path(path))
-    return _interval(result, comparison)
-
-
-def _interval(result: StudyResult, comparison: Comparison | None) -> dict[str, float]:
-    number = result.best.number if result.best is not None else None
+    result, manifest = _read(study)
+    comparison = confirmed(result, manifest)
     rows = tables.leaderboard(result, comparison)
+    write(_page(result, manifest, rows), Path(path))
+    return _interval(result, rows)
+
+
+def _interval(result: StudyResult, rows: Sequence[tables.Row]) -> dict[str, float]:
+    number = result.best.number if result.best is not None else None
     row = next((r for r in rows if r["trial"] == number), {})
     ends = {f"confirmed_{k}": row.get(k) for k in ("speedup_low", "speedup_high")}
     return {k: v for k, v in ends.items() if v is not None}
@@ -62,26 +57,38 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
     write(comparison_page(comparison), Path(path))
 
 
+def _read(study: str | Path | StudyResult) -> tuple[StudyResult, Manifest | None]:
+    """The study's result and manifest: the journal is read once, if at all."""
+    if isinstance(study, StudyResult):
+        return study, Manifest.existing(study.folder)
+    manifest = Manifest.read(Path(study))
+    metrics = {manifest.target.metric, *tables.METRICS}
+    return read(Path(study), manifest.target, metrics), manifest
+
+
 def study_page(
     result: StudyResult, manifest: Manifest | None, comparison: Comparison | None = None
 ) -> Page:
-    """All of a study's report; without a manifest it has the folder's name and says less."""
+    """A study's whole report; without a manifest it has the folder's name and no foot."""
+    return _page(result, manifest, tables.leaderboard(result, comparison))
+
+
+def _page(result: StudyResult, manifest: Manifest | None, rows: Sequence[tables.Row]) -> Page:
     target = result.target
     aim = "at least" if target.mode == "max" else "at most"
     line = f"Time to {target.metric} of {aim} {target.value:g}, in seconds on the {target.clock} "
-    line += f"clock; limit {target.limit:g} s. {_standing(result)}"
-    cards = _cards(result, tables.leaderboard(result, comparison))
+    line += f"clock; limit {target.limit:g} s. {_states(result)}"
     name = manifest.name if manifest is not None else result.folder.name
     foot = _foot(manifest) if manifest is not None else ""
-    return Page(name, line, cards, sections(result, comparison), foot)
+    return Page(name, line, _cards(result, rows), sections(result, rows), foot)
 
 
-def _standing(result: StudyResult) -> str:
+def _states(result: StudyResult) -> str:
     counts = [f"{sum(t.state is s for t in result.searched)} {s.lower()}" for s in State]
-    said = ", ".join(c for c in counts if not c.startswith("0 "))
+    states = ", ".join(c for c in counts if not c.startswith("0 "))
     again = len(result.trials) - len(result.searched)
     more = f" and {again} repeats" if again else ""
-    return f"{len(result.searched)} trials{more}: {said or 'none yet'}; {result.ended}."
+    return f"{len(result.searched)} trials{more}: {states or 'none yet'}; {result.ended}."
 
 
 def _foot(manifest: Manifest) -> str:
@@ -92,7 +99,7 @@ def _foot(manifest: Manifest) -> str:
 
 
 def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, str, str]]:
-    """What is quoted of a study, in large type: label, value, and what to know of it."""
+    """A study's main figures, in large type: label, value, and a remark."""
     again = math.fsum(t.spent_seconds for t in result.trials if t.repeats is not None)
     of_it = f"{again:.4g} s of it for repeats" if again else "worker-group seconds of wall time"
     spent = ("spent", _span(result.spent_seconds), of_it)
@@ -104,28 +111,28 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
     if row["confirmed_seconds"] is not None:
         low, high = row["confirmed_low"], row["confirmed_high"]
         spread = f"{low:.4g} to {high:.4g} s" if high else f"from {low:.4g} s"
-        told = f"trial {number}: median of {row['repeats']} repeats, {spread}"
-        cards.append(("confirmed time", _seconds(row["confirmed_seconds"]), told))
+        remark = f"trial {number}: median of {row['repeats']} repeats, {spread}"
+        cards.append(("confirmed time", _seconds(row["confirmed_seconds"]), remark))
     if row["tuning_seconds"] is not None:
-        told = f"trial {number}, one run"
-        cards.append(("time while tuning", _seconds(row["tuning_seconds"]), told))
+        remark = f"trial {number}, one run"
+        cards.append(("time while tuning", _seconds(row["tuning_seconds"]), remark))
     if row["speedup"] and row["kind"] == tables.BASELINE:
-        told = (
+        remark = (
             "nothing beat it when confirmed"
             if row["of"] == "confirmed"
             else "the baseline is the best"
         )
-        cards.append(("faster than the baseline", "none", told))
+        cards.append(("faster than the baseline", "none", remark))
     elif row["speedup"]:
-        told = "one run each, not confirmed"
+        remark = "one run each, not confirmed"
         if row["speedup_low"] is not None:
             high = row["speedup_high"]
             to = f"to {high:.3g}" if high is not None else "up"
-            told = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
+            remark = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
         elif row["of"] == "confirmed":
-            told = "confirmed means"
+            remark = "confirmed means"
         cards.append(
-            ("faster than the baseline", f"{row['bound']}{row['speedup']:.3g} times", told)
+            ("faster than the baseline", f"{row['bound']}{row['speedup']:.3g} times", remark)
         )
     return [*cards, spent]
 

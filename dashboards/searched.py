@@ -89,8 +89,8 @@ def parallel(rows: Sequence[Row], names: Sequence[str]) -> Figure:
             for place, (name, scale) in enumerate(scales.items()):
                 x.append(place)
                 y.append(number(scale(values[name])) if name in values else None)
-                told = brief(values.get(name))
-                text.append(escape(f"trial {row['trial']}: {name} = {told}"))
+                value = brief(values.get(name))
+                text.append(escape(f"trial {row['trial']}: {name} = {value}"))
             x, y, text = [*x, None], [*y, None], [*text, ""]
         line = {"color": colour, "dash": dash, "width": width}
         if own:
@@ -116,30 +116,30 @@ def _ends(scales: Mapping[str, Scale]) -> list[Figure]:
     for place, scale in enumerate(scales.values()):
         last = max(len(scale.categories) - 1, 1)
         marks = [(i / last, c) for i, c in enumerate(scale.categories)]
-        for at, said in marks or [(0.0, scale.ends[0]), (1.0, scale.ends[1])]:
+        for at, mark in marks or [(0.0, scale.ends[0]), (1.0, scale.ends[1])]:
             shift = {"yshift": -10 if at == 0 else 10 if at == 1 else 0}
-            notes.append({"x": place, "y": at, "text": escape(said[:18]), "showarrow": False,
+            notes.append({"x": place, "y": at, "text": escape(mark[:18]), "showarrow": False,
                           "font": {"size": 11}, **shift})  # fmt: skip
     return notes
 
 
 def importance(rows: Sequence[Row]) -> Figure:
     """Bars of importance, with the mark below which it may be chance."""
-    shown = list(reversed(rows))
-    names = [escape(r["parameter"]) for r in shown]
+    drawn = list(reversed(rows))
+    names = [escape(r["parameter"]) for r in drawn]
     bars = {
         "type": "bar", "orientation": "h", "name": "importance", "y": names,
-        "x": [number(r["importance"]) for r in shown], "marker": {"color": BLUE},
+        "x": [number(r["importance"]) for r in drawn], "marker": {"color": BLUE},
         "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
     }  # fmt: skip
     marker = {"symbol": "line-ns-open", "color": RED, "size": 18, "line": {"width": 3}}
     chance = {
         "type": "scatter", "mode": "markers", "name": "chance reaches this, 1 in 20", "y": names,
-        "x": [number(r["chance"]) for r in shown], "marker": marker,
+        "x": [number(r["chance"]) for r in drawn], "marker": marker,
         "hovertemplate": "%{y}: chance reaches %{x:.1%}<extra></extra>",
     }  # fmt: skip
     share = {"title": "share of the importance", "tickformat": ".0%", "rangemode": "tozero"}
-    height = max(220, 120 + 30 * len(shown))
+    height = max(220, 120 + 30 * len(drawn))
     return figure([bars, chance], share, {"title": "", "type": "category"}, height=height)
 
 

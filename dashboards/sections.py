@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.evaluation.comparison.model import Comparison
 from autotune.study.result import StudyResult
 from autotune.trial import State, Trial
 from dashboards import figures, leaders, searched, tables, work
@@ -16,10 +15,10 @@ _CURVES, _POINTS, _BARS, _LINES, _SPANS = 150, 150, 40, 300, 1500
 _SCHEDULES = 5
 
 
-def sections(result: StudyResult, comparison: Comparison | None = None) -> list[Section]:
-    """All sections, in the order of the questions that a reader has."""
+def sections(result: StudyResult, rows: Sequence[tables.Row]) -> list[Section]:
+    """All sections, in the order of a reader's questions; `rows` are those of the leaderboard."""
     trials = tables.searched(result)
-    first = leaders.section(result, tables.leaderboard(result, comparison))
+    first = leaders.section(result, rows)
     return [first, *(make(result, trials) for make in SECTIONS)]
 
 
@@ -29,7 +28,7 @@ def _groups(result: StudyResult) -> dict[int, str]:
 
 
 def _few(trials: Sequence[Trial], first: int, most: int) -> list[Trial]:
-    """The first few and an even choice of the others, in order; those that are named always."""
+    """The first few, an even choice of the others, and always the named ones; in order."""
     named = [t for t in trials if t.kind != "trial"][: most // 2]
     plain = [t for t in trials if t.kind == "trial"]
     rest = plain[first:]
@@ -38,10 +37,10 @@ def _few(trials: Sequence[Trial], first: int, most: int) -> list[Trial]:
     return [*plain[:first], *named, *even]
 
 
-def _left_out(shown: int, of: int, what: str) -> str:
-    if shown >= of:
+def _left_out(drawn: int, of: int, what: str) -> str:
+    if drawn >= of:
         return ""
-    return f"{shown:,} of {of:,} {what} are drawn; the study's journal has them all."
+    return f"{drawn:,} of {of:,} {what} are drawn; the study's journal has them all."
 
 
 def _accuracy(result: StudyResult, trials: Sequence[Trial]) -> Section:
@@ -70,8 +69,8 @@ def _accuracy(result: StudyResult, trials: Sequence[Trial]) -> Section:
 
 def _note(trial: Trial) -> str:
     how = {State.REACHED: f"reached in {trial.seconds:.4g} s"}
-    said = how.get(trial.state, f"{trial.reason or 'running'} at {trial.seconds:.4g} s")
-    lines = [f"trial {trial.number}: {said}", *tables.configuration(trial).split("  ")[:12]]
+    end = how.get(trial.state, f"{trial.reason or 'running'} at {trial.seconds:.4g} s")
+    lines = [f"trial {trial.number}: {end}", *tables.configuration(trial).split("  ")[:12]]
     return "<br>".join(figures.escape(line[:90]) for line in lines)
 
 
@@ -101,14 +100,14 @@ def _distribution(result: StudyResult, trials: Sequence[Trial]) -> Section:
 
 def _progress(result: StudyResult, trials: Sequence[Trial]) -> Section:
     rows = tables.progress(result)
-    title = "Best time over spend"
+    title = "Fastest run over spend"
     if not rows:
         return Section("progress", title, "", missing="No trial has ended yet.")
     baseline = next((t.time_to_target for t in trials if t.kind == tables.BASELINE), None)
     chosen = [rows[i] for i in tables.thinned(len(rows), 2000)]
-    heads = {"spent_seconds": "spent (s)", "best_seconds": "best so far (s)", "trial": "trial",
-             "kind": "kind", "cost_seconds": "its cost (s)"}  # fmt: skip
-    text = "How soon the search found its best time, and what repeats cost on top of it."
+    heads = {"spent_seconds": "spent (s)", "fastest_seconds": "fastest so far (s)",
+             "trial": "trial", "kind": "kind", "cost_seconds": "its cost (s)"}  # fmt: skip
+    text = "How soon the search found its fastest run, and what repeats cost on top of it."
     return Section("progress", title, text, figures.progress(chosen, baseline), rows, heads)
 
 
@@ -214,9 +213,9 @@ def _timeline(result: StudyResult, trials: Sequence[Trial]) -> Section:
     heads = {"trial": "trial", "kind": "kind", "state": "state", "lane": "worker group",
              "start": "from (s)", "end": "to (s)"}  # fmt: skip
     text = "Which trials ran side by side and when; gaps are time in which a group had nothing."
-    shown = rows[-_SPANS:]
-    thin = f"The last {_SPANS:,} of {len(rows):,} trials are drawn." if shown != rows else ""
-    return Section("timeline", title, text, work.timeline_figure(shown), rows, heads, thin)
+    drawn = rows[-_SPANS:]
+    thin = f"The last {_SPANS:,} of {len(rows):,} trials are drawn." if drawn != rows else ""
+    return Section("timeline", title, text, work.timeline_figure(drawn), rows, heads, thin)
 
 
 def _throughput(result: StudyResult, trials: Sequence[Trial]) -> Section:

@@ -1,4 +1,4 @@
-"""What a report shows, as plain tables: pure functions from a study's trials to rows.
+"""The tables of a report: pure functions from a study's trials to rows.
 
 A table is a list of rows, and a row is a dictionary from column to number or text; None is unknown.
 Seconds are on the target's clock unless a column says otherwise.
@@ -13,31 +13,27 @@ from statistics import median
 from typing import Any
 
 from autotune.algorithms.ranking.repeats import Confirmation
+from autotune.algorithms.ranking.speedup import speedup
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison
 from autotune.evaluation.comparison.model import Row as Compared
 from autotune.evaluation.comparison.survival import kaplan_meier, sample
-from autotune.study.result import StudyResult, shown
+from autotune.study.result import StudyResult, plain
 from autotune.trial import Report, State, Target, Trial, usual_hardware
 
 Row = dict[str, Any]
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
 METRICS = (*KNOBS, "progress")
-"""What is told of a report, beside its clock and the target's metric."""
+"""The metrics of a report that are shown, beside its clock and the target's metric."""
 CONFIRM, BASELINE = "confirm", "baseline"
 
 
 def searched(result: StudyResult) -> list[Trial]:
-    """The trials that are no repeats of others, best first; a replay's are all its own.
-
-    The best by its confirmed times is the first, once there are any.
-    """
-    first = result.best.number if result.best is not None else None
-    own = [t for t in result.ranked() if t.repeats is None]
-    return sorted(own, key=lambda t: t.number != first)
+    """The trials that do not repeat others, the best first."""
+    return result.ranked()
 
 
 def group(trial: Trial, best: Trial | None) -> str:
-    """What a trial is called in a legend."""
+    """The trial's name in a legend."""
     if best is not None and trial.number == best.number:
         return "best"
     if trial.kind == BASELINE:
@@ -52,24 +48,23 @@ def group(trial: Trial, best: Trial | None) -> str:
 
 
 def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> list[Row]:
-    """One row a trial of the search, best first, with its confirmations beside it.
+    """One row per trial of the search, the best first, with its confirmations.
 
     `confirmed_seconds` is the median of the repeats, and unknown where half of them or more missed
     the target; `confirmed_low` and `confirmed_high` are the fastest and the slowest repeat.
     `speedup` is the baseline's time over the trial's: `of` confirmed times where both have them,
-    with the interval that `comparison` gives; else of the tuning times, one run each.
+    with the interval from `comparison`; else of the tuning times, one run each.
     """
-    trials, again = searched(result), {c.number: c for c in result.confirmed}
+    again = {c.number: c for c in result.confirmed}
     compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
-    usual = usual_hardware(trials)
-    baseline = next((t for t in trials if t.kind == BASELINE), None)
+    baseline = result.baseline
     rows: list[Row] = []
-    for place, trial in enumerate(trials, 1):
-        ranked = trial.state is State.REACHED and trial.hardware == usual
+    for entry in result.ranking:
+        trial = entry.trial
         last = trial.reports[-1] if trial.reports else None
         rows.append(
             {
-                "rank": place if ranked else None,
+                "rank": entry.rank,
                 "trial": trial.number,
                 "kind": trial.kind,
                 "state": str(trial.state),
@@ -80,7 +75,7 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 **_speedup(trial, baseline, again),
                 **_compared(compared.get(trial.number)),
                 "best_metric": result.target.best(trial),
-                "samples_to_target": last.step if ranked and last else None,
+                "samples_to_target": last.step if entry.rank and last else None,
                 "samples_per_second": samples_per_second(trial),
                 "spent_seconds": trial.spent_seconds,
                 "configuration": configuration(trial),
@@ -109,36 +104,37 @@ def _confirmed(again: Confirmation | None) -> Row:
 
 
 def _speedup(trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmation]) -> Row:
-    if baseline is None or trial.hardware != baseline.hardware:
-        return {"speedup": None, "of": None}
-    slow, fast, of = baseline.time_to_target, trial.time_to_target, "tuning"
-    if trial.number in again and baseline.number in again:
-        slow, fast = (again[t.number].geometric_seconds for t in (baseline, trial))
-        of = "confirmed"
-    return {"speedup": slow / fast, "of": of} if slow and fast else {"speedup": None, "of": None}
+    ratio, of = None, "tuning"
+    if baseline is not None and trial.number in again and baseline.number in again:
+        found = speedup(again[trial.number].timed_runs, again[baseline.number].timed_runs)
+        ratio, of = found.ratio if found is not None else None, "confirmed"
+    elif baseline is not None and trial.hardware == baseline.hardware:
+        slow, fast = baseline.time_to_target, trial.time_to_target
+        ratio = slow / fast if slow and fast else None
+    return {"speedup": ratio, "of": of if ratio is not None else None}
 
 
 def _compared(row: Compared | None) -> Row:
-    """What is known of the trial's confirmed times against the baseline's."""
+    """The comparison of the trial's confirmed times with the baseline's."""
     if row is None or row.candidate.kind != CONFIRMED or row.speedup is None:
         return {"bound": "", "speedup_low": None, "speedup_high": None, "probability_faster": None}
-    known = row.speedup_interval
+    interval = row.speedup_interval
     return {
         "speedup": row.speedup,
         "bound": row.speedup_bound,
         "of": "confirmed",
-        "speedup_low": known.low if known else None,
-        "speedup_high": known.high if known else None,
+        "speedup_low": interval.low if interval else None,
+        "speedup_high": interval.high if interval else None,
         "probability_faster": row.probability_faster,
     }
 
 
 def configuration(trial: Trial) -> str:
-    """What is searched, as the trial has it, on one line; all of it if it was given."""
+    """The searched part of the trial's configuration on one line; all of it if it was given."""
     point = trial.point
     names = trial.config if point is None else {n.partition(".")[0] for n in point}
     chosen = {k: v for k, v in trial.config.items() if k in names}
-    return "  ".join(f"{k}={brief(shown(v))}" for k, v in chosen.items())
+    return "  ".join(f"{k}={brief(plain(v))}" for k, v in chosen.items())
 
 
 def brief(value: Any) -> str:
@@ -203,13 +199,13 @@ def survival(trials: Sequence[Trial]) -> list[Row]:
     Trials stopped at `c` count as at risk up to and at `c` (Kaplan and Meier 1958). `reached` is
     the share of trials that have reached the target by `seconds`.
     """
-    known = [t for t in trials if t.state in (State.REACHED, State.CENSORED)]
-    reached = Counter(t.seconds for t in known if t.state is State.REACHED)
-    stopped = Counter(t.seconds for t in known if t.state is State.CENSORED)
+    ended = [t for t in trials if t.state in (State.REACHED, State.CENSORED)]
+    reached = Counter(t.seconds for t in ended if t.state is State.REACHED)
+    stopped = Counter(t.seconds for t in ended if t.state is State.CENSORED)
     curve = kaplan_meier(
-        sample([t.seconds for t in known], [t.state is State.REACHED for t in known])
+        sample([t.seconds for t in ended], [t.state is State.REACHED for t in ended])
     )
-    risk, rows = len(known), []
+    risk, rows = len(ended), []
     for seconds, left in list(zip(curve.seconds, curve.share, strict=True))[1:]:  # [0] is at 0 s
         events, gone = reached[seconds], stopped[seconds]
         now = {"at_risk": risk, "reached_now": events, "stopped_now": gone}
@@ -219,19 +215,21 @@ def survival(trials: Sequence[Trial]) -> list[Row]:
 
 
 def progress(result: StudyResult) -> list[Row]:
-    """Best time so far over what all trials have cost, in the order in which they ended.
+    """The fastest run so far over the cost of all trials, in the order in which they ended.
+
+    That is one run of the search on the usual hardware, and need not be the best trial's.
 
     `spent_seconds` counts worker-group seconds of wall time, repeats included.
     """
     usual = usual_hardware(result.searched)
     ended = sorted((t for t in result.trials if t.ended), key=lambda t: (t.ended_at or 0, t.number))
-    spent, best, rows = 0.0, None, []
+    spent, fastest, rows = 0.0, None, []
     for trial in ended:
         spent += trial.spent_seconds
         own = trial.repeats is None
         reached = trial.state is State.REACHED and trial.hardware == usual
-        if own and reached and (best is None or trial.seconds < best):
-            best = trial.seconds
+        if own and reached and (fastest is None or trial.seconds < fastest):
+            fastest = trial.seconds
         rows.append(
             {
                 "trial": trial.number,
@@ -239,7 +237,7 @@ def progress(result: StudyResult) -> list[Row]:
                 "repeats": trial.repeats,
                 "spent_seconds": spent,
                 "cost_seconds": trial.spent_seconds,
-                "best_seconds": best,
+                "fastest_seconds": fastest,
             }
         )
     return rows

@@ -1,4 +1,4 @@
-"""What the workers did: where seconds went, which trial ran when, and how fast samples passed."""
+"""The work of the workers: the parts of each trial's clock, the timeline, the throughput."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PART_LOOKS = ((FAINT, ""), (PINK, "x"), (ORANGE, "/"), (BLUE, ""), (GREEN, "\\"
 
 
 def clock_parts(trials: Sequence[Trial]) -> list[Row]:
-    """Where each trial's seconds went, by the parts of its clock."""
+    """Each trial's seconds by the parts of its clock."""
     return [
         {"trial": t.number, "kind": t.kind, **{p: getattr(t.clock, p) for p in PARTS}}
         for t in trials
@@ -44,8 +44,8 @@ def clock_parts(trials: Sequence[Trial]) -> list[Row]:
 def timeline(trials: Sequence[Trial]) -> list[Row]:
     """Which worker lane had which trial when, in seconds since the study began.
 
-    A lane is the first that is free: the journal does not say which group of workers it was. A
-    trial that was broken off and started again is drawn as one piece that ends when it ended.
+    A trial is drawn in the first free lane, as the journal does not name the worker group. A trial
+    that was interrupted and restarted is drawn as one bar up to its end.
     """
     spans = []
     for trial in trials:
@@ -88,18 +88,18 @@ def _rates(trial: Trial) -> Iterator[tuple[float, float]]:
 
 def parts_figure(rows: Sequence[Row]) -> Figure:
     """A bar a trial, of the parts of its clock."""
-    shown = list(reversed(rows))
-    labels = [label(r) for r in shown]
+    drawn = list(reversed(rows))
+    labels = [label(r) for r in drawn]
     traces = [
         {
-            "type": "bar", "orientation": "h", "name": part, "y": labels, "x": column(shown, part),
+            "type": "bar", "orientation": "h", "name": part, "y": labels, "x": column(drawn, part),
             "marker": {"color": colour, "pattern": {"shape": pattern, "size": 6, "solidity": 0.25}},
             "hovertemplate": f"%{{y}}: %{{x:.4g}} s {part}<extra></extra>",
         }
         for part, (colour, pattern) in zip(PARTS, _PART_LOOKS, strict=True)
     ]  # fmt: skip
     kinds = {"title": "", "type": "category", "categoryorder": "array", "categoryarray": labels}
-    height = max(260, 130 + 24 * len(shown))
+    height = max(260, 130 + 24 * len(drawn))
     return figure(traces, {"title": "seconds"}, kinds, barmode="stack", height=height)
 
 

@@ -1,4 +1,4 @@
-"""`autotune compare`: what it reads, prints and writes."""
+"""`autotune compare`: reads candidates, prints the table, writes report and CSV file."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _export_trial(given: argparse.Namespace) -> int:
     if trial is None:
         say(f"{not_reached(result)}: name a trial with --trial N")
         return UNREACHED
-    facts = export.export(given.folder, trial, given.to)
+    facts = export.export(result, trial, given.to)
     say(f"wrote trial {trial.number} to {given.to}")
     if facts["lineage_fault"]:
         say(f"it is a fork, and a replay trains its last part only: {facts['lineage_fault']}")

@@ -27,7 +27,7 @@ from autotune.storage import atomic
 from autotune.tracking.cursor import Cursor
 from autotune.tracking.mirror import CURSOR, GAVE_UP, SENT_AWAY, STORE, default_uri
 from autotune.tracking.mlflow_store import MlflowStore
-from autotune.tracking.run_content import Facts
+from autotune.tracking.run_content import StudyInfo
 from autotune.tracking.sync import Copier, follow
 from autotune.tracking.uris import in_words, label, redact
 
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     driver = Driver()
     signal.signal(signal.SIGTERM, driver.outlive)
 
-    def connect(facts: Facts) -> MlflowStore:
+    def connect(facts: StudyInfo) -> MlflowStore:
         if own is not None:
             own.make()
         store = MlflowStore(uri, facts, (folder / "artifacts") if own else None, _say)

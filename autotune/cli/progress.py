@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.algorithms.ranking.repeats import confirming, searched, winner
+from autotune.algorithms.ranking.best import best as best_trial
+from autotune.algorithms.ranking.repeats import confirming, searched
 from autotune.cli.text import configuration, name_of, number, outcome
 from autotune.evaluation.summary import counts
 from autotune.study.experiment import Experiment
@@ -75,7 +76,7 @@ class _Progress:
         return Group(Text(self.headline(trials)), table, *more)
 
     def headline(self, trials: tuple[Trial, ...]) -> str:
-        best = winner(trials, self.target)
+        best = best_trial(trials, self.target)
         own = searched(trials)
         ended, confirmed = [t for t in own if t.ended], confirming(trials)
         elapsed = time.monotonic() - self.begin

@@ -1,4 +1,4 @@
-"""What a person sees of a study: how it stands, the final table, and trials in words."""
+"""Text for the terminal: a study's state, its final table, and trials in words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from rich.table import Table
 
 from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import Confirmation, raced
-from autotune.evaluation import summary as proof
-from autotune.evaluation.summary import lower_bound_mark, speedup
+from autotune.evaluation.summary import (
+    confirmation,
+    confirmed_text,
+    lower_bound_mark,
+    races_text,
+    speedup,
+)
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
-from autotune.study.result import StudyResult, shown
-from autotune.trial import State, Target, Trial, usual_hardware
+from autotune.study.result import StudyResult, plain
+from autotune.trial import State, Target, Trial
 
 _COLOURS = {
     State.REACHED: "green",
@@ -40,9 +45,9 @@ def outcome(trial: Trial, target: Target) -> str:
 
 
 def configuration(trial: Trial) -> str:
-    """What is searched, as the trial has it, on one line; all of it if it was given.
+    """The searched part of the trial's configuration on one line; all of it if it was given.
 
-    Of a repeat only what it repeats.
+    For a repeat, the trial that it repeats and its seed.
 
     >>> from autotune.schedules import Cosine
     >>> configuration(Trial(0, {"lr": Cosine(0.4, 0.0), "data": "digits"}, {"lr.peak": 0.4}))
@@ -53,7 +58,7 @@ def configuration(trial: Trial) -> str:
     point = trial.point
     names = trial.config if point is None else {n.partition(".")[0] for n in point}
     values = {name: trial.config[name] for name in trial.config if name in names}
-    return "  ".join(f"{k}={number(shown(v))}" for k, v in values.items())
+    return "  ".join(f"{k}={number(plain(v))}" for k, v in values.items())
 
 
 # --- the end --------------------------------------------------------------------------------------
@@ -74,13 +79,11 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
     ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("configuration", overflow="fold")
-    usual = usual_hardware(result.searched)
-    for rank, trial in enumerate(result.ranked(), 1):
-        reached = trial.time_to_target
-        ranked = reached is not None and trial.hardware == usual
+    for entry in result.ranking:
+        trial, reached = entry.trial, entry.trial.time_to_target
         at = f"{reached:.2f} s" if reached is not None else f"> {trial.seconds:.2f} s"
         table.add_row(
-            str(rank) if ranked else "-",
+            str(entry.rank or "-"),
             name_of(trial),
             at if trial.state in (State.REACHED, State.CENSORED, State.RUNNING) else "-",
             f"{trial.spent_seconds:.1f} s",
@@ -106,20 +109,20 @@ def _conclusion(result: StudyResult) -> str:
     spent = f"{result.spent_seconds:.0f} s of worker groups spent"
     if best is None:
         return f"No trial reached the target; {spent}."
-    held = result.confirmation(best)
+    confirmed = result.confirmation(best)
     text = f"Best: trial {best.number} in {best.seconds:.2f} s"
-    runs = raced(best, result.trials, result.target)
-    if held is not None:
-        text += f" when it was tuned, {proof.line(proof.facts(held))}"
-    elif runs is not None:
-        text += f", {proof.line_of_races(proof.facts(runs))}"
+    races = raced(best, result.trials, result.target)
+    if confirmed is not None:
+        text += f" when it was tuned, {confirmed_text(confirmation(confirmed))}"
+    elif races is not None:
+        text += f", {races_text(confirmation(races))}"
     if baseline is not None and baseline.number == best.number:
-        proved = ", which nothing beat when confirmed" if held is not None else ""
-        return f"{text}; it is the baseline{proved}. {spent.capitalize()}."
+        unbeaten = ", which nothing beat when confirmed" if confirmed is not None else ""
+        return f"{text}; it is the baseline{unbeaten}. {spent.capitalize()}."
     if baseline is not None:
-        again = result.confirmation(baseline) if held is not None else None
-        told = outcome(baseline, result.target)
-        text += f"; baseline: {proof.line(proof.facts(again)) if again is not None else told}"
+        again = result.confirmation(baseline) if confirmed is not None else None
+        text += "; baseline: "
+        text += confirmed_text(confirmation(again)) if again else outcome(baseline, result.target)
     if result.confirmed_speedup is not None:
         text += f"; {_ratio(speedup(result))}"
     elif result.speedup is not None:
@@ -128,8 +131,8 @@ def _conclusion(result: StudyResult) -> str:
 
 
 def _unfinished(result: StudyResult, options: StudyOptions) -> str:
-    """What is said where confirmations that were asked for have not been run."""
-    if result.ended in ("interrupted", "budget"):  # how to go on is said by who ends so
+    """A hint where requested confirmations have not been run; else empty."""
+    if result.ended in ("interrupted", "budget"):  # the command itself prints how to continue
         return ""
     repeats, top = options.repeats, options.top
     if result.best is None or next_to_confirm(result.trials, result.target, repeats, top) is None:
@@ -137,19 +140,19 @@ def _unfinished(result: StudyResult, options: StudyOptions) -> str:
     return f"Not all confirmations have been run; go on with: autotune resume {result.folder}"
 
 
-def _ratio(sure: Mapping[str, Any]) -> str:
+def _ratio(found: Mapping[str, Any]) -> str:
     """A confirmed speedup in words.
 
     >>> _ratio({"confirmed_speedup_vs_baseline": 1.5, "confirmed_speedup_bound": ">=",
     ...         "confirmed_speedup_interval": (0.9, 2.5)})
     '>=1.50x faster (confirmed; 95 % interval 0.90 to 2.50, so that it may be luck)'
     """
-    said = f"{sure['confirmed_speedup_bound']}{sure['confirmed_speedup_vs_baseline']:.2f}x faster"
-    interval = sure["confirmed_speedup_interval"]
+    ratio = f"{found['confirmed_speedup_bound']}{found['confirmed_speedup_vs_baseline']:.2f}x"
+    interval = found["confirmed_speedup_interval"]
     if interval is None:
-        return f"{said} (confirmed; too few runs for an interval)"
+        return f"{ratio} faster (confirmed; too few runs for an interval)"
     luck = ", so that it may be luck" if interval[0] <= 1 <= interval[1] else ""
-    return f"{said} (confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}{luck})"
+    return f"{ratio} faster (confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}{luck})"
 
 
 def print_best(best: Mapping[str, Any], out: TextIO) -> None:
@@ -160,23 +163,23 @@ def print_best(best: Mapping[str, Any], out: TextIO) -> None:
         f"{' when it was tuned' if best['confirmed'] else ''}",
         file=out,
     )
-    _print_proof(best, out)
+    _print_repeats(best, out)
     from autotune.storage.codec import decode_config
 
     for name, value in decode_config(best["config"]).items():
-        print(f"  {name}: {shown(value)}", file=out)
+        print(f"  {name}: {plain(value)}", file=out)
 
 
-def _print_proof(best: Mapping[str, Any], out: TextIO) -> None:
-    """What further runs say of the best trial, if there are any."""
+def _print_repeats(best: Mapping[str, Any], out: TextIO) -> None:
+    """The mean times of the best trial's races and confirmations, if there are any."""
     if best["raced"]:
-        print(f"  raced: {proof.line_of_races(best['raced'])}", file=out)
+        print(f"  raced: {races_text(best['raced'])}", file=out)
     if best["confirmed"]:
-        print(f"  confirmed: {proof.line(best['confirmed'])}", file=out)
+        print(f"  confirmed: {confirmed_text(best['confirmed'])}", file=out)
 
 
 def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
-    """How a study stands, in a few lines."""
+    """The state of a study, in a few lines."""
     best, target = summary["best"], summary["target"]
     alive = "a driver is running" if summary["driver_alive"] else f"ended: {summary['ended']}"
     states = ", ".join(f"{n} {s.lower()}" for s, n in summary["counts"].items() if n) or "none yet"
@@ -191,7 +194,7 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
         seconds = f"{best['time_to_target_seconds']:.2f} s"
         print(f"  best: trial {best['trial']}{forked}, {seconds}", file=out)
-        _print_proof(best, out)
+        _print_repeats(best, out)
     if best and summary["baseline"] and best["trial"] == summary["baseline"]["trial"]:
         print("  against the baseline: it is the baseline", file=out)
     elif summary["confirmed_speedup_vs_baseline"]:
@@ -203,21 +206,21 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     print(f"  spent: {summary['spent_seconds']:.0f} s{more}", file=out)
 
 
-def _confirming(told: Mapping[str, Any]) -> str:
+def _confirming(found: Mapping[str, Any]) -> str:
     """The progress of confirmations in words.
 
     >>> _confirming({"done": 4, "running": 1, "planned": 12, "repeats": 3, "top": 3})
     '4 of 12 done, 1 running'
     """
-    if told["planned"] is None:
-        seeds = f"{told['repeats']} fresh seed{'' if told['repeats'] == 1 else 's'}"
-        return f"the best {told['top']} and the baseline, {seeds} each, after the search"
-    running = f", {told['running']} running" if told["running"] else ""
-    return f"{told['done']} of {told['planned']} done{running}"
+    if found["planned"] is None:
+        seeds = f"{found['repeats']} fresh seed{'' if found['repeats'] == 1 else 's'}"
+        return f"the best {found['top']} and the baseline, {seeds} each, after the search"
+    running = f", {found['running']} running" if found["running"] else ""
+    return f"{found['done']} of {found['planned']} done{running}"
 
 
 def name_of(trial: Trial) -> str:
-    """A trial's number, and what it is if it is no plain trial."""
+    """A trial's number, with its kind and its parent where it has them."""
     if trial.origin is not None:
         return f"{trial.number} from trial {trial.origin.parent}"
     of = f" of {trial.repeats}" if trial.repeats is not None else ""

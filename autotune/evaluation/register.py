@@ -39,13 +39,13 @@ _FINALISTS = 3  # that `autotune run --repeats` and `autotune confirm` run again
 
 
 def prepared(experiment: Experiment, name: str | None, uri: str | None) -> Experiment:
-    """The experiment, so that its best trial can be registered as `name`; as it is for None.
+    """The experiment, changed so that its best trial can be registered as `name`; None: unchanged.
 
-    Checkpoints are kept of the fastest trials, which are confirmed: one of them is going to be the
+    Checkpoints of the fastest trials are kept: these are confirmed, and one of them will be the
     best.
 
     Raises:
-        UserError: the name is none, there is no MLflow, or the trainer says nothing of its model.
+        UserError: the name is not valid, tracking is off, or the trainer cannot build its model.
     """
     if name is None:
         return experiment
@@ -57,7 +57,7 @@ def prepared(experiment: Experiment, name: str | None, uri: str | None) -> Exper
 
 
 def check(name: str, uri: str | None) -> None:
-    """Refuse a name that no registered model can have, and a study without MLflow.
+    """Check that a registered model can have the name, and that tracking is on.
 
     Raises:
         UserError: one of these.
@@ -78,10 +78,10 @@ def check(name: str, uri: str | None) -> None:
 
 
 def refuse_replay(folder: Path, name: str | None) -> None:
-    """Refuse to register what a replay trained.
+    """Check that the model of a replay is not to be registered.
 
     Raises:
-        UserError: it was asked for.
+        UserError: it is.
     """
     if name is not None:
         raise UserError(f"--register: {folder} is a replay; register the study that it replays")
@@ -120,12 +120,12 @@ def register(folder: Path, name: str, uri: str | None) -> dict[str, Any]:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
         raise UserError(redact(last, uri or ""))
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return printed
 
 
 def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
-    """What `register` does, in this process.
+    """`register` in this process.
 
     Raises:
         UserError: as there.
@@ -134,36 +134,36 @@ def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
     from autotune.tracking import model_registry
 
     manifest = Manifest.read(folder)
-    found, recipe = result.read(folder, manifest.target), manifest.options.recipe or ""
+    study, recipe = result.read(folder, manifest.target), manifest.options.recipe or ""
     if not recipe.rpartition(":")[0]:
         raise UserError(f"{folder} was not started from a recipe: its trainer is not known")
-    trial = _best(found)
+    trial = _best(study)
     build = hook(recipes.load(recipes.moved(recipe)))
     config = {**trial.config, "seed": trial.seed}
     model, example = build(config, states(folder, trial))
-    told = summary.summary(found, manifest.name)
+    found = summary.summary(study, manifest.name)
     with tempfile.TemporaryDirectory() as place:
-        export.export(folder, trial, Path(place) / "trial")
+        export.export(study, trial, Path(place) / "trial")
         files = [file for n in FILES if (file := Path(place, "trial", n)).is_file()]
         entry = model_registry.Entry(
             *(manifest.study_id, trial.number, model, example, files),
-            *(tags(manifest, trial, told), _text(trial, told)),
+            *(tags(manifest, trial, found), _text(trial, found)),
         )
         number, new = model_registry.register(uri, name, entry)
     return {"name": name, "version": number, "new": new, "trial": trial.number,
             "uri": f"models:/{name}/{number}"}  # fmt: skip
 
 
-def _best(found: StudyResult) -> Trial:
-    if found.best is None:
+def _best(study: StudyResult) -> Trial:
+    if study.best is None:
         raise UserError("no trial has reached the target, so there is no model to register")
-    return found.best
+    return study.best
 
 
 def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
-    """What every rank saved when the trial reached the target, read with `weights_only=True`.
+    """Every rank's state when the trial reached the target, read with `weights_only=True`.
 
-    Of a tensor that was sharded over the ranks each has the whole.
+    Each rank's state has the whole of a tensor that was sharded over the ranks.
 
     Raises:
         UserError: it was not kept.
@@ -171,25 +171,25 @@ def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
     """
     from autotune.backends.worker import checkpoint_io
 
-    held = trial.checkpoint
+    checkpoint = trial.checkpoint
     place = export.saved(folder, trial)
-    if held is None or place is None:
+    if checkpoint is None or place is None:
         raise UserError(
             f"the checkpoint of the best trial, {trial.number}, was not kept: run with --register, "
             "or with FailurePolicy(keep_checkpoints=k) for the k fastest"
         )
-    if held.step != trial.reports[-1].step:
+    if checkpoint.step != trial.reports[-1].step:
         raise UserError(
-            f"the last checkpoint of the best trial, {trial.number}, is of step {held.step}, and "
-            f"the target was reached at step {trial.reports[-1].step}"
+            f"the last checkpoint of the best trial, {trial.number}, is of step {checkpoint.step}, "
+            f"and the target was reached at step {trial.reports[-1].step}"
         )
-    sums = held.sums or ("",) * trial.hardware.num_workers
+    sums = checkpoint.sums or ("",) * trial.hardware.num_workers
     return checkpoint_io.all_ranks(place, sums)
 
 
-def tags(manifest: Manifest, trial: Trial, told: Mapping[str, Any]) -> dict[str, str]:
-    """What is known of the model, as texts; seconds and ratios as they are."""
-    target, best = told["target"], told["best"]
+def tags(manifest: Manifest, trial: Trial, found: Mapping[str, Any]) -> dict[str, str]:
+    """The tags of the model version, from the manifest and the summary `found`."""
+    target, best = found["target"], found["best"]
     known = {
         "study": manifest.name,
         "study_id": manifest.study_id,
@@ -198,7 +198,7 @@ def tags(manifest: Manifest, trial: Trial, told: Mapping[str, Any]) -> dict[str,
         "target": f"{target['metric']} {target['value']:g}",
         f"best_{target['metric']}": best[f"best_{target['metric']}"],
         "time_to_target_seconds": best["time_to_target_seconds"],
-        "speedup_vs_baseline": told["speedup_vs_baseline"],
+        "speedup_vs_baseline": found["speedup_vs_baseline"],
         "hardware": trial.hardware,
         "git_commit": manifest.git_commit,
     }
@@ -206,29 +206,29 @@ def tags(manifest: Manifest, trial: Trial, told: Mapping[str, Any]) -> dict[str,
         known["confirmed_mean_seconds"] = best["confirmed"]["mean_seconds"]
         known["confirmed_runs"] = best["confirmed"]["runs"]
         known["confirmed_reached"] = best["confirmed"]["reached"]
-        known["confirmed_speedup_vs_baseline"] = told["confirmed_speedup_vs_baseline"]
-        low, high = told["confirmed_speedup_interval"] or (None, None)
+        known["confirmed_speedup_vs_baseline"] = found["confirmed_speedup_vs_baseline"]
+        low, high = found["confirmed_speedup_interval"] or (None, None)
         known |= {"confirmed_speedup_low": low, "confirmed_speedup_high": high}
     return {f"autotune.{key}": str(v) for key, v in known.items() if v is not None}
 
 
-def _text(trial: Trial, told: Mapping[str, Any]) -> str:
-    target = told["target"]
-    said = (
-        f"Trial {trial.number} of the study {told['study']}: {target['metric']} "
+def _text(trial: Trial, found: Mapping[str, Any]) -> str:
+    target = found["target"]
+    text = (
+        f"Trial {trial.number} of the study {found['study']}: {target['metric']} "
         f"{target['value']:g} in {trial.seconds:.2f} s when it was tuned"
     )
-    if told["best"]["confirmed"]:
-        said += f", {summary.line(told['best']['confirmed'])}"
-    return f"{said}. Its schedules are in extra_files/schedules.json."
+    if found["best"]["confirmed"]:
+        text += f", {summary.confirmed_text(found['best']['confirmed'])}"
+    return f"{text}. Its schedules are in extra_files/schedules.json."
 
 
 def main(arguments: Sequence[str]) -> int:
     """Register the best trial of the study `arguments[0]` as the model `arguments[1]`."""
     uri = os.environ["MLFLOW_TRACKING_URI"]
-    kept, sys.stdout = sys.stdout, sys.stderr  # others print, too
+    kept, sys.stdout = sys.stdout, sys.stderr  # other code prints, too
     try:
-        told = registered(Path(arguments[0]), arguments[1], uri)
+        version = registered(Path(arguments[0]), arguments[1], uri)
     except (UserError, StudyError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -238,7 +238,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     finally:
         sys.stdout = kept
-    print(json.dumps(told))
+    print(json.dumps(version))
     return 0
 
 

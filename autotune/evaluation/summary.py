@@ -18,14 +18,14 @@ from autotune.trial import State, Target, Trial
 def document(result: StudyResult, name: str) -> dict[str, Any]:
     """The whole result as one JSON document."""
     trials = [
-        {**_facts(t, result.target), "clock": encode(t.clock), "attempts": t.attempts}
+        {**_trial(t, result.target), "clock": encode(t.clock), "attempts": t.attempts}
         for t in result.trials
     ]
     return {**summary(result, name), "trials": trials}
 
 
 def summary(result: StudyResult, name: str) -> dict[str, Any]:
-    """How a study stands, as JSON types."""
+    """The state of a study, as JSON types."""
     by_state = {str(s): n for s, n in counts(result.searched).items()}
     return {
         "study": name,
@@ -34,9 +34,9 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "target": encode(result.target),
         "counts": by_state,
         "best": best(result) if result.best is not None else None,
-        "baseline": _facts(result.baseline, result.target) if result.baseline else None,
+        "baseline": _trial(result.baseline, result.target) if result.baseline else None,
         "speedup_vs_baseline": result.speedup,
-        "confirmed": [facts(c) for c in result.confirmed],
+        "confirmed": [confirmation(c) for c in result.confirmed],
         **speedup(result),
         "spent_seconds": result.spent_seconds,
         "repeats_spent_seconds": sum(
@@ -46,7 +46,7 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
 
 
 def confirmations(result: StudyResult, options: StudyOptions) -> dict[str, Any] | None:
-    """How far the confirmations are that were asked for, as JSON types; None if none were."""
+    """The progress of the requested confirmations, as JSON types; None if none were requested."""
     repeats, top = options.repeats, options.top
     if not repeats:
         return None
@@ -62,13 +62,12 @@ def best(result: StudyResult) -> dict[str, Any]:
     """
     if result.best is None:
         raise ValueError("no trial has reached the target")
-    held = result.confirmation(result.best)
-    told = facts(held) if held is not None else None
-    runs = raced(result.best, result.trials, result.target)
+    confirmed = result.confirmation(result.best)
+    races = raced(result.best, result.trials, result.target)
     return {
-        **_facts(result.best, result.target),
-        "raced": facts(runs) if runs is not None else None,
-        "confirmed": told,
+        **_trial(result.best, result.target),
+        "raced": confirmation(races) if races is not None else None,
+        "confirmed": confirmation(confirmed) if confirmed is not None else None,
     }
 
 
@@ -79,31 +78,27 @@ def counts(trials: Sequence[Trial]) -> dict[State, int]:
 
 
 def speedup(result: StudyResult) -> dict[str, Any]:
-    """The confirmed speedup as `autotune.compare` has it: with its bound's sign and interval."""
-    from autotune.evaluation.comparison.sources import confirmed
+    """The confirmed speedup, with the sign of its bound and its interval."""
+    found, best, ends = result.speedup_of_confirmed, result.best, None
+    if found is not None and best is not None and best.kind != "baseline":
+        from autotune.evaluation.comparison import ratios
 
-    best, speedup, bound, interval = result.best, result.confirmed_speedup, "", None
-    found = confirmed(result.folder) if speedup is not None else None
-    rows = found.rows if found is not None and best is not None else ()
-    row = next((r for r in rows if best is not None and r.candidate.trial == best.number), None)
-    if row is not None and row.speedup is not None and not row.is_baseline:
-        speedup, bound, ends = row.speedup, row.speedup_bound, row.speedup_interval
-        if ends is not None and ends.low is not None and ends.high is not None:
-            interval = ends.low, ends.high
+        interval = ratios.interval(found)
+        ends = (interval.low, interval.high) if interval is not None else None
     return {
-        "confirmed_speedup_vs_baseline": speedup,
-        "confirmed_speedup_bound": bound,
-        "confirmed_speedup_interval": interval,
+        "confirmed_speedup_vs_baseline": found.ratio if found is not None else None,
+        "confirmed_speedup_bound": found.bound if found is not None else "",
+        "confirmed_speedup_interval": ends,
     }
 
 
-def _facts(trial: Trial, target: Target) -> dict[str, Any]:
-    known = {k: v for k, v in row(trial, target).items() if not k.startswith("config.")}
+def _trial(trial: Trial, target: Target) -> dict[str, Any]:
+    columns = {k: v for k, v in row(trial, target).items() if not k.startswith("config.")}
     config, params = encode(dict(trial.config)), encode(trial.params)
-    return {**encode(known), "config": config, "params": params, "seed": trial.seed}
+    return {**encode(columns), "config": config, "params": params, "seed": trial.seed}
 
 
-def facts(one: Confirmation) -> dict[str, Any]:
+def confirmation(one: Confirmation) -> dict[str, Any]:
     """A confirmation as JSON types; `seconds` has None for a run that missed the target."""
     return {
         "trial": one.number,
@@ -117,32 +112,32 @@ def facts(one: Confirmation) -> dict[str, Any]:
     }
 
 
-def line(told: Mapping[str, Any]) -> str:
-    """The `facts` of a confirmation in words.
+def confirmed_text(one: Mapping[str, Any]) -> str:
+    """A `confirmation` in words.
 
-    >>> line({"mean_seconds": 3.5, "runs": 5, "reached": 4})
+    >>> confirmed_text({"mean_seconds": 3.5, "runs": 5, "reached": 4})
     'more than 3.50 s on 5 fresh seeds (4 of 5 reached)'
     """
-    runs, reached = told["runs"], told["reached"]
+    runs, reached = one["runs"], one["reached"]
     seeds = f"{runs} fresh seed{'' if runs == 1 else 's'}"
-    return f"{_mean(told)} on {seeds} ({reached} of {runs} reached)"
+    return f"{_mean(one)} on {seeds} ({reached} of {runs} reached)"
 
 
-def line_of_races(told: Mapping[str, Any]) -> str:
-    """The `facts` of a configuration's runs in the search in words.
+def races_text(one: Mapping[str, Any]) -> str:
+    """The `confirmation` of a configuration's runs in the search, in words.
 
-    >>> line_of_races({"mean_seconds": 3.5, "runs": 3, "reached": 3})
+    >>> races_text({"mean_seconds": 3.5, "runs": 3, "reached": 3})
     '3.50 s as the mean of 3 runs in the search (3 of 3 reached)'
     """
-    runs, reached = told["runs"], told["reached"]
-    return f"{_mean(told)} as the mean of {runs} runs in the search ({reached} of {runs} reached)"
+    runs, reached = one["runs"], one["reached"]
+    return f"{_mean(one)} as the mean of {runs} runs in the search ({reached} of {runs} reached)"
 
 
-def _mean(told: Mapping[str, Any]) -> str:
-    mark = lower_bound_mark(told["reached"], told["runs"], "more than ")
-    return f"{mark}{told['mean_seconds']:.2f} s"
+def _mean(one: Mapping[str, Any]) -> str:
+    mark = lower_bound_mark(one["reached"], one["runs"], "more than ")
+    return f"{mark}{one['mean_seconds']:.2f} s"
 
 
-def lower_bound_mark(reached: int, runs: int, said: str) -> str:
-    """A mean that counts a run that missed the target as the limit is too small."""
-    return "" if reached == runs else said
+def lower_bound_mark(reached: int, runs: int, mark: str) -> str:
+    """`mark` where runs missed the target: counted as the limit, they make the mean too small."""
+    return "" if reached == runs else mark

@@ -1,24 +1,18 @@
-"""What a study found."""
+"""The result of a study: its trials, the best of them, confirmed times, tables."""
 
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.algorithms.ranking.repeats import (
-    Confirmation,
-    confirmations,
-    confirmed_speedup,
-    merged,
-    searched,
-    standings,
-    unconfirmed,
-    winner,
-)
+from autotune.algorithms.ranking.best import Ranked, confirmed_speedup, ranking
+from autotune.algorithms.ranking.best import best as best_trial
+from autotune.algorithms.ranking.repeats import Confirmation, confirmations, searched
+from autotune.algorithms.ranking.speedup import Speedup
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.storage.journal import Closed, Opened
@@ -27,14 +21,15 @@ from autotune.trial import Event, Report, Reported, State, Suggested, Target, Tr
 if TYPE_CHECKING:
     import pandas as pd
 
-_SHOWN = 10  # trials in a notebook
+_MOST_ROWS = 10  # in a notebook
 
 
 @dataclass(frozen=True)
 class StudyResult:
     """A study's trials as its journal has them.
 
-    `ended` says why the driver left: `done`, `budget` or `interrupted`.
+    `ended` is why the driver ended: `done`, `budget` or `interrupted`. What follows from the trials
+    is computed once.
     """
 
     folder: Path
@@ -43,37 +38,42 @@ class StudyResult:
     ended: str = "done"
     _again: Callable[..., StudyResult] | None = field(default=None, repr=False, compare=False)
 
-    @property
+    @cached_property
     def best(self) -> Trial | None:
-        """The best trial of the search, on the hardware that most of its trials ran on.
+        """The best trial, as `algorithms.ranking.best` defines it for everything that shows one.
 
-        That is the fastest to the target, or who should be by what races have shown; once
-        configurations are confirmed, the one of these with the least confirmed time. Its `seconds`
-        are those of its first run, when it was lucky.
+        The configuration with the least confirmed mean time; before any is confirmed, the fastest
+        on the hardware that most trials ran on, by the mean of its runs. Its `seconds` are those
+        of its first run, which may owe something to luck.
         """
-        return winner(self.trials, self.target)
+        return best_trial(self.trials, self.target)
 
-    @property
+    @cached_property
+    def ranking(self) -> tuple[Ranked, ...]:
+        """The searched trials, the best first, with their ranks."""
+        return ranking(self.trials, self.target)
+
+    @cached_property
     def confirmed(self) -> tuple[Confirmation, ...]:
-        """What has been run again on fresh seeds, the best first: the times that may be quoted."""
+        """The configurations run again on fresh seeds, the best first: the times to quote."""
         return confirmations(self.trials, self.target)
 
     def confirmation(self, trial: Trial | None) -> Confirmation | None:
-        """What confirms the trial, or None if nothing does yet."""
+        """The confirmation of the trial, or None if it has none yet."""
         number = trial.number if trial is not None else None
         return next((c for c in self.confirmed if c.number == number), None)
 
     def confirm(self, repeats: int = 5, top: int = 3) -> StudyResult:
         """Run the `top` best configurations and the baseline again, on `repeats` fresh seeds each.
 
-        In turns, each alone on the hardware; what has been confirmed before counts.
+        The runs take turns, each alone on the hardware; earlier confirmations count.
 
         Raises:
-            UserError: the result was read from a folder, and does not know its trainer.
+            UserError: the result was read from a folder and so has no trainer.
         """
         if self._again is None:
             raise UserError(
-                f"a result that was read does not know its trainer: autotune confirm {self.folder}"
+                f"a result read from a folder has no trainer: run autotune confirm {self.folder}"
             )
         return self._again(repeats=repeats, top=top)
 
@@ -94,7 +94,16 @@ class StudyResult:
 
     @property
     def confirmed_speedup(self) -> float | None:
-        """Baseline's confirmed mean time over the best configuration's; None until both are."""
+        """Baseline's confirmed time over the best configuration's; None until both are confirmed.
+
+        The times are geometric means: see `speedup_of_confirmed`.
+        """
+        found = self.speedup_of_confirmed
+        return found.ratio if found is not None else None
+
+    @cached_property
+    def speedup_of_confirmed(self) -> Speedup | None:
+        """The confirmed speedup with the runs that it is taken over."""
         return confirmed_speedup(self.trials, self.target)
 
     @property
@@ -108,34 +117,23 @@ class StudyResult:
         return tuple(searched(self.trials))
 
     def ranked(self) -> list[Trial]:
-        """Searched trials on the usual hardware by time to target; others by score; then the rest.
-
-        Where trials were repeated during the search, by their standings (`repeats.standings`).
-        """
-        places = {t.number: i for i, t in enumerate(standings(self.trials, self.target))}
-        known = merged(unconfirmed(self.trials), self.target)
-        scores = {t.number: self.target.score(t) for t in known}
-
-        def order(trial: Trial) -> tuple[float, bool, float, int]:
-            place, score = places.get(trial.number, math.inf), scores[trial.number]
-            return place, score is None, score or 0.0, trial.number
-
-        return sorted(self.searched, key=order)
+        """The searched trials, the best first: those of `ranking`."""
+        return [entry.trial for entry in self.ranking]
 
     def __str__(self) -> str:
         best = self.best
-        found = f"trial {best.number} in {best.seconds:.2f} s" if best is not None else "none yet"
+        leading = f"trial {best.number} in {best.seconds:.2f} s" if best is not None else "none yet"
         aim = f"{self.target.metric} {self.target.value:g}"
-        return f"{self.folder}: {len(self.searched)} trials, the fastest to {aim}: {found}"
+        return f"{self.folder}: {len(self.searched)} trials, the best to {aim}: {leading}"
 
     def _repr_html_(self) -> str:
-        """The fastest trials and what is confirmed of them, as a small table for a notebook."""
+        """The best trials with their confirmations, as a small table for a notebook."""
         names = ("trial", "time to target", "confirmed", "state", "reason", "configuration")
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
         again = {c.number: c for c in self.confirmed}
-        rows = "".join(_html_row(t, again.get(t.number)) for t in self.ranked()[:_SHOWN])
+        rows = "".join(_html_row(t, again.get(t.number)) for t in self.ranked()[:_MOST_ROWS])
         aim = f"time to {html.escape(self.target.metric)} {self.target.value:g}"
-        left = len(self.searched) - _SHOWN
+        left = len(self.searched) - _MOST_ROWS
         more = f"<p>and {left} more: <code>to_frame()</code></p>" if left > 0 else ""
         ratio = (self.confirmed_speedup or self.speedup) if self.best != self.baseline else None
         kind = "confirmed" if self.confirmed_speedup else "one run each, not confirmed"
@@ -152,27 +150,27 @@ class StudyResult:
 
 def _html_row(trial: Trial, again: Confirmation | None) -> str:
     reached = trial.time_to_target
-    proven = again.median_seconds if again is not None else None
+    median = again.median_seconds if again is not None else None
     chosen = trial.config if trial.point is None else trial.point
-    told = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in chosen.items())
+    settings = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in chosen.items())
     cells = (
         f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}",
         f"{reached:.4g} s" if reached is not None else f"> {trial.seconds:.4g} s",
-        f"{proven:.4g} s ({again.reached} of {len(again.runs)})" if again and proven else "",
+        f"{median:.4g} s ({again.reached} of {len(again.runs)})" if again and median else "",
         str(trial.state),
         trial.reason,
-        ", ".join(told),
+        ", ".join(settings),
     )
-    said = "".join(f"<td style='text-align:left'>{html.escape(c)}</td>" for c in cells)
-    return f"<tr>{said}</tr>"
+    row = "".join(f"<td style='text-align:left'>{html.escape(c)}</td>" for c in cells)
+    return f"<tr>{row}</tr>"
 
 
 def read(folder: Path, target: Target, metrics: Collection[str] | None = None) -> StudyResult:
     """The result of a study folder as its journal has it, whether or not a driver is running.
 
     Args:
-        metrics: of the reports only these are kept; None: all. Of a study with many milestones and
-            metrics they are nearly all that the result holds.
+        metrics: only these metrics of the reports are kept; None: all. Reports are most of the
+            memory that the result of a long study takes.
 
     Raises:
         UserError: there is no journal, or it is damaged before its last line.
@@ -184,14 +182,14 @@ def read(folder: Path, target: Target, metrics: Collection[str] | None = None) -
         for entry in journal.entries(folder):
             ended = entry.reason if isinstance(entry, Closed) else "running"
             if not isinstance(entry, Opened | Closed):
-                yield entry if metrics is None else _of_these(metrics, entry)
+                yield entry if metrics is None else _only(metrics, entry)
 
     trials = tuple(fold(events()).values())
     return StudyResult(folder, target, trials, ended)
 
 
-def _of_these(metrics: Collection[str], event: Event) -> Event:
-    """The event, with no other metrics in its reports."""
+def _only(metrics: Collection[str], event: Event) -> Event:
+    """The event, without other metrics in its reports."""
 
     def kept(report: Report) -> Report:
         return replace(report, metrics={k: v for k, v in report.metrics.items() if k in metrics})
@@ -205,7 +203,7 @@ def _of_these(metrics: Collection[str], event: Event) -> Event:
 
 
 def row(trial: Trial, target: Target) -> dict[str, Any]:
-    """A trial as one flat row: numbers for what is known, None for what is not."""
+    """A trial as one flat row; None for unknown values."""
     return {
         "trial": trial.number,
         "kind": trial.kind,
@@ -219,14 +217,14 @@ def row(trial: Trial, target: Target) -> dict[str, Any]:
         f"best_{target.metric}": target.best(trial),
         "spent_seconds": trial.spent_seconds,
         "microbatch": trial.microbatch,
-        **{f"config.{k}": shown(v) for k, v in trial.config.items()},
+        **{f"config.{k}": plain(v) for k, v in trial.config.items()},
     }
 
 
-def shown(value: Any) -> Any:
-    """A configuration's value as a person or a table takes it: schedules as text."""
+def plain(value: Any) -> Any:
+    """A configuration's value for a table: schedules as text."""
     if isinstance(value, Mapping):
-        return {k: shown(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [shown(v) for v in value]
+        return [plain(v) for v in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotune.algorithms.ranking.repeats import standings
+from autotune.algorithms.ranking.best import by_time
 from autotune.storage import manifest
 from autotune.storage.checkpoint_files import link
 from autotune.storage.journal import JOURNAL, Closed, Opened, from_line
@@ -166,7 +166,7 @@ class Backup:
 def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     """The trials whose checkpoint a resume needs: those that run or were interrupted, the best."""
     saved = {n: Path(t.checkpoint.path) for n, t in trials.items() if t.checkpoint is not None}
-    order = (t.number for t in standings(list(trials.values()), target))
+    order = (t.number for t in by_time(list(trials.values()), target))
     best = next((n for n in order if n in saved and saved[n].is_dir()), None)
     return [trials[n] for n in saved if trials[n].resumable or n == best]
 

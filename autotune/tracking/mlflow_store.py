@@ -12,7 +12,7 @@ from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-from autotune.tracking.run_content import STUDY, Facts, Point, Shown
+from autotune.tracking.run_content import STUDY, MetricPoint, RunContent, StudyInfo
 from autotune.tracking.sync import Say
 
 _BATCH = {"metrics": 800, "params": 100, "tags": 100}  # MLflow takes 1000 things, 100 texts each
@@ -26,7 +26,7 @@ class MlflowStore:
     Points that are there already are not added twice: the SQL stores know them by their time.
     """
 
-    def __init__(self, uri: str, facts: Facts, artifacts: Path | None, say: Say) -> None:
+    def __init__(self, uri: str, facts: StudyInfo, artifacts: Path | None, say: Say) -> None:
         self.runs: dict[int, str] = {}
         self._client = MlflowClient(tracking_uri=uri)
         self._facts = facts
@@ -67,7 +67,7 @@ class MlflowStore:
             yield from page
             token = page.token or ""
 
-    def create(self, number: int, shown: Shown) -> None:
+    def create(self, number: int, shown: RunContent) -> None:
         tags = dict(shown.tags)
         if number != STUDY:
             tags["mlflow.parentRunId"] = self.runs[STUDY]
@@ -76,7 +76,7 @@ class MlflowStore:
         run = self._client.create_run(self._experiment, shown.start_ms, tags, shown.name)
         self.runs[number] = run.info.run_id
 
-    def log(self, number: int, points: Sequence[Point], shown: Shown) -> None:
+    def log(self, number: int, points: Sequence[MetricPoint], shown: RunContent) -> None:
         rest: dict[str, list[Any]] = {
             "metrics": [Metric(p.key, p.value, p.time_ms, p.step) for p in points],
             "params": [Param(k, v) for k, v in shown.params.items()],
@@ -118,7 +118,7 @@ class MlflowStore:
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         self._client.log_batch(self.runs[number], tags=[RunTag(k, v) for k, v in tags.items()])
 
-    def set_status(self, number: int, shown: Shown) -> None:
+    def set_status(self, number: int, shown: RunContent) -> None:
         if shown.status == "RUNNING":
             self._client.update_run(self.runs[number], shown.status)
         else:

@@ -1,4 +1,4 @@
-"""A study as its journal tells it, line by line: which runs change, and which points are new."""
+"""Projection of the journal onto runs: which runs each line changes, and which points are new."""
 
 from __future__ import annotations
 
@@ -10,23 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 
-from autotune.algorithms.ranking.repeats import (
-    CONFIRM,
-    confirmations,
-    confirmed_speedup,
-    searched,
-    winner,
-)
+from autotune.algorithms.ranking.best import best, confirmed_speedup
+from autotune.algorithms.ranking.repeats import confirmations, searched
 from autotune.storage.journal import Closed, Entry, Opened, from_line
 from autotune.tracking.run_content import (
     INTERRUPTED,
     STUDY,
-    Facts,
-    Point,
-    Shown,
+    MetricPoint,
+    RunContent,
+    StudyInfo,
     clean,
-    comparable,
     document,
+    is_comparable,
     outcome,
     params,
     reported,
@@ -41,11 +36,11 @@ _TIMES = ("train_seconds", "samples_per_second")  # no two attempts take the sam
 _ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
 
 
-class Story:
-    """What the lines read so far say. The same lines always give the same points."""
+class Projection:
+    """The runs as of the lines read so far. The same lines always give the same points."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, study: StudyInfo) -> None:
+        self.study = study
         self.trials: dict[int, Trial] = {}
         self.lines = 0
         self._closed = ""
@@ -54,7 +49,7 @@ class Story:
         self._furthest: dict[int, dict[str, int]] = {}
         self._sums: dict[int, dict[tuple[int, str], int]] = {}
 
-    def take(self, line: bytes) -> dict[int, list[Point]]:
+    def take(self, line: bytes) -> dict[int, list[MetricPoint]]:
         """Read the next line: the runs that it changes, each with its new points.
 
         Raises:
@@ -66,33 +61,33 @@ class Story:
         if not isinstance(entry, Opened | Closed):
             self.trials[number] = after(before, entry)
         self.lines += 1
-        changed = self._told(entry, number, before, now)
+        changed = self._noted(entry, number, before, now)
         if number in self.trials:
             self._settle(entry, number, self.trials[number])
             self.trials[number] = self._light(entry, self.trials[number])
         return changed
 
     def _light(self, entry: Entry, trial: Trial) -> Trial:
-        """The trial without what nobody asks for any more, so that a long study takes no memory.
+        """The trial without what is no longer needed, so that a long study takes little memory.
 
-        Of a report that has been shown only the target's metric counts on, and of a trial that has
-        ended for good only the best report and the last.
+        Of a report that has been projected only the target's metric is still needed, and of a trial
+        that has ended for good only the best report and the last.
         """
-        metric = self.facts.target.metric
+        metric = self.study.target.metric
         if isinstance(entry, Reported) and len(entry.report.metrics) > 1:
             kept = {k: v for k, v in entry.report.metrics.items() if k == metric}
             last = replace(entry.report, metrics=kept)
             return replace(trial, reports=(*trial.reports[:-1], last))
         if isinstance(entry, Ended) and not trial.resumable and len(trial.reports) > 2:
             measured = [r for r in trial.reports if metric in r.metrics] or trial.reports[-1:]
-            worth = self.facts.target.shortfall
-            best = min(measured, key=lambda r: worth(r.metrics.get(metric, math.nan)))
-            return replace(trial, reports=(best, trial.reports[-1]))
+            shortfall = self.study.target.shortfall
+            closest = min(measured, key=lambda r: shortfall(r.metrics.get(metric, math.nan)))
+            return replace(trial, reports=(closest, trial.reports[-1]))
         return trial
 
-    def _told(
+    def _noted(
         self, entry: Entry, number: int, before: Trial | None, now: int
-    ) -> dict[int, list[Point]]:
+    ) -> dict[int, list[MetricPoint]]:
         if now < self._end_ms:  # the clock went back, but the newest point is to be the latest
             now = self._end_ms + 1 if now else self._end_ms
         self._end_ms = now
@@ -102,7 +97,9 @@ class Story:
         self._closed = entry.reason if isinstance(entry, Closed) else ""
         return self._changed(entry, before, now)
 
-    def _changed(self, entry: Entry, before: Trial | None, now: int) -> dict[int, list[Point]]:
+    def _changed(
+        self, entry: Entry, before: Trial | None, now: int
+    ) -> dict[int, list[MetricPoint]]:
         if isinstance(entry, Opened):
             return {STUDY: []}
         if isinstance(entry, Closed):
@@ -121,8 +118,8 @@ class Story:
             return {number: self._once(number, gone, now)}
         return {number: []}
 
-    def _shared(self, trial: Trial, now: int) -> list[Point]:
-        """What a fork shares with its parent: its curve is the whole one."""
+    def _shared(self, trial: Trial, now: int) -> list[MetricPoint]:
+        """The points that a fork shares with its parent, so that its curve begins at the start."""
         pairs = zip((None, *trial.reports), trial.reports, strict=False)
         return [
             point
@@ -132,9 +129,9 @@ class Story:
 
     def _new(
         self, number: int, values: Mapping[str, float], step: int, now: int
-    ) -> Iterator[Point]:
-        """Points not yet told. After a loss the same steps are reported again: what differs then
-        hides what was told before, as the newer point of a step does in a store.
+    ) -> Iterator[MetricPoint]:
+        """New points. After an interruption the same steps are reported again: where values differ,
+        the newer point of a step replaces the older one, as it does in a store.
         """
         furthest = self._furthest.setdefault(number, {})
         others = {k: v for k, v in values.items() if k not in _TIMES}
@@ -144,74 +141,74 @@ class Story:
             for key, value in ((clean(k), v) for k, v in group.items()):
                 if differs or step > furthest.get(key, -1):
                     furthest[key] = max(step, furthest.get(key, -1))
-                    yield Point(key, value, step, now)
+                    yield MetricPoint(key, value, step, now)
 
     def _differs(self, number: int, place: tuple[int, str], values: Mapping[str, float]) -> bool:
-        """Whether other values than these have been told there."""
-        told, now = self._sums.setdefault(number, {}), zlib.crc32(repr([*values.items()]).encode())
-        before, told[place] = told.get(place), now
+        """Whether other values than these have been projected there."""
+        sums, now = self._sums.setdefault(number, {}), zlib.crc32(repr([*values.items()]).encode())
+        before, sums[place] = sums.get(place), now
         return before is not None and before != now
 
     def _settle(self, entry: Entry, number: int, trial: Trial) -> None:
-        """Forget what cannot be reported again: it ended, or two checkpoints lie beyond it."""
+        """Forget what cannot be reported again: it ended, or two checkpoints are later."""
         if isinstance(entry, Ended) and not trial.resumable:
             self._sums.pop(number, None)
         elif isinstance(entry, Saved) and trial.earlier is not None:
-            told, saved = self._sums.get(number, {}), trial.earlier.step
-            self._sums[number] = {place: v for place, v in told.items() if place[0] > saved}
+            sums, saved = self._sums.get(number, {}), trial.earlier.step
+            self._sums[number] = {place: v for place, v in sums.items() if place[0] > saved}
 
-    def _once(self, number: int, values: Mapping[str, float], now: int) -> list[Point]:
-        """Points of the whole run, at its last step, where a later one hides an earlier one.
+    def _once(self, number: int, values: Mapping[str, float], now: int) -> list[MetricPoint]:
+        """Points of the whole run, at its last step, where a later one replaces an earlier one.
 
-        A store cannot take a point back: one that no longer holds is hidden by NaN.
+        A store cannot remove a point: one that is no longer true is replaced by NaN.
         """
         furthest = self._furthest.setdefault(number, {})
         step = max(furthest.values(), default=0)
         cleaned = {clean(k): v for k, v in values.items()}
         furthest.update(dict.fromkeys(cleaned, step))
-        return [Point(k, v, step, now) for k, v in cleaned.items()]
+        return [MetricPoint(k, v, step, now) for k, v in cleaned.items()]
 
-    def _ended(self, trial: Trial, now: int) -> dict[int, list[Point]]:
-        points = {trial.number: self._once(trial.number, outcome(trial, self.facts.target), now)}
+    def _ended(self, trial: Trial, now: int) -> dict[int, list[MetricPoint]]:
+        points = {trial.number: self._once(trial.number, outcome(trial, self.study.target), now)}
         baseline = self._baseline()
         if baseline is not None:
-            # What ended before the baseline could not be compared with it until now.
-            news = self.trials.values() if trial is baseline else [trial]
-            for other in [t for t in news if comparable(t, baseline)]:
+            # Trials that ended before the baseline could not be compared with it until now.
+            ended = self.trials.values() if trial is baseline else [trial]
+            for other in [t for t in ended if is_comparable(t, baseline)]:
                 value = {"speedup_vs_baseline": baseline.seconds / other.seconds}
                 points.setdefault(other.number, []).extend(self._once(other.number, value, now))
         points[STUDY] = self._progress(now)
         return points
 
-    def _progress(self, now: int) -> list[Point]:
-        """How the study stands; the step is the line of the journal."""
+    def _progress(self, now: int) -> list[MetricPoint]:
+        """The state of the study; the step is the line of the journal."""
         trials = self.trials.values()
         states = Counter(t.state for t in searched(list(trials)))
         values = {f"trials_{state.lower()}": float(states[state]) for state in State}
         values["spent_seconds"] = math.fsum(t.spent_seconds for t in trials)
-        best = self.best()
-        if best is not None:
-            values["best_time_to_target_seconds"] = best.seconds
+        leading = self.best()
+        if leading is not None:
+            values["best_time_to_target_seconds"] = leading.seconds
             baseline = self._baseline()
-            if baseline is not None and comparable(best, baseline):
-                values["speedup_vs_baseline"] = baseline.seconds / best.seconds
-        values |= self._confirmed()
-        return [Point(key, value, self.lines, now) for key, value in values.items()]
+            if baseline is not None and is_comparable(leading, baseline):
+                values["speedup_vs_baseline"] = baseline.seconds / leading.seconds
+        values |= self._confirmed(leading)
+        return [MetricPoint(key, value, self.lines, now) for key, value in values.items()]
 
-    def _confirmed(self) -> dict[str, float]:
-        """What the confirmations say of the best one, once there are some."""
-        everyone, target, best = list(self.trials.values()), self.facts.target, self.best()
+    def _confirmed(self, leading: Trial | None) -> dict[str, float]:
+        """The confirmed times of the best trial, once there are some."""
+        everyone, target = list(self.trials.values()), self.study.target
         found = {c.number: c for c in confirmations(everyone, target)}
-        if best is None or best.number not in found:
+        if leading is None or leading.number not in found:
             return {}
-        one, speedup = found[best.number], confirmed_speedup(everyone, target)
+        one, speedup = found[leading.number], confirmed_speedup(everyone, target)
         values = {
             "confirmed_mean_seconds": one.mean_seconds,
             "confirmed_runs": float(len(one.runs)),
             "confirmed_reached": float(one.reached),
             "confirmed_tuning_seconds": one.tuning_seconds,
             "confirmed_median_seconds": one.median_seconds,
-            "confirmed_speedup_vs_baseline": speedup,
+            "confirmed_speedup_vs_baseline": speedup.ratio if speedup is not None else None,
         }
         return {key: value for key, value in values.items() if value is not None}
 
@@ -222,11 +219,10 @@ class Story:
         return min(reached, key=lambda t: t.number, default=None)
 
     def best(self) -> Trial | None:
-        """The best trial of the search; a replay has none."""
-        trials = [t for t in self.trials.values() if t.kind != CONFIRM or t.repeats is not None]
-        return winner(trials, self.facts.target)
+        """The study's best trial, as `algorithms.ranking.best` defines it."""
+        return best(list(self.trials.values()), self.study.target)
 
-    def shown(self, number: int, over: bool) -> Shown:
+    def content(self, number: int, over: bool) -> RunContent:
         """The run of a trial, or of the STUDY; `over` when no driver is running it."""
         if number == STUDY:
             return self._study(over)
@@ -235,34 +231,34 @@ class Story:
         if over and not trial.ended:
             trial = replace(trial, state=State.CENSORED, reason=INTERRUPTED)
             end = self._end_ms
-        own = {"autotune.study_id": self.facts.study_id, **tags(trial)}
-        return Shown(f"trial-{number:04d}", status(trial), own, params(trial), start, end)
+        own = {"autotune.study_id": self.study.study_id, **tags(trial)}
+        return RunContent(f"trial-{number:04d}", status(trial), own, params(trial), start, end)
 
-    def _study(self, over: bool) -> Shown:
+    def _study(self, over: bool) -> RunContent:
         reason = self._closed or (INTERRUPTED if over else "")
         own = {
-            **{clean(f"autotune.{k}"): v for k, v in self.facts.others.items()},
+            **{clean(f"autotune.{k}"): v for k, v in self.study.others.items()},
             "autotune.kind": "study",
-            "autotune.study_id": self.facts.study_id,
+            "autotune.study_id": self.study.study_id,
             "autotune.reason": text(reason),
         }
-        aims = {f"target.{k}": text(v) for k, v in asdict(self.facts.target).items()}
-        stands = _STATUS.get(reason, "FAILED") if over else "RUNNING"
-        return Shown(self.facts.name, stands, own, aims, self._begin_ms, self._end_ms)
+        aims = {f"target.{k}": text(v) for k, v in asdict(self.study.target).items()}
+        state = _STATUS.get(reason, "FAILED") if over else "RUNNING"
+        return RunContent(self.study.name, state, own, aims, self._begin_ms, self._end_ms)
 
     def best_json(self) -> str:
-        """The fastest trial as one JSON document."""
-        best = self.best()
-        if best is None:
+        """The best trial as one JSON document."""
+        leading = self.best()
+        if leading is None:
             return document({"trial": None})
-        known = {"trial": best.number, "time_to_target_seconds": best.seconds}
-        told = ("kind", "seed", "config", "params", "hardware")
-        rest = {k: getattr(best, k) for k in told}
-        return document({**known, **rest, **self._confirmed()})
+        first = {"trial": leading.number, "time_to_target_seconds": leading.seconds}
+        names = ("kind", "seed", "config", "params", "hardware")
+        rest = {name: getattr(leading, name) for name in names}
+        return document({**first, **rest, **self._confirmed(leading)})
 
 
 def _read(line: bytes) -> tuple[Entry, int]:
-    """The entry, and when it was written (milliseconds since 1970, 0 if the line does not say)."""
+    """The entry, and when it was written (milliseconds since 1970, 0 if it has no time)."""
     entry = from_line(line)
     time = json.loads(line).get("time")
     return entry, round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0

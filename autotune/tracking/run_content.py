@@ -1,7 +1,7 @@
-"""What a tracking store shows of a trial: names, values and texts, as functions of the trial.
+"""The content of a trial's run in a tracking store: names, values and texts from the trial.
 
-Nothing here knows a store or a clock: the same trial gives the same texts, so that a store may be
-written again at any time.
+These functions use no store and no clock: the same trial gives the same content, so that a store
+can be written again at any time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_KEY, _LONGEST_TEXT = 250, 5000  # MLflow takes 250 and 6000
 
 
 @dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """A metric's value at a step (samples), at a time (milliseconds since 1970)."""
 
     key: str
@@ -41,10 +41,10 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What `experiment.json` says of the study; `others` are its further scalars, as text.
+class StudyInfo:
+    """The study's manifest as its run shows it; `others` are further scalars, as text.
 
-    `mirrored`: the store keeps a copy of the study folder, too.
+    `mirrored`: the store also keeps a copy of the study folder.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A run as the store should show it now, without its points."""
+class RunContent:
+    """A run as the store should have it now, without its metric points."""
 
     name: str
     status: str
@@ -66,11 +66,11 @@ class Shown:
     end_ms: int
 
 
-def read_facts(folder: Path) -> Facts:
-    """The facts of the study in `folder`.
+def read_study_info(folder: Path) -> StudyInfo:
+    """The `StudyInfo` of the study in `folder`.
 
     Raises:
-        UserError: `experiment.json` is missing or does not say name, study_id and target.
+        UserError: `experiment.json` is missing or has no name, study_id or target.
     """
     own = ("name", "study_id", "target", "mirrored")
     try:
@@ -80,13 +80,13 @@ def read_facts(folder: Path) -> Facts:
             k: text(v) for k, v in data.items() if k not in own and isinstance(v, str | int | float)
         }
         name, study_id, mirrored = data["name"], data["study_id"], data.get("mirrored") is True
-        return Facts(str(name), str(study_id), target, others, mirrored)
+        return StudyInfo(str(name), str(study_id), target, others, mirrored)
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder / EXPERIMENT_JSON} cannot be read: {error!r:.200}") from None
 
 
 def reported(config: Config, report: Report, last: Report | None) -> dict[str, float]:
-    """The values of a report; knobs that the trainer does not report come from constants."""
+    """The values of a report; knobs that the trainer does not report are taken from constants."""
     values = {k: v for k in KNOBS if (v := _constant(config.get(k))) is not None}
     train = _train_seconds(report)
     if last is not None and train > _train_seconds(last):
@@ -96,7 +96,7 @@ def reported(config: Config, report: Report, last: Report | None) -> dict[str, f
 
 
 def outcome(trial: Trial, target: Target) -> dict[str, float]:
-    """What is known once, at the end. A trial that goes on later is not censored yet."""
+    """The values that a trial has once, at its end. A resumable trial is not censored yet."""
     clock = trial.clock
     values = {f"clock_{f.name}_seconds": float(getattr(clock, f.name)) for f in fields(clock)}
     best = target.best(trial)
@@ -109,7 +109,7 @@ def outcome(trial: Trial, target: Target) -> dict[str, float]:
     return values
 
 
-def comparable(trial: Trial, baseline: Trial) -> bool:
+def is_comparable(trial: Trial, baseline: Trial) -> bool:
     """Whether a searched trial reached the target on hardware equal to the baseline's."""
     reached = trial.state is State.REACHED and trial.seconds > 0 and trial.repeats is None
     return reached and trial.hardware == baseline.hardware
@@ -177,10 +177,10 @@ def clean(name: str) -> str:
 
 
 def text(value: Any) -> str:
-    """`value` for people, short enough for a param or a tag."""
+    """`value` as text that is short enough for a param or a tag."""
     nested = isinstance(value, list | tuple | dict)
-    said = json.dumps(encode(value)) if nested else str(value)
-    return said if len(said) <= _LONGEST_TEXT else said[: _LONGEST_TEXT - 3] + "..."
+    whole = json.dumps(encode(value)) if nested else str(value)
+    return whole if len(whole) <= _LONGEST_TEXT else whole[: _LONGEST_TEXT - 3] + "..."
 
 
 def document(value: Any) -> str:
@@ -210,9 +210,9 @@ POLICY = "controller.json"
 
 
 def draw_weights(document: Mapping[str, Any]) -> Figure:
-    """A bar a feature and knob: its weight times how large the feature usually is.
+    """A bar per feature and knob: its weight times the feature's usual size.
 
-    Without trials to tell how large it is, the weight alone.
+    Without trials, from which that size is taken, the weight alone.
     """
     from matplotlib.figure import Figure
 
@@ -222,11 +222,11 @@ def draw_weights(document: Mapping[str, Any]) -> Figure:
     all_axes = figure.subplots(1, len(weights), squeeze=False, sharey=True)[0]
     for axes, (knob, row) in zip(all_axes, weights.items(), strict=True):
         sizes = influence.get(knob, {})
-        shown = sizes if any(sizes.values()) else row
+        values = sizes if any(sizes.values()) else row
         signs = {name: -1 if row.get(name, 0.0) < 0 else 1 for name in names}
-        lengths = [signs[name] * abs(shown.get(name, 0.0)) for name in names]
+        lengths = [signs[name] * abs(values.get(name, 0.0)) for name in names]
         axes.barh(names, lengths, color=["C3" if x < 0 else "C0" for x in lengths])
         axes.axvline(0.0, color="black", linewidth=0.5)
-        axes.set_title(f"{knob}: weight" + (" x usual size of feature" if shown is sizes else ""))
+        axes.set_title(f"{knob}: weight" + (" x usual size of feature" if values is sizes else ""))
     all_axes[0].invert_yaxis()
     return figure

@@ -20,16 +20,16 @@ from autotune.storage.journal import JOURNAL, REPORT
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.tracking.backup import Backup
 from autotune.tracking.cursor import Cursor
-from autotune.tracking.projection import Story
+from autotune.tracking.projection import Projection
 from autotune.tracking.run_content import (
     POLICY,
     STUDY,
-    Facts,
-    Point,
-    Shown,
+    MetricPoint,
+    RunContent,
+    StudyInfo,
     clean,
     draw_weights,
-    read_facts,
+    read_study_info,
     schedules_of,
     trial_files,
 )
@@ -52,10 +52,10 @@ class Store(Protocol):
     def find_runs(self, known: Mapping[int, str]) -> None:
         """Ask which runs there are; of two runs of one trial, keep the known or the first."""
 
-    def create(self, number: int, shown: Shown) -> None:
+    def create(self, number: int, shown: RunContent) -> None:
         """Make the run of a trial, or of the STUDY, and remember it in `runs`."""
 
-    def log(self, number: int, points: Sequence[Point], shown: Shown) -> None:
+    def log(self, number: int, points: Sequence[MetricPoint], shown: RunContent) -> None:
         """Add points, params and tags; what is there already is not added twice."""
 
     def upload(self, number: int, folder: Path) -> None:
@@ -70,7 +70,7 @@ class Store(Protocol):
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
 
-    def set_status(self, number: int, shown: Shown) -> None:
+    def set_status(self, number: int, shown: RunContent) -> None:
         """Set the run's status and, unless it is running, its end."""
 
 
@@ -85,7 +85,7 @@ class Copier:
     def __init__(
         self,
         folder: Path,
-        connect: Callable[[Facts], Store],
+        connect: Callable[[StudyInfo], Store],
         cursor: Cursor,
         say: Say,
         report: Write | None = None,
@@ -102,7 +102,7 @@ class Copier:
     def reset(self) -> None:
         """Forget everything but the cursor."""
         self._store: Store | None = None
-        self._sent: dict[int, Shown] = {}
+        self._sent: dict[int, RunContent] = {}
         self._uploaded: dict[int, float | None] = {}
         self._best = ""
         if self._backup is not None:
@@ -126,7 +126,7 @@ class Copier:
             if last and (fresh or over):
                 self._touch_running(changed)
             if changed and STUDY not in store.runs:
-                store.create(STUDY, self._story.shown(STUDY, over=False))
+                store.create(STUDY, self._projection.content(STUDY, over=False))
             for number in sorted(changed, key=lambda n: (n == STUDY, n)):  # the study ends last
                 self._write(store, number, changed[number], over and last and fault is None)
                 if self._backup is not None and fault is None and not over:
@@ -144,11 +144,11 @@ class Copier:
 
     def _show_report(self, store: Store, over: bool) -> None:
         """Make the report anew if there is news and it is time to, and at the end."""
-        news = self._story.lines > self._reported
+        news = self._projection.lines > self._reported
         due = over or time.monotonic() >= self._next_report
         if self._report is None or STUDY not in store.runs or not (news and due):
             return
-        start, file, lines = time.monotonic(), self._folder / REPORT, self._story.lines
+        start, file, lines = time.monotonic(), self._folder / REPORT, self._projection.lines
         try:
             told = self._report(self._folder, file)
         except Exception as error:  # the runs are worth more than a report
@@ -157,8 +157,8 @@ class Copier:
             with tempfile.TemporaryDirectory() as place:
                 shutil.copy(file, place)
                 store.upload(STUDY, Path(place))
-            shown = replace(self._story.shown(STUDY, over), tags={}, params={})
-            points = [Point(clean(k), v, lines, shown.end_ms) for k, v in told.items()]
+            shown = replace(self._projection.content(STUDY, over), tags={}, params={})
+            points = [MetricPoint(clean(k), v, lines, shown.end_ms) for k, v in told.items()]
             store.log(STUDY, points, shown)
         self._reported = lines
         took = time.monotonic() - start
@@ -172,7 +172,7 @@ class Copier:
         return True
 
     def _open(self) -> Store:
-        facts = read_facts(self._folder)
+        facts = read_study_info(self._folder)
         if facts.mirrored and self._backup is None:
             self._backup = Backup(self._folder, STUDY)
         store = self._connect(facts)
@@ -184,18 +184,18 @@ class Copier:
             self.cursor.lines = 0
         self.cursor.runs = dict(store.runs)
         self.cursor.save()
-        self._story, self._offset = Story(facts), 0
+        self._projection, self._offset = Projection(facts), 0
         return store
 
-    def _touch_running(self, changed: dict[int, list[Point]]) -> None:
+    def _touch_running(self, changed: dict[int, list[MetricPoint]]) -> None:
         """What runs, or does no longer, although the journal has no news of it."""
-        if self._story.lines:
-            for number in [STUDY, *(n for n, t in self._story.trials.items() if not t.ended)]:
+        if self._projection.lines:
+            for number in [STUDY, *(n for n, t in self._projection.trials.items() if not t.ended)]:
                 changed.setdefault(number, [])
 
-    def _read(self) -> tuple[dict[int, list[Point]], bool]:
+    def _read(self) -> tuple[dict[int, list[MetricPoint]], bool]:
         """The runs that the next lines change, and whether there are more lines."""
-        changed: dict[int, list[Point]] = {}
+        changed: dict[int, list[MetricPoint]] = {}
         fresh = 0
         with open(self._folder / JOURNAL, "rb") as file:
             file.seek(self._offset)
@@ -203,29 +203,29 @@ class Copier:
                 if fresh == _LINES:
                     return changed, True
                 try:
-                    news = self._story.take(line)
+                    news = self._projection.take(line)
                 except (ValueError, TypeError, KeyError) as error:
                     if not file.readline():  # torn: the next driver repairs it
                         break
-                    where = f"{JOURNAL}, line {self._story.lines + 1}"
+                    where = f"{JOURNAL}, line {self._projection.lines + 1}"
                     raise ValueError(f"{where} is damaged: {error}") from error
                 self._offset += len(line)
-                if self._story.lines > self.cursor.lines:
+                if self._projection.lines > self.cursor.lines:
                     fresh += 1
                     for number, points in news.items():
                         changed.setdefault(number, []).extend(points)
         return changed, False
 
-    def _write(self, store: Store, number: int, points: Sequence[Point], over: bool) -> None:
-        shown = self._story.shown(number, over)
+    def _write(self, store: Store, number: int, points: Sequence[MetricPoint], over: bool) -> None:
+        shown = self._projection.content(number, over)
         sent = self._sent.get(number)
         if number not in store.runs:
             store.create(number, shown)
             sent = replace(shown, params={})
         store.log(number, points, _news(shown, sent))
-        trial = self._story.trials.get(number)
+        trial = self._projection.trials.get(number)
         if trial is None:
-            best = self._story.best_json()
+            best = self._projection.best_json()
             if over or best != self._best:
                 self._upload_study(store, [EXPERIMENT_JSON, *([JOURNAL] if over else [])])
                 self._best = best
@@ -247,8 +247,8 @@ class Copier:
         with tempfile.TemporaryDirectory() as place:
             for name in names:
                 (Path(place) / name).write_bytes((self._folder / name).read_bytes())
-            (Path(place) / "best.json").write_text(self._story.best_json())
-            if (best := self._story.best()) is not None:
+            (Path(place) / "best.json").write_text(self._projection.best_json())
+            if (best := self._projection.best()) is not None:
                 self._draw(best, Path(place) / "best_schedules.png")
             self._show_policy(Path(place))
             store.upload(STUDY, Path(place))
@@ -273,7 +273,7 @@ class Copier:
                 self.say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
 
     def _save(self, store: Store) -> None:
-        self.cursor.lines = max(self.cursor.lines, self._story.lines)
+        self.cursor.lines = max(self.cursor.lines, self._projection.lines)
         self.cursor.runs = dict(store.runs)
         self.cursor.save()
 
@@ -314,7 +314,7 @@ def follow(
         pause, told = _POLL_SECONDS, ""
 
 
-def _news(shown: Shown, sent: Shown | None) -> Shown:
+def _news(shown: RunContent, sent: RunContent | None) -> RunContent:
     """What of `shown` has not been sent: params once, tags when they change."""
     if sent is None:
         return shown

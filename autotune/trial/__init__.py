@@ -21,7 +21,7 @@ from autotune.trial.events import (
 )
 from autotune.trial.failure import FailurePolicy
 from autotune.trial.hardware import Hardware
-from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, leader, usual_hardware
+from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, usual_hardware
 from autotune.trial.values import (
     CUT,
     KNOBS,
@@ -71,7 +71,6 @@ __all__ = [
     "diverged",
     "fold",
     "incumbent",
-    "leader",
     "slowest",
     "usual_hardware",
 ]

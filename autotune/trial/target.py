@@ -116,6 +116,9 @@ class Target:
 def incumbent(trials: Sequence[Trial], like: Hardware | None = None) -> Trial | None:
     """The fastest trial that reached the target, among those that ran on hardware `like` this.
 
+    This is what the search compares other trials with; `algorithms.ranking.best` defines which
+    trial of a study is best.
+
     Trials that know it are asked (`ledger.Others`); any others are gone through.
     """
     known: Callable[[Hardware | None], Trial | None] | None = getattr(trials, "fastest", None)
@@ -123,11 +126,6 @@ def incumbent(trials: Sequence[Trial], like: Hardware | None = None) -> Trial | 
         return known(like)
     reached = [t for t in trials if t.state is State.REACHED and like in (None, t.hardware)]
     return min(reached, key=lambda t: (t.seconds, t.number), default=None)
-
-
-def leader(trials: Sequence[Trial]) -> Trial | None:
-    """The fastest trial of a study: among those on the hardware that most of its trials ran on."""
-    return incumbent(trials, like=usual_hardware(trials))
 
 
 def usual_hardware(trials: Sequence[Trial]) -> Hardware | None:

@@ -50,8 +50,8 @@ from _shared import Answer, arguments, introduce, keep, serve
 from _tables import Runs, merged, table
 
 import autotune as at
-from autotune.algorithms.ranking.repeat_index import Repeated
-from autotune.algorithms.ranking.repeats import winner
+from autotune.algorithms.ranking.best import best as best_trial
+from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.backends.simulator import Curve, Point, SimPool, Simulate
 from autotune.storage import journal
 from autotune.trial import CUT, Config, Ended, Event, Params, State, Trial, after
@@ -244,7 +244,7 @@ def our_study(
 def led(events: Sequence[Event], target: at.Target) -> Leaders:
     """Who was the best when, as a study would have said."""
     trials: dict[int, Trial] = {}
-    shown, leaders, number = Repeated(trials, target, raced=False), Leaders(), -1
+    shown, leaders, number = RepeatIndex(trials, target, raced=False), Leaders(), -1
     raced = False
     for event in events:
         before = trials.get(event.trial)
@@ -253,7 +253,7 @@ def led(events: Sequence[Event], target: at.Target) -> Leaders:
         best = None
         if isinstance(event, Ended):
             raced = raced or trials[event.trial].repeats is not None
-            best = winner(list(trials.values()), target) if raced else shown.leader()
+            best = best_trial(list(trials.values()), target) if raced else shown.leader()
         if best is not None and best.number != number:
             leaders.append((event.at, best.config))
             number = best.number

@@ -70,7 +70,7 @@ def html(result, manifest=MANIFEST) -> str:
 def test_every_plot_is_one_that_plotly_knows(result) -> None:
     import plotly.graph_objects as go
 
-    made_sections = sections(result)
+    made_sections = sections(result, tables.leaderboard(result))
     assert len(made_sections) == 1 + len(SECTIONS) == 11
     drawn = [s for s in made_sections if s.figure is not None]
     for section in drawn:
@@ -187,7 +187,7 @@ def test_only_the_metrics_that_a_page_shows_are_read(fast_path: Path) -> None:
         kept = [{k: v for k, v in r.metrics.items() if k in shown} for r in trial.reports]
         assert [dict(r.metrics) for r in less.reports] == kept
     assert {"momentum", "progress"} <= few.trials[1].reports[-1].metrics.keys()
-    drawn = report._read(fast_path / "s")
+    drawn, _ = report._read(fast_path / "s")
     compared = from_studies.read(fast_path / "s", "", "")
     assert drawn.trials == few.trials
     for trial in compared.trials:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.algorithms.ranking.repeats import winner
+from autotune.algorithms.ranking.best import best as best_trial
 from autotune.storage import retention
 from autotune.study.driver.checkpoints import kept
 from autotune.trial import Checkpoint, State, Target, Trial
@@ -45,7 +45,7 @@ def test_one_ranking_decides_whose_checkpoint_stays() -> None:
     trials = [reached(number, seconds, True) for number, seconds in own.items()]
     for again, seconds in ((0, 5.0), (0, 5.0), (4, 8.0), (4, 8.0)):
         trials.append(replace(reached(len(trials), seconds, False), repeats=again))
-    best = winner(trials, TARGET)
+    best = best_trial(trials, TARGET)
     assert best is not None
     assert kept(trials, TARGET, 1) == {best.number} == {0}
     assert kept(trials, TARGET, 2) == {0, 4}
@@ -56,7 +56,7 @@ def test_the_confirmed_winner_keeps_its_checkpoint() -> None:
     for again, seconds in ((1, 7.0), (2, 4.5), (1, 7.0), (2, 4.5)):
         run = replace(reached(len(trials), seconds, False), repeats=again, kind="confirm")
         trials.append(run)
-    best = winner(trials, TARGET)
+    best = best_trial(trials, TARGET)
     assert best is not None
     assert kept(trials, TARGET, 1) == {best.number} == {2}
     assert kept(trials, TARGET, 2) == {2, 1}

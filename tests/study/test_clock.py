@@ -18,8 +18,8 @@ from sims import racing, simulate
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.study import result as results
-from autotune.tracking.projection import Story
-from autotune.tracking.run_content import read_facts
+from autotune.tracking.projection import Projection
+from autotune.tracking.run_content import read_study_info
 from autotune.trial import State
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_what_mlflow_shows_stays_in_order(fast_path: Path, jump: timedelta) -> N
     """In a store the point of the latest time counts: an earlier end would hide a later one."""
     simulate(racing([2.0, 3.0, 1.0]), fast_path, 3)
     rows = [json.loads(line) for line in (fast_path / JOURNAL).read_text().splitlines()]
-    story, times = Story(read_facts(fast_path)), []
+    story, times = Projection(read_study_info(fast_path)), []
     for number, row in enumerate(rows):
         jumped = number >= len(rows) // 3 and number < 2 * len(rows) // 3
         moment = datetime.fromisoformat(row["time"]) + (jump if jumped else timedelta())

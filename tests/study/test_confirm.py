@@ -19,9 +19,11 @@ from steered import problem, steered
 
 import autotune as at
 from autotune.algorithms.ranking import repeats
+from autotune.algorithms.ranking.best import best as best_trial
+from autotune.algorithms.ranking.best import by_expected_time, confirmed_speedup
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.lineage import as_one, descent
-from autotune.algorithms.ranking.repeats import Confirmation, confirming, merged, winner
+from autotune.algorithms.ranking.repeats import Confirmation, confirming, merged
 from autotune.backends.simulator import Curve, SimPool
 from autotune.cli import text
 from autotune.evaluation import summary as documents
@@ -281,7 +283,7 @@ def test_a_fork_stands_by_the_races_of_its_whole_line(fast_path: Path) -> None:
     for slower in (1.5, 1.7):
         seconds, more = slower * fork.seconds, {"hardware": fork.hardware, "repeats": fork.number}
         own.append(reached(len(own), seconds, kind="race", **more))
-    places = {t.number: t.seconds for t in repeats.standings(own, found.target)}
+    places = {t.number: t.seconds for t in by_expected_time(own, found.target)}
     assert places[fork.number] == pytest.approx(1.4 * fork.seconds), "the mean of its three runs"
     assert {n: s for n, s in places.items() if n != fork.number} == {
         t.number: t.seconds for t in met if t is not fork
@@ -328,12 +330,12 @@ def forked_study(folder: Path, told: bool) -> at.StudyResult:
 
 def test_the_best_is_the_one_with_the_least_confirmed_time() -> None:
     trials = [reached(0, 5.0), reached(1, 6.0), reached(2, 1.0)]
-    assert winner(trials, TARGET) is trials[2]
+    assert best_trial(trials, TARGET) is trials[2]
     trials += [confirmed(3, 2, 9.0), confirmed(4, 0, 7.0)]
-    assert winner(trials, TARGET) is trials[0]
+    assert best_trial(trials, TARGET) is trials[0]
     assert [c.number for c in repeats.confirmations(trials, TARGET)] == [0, 2]
     trials += [confirmed(5, 0, 8.0), confirmed(6, 2, 29.0, **MISSED)]
-    assert winner(trials, TARGET) is trials[0]
+    assert best_trial(trials, TARGET) is trials[0]
 
 
 def test_a_run_that_missed_is_worse_than_one_that_reached() -> None:
@@ -391,9 +393,9 @@ def test_what_never_reached_the_target_stands_as_it_was() -> None:
 
 def test_speedup_is_confirmed_only_when_both_are() -> None:
     trials = [reached(0, 10.0, kind="baseline"), reached(1, 2.0), confirmed(2, 1, 4.0)]
-    assert repeats.confirmed_speedup(trials, TARGET) is None
+    assert confirmed_speedup(trials, TARGET) is None
     trials += [confirmed(3, 0, 12.0)]
-    assert repeats.confirmed_speedup(trials, TARGET) == pytest.approx(3.0)
+    assert confirmed_speedup(trials, TARGET).ratio == pytest.approx(3.0)
 
 
 # --- journals, texts, mistakes --------------------------------------------------------------------
@@ -531,7 +533,7 @@ def test_a_confirmation_that_failed_says_nothing_of_the_time() -> None:
     trials = [reached(0, 10.0, kind="baseline"), reached(1, 2.0)]
     trials += [confirmed(2, 1, 4.0), confirmed(3, 0, 12.0), confirmed(4, 1, 4.0)]
     died = replace(confirmed(5, 0, 0.5), state=State.FAILED, reason="worker died")
-    assert repeats.confirmed_speedup([*trials, died], TARGET) == pytest.approx(3.0)
+    assert confirmed_speedup([*trials, died], TARGET).ratio == pytest.approx(3.0)
     assert len(repeats.confirmations([*trials, died], TARGET)[-1].runs) == 1
 
 

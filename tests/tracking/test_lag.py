@@ -11,7 +11,7 @@ import pytest
 from autotune.tracking import sync
 from autotune.tracking.cursor import Cursor
 from autotune.tracking.mirror import CURSOR
-from autotune.tracking.run_content import Point, Shown
+from autotune.tracking.run_content import MetricPoint, RunContent
 from autotune.tracking.sync import Copier
 from autotune.trial import Reported
 
@@ -30,10 +30,10 @@ class Counted:
     def find_runs(self, known: Mapping[int, str]) -> None:
         """There are none."""
 
-    def create(self, number: int, shown: Shown) -> None:
+    def create(self, number: int, shown: RunContent) -> None:
         self.runs[number] = f"run-{number}"
 
-    def log(self, number: int, points: Sequence[Point], shown: Shown) -> None:
+    def log(self, number: int, points: Sequence[MetricPoint], shown: RunContent) -> None:
         self.points += sum(p.key in METRICS for p in points)
         self.most = max(self.most, len(points))
 
@@ -44,7 +44,7 @@ class Counted:
         return []
 
     def tag(self, number: int, tags: Mapping[str, str]) -> None: ...
-    def set_status(self, number: int, shown: Shown) -> None: ...
+    def set_status(self, number: int, shown: RunContent) -> None: ...
 
 
 def behind(path: Path, milestones: int) -> tuple[Counted, int]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.algorithms.ranking.racing import race_leader
 from autotune.trial import (
     Checkpoint,
     Clock,
@@ -29,7 +30,6 @@ from autotune.trial import (
     diverged,
     fold,
     incumbent,
-    leader,
     slowest,
 )
 
@@ -365,5 +365,5 @@ def test_the_leader_ran_on_the_usual_hardware() -> None:
         dataclasses.replace(base, number=n, seconds=s, hardware=hardware)
         for n, (s, hardware) in enumerate([(3.0, CPU), (2.0, CPU), (1.0, other)])
     ]
-    assert leader(trials) is trials[1]
-    assert leader([]) is None
+    assert race_leader(trials) is trials[1]
+    assert race_leader([]) is None

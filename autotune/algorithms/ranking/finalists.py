@@ -1,4 +1,4 @@
-"""Who is confirmed when the search is over, in which order, and how far that is.
+"""Which trials are confirmed when the search is over, in which order, and the progress of that.
 
 Everything here is a function of the trials, as in `repeats`.
 """
@@ -9,34 +9,35 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.algorithms.ranking.repeats import again, confirming, searched, standings, timed
+from autotune.algorithms.ranking.best import by_expected_time
+from autotune.algorithms.ranking.repeats import again, confirming, searched, timed
 from autotune.trial import CUT, State, Target, Trial
 
 
 def finalists(trials: Sequence[Trial], target: Target, top: int) -> list[Trial]:
-    """What is to be confirmed: the `top` fastest configurations, and the baseline.
+    """The trials to confirm: the `top` fastest configurations, and the baseline.
 
     They are chosen without their confirmations. A fork that cannot be trained from scratch in one
-    go is passed over.
+    run is skipped.
     """
-    found = list[Trial]()
-    for trial in standings(trials, target):
-        alike = any(t.config == trial.config for t in found)
-        if len(found) < top and not alike and again(trial, trials) is not None:
-            found.append(trial)
-    numbers = {t.number for t in found}
-    own = searched(trials)
-    baseline = [t for t in own if t.kind == "baseline" and t.number not in numbers]
-    return [*found, *(t for t in baseline if found and t.state in (State.REACHED, State.CENSORED))]
+    fastest = list[Trial]()
+    for trial in by_expected_time(trials, target):
+        is_new = all(t.config != trial.config for t in fastest)
+        if len(fastest) < top and is_new and again(trial, trials) is not None:
+            fastest.append(trial)
+    numbers = {t.number for t in fastest}
+    others = [t for t in searched(trials) if t.kind == "baseline" and t.number not in numbers]
+    baseline = [t for t in others if fastest and t.state in (State.REACHED, State.CENSORED)]
+    return [*fastest, *baseline]
 
 
 def next_to_confirm(
     trials: Sequence[Trial], target: Target, repeats: int, top: int
 ) -> Trial | None:
-    """Whose turn it is, or None once every finalist has its confirmations.
+    """The finalist to run next, or None once every finalist has its confirmations.
 
-    Round by round everyone runs once, and each round begins with another one. Runs that the time
-    limit cut off say nothing and are made up for.
+    In each round every finalist runs once, and each round begins with another finalist. Runs that
+    the time limit interrupted do not count and are repeated.
     """
     if not repeats:
         return None
@@ -53,9 +54,9 @@ def next_to_confirm(
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the confirmations are: runs that are done, that run now, and that there are to be.
+    """How many confirmations are done, are running, and are planned.
 
-    `planned` is None while the search goes on, which may yet find other finalists.
+    `planned` is None during the search, which may still find other finalists.
     """
 
     done: int

@@ -1,8 +1,8 @@
-"""Forks: where a trial that goes on from another's checkpoint comes from, and its line of descent.
+"""Forks: trials that continue from another trial's checkpoint, and their line of descent.
 
-A line of descent is what was really trained, from the first step to the last: `as_one` writes it as
-one configuration, in which what changed at a fork is a schedule. Trained from scratch with the
-line's seed (a fork keeps its parent's), it sees the same batches with the same settings.
+A line of descent is the training from the first step to the last: `as_one` writes it as one
+configuration, in which a setting that changed at a fork is a schedule. Trained from scratch with
+the seed of the line (a fork keeps its parent's), it sees the same batches with the same settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HORIZON = "horizon"  # in whose units progress is
 def origin(
     parent: Trial, checkpoint: Checkpoint, replaces: int, params: Params | None = None
 ) -> Origin:
-    """The origin of a trial that goes on from `checkpoint`, a copy of one of its parent's."""
+    """The origin of a trial that continues from `checkpoint`, a copy of one of its parent's."""
     return Origin(
         parent.number,
         replaces,
@@ -36,39 +36,39 @@ def origin(
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """What a trial contributed to a line of descent: its training from `step` on."""
+class Segment:
+    """A trial's part of a line of descent: its training from `step` on."""
 
     trial: Trial
     step: int
 
 
-def descent(trial: Trial, trials: Sequence[Trial]) -> tuple[Stretch, ...]:
-    """The stretches that led to the trial as it is, the first from scratch; its own is the last.
+def descent(trial: Trial, trials: Sequence[Trial]) -> tuple[Segment, ...]:
+    """The segments that led to the trial, the first from scratch and the last its own.
 
-    An ancestor that was forked before it had trained on contributed nothing and is left out.
+    An ancestor that was forked before it trained on has no segment.
     """
     by_number = {t.number: t for t in trials}
-    line: list[Stretch] = []
+    line: list[Segment] = []
     while True:
         step = trial.origin.checkpoint.step if trial.origin is not None else 0
         if not line or step < line[0].step:
-            line.insert(0, Stretch(trial, step))
+            line.insert(0, Segment(trial, step))
         if trial.origin is None:
             return tuple(line)
         trial = by_number[trial.origin.parent]
 
 
-def as_one(line: Sequence[Stretch]) -> dict[str, Any]:
-    """The one configuration that trains from scratch what the stretches trained one by one.
+def as_one(line: Sequence[Segment]) -> dict[str, Any]:
+    """The one configuration that trains from scratch what the segments trained in turn.
 
-    What is alike in all of them stays; numbers and schedules that differ become one schedule, so
-    the trainer must take schedules there.
+    Values that are equal in all segments stay; numbers and schedules that differ become one
+    schedule, so the trainer must accept schedules there.
 
     Raises:
-        ValueError: the line is no schedule, and why.
+        ValueError: the line cannot be written as schedules, and why.
     """
-    configs = [stretch.trial.config for stretch in line]
+    configs = [segment.trial.config for segment in line]
     edges = _edges(line)
     names = dict.fromkeys(name for config in configs for name in config)
     return {name: _joined(name, configs, edges) for name in names}
@@ -79,7 +79,7 @@ def _joined(name: str, configs: Sequence[Config], edges: Sequence[float]) -> Any
     if all(value == values[0] for value in values) and all(name in config for config in configs):
         return values[0]
     if name == _HORIZON or not all(map(_is_scheduled, values)):
-        raise ValueError(f"{name} changed at a fork, and is no schedule")
+        raise ValueError(f"{name} changed at a fork and is not a schedule")
     changes = [i for i in range(1, len(values)) if values[i] != values[i - 1]]
     parts = tuple(as_schedule(values[i]) for i in (0, *changes))
     at = tuple(edges[i - 1] for i in changes)
@@ -93,21 +93,19 @@ def _is_scheduled(value: object) -> bool:
     return number or isinstance(value, Schedule)
 
 
-def _edges(line: Sequence[Stretch]) -> list[float]:
-    """The progress at each fork, to the last bit as the trainer itself had it."""
+def _edges(line: Sequence[Segment]) -> list[float]:
+    """The progress at each fork, bit for bit as the trainer reported it."""
     last = line[-1].trial
     known: Mapping[int, float] = {
         r.step: r.metrics[_PROGRESS] for r in last.reports if _PROGRESS in r.metrics
     }
-    for stretch in line[1:]:
-        if stretch.step not in known:
+    for segment in line[1:]:
+        if segment.step not in known:
             raise ValueError(
-                f"the trainer does not report its {_PROGRESS}, so that what was trained up to step "
-                f"{stretch.step} has no place in a schedule"
+                f"the trainer does not report {_PROGRESS}, so that the fork at step {segment.step} "
+                "has no place in a schedule"
             )
-    found = [known[stretch.step] for stretch in line[1:]]
-    if found and not 0 < found[0] <= found[-1] < 1:
-        raise ValueError(
-            f"trial {line[-1].trial.number} was forked when its schedules had run their course"
-        )
-    return found
+    edges = [known[segment.step] for segment in line[1:]]
+    if edges and not 0 < edges[0] <= edges[-1] < 1:
+        raise ValueError(f"trial {line[-1].trial.number} was forked after its schedules had ended")
+    return edges

@@ -1,11 +1,13 @@
-"""Racing: while a study searches, its leader is run again on fresh seeds, to see whether it leads.
+"""Races: during the search the leading configuration is run again on fresh seeds.
 
 A share of the seconds that the study trains goes into races, all of them in the second half of the
-search (`driver.repeating`). It is the leader that is raced, by the mean of its runs: one that was
-merely lucky falls back, and the next one is raced in its place; so a challenger is run again only
-if it was faster than the incumbent is known to be (the intensification of ROAR and SMAC, Hutter et
-al. 2011). The incumbent that caps others is one that has been run again. Where every run takes as
-long as the first, there is no luck and no more races.
+search (`study.driver.replication`). The leader by the mean of its runs is raced: if it was merely
+lucky it falls back, and the next one is raced in its place; so a challenger is run again only if it
+was faster than the validated time of the incumbent (the intensification of ROAR and SMAC, Hutter et
+al. 2011). The incumbent whose time limits other trials is one that has been run again. Where every
+run takes as long as the first, repeats show nothing, and there are no more races.
+
+All of this is for the search. Which trial is best is defined in `best`.
 """
 
 from __future__ import annotations
@@ -14,43 +16,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.algorithms.ranking.repeats import RACE, again, merged, timed
-from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, leader
+from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, usual_hardware
 
 MOST = 5  # runs of one configuration
-_TELLING = 3  # runs again that show whether there is luck
-_EXACT = 0.01  # of the first run's time: none
+_ENOUGH = 3  # repeats that show whether times vary
+_EXACT = 0.01  # of the first run's time: within it, times do not vary
+
+
+def race_leader(trials: Sequence[Trial]) -> Trial | None:
+    """The trial to race: the fastest by `seconds` on the hardware that most trials ran on."""
+    return incumbent(trials, like=usual_hardware(trials))
 
 
 def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
-    """The trial to be raced now, or None: the leader, while races have had less than their share.
+    """The trial to race now, or None: the leader, while races have had less than their share.
 
-    Counted are the seconds of all trials, and what the races that run, and this one, will take.
+    The share is of the seconds of all trials; running races and this one count with the time that
+    they should take.
     """
     known = merged(trials, target)
-    best, races = leader(known), [t for t in trials if t.kind == RACE]
-    if best is None or proof_of(known, trials).certain or again(best, trials) is None:
+    leader, races = race_leader(known), [t for t in trials if t.kind == RACE]
+    if leader is None or race_outcome(known, trials).deterministic or again(leader, trials) is None:
         return None
-    stands = {t.number: t for t in known}
-    return best if affordable(best, races, stands, sum(map(cost, trials)), share) else None
+    means = {t.number: t for t in known}
+    return leader if affordable(leader, races, means, sum(map(cost, trials)), share) else None
 
 
 def affordable(
-    best: Trial, races: Sequence[Trial], stands: Mapping[int, Trial], spent: int, share: float
+    leader: Trial, races: Sequence[Trial], means: Mapping[int, Trial], spent: int, share: float
 ) -> bool:
-    """Whether the leader may be raced now: not too often, and within the share of races.
+    """Whether the leader may be raced now: fewer than `MOST` runs, and within the share of races.
 
-    `races` are all so far, `stands` the searched trials by the means of their runs, and `spent`
+    `races` are all so far, `means` the searched trials with the means of their runs, and `spent`
     the microseconds of all trials.
     """
-    own = [t for t in races if t.repeats == best.number and t.reason not in CUT]
+    own = [t for t in races if t.repeats == leader.number and t.reason not in CUT]
     if 1 + len(own) >= MOST:
         return False
     raced = 0
     for race in races:
         assert race.repeats is not None
-        least = 0 if race.ended else micro(stands[race.repeats].seconds)
+        least = 0 if race.ended else micro(means[race.repeats].seconds)
         raced += max(cost(race), least)
-    return raced + micro(best.seconds) <= share * spent
+    return raced + micro(leader.seconds) <= share * spent
 
 
 def micro(seconds: float) -> int:
@@ -64,56 +72,56 @@ def cost(trial: Trial) -> int:
     return micro(trial.seconds - (shared[-1].seconds if shared else 0.0))
 
 
-def proven(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
-    """The searched trials as those are shown them that stop others.
+def for_pruning(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
+    """The searched trials as pruners and controllers see them.
 
-    One that was faster than the best of those that have been run again is taken to be as fast as
-    that: it may have been lucky. Where there is no luck it is as fast as it was.
+    One that was faster than the best of those that have been run again counts as no faster than
+    that, as it may have been lucky. Where times do not vary it counts as fast as it was.
     """
     known = merged(trials, target)
-    proof = proof_of(known, trials)
-    return tuple(held(t, proof) for t in known)
+    outcome = race_outcome(known, trials)
+    return tuple(limited(t, outcome) for t in known)
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What the runs of leaders again have shown.
+class RaceOutcome:
+    """The results of repeats during the search.
 
     Args:
-        bests: on each kind of hardware the fastest that has been run again, by its mean.
-        certain: whether every run took as long as the first one, three of them at least.
+        fastest: for each kind of hardware the fastest trial that has been run again, by its mean.
+        deterministic: whether each of at least three repeats took as long as the first run.
     """
 
-    bests: Mapping[Hardware | None, Trial]
-    certain: bool
+    fastest: Mapping[Hardware | None, Trial]
+    deterministic: bool
 
 
-NOTHING = Proof({}, certain=False)
+NO_RACES = RaceOutcome({}, deterministic=False)
 
 
-def proof_of(known: Sequence[Trial], trials: Sequence[Trial]) -> Proof:
-    """What repeats have shown of the searched trials, which are `known` by their means."""
+def race_outcome(known: Sequence[Trial], trials: Sequence[Trial]) -> RaceOutcome:
+    """The results of the repeats in `trials`; `known` are the searched trials by their means."""
     own = {t.number: t for t in trials}
     pairs = [(t, own[t.repeats]) for t in trials if t.repeats is not None and t.ended]
-    pairs = [(again, first) for again, first in pairs if again.hardware == first.hardware]
+    pairs = [(repeat, first) for repeat, first in pairs if repeat.hardware == first.hardware]
     raced = {first.number for _, first in pairs}
     rerun = [t for t in known if t.number in raced]
-    bests = ((like, incumbent(rerun, like)) for like in {t.hardware for t in rerun})
-    alike = [_as_long(again, first) for again, first in pairs if timed(again)]
-    return Proof(
-        {like: best for like, best in bests if best is not None},
-        certain=len(alike) >= _TELLING and all(alike),
+    fastest = ((hardware, incumbent(rerun, hardware)) for hardware in {t.hardware for t in rerun})
+    equal = [_as_long(repeat, first) for repeat, first in pairs if timed(repeat)]
+    return RaceOutcome(
+        {hardware: trial for hardware, trial in fastest if trial is not None},
+        deterministic=len(equal) >= _ENOUGH and all(equal),
     )
 
 
-def _as_long(again: Trial, first: Trial) -> bool:
-    away = abs(again.seconds - first.seconds)
-    return again.state is State.REACHED and away <= _EXACT * first.seconds
+def _as_long(repeat: Trial, first: Trial) -> bool:
+    difference = abs(repeat.seconds - first.seconds)
+    return repeat.state is State.REACHED and difference <= _EXACT * first.seconds
 
 
-def held(trial: Trial, proof: Proof) -> Trial:
-    """A trial, no faster than the best of those that were run again; none of these is."""
-    best = proof.bests.get(trial.hardware)
-    if best is None or proof.certain or trial.state is not State.REACHED:
+def limited(trial: Trial, outcome: RaceOutcome) -> Trial:
+    """The trial, no faster than the fastest of those that were run again."""
+    fastest = outcome.fastest.get(trial.hardware)
+    if fastest is None or outcome.deterministic or trial.state is not State.REACHED:
         return trial
-    return replace(trial, seconds=best.seconds) if trial.seconds < best.seconds else trial
+    return replace(trial, seconds=fastest.seconds) if trial.seconds < fastest.seconds else trial

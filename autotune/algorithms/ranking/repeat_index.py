@@ -1,7 +1,7 @@
-"""A study with repeats as those are shown it that search, stop and steer, event by event.
+"""Incrementally maintained view of a study with repeats, for what decides during the search.
 
-A trial that was run again stands by the mean of its runs (`repeats.merged`, `racing.proven`). A
-report changes that of no trial but its own, so all are only gone through when a repeat has ended.
+A trial that was run again has the mean time of its runs (`repeats.merged`, `racing.for_pruning`). A
+report changes only its own trial, so all trials are visited only when a repeat has ended.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from autotune.algorithms.ranking.trial_index import Ledger, Others
 from autotune.trial import Target, Trial
 
 
-class Repeated:
-    """The trials in `trials`, which the study's loop keeps; told of every change.
+class RepeatIndex:
+    """Index over `trials`, which the study's loop owns and changes; `note` every change.
 
-    `raced` says that those who stop others are shown trials as races leave them: none is faster
-    than what is proven.
+    With `raced`, pruners and controllers see no trial that is faster than the validated ones
+    (`racing.for_pruning`).
     """
 
     def __init__(self, trials: Mapping[int, Trial], target: Target, raced: bool) -> None:
@@ -27,9 +27,9 @@ class Repeated:
         self._raced = raced
         self._races: dict[int, Trial] = {}
         self._spent = 0
-        self._stands: dict[int, Trial] = {}
+        self._means: dict[int, Trial] = {}
         self._shown: dict[int, Trial] = {}
-        self._ahead: dict[int, Trial] = {}  # faster than what is proven
+        self._ahead: dict[int, Trial] = {}  # faster than the validated ones
         self._ledger: Ledger | None = None
         for trial in trials.values():
             self._count(None, trial)
@@ -45,7 +45,7 @@ class Repeated:
         elif now.number in self._again:
             self._ledger = None
         else:
-            old, new = self._shown.get(now.number), self._sorted_in(now)
+            old, new = self._shown.get(now.number), self._inserted(now)
             self._ledger.note(old, new)
 
     def _count(self, before: Trial | None, now: Trial) -> None:
@@ -53,28 +53,28 @@ class Repeated:
         if now.kind == RACE:
             self._races[now.number] = now
 
-    def _sorted_in(self, now: Trial) -> Trial:
-        """The searched trial as it is shown."""
-        new = racing.held(now, self._proof)
-        self._stands[now.number], self._shown[now.number] = now, new
+    def _inserted(self, now: Trial) -> Trial:
+        """The searched trial as pruners and controllers see it."""
+        new = racing.limited(now, self._outcome)
+        self._means[now.number], self._shown[now.number] = now, new
         self._ahead.pop(now.number, None)
         if new is not now:
             self._ahead[now.number] = now
         return new
 
-    # --- what it knows ------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
-    def standing(self) -> Collection[Trial]:
+    def means(self) -> Collection[Trial]:
         """`repeats.merged` of the trials."""
         self._known()
-        return self._stands.values()
+        return self._means.values()
 
     def others(self, trial: Trial) -> Others:
-        """All trials but one that were searched, for a pruner or a controller."""
+        """All searched trials but one, for a pruner or a controller."""
         return self._known().others(trial)
 
     def leader(self) -> Trial | None:
-        """`trial.leader` of those that `standing` has."""
+        """`racing.race_leader` of `means`."""
         ledger = self._known()
         usual = ledger.usual()
         ahead = [t for t in self._ahead.values() if t.hardware == usual]
@@ -82,13 +82,13 @@ class Repeated:
 
     def due(self, share: float) -> Trial | None:
         """`racing.due` of the trials."""
-        best, races = self.leader(), list(self._races.values())
-        if best is None or self._certain:
+        leader, races = self.leader(), list(self._races.values())
+        if leader is None or self._deterministic:
             return None
-        if not racing.affordable(best, races, self._stands, self._spent, share):
+        if not racing.affordable(leader, races, self._means, self._spent, share):
             return None
-        everyone = list(self._trials.values()) if best.origin is not None else ()
-        return best if again(best, everyone) is not None else None
+        everyone = list(self._trials.values()) if leader.origin is not None else ()
+        return leader if again(leader, everyone) is not None else None
 
     def _known(self) -> Ledger:
         if self._ledger is None:
@@ -99,10 +99,10 @@ class Repeated:
         trials = list(self._trials.values())
         self._again = {t.repeats for t in trials if t.repeats is not None}
         known = merged(trials, self._target)
-        proof = racing.proof_of(known, trials)
-        self._certain = proof.certain
-        self._proof = proof if self._raced else racing.NOTHING
-        self._stands, self._shown, self._ahead = {}, {}, {}
+        outcome = racing.race_outcome(known, trials)
+        self._deterministic = outcome.deterministic
+        self._outcome = outcome if self._raced else racing.NO_RACES
+        self._means, self._shown, self._ahead = {}, {}, {}
         for trial in known:
-            self._sorted_in(trial)
+            self._inserted(trial)
         return Ledger(self._shown)

@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from autotune.algorithms.ranking.hardware import scores
-from autotune.algorithms.ranking.repeats import unconfirmed, winner
+from autotune.algorithms.ranking.repeats import timed, unconfirmed
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison.model import CONFIRMED, TUNING, Aim, Candidate, Run, Terms
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
 from autotune.study.manifest import Manifest
-from autotune.trial import CUT, Hardware, State, Target, Trial
+from autotune.study.result import StudyResult
+from autotune.trial import CUT, Hardware, State, Target, Trial, usual_hardware
 
-_REPEATS = ("confirm", "race")  # kinds of trials that run another one's configuration again
+_MISSED = ("diverged", "finished", "limit")  # ends after which a run cannot reach the target
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study folder as it was read. `label` is what its candidates are called, `source` where."""
+    """A study's result as candidates are made of it.
+
+    Args:
+        label: the prefix of its candidates' names.
+        source: where it comes from.
+        result: its trials; their reports need only the target's metric and the clocks.
+    """
 
     label: str
     source: str
-    target: Target
-    trials: tuple[Trial, ...]
+    result: StudyResult
     gpus_per_worker: float
 
     @property
+    def target(self) -> Target:
+        return self.result.target
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return self.result.trials
+
+    @property
     def searched(self) -> list[Trial]:
-        """The trials of the search, without repeats."""
-        return [t for t in self.trials if t.kind not in _REPEATS]
+        """The trials of the search, without repeats and without the runs of a replay."""
+        return [t for t in self.result.searched if t.kind != "confirm"]
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """The place of each searched trial in the study's ranking, from 1."""
+        return {t.number: place for place, t in enumerate(self.result.ranked(), 1)}
+
+    @cached_property
+    def confirmations(self) -> dict[int | None, list[Trial]]:
+        """Runs on fresh seeds by the trial that they repeat, the best first; None: of a replay."""
+        groups: dict[int | None, list[Trial]] = {}
+        for trial in self.trials:
+            if trial.kind == "confirm" and trial.reason not in CUT:  # those are run again
+                groups.setdefault(trial.repeats, []).append(trial)
+        first = len(self.places)
+        order = sorted(groups, key=lambda n: first if n is None else self.places.get(n, first))
+        return {number: groups[number] for number in order}
 
     def trial(self, number: int) -> Trial:
         """The trial with this number.
@@ -61,41 +90,53 @@ def read(folder: Path, label: str | None = None, source: str | None = None) -> S
         what = unknown("study folder", folder.name, near) if near else f"{folder} does not exist"
         raise UserError(f"{what} in {folder.parent}" if near else what)
     manifest = Manifest.read(folder)
-    try:
-        gpus = float((manifest.scaling or {}).get("gpus_per_worker") or 0)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{folder / EXPERIMENT_JSON} is damaged: {error}") from None
     if not (folder / JOURNAL).is_file():
         raise UserError(f"{source} has no trial yet: it has no {JOURNAL}")
     found = result.read(folder, manifest.target, {manifest.target.metric})
     if not found.trials:
         raise UserError(f"{source} has no trial yet")
-    return Study(label or folder.resolve().name, source, manifest.target, found.trials, gpus)
+    study = of_result(found, manifest)
+    return replace(study, label=label or study.label, source=source)
+
+
+def of_result(found: StudyResult, manifest: Manifest | None) -> Study:
+    """The study of a result that has been read already, with its manifest.
+
+    Raises:
+        UserError: the manifest is damaged.
+    """
+    scaling = manifest.scaling if manifest is not None else {}
+    try:
+        gpus = float((scaling or {}).get("gpus_per_worker") or 0)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{found.folder / EXPERIMENT_JSON} is damaged: {error}") from None
+    return Study(found.folder.resolve().name, str(found.folder), found, gpus)
 
 
 def candidates(study: Study) -> list[Candidate]:
-    """The study's confirmed configurations, or else its best trial's one run.
+    """The study's confirmed configurations, the best first, or else its best trial's one run.
 
-    A replay is one confirmed configuration. Where nothing reached the target the best trial is
-    the one that came nearest.
+    A replay is one confirmed configuration. Where no trial reached the target, the first of the
+    study's ranking is the one that came nearest.
 
     Raises:
         UserError: no trial of the study has run.
     """
-    confirmed = _confirmed(study)
-    if confirmed:
-        return [_candidate(study, number, runs) for number, runs in confirmed.items()]
-    best = best_trial(study)
+    found = [_candidate(study, number, runs) for number, runs in study.confirmations.items()]
+    counted = [candidate for candidate in found if candidate.runs]
+    if counted:
+        return counted
+    best = nearest(study)
     if best is None:
-        raise UserError(f"{study.source} has no trial that says how long it takes")
+        raise UserError(f"{study.source} has no trial with a time")
     return [_candidate(study, best.number, [best])]
 
 
 def of_trial(study: Study, number: int) -> Candidate:
-    """Trial `number`'s configuration: its confirmations if there are any, else its one run."""
-    trial = study.trial(number)
-    again = _confirmed(study).get(number)
-    return _candidate(study, number, again or [trial])
+    """Trial `number`'s configuration: its confirmations if any of them counts, else its one run."""
+    trial, again = study.trial(number), study.confirmations.get(number)
+    confirmed = _candidate(study, number, again) if again else None
+    return confirmed if confirmed and confirmed.runs else _candidate(study, number, [trial])
 
 
 def baseline(study: Study) -> Candidate | None:
@@ -104,28 +145,15 @@ def baseline(study: Study) -> Candidate | None:
     return of_trial(study, own.number) if own is not None else None
 
 
-def best_trial(study: Study) -> Trial | None:
-    """The fastest trial of the search, or the one that came nearest to the target."""
-    fastest = winner(unconfirmed(study.trials), study.target)
-    if fastest is not None:
-        return fastest
-    stands = scores(study.searched, study.target)
-    known = [(s, t.number, t) for t in study.searched if (s := stands[t.number]) is not None]
-    return min(known, key=lambda entry: entry[:2])[2] if known else None
-
-
-def _confirmed(study: Study) -> dict[int | None, list[Trial]]:
-    """Confirmations by the trial that they repeat; None is what a replay repeats."""
-    groups: dict[int | None, list[Trial]] = {}
-    for trial in study.trials:
-        if trial.kind == "confirm" and trial.reason not in CUT:  # those are made up for
-            groups.setdefault(getattr(trial, "repeats", None), []).append(trial)
-    return groups
+def nearest(study: Study) -> Trial | None:
+    """The study's best trial, or the one that came nearest to the target; None without times."""
+    first = next(iter(study.result.ranked()), None)
+    return first if first is not None and study.target.score(first) is not None else None
 
 
 def _candidate(study: Study, number: int | None, trials: Sequence[Trial]) -> Candidate:
-    """A configuration with the runs that count, all on the hardware that most of them had."""
-    hardware = _usual(trials)
+    """A configuration with the runs that count, all of them on the same hardware."""
+    hardware = _hardware(study, trials)
     counted, left_out = [], []
     for trial in trials:
         why = _excluded(trial, hardware)
@@ -144,10 +172,11 @@ def _candidate(study: Study, number: int | None, trials: Sequence[Trial]) -> Can
         _terms(hardware, study),
         trial=number,
         baseline=own is not None and own.kind == "baseline",
+        place=study.places.get(number) if own is not None and number is not None else None,
         tuning_seconds=own.time_to_target if own is not None else None,
         search_seconds=_searching(study) if searched else None,
         search_trials=len(searched) or None,
-        config={k: result.shown(v) for k, v in trials[0].config.items()},
+        config={k: result.plain(v) for k, v in trials[0].config.items()},
         left_out=tuple(left_out),
     )
 
@@ -157,13 +186,20 @@ def _searching(study: Study) -> float:
     return sum(t.spent_seconds for t in unconfirmed(study.trials))
 
 
-def _usual(trials: Sequence[Trial]) -> Hardware | None:
-    ran = Counter(t.hardware for t in trials if t.attempts)
-    return max(ran, key=lambda hardware: ran[hardware], default=None)
+def _hardware(study: Study, trials: Sequence[Trial]) -> Hardware | None:
+    """What most of all confirmations ran on, if one of these did; else what most of these ran on.
+
+    The first is what the study's ranking takes confirmed times from.
+    """
+    everyone = [t for runs in study.confirmations.values() for t in runs if timed(t)]
+    usual = usual_hardware(everyone)
+    if trials[0].kind == "confirm" and any(t.hardware == usual and timed(t) for t in trials):
+        return usual
+    return usual_hardware(trials)
 
 
 def _excluded(trial: Trial, hardware: Hardware | None) -> str:
-    """Why a trial says nothing of its configuration's time; empty if it does."""
+    """Why a trial's time does not count for its configuration; empty if it does."""
     if trial.state in (State.FAILED, State.INFEASIBLE):
         return f"is left out, as it is {trial.state}: {' '.join(trial.reason.split()):.80}"
     if trial.state is State.RUNNING:
@@ -176,10 +212,10 @@ def _excluded(trial: Trial, hardware: Hardware | None) -> str:
 
 
 def _run(study: Study, trial: Trial) -> Run:
-    """The trial as a run; one that diverged is known not to arrive within the limit."""
+    """The trial as a run; one that cannot reach the target any more exceeds the limit."""
     metric, last = study.target.metric, trial.reports[-1]
-    lost = trial.state is State.CENSORED and trial.reason == "diverged"
-    seconds = max(trial.seconds, study.target.limit) if lost else trial.seconds
+    missed = trial.state is State.CENSORED and trial.reason in _MISSED
+    seconds = study.target.limit if missed else trial.seconds
     ranks = trial.hardware.num_workers
     gpus = ranks * study.gpus_per_worker
     return Run(
@@ -213,6 +249,6 @@ def _terms(hardware: Hardware | None, study: Study) -> Terms:
 
 
 def _mixture(study: Study) -> str:
-    """All that was taken to be alike in the study: another one's need not be like it."""
+    """The hardware that the study ranks together; another study's need not be comparable."""
     models = {t.hardware.model for t in study.trials if t.attempts and t.hardware.mixed}
-    return f"{' or '.join(sorted(models))}, taken to be alike"
+    return f"{' or '.join(sorted(models))}, ranked together"

@@ -106,6 +106,8 @@ class Candidate:
         terms: under which all its runs were timed.
         trial: number of the trial whose configuration it is; None for what is no study.
         baseline: whether it is its study's own baseline.
+        place: its place in its study's ranking (`algorithms.ranking.best`), from 1; None for what
+            is not one of a study's searched trials.
         tuning_seconds: time to target in the search, to stand beside the confirmed time.
         search_seconds: worker-group seconds of the whole search that found it.
         search_trials: how many trials that search had.
@@ -121,6 +123,7 @@ class Candidate:
     _: KW_ONLY
     trial: int | None = None
     baseline: bool = False
+    place: int | None = None
     tuning_seconds: float | None = None
     search_seconds: float | None = None
     search_trials: int | None = None
@@ -217,10 +220,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of candidates, fastest first; those without a median after those with one.
+    """A table of candidates, the fastest first.
 
     Args:
-        rows: one a candidate, sorted by median, then by restricted mean, then by name.
+        rows: one a candidate, sorted by restricted mean; those of one study in the order of its own
+            ranking, so that its best trial comes first; those without a time last.
         baseline: name of the candidate that the others are compared with.
         tau_seconds: up to where means are taken, the same for all rows; None: no run that counts
             was censored before the last one arrived, so that means are not restricted.

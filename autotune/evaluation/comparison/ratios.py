@@ -1,37 +1,24 @@
-"""How much faster, and why: geometric means, their ratio with an interval, MLPerf's mean."""
+"""Geometric means, the interval of a speedup, MLPerf's mean.
+
+The speedup itself is defined in `algorithms.ranking.speedup`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from autotune.evaluation.comparison.model import Interval, Run
-from autotune.evaluation.comparison.survival import Sample, common_horizon, log_mean, sample
+from autotune.algorithms.ranking.speedup import Speedup
+from autotune.evaluation.comparison.model import Interval
+from autotune.evaluation.comparison.survival import Sample, log_mean, sample
 
 RESAMPLES = 4000
 OLYMPIC_RUNS = 5  # MLPerf's rule wants five at least
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Speedup:
-    """A baseline's geometric mean of time over a candidate's.
-
-    Both are restricted to `tau` where runs were censored. `bound` says what the ratio then is of
-    the unrestricted one: ">=" if only the baseline has runs that did not arrive by then, "<=" if
-    only the candidate has, "~" if both have, "" if none. `pairs` is 0 if it is not paired.
-    """
-
-    ratio: float
-    interval: Interval | None
-    tau: float
-    bound: str
-    pairs: int
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
@@ -60,57 +47,24 @@ def olympic_mean(seconds: Sequence[float], reached: Sequence[bool]) -> float | N
     return math.fsum(order[1:-1]) / (len(order) - 2)
 
 
-def paired(own: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Runs with equal seeds, if that leaves none of the smaller side out; otherwise none.
+def interval(found: Speedup, seed: int = 0, level: float = 0.95) -> Interval | None:
+    """The interval of a speedup by bootstrap; None where a side has only one run.
 
-    A seed that a side has twice pairs nothing: which of them belongs to the other is not known.
-    """
-    mine = {r.seed: r for r in own if r.seed is not None}
-    theirs = {r.seed: r for r in others if r.seed is not None}
-    if len(mine) < len(own) or len(theirs) < len(others):
-        return []
-    common = [seed for seed in mine if seed in theirs]
-    if len(common) < max(2, min(len(own), len(others))):
-        return []
-    return [(mine[seed], theirs[seed]) for seed in common]
-
-
-def speedup(
-    own: Sequence[Run], baseline: Sequence[Run], seed: int = 0, level: float = 0.95
-) -> Speedup | None:
-    """The ratio of geometric means of time to target, with an interval where runs can be drawn.
-
-    Runs are drawn again with replacement, pairs together. The interval is Student's on the
-    logarithm, with the standard error and the degrees of freedom that the draws give, as a
-    percentile interval of five runs is far too narrow: without censoring it is Welch's t interval,
-    or that of paired differences. None as the interval where a side has but one run.
-
-    None where neither side has an arrival in the time up to which both were seen.
+    Runs are drawn with replacement, pairs together. The interval is Student's on the logarithm,
+    with the standard error and the degrees of freedom of the draws, as a percentile interval of
+    five runs is far too narrow: without censoring it is Welch's t interval, or that of paired
+    differences.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 5, 6 and 12;
     Hesterberg, The American Statistician 69 (2015).
     """
-    pairs = paired(own, baseline)
-    if pairs:
-        own, baseline = [a for a, _ in pairs], [b for _, b in pairs]
-    a, b = (sample([r.seconds for r in s], [r.reached for r in s]) for s in (own, baseline))
-    tau = common_horizon([a, b])
-    arrived = [bool(np.any(s.reached & (s.seconds <= tau))) for s in (a, b)]
-    if not any(arrived) or min(a.seconds[0], b.seconds[0]) <= 0:
+    a, b = (
+        sample([r.seconds for r in s], [r.reached for r in s]) for s in (found.own, found.baseline)
+    )
+    reach = _reach(a, b, found.tau, bool(found.pairs), np.random.default_rng(seed), level)
+    if reach is None:
         return None
-    logs = float(log_mean(b, tau)) - float(log_mean(a, tau))
-    reach = _reach(a, b, tau, bool(pairs), np.random.default_rng(seed), level)
-    interval = Interval(math.exp(logs - reach), math.exp(logs + reach), level) if reach else None
-    if reach == 0.0:
-        interval = Interval(math.exp(logs), math.exp(logs), level)
-    return Speedup(math.exp(logs), interval, tau, _bound(a, b, tau), len(pairs))
-
-
-def _bound(own: Sample, baseline: Sample, tau: float) -> str:
-    late, base_late = (bool(np.any(~s.reached | (s.seconds > tau))) for s in (own, baseline))
-    return {(False, False): "", (False, True): ">=", (True, False): "<=", (True, True): "~"}[
-        late, base_late
-    ]
+    return Interval(found.ratio * math.exp(-reach), found.ratio * math.exp(reach), level)
 
 
 def _reach(

@@ -1,4 +1,4 @@
-"""What `autotune compare` is told, made into candidates: folders, trials, files, MLflow runs."""
+"""The candidates that `autotune compare` names: folders, trials, files, MLflow runs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,48 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import UserError, unknown
-from autotune.evaluation.comparison import dawnbench, from_mlflow, from_studies, survival
+from autotune.evaluation.comparison import dawnbench, from_mlflow, from_studies
 from autotune.evaluation.comparison.model import CONFIRMED, Aim, Candidate, Comparison
 from autotune.evaluation.comparison.table import compare
+from autotune.study.manifest import Manifest
+from autotune.study.result import StudyResult
 
 _EXPORT = "trial.json"
 
 
 @dataclass(frozen=True)
 class Source:
-    """What one word on the command line names: its candidates, and the study they are from."""
+    """The candidates that one word on the command line names, and the study they are from."""
 
     candidates: tuple[Candidate, ...]
     study: from_studies.Study | None = None
 
 
-def read(word: str, *, aim: Aim | None = None, tracking_uri: str | None = None) -> Source:
+class Folders:
+    """Study folders, each read once."""
+
+    def __init__(self) -> None:
+        self._studies: dict[Path, from_studies.Study] = {}
+
+    def study(self, folder: Path) -> from_studies.Study:
+        """The study in the folder, called as this path calls it.
+
+        Raises:
+            UserError: see `from_studies.read`.
+        """
+        place = folder.resolve()
+        if place not in self._studies:
+            self._studies[place] = from_studies.read(folder)
+        return replace(self._studies[place], source=str(folder))
+
+
+def read(
+    word: str,
+    *,
+    aim: Aim | None = None,
+    tracking_uri: str | None = None,
+    folders: Folders | None = None,
+) -> Source:
     """The candidates that `word` names.
 
     Args:
@@ -31,6 +57,7 @@ def read(word: str, *, aim: Aim | None = None, tracking_uri: str | None = None) 
             `mlflow:EXPERIMENT/RUN`.
         aim: what published runs, and MLflow runs that autotune did not make, had to reach.
         tracking_uri: MLflow's store; by default `MLFLOW_TRACKING_URI`, or `mlflow.db` here.
+        folders: the study folders read so far.
 
     Raises:
         UserError: it names nothing that can be read, in one line that says why.
@@ -40,13 +67,13 @@ def read(word: str, *, aim: Aim | None = None, tracking_uri: str | None = None) 
         if candidate is not None:
             return Source((candidate,))
         return _of_study(study, number) if study is not None else Source(())
-    path = Path(word)
+    path, folders = Path(word), folders or Folders()
     if path.suffix == ".tsv" or path.is_file():
-        return Source((dawnbench.read(_there(path), aim or dawnbench.TOP5),))
+        return Source((dawnbench.read(_existing(path), aim or dawnbench.TOP5),))
     trial = re.fullmatch(r"(.+)#(\d+)", word)
     if trial and not path.exists():
-        return _of_study(_folder(Path(trial[1])), int(trial[2]))
-    return _of_study(_folder(path), None)
+        return _of_study(_folder(Path(trial[1]), folders), int(trial[2]))
+    return _of_study(_folder(path, folders), None)
 
 
 def gather(
@@ -56,28 +83,33 @@ def gather(
     aim: Aim | None = None,
     tracking_uri: str | None = None,
 ) -> tuple[list[Candidate], str]:
-    """All candidates with names of their own, and the baseline's name.
+    """All candidates with distinct names, and the baseline's name.
 
     Args:
         words: see `read`.
-        baseline: such a word, of which the fastest candidate is taken, or `trial:N` of the first
+        baseline: such a word, of which the first candidate is taken, or `trial:N` of the first
             study in `words`. By default the first word's own baseline, or its first candidate.
         aim, tracking_uri: see `read`.
 
     Raises:
         UserError: see `read`; or `trial:N` without a study.
     """
-    found = [read(word, aim=aim, tracking_uri=tracking_uri) for word in words]
+    known = Folders()
+    found = [read(word, aim=aim, tracking_uri=tracking_uri, folders=known) for word in words]
     if aim is not None and not any(c.terms.target == aim for s in found for c in s.candidates):
         raise UserError(f"--target {aim}: no published run is compared, and studies have their own")
-    base = _baseline(found, baseline, aim, tracking_uri)
+    base = _baseline(found, baseline, aim, tracking_uri, known)
     every = _distinct([*(c for source in found for c in source.candidates), base])
     named = _named(every)
     return named, named[every.index(_same(every, base))].name
 
 
 def _baseline(
-    found: Sequence[Source], word: str | None, aim: Aim | None, tracking_uri: str | None
+    found: Sequence[Source],
+    word: str | None,
+    aim: Aim | None,
+    tracking_uri: str | None,
+    folders: Folders,
 ) -> Candidate:
     if word is None:
         study = found[0].study
@@ -90,22 +122,12 @@ def _baseline(
             f"{word!r}"
         )
     if number is None:
-        source = read(word, aim=aim, tracking_uri=tracking_uri)
-        return min(source.candidates, key=_time)
+        source = read(word, aim=aim, tracking_uri=tracking_uri, folders=folders)
+        return source.candidates[0]  # the best one
     study = next((s.study for s in found if s.study is not None), None)
     if study is None:
         raise UserError(f"--baseline {word} is a trial of a study, but none is compared")
     return from_studies.of_trial(study, int(number[1]))
-
-
-def _time(candidate: Candidate) -> float:
-    """The median, infinite without one."""
-    runs = candidate.runs
-    curve = survival.kaplan_meier(
-        survival.sample([r.seconds for r in runs], [r.reached for r in runs])
-    )
-    middle = survival.median(curve)
-    return middle if middle is not None else float("inf")
 
 
 def _of_study(study: from_studies.Study, number: int | None) -> Source:
@@ -114,17 +136,17 @@ def _of_study(study: from_studies.Study, number: int | None) -> Source:
     return Source((from_studies.of_trial(study, number),), study)
 
 
-def _folder(folder: Path) -> from_studies.Study:
+def _folder(folder: Path, folders: Folders) -> from_studies.Study:
     if (folder / _EXPORT).is_file():
         raise UserError(
             f"{folder} is an export, which has no times of its own: compare the study folder that "
             f"`autotune replay {folder}` makes"
         )
-    return from_studies.read(folder)
+    return folders.study(folder)
 
 
-def _there(file: Path) -> Path:
-    """The file, if it is there."""
+def _existing(file: Path) -> Path:
+    """The file, if it exists."""
     if file.is_file():
         return file
     near = [p.name for p in file.parent.glob("*.tsv")] if file.parent.is_dir() else []
@@ -137,16 +159,16 @@ def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Each configuration of each source once."""
     kept: list[Candidate] = []
     for candidate in candidates:
-        if not any(_one(candidate, other) for other in kept):
+        if not any(_same_runs(candidate, other) for other in kept):
             kept.append(candidate)
     return kept
 
 
 def _same(candidates: Sequence[Candidate], wanted: Candidate) -> Candidate:
-    return next(c for c in candidates if _one(c, wanted))
+    return next(c for c in candidates if _same_runs(c, wanted))
 
 
-def _one(a: Candidate, b: Candidate) -> bool:
+def _same_runs(a: Candidate, b: Candidate) -> bool:
     """Whether both are the same runs of the same source."""
     return [r.name for r in a.runs] == [r.name for r in b.runs] and a.trial == b.trial
 
@@ -170,14 +192,20 @@ def _label(candidate: Candidate) -> str:
     return candidate.name.removesuffix(number)
 
 
-def confirmed(folder: Path) -> Comparison | None:
-    """The confirmed times of a study against its baseline's; None where there are none yet."""
+def confirmed(result: StudyResult, manifest: Manifest | None) -> Comparison | None:
+    """The confirmed times of a study against its baseline's; None where there are none yet.
+
+    Nothing is read: `result` has the trials.
+    """
+    if not result.confirmed:
+        return None
+    study = from_studies.of_result(result, manifest)
+    found = [c for c in from_studies.candidates(study) if c.kind == CONFIRMED]
+    own = from_studies.baseline(study)
+    baseline = next((c for c in found if own is not None and _same_runs(c, own)), None)
+    if baseline is None or len(found) < 2:
+        return None
     try:
-        candidates, name = gather([str(folder)])
-        (baseline,) = (c for c in candidates if c.name == name)
-        sure = [c for c in candidates if c.kind == CONFIRMED]
-        if not baseline.baseline or baseline not in sure or len(sure) < 2:
-            return None
-        return compare(sure, name)
-    except UserError:  # not all on the same terms, say: nothing is quoted then
+        return compare(found, baseline.name)
+    except UserError:  # for example not all on the same terms: no speedup is shown then
         return None

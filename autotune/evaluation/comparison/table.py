@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from autotune.algorithms.ranking.speedup import paired, speedup
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison import ratios, survival
 from autotune.evaluation.comparison.model import TUNING, Candidate, Comparison, Row, Run
@@ -52,7 +53,7 @@ def compare(
         for r in rows
     ]
     return Comparison(
-        tuple(sorted(_adjusted(rows), key=_order)),
+        tuple(_ordered(_adjusted(rows))),
         base.name,
         tau,
         LEVEL,
@@ -180,7 +181,7 @@ def _against(row: Row, base: Candidate, seed: int) -> Row:
         why_not["p"] = "one run has no spread"
     else:
         p, exact = survival.log_rank(a, b)
-    found = ratios.speedup(own, others, seed, LEVEL)
+    found = speedup(own, others)
     row = replace(
         row,
         probability_faster=None if single else faster,
@@ -192,7 +193,8 @@ def _against(row: Row, base: Candidate, seed: int) -> Row:
     if found is None:
         why_not["speedup"] = "no run arrived in the time up to which both were seen"
         return row
-    if found.interval is None:
+    interval = ratios.interval(found, seed, LEVEL)
+    if interval is None:
         why_not["speedup_interval"] = "one run has no spread"
     throughput = _throughput(own, others)
     if throughput is None:
@@ -200,7 +202,7 @@ def _against(row: Row, base: Candidate, seed: int) -> Row:
     return replace(
         row,
         speedup=found.ratio,
-        speedup_interval=found.interval,
+        speedup_interval=interval,
         speedup_bound=found.bound,
         speedup_tau_seconds=found.tau if found.bound else None,
         pairs=found.pairs,
@@ -212,7 +214,7 @@ def _against(row: Row, base: Candidate, seed: int) -> Row:
 
 def _throughput(own: Sequence[Run], others: Sequence[Run]) -> float | None:
     """The ratio of geometric means of samples per second, over pairs where there are pairs."""
-    pairs = ratios.paired(own, others)
+    pairs = paired(own, others)
     if pairs:
         own, others = [a for a, _ in pairs], [b for _, b in pairs]
     if len({r.unit for r in (*own, *others)}) > 1:
@@ -241,9 +243,21 @@ def _adjusted(rows: Sequence[Row]) -> list[Row]:
     return [replace(r, p_adjusted=new.get(r.name)) for r in rows]
 
 
-def _order(row: Row) -> tuple[bool, float, bool, float, str]:
-    middle, mean = row.median_seconds, row.mean_seconds
-    return (middle is None, middle or 0.0, mean is None, mean or 0.0, row.name)
+def _ordered(rows: Sequence[Row]) -> list[Row]:
+    """The rows by mean time, those of one study in the order of that study's own ranking.
+
+    Where the two differ, a row is sorted as no faster than those that its study ranks before it.
+    """
+    least: dict[str, tuple[bool, float]] = {}
+    keys: dict[str, tuple[bool, float]] = {}
+    for row in sorted(rows, key=lambda r: r.candidate.place or 0):
+        mean = row.mean_seconds if row.reached else None
+        key = (mean is None, mean or 0.0)
+        if row.candidate.place is not None:
+            key = max(key, least.get(row.candidate.source, key))
+            least[row.candidate.source] = key
+        keys[row.name] = key
+    return sorted(rows, key=lambda r: (keys[r.name], r.candidate.place or 0, r.name))
 
 
 def _notes(

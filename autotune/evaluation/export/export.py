@@ -1,6 +1,6 @@
-"""A trial as a folder that outlives its study: what it was, and how to train it again.
+"""Export: a trial as a folder of its own, with what is needed to train it again.
 
-An export holds JSON, a picture, the trial's checkpoint (tensors, read with `weights_only=True`) and
+An export has JSON, a picture, the trial's checkpoint (tensors, read with `weights_only=True`) and
 a script; nothing in it is pickled code. `replay.py` reads it back and measures it anew. It
 names the trainer that it runs, so replay only an export whose maker you trust.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.algorithms.ranking.lineage import Stretch, as_one, descent
+from autotune.algorithms.ranking.lineage import Segment, as_one, descent
 from autotune.backends.recipe_modules import is_recipe_file
 from autotune.errors import UserError
 from autotune.evaluation.export.open_loop import open_loop
@@ -28,13 +28,13 @@ from autotune.storage import atomic, checkpoint_files
 from autotune.storage.codec import encode
 from autotune.study.driver.microbatch import MICROBATCH
 from autotune.study.manifest import Manifest
-from autotune.study.result import StudyResult, read
+from autotune.study.result import StudyResult
 from autotune.tracking.run_content import document, schedules_of
-from autotune.trial import Target, Trial
+from autotune.trial import Trial
 
-FACTS = "trial.json"
+TRIAL = "trial.json"
 FORMAT = 1  # of its content; goes up when an older reader would misread it
-_STATED = (  # fields of a trial that are told as they are
+_FIELDS = (  # of a trial, written unchanged
     *("number", "kind", "seed", "state", "reason", "detail", "error", "seconds"),
     *("hardware", "clock", "attempts"),
 )
@@ -55,48 +55,48 @@ def choose(result: StudyResult, number: int | None) -> Trial | None:
     return found
 
 
-def export(folder: Path, trial: Trial, out: Path) -> dict[str, Any]:
-    """Write `trial` of the study in `folder` to the new folder `out`, whole or not at all.
+def export(result: StudyResult, trial: Trial, out: Path) -> dict[str, Any]:
+    """Write `trial` of the study to the new folder `out`, completely or not at all.
 
     Returns:
-        What `trial.json` says.
+        The content of `trial.json`.
 
     A fork is written as its whole line of descent: one configuration that trains it from scratch.
 
     Raises:
-        UserError: `out` holds something already, or cannot be written.
+        UserError: `out` is not empty, or cannot be written.
     """
-    out = out.resolve()
+    out, folder = out.resolve(), result.folder
     checkpoint = saved(folder, trial)
-    manifest = Manifest.read(folder)
-    line: tuple[Stretch, ...] = ()
+    line: tuple[Segment, ...] = ()
     fault = ""
     if trial.origin is not None:
-        line, fault = _descent(folder, trial, manifest.target)
+        line, fault = _descent(result, trial)
         trial = trial if fault else replace(trial, config=as_one(line))
-    if trial.microbatch is not None:  # what it was brought down to, so that it fits again
+    if trial.microbatch is not None:  # the size at which it fitted into memory
         trial = replace(trial, config={**trial.config, MICROBATCH: trial.microbatch})
-    told = facts(manifest, trial)
-    told["lineage"] = [
+    content = document_of(Manifest.read(folder), trial)
+    content["lineage"] = [
         {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
         for s in line
     ]
-    told["lineage_fault"] = fault
-    told["checkpoint_step"] = trial.checkpoint.step if trial.checkpoint and checkpoint else None
+    content["lineage_fault"] = fault
+    step = trial.checkpoint.step if trial.checkpoint and checkpoint else None
+    content["checkpoint_step"] = step
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise UserError(f"{out} holds something already: choose another folder")
+            raise UserError(f"{out} exists and is not an empty directory: choose another folder")
         with atomic.making(out, concurrent=True) as part:
             part.mkdir(parents=True)
-            _write(part, told, trial, checkpoint)
+            _write(part, content, trial, checkpoint)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from None
-    return told
+    return content
 
 
-def _descent(folder: Path, trial: Trial, target: Target) -> tuple[tuple[Stretch, ...], str]:
+def _descent(result: StudyResult, trial: Trial) -> tuple[tuple[Segment, ...], str]:
     """The trial's line of descent, and why it cannot be written as one configuration, if so."""
-    line = descent(trial, read(folder, target).trials)
+    line = descent(trial, result.trials)
     try:
         as_one(line)
     except ValueError as error:
@@ -104,15 +104,15 @@ def _descent(folder: Path, trial: Trial, target: Target) -> tuple[tuple[Stretch,
     return line, ""
 
 
-def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: str | None) -> None:
-    config = trial.config if told["turned"] is None else open_loop(trial)
+def _write(part: Path, content: Mapping[str, Any], trial: Trial, checkpoint: str | None) -> None:
+    config = trial.config if content["turned"] is None else open_loop(trial)
     assert config is not None
     schedules = schedules_of(config)
     (part / "config.json").write_text(document(config))
     (part / "schedules.json").write_text(document(schedules))
-    (part / FACTS).write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
+    (part / TRIAL).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
     shutil.copyfile(Path(__file__).with_name("train_template.py"), part / "train.py")
-    (part / "README.md").write_text(_readme(told, schedules, checkpoint))
+    (part / "README.md").write_text(_readme(content, schedules, checkpoint))
     if schedules:
         from autotune.schedules.plot import draw
 
@@ -121,8 +121,8 @@ def _write(part: Path, told: Mapping[str, Any], trial: Trial, checkpoint: str | 
         checkpoint_files.fetch(checkpoint, part / "checkpoint")
 
 
-def facts(manifest: Manifest, trial: Trial) -> dict[str, Any]:
-    """What a replay needs to know of the trial and its study, as JSON types."""
+def document_of(manifest: Manifest, trial: Trial) -> dict[str, Any]:
+    """What a replay needs of the trial and of its study's manifest, as JSON types."""
     train, folders = _trainer(manifest)
     return {
         "autotune_export": FORMAT,
@@ -134,7 +134,7 @@ def facts(manifest: Manifest, trial: Trial) -> dict[str, Any]:
         "target": encode(manifest.target),
         "scaling": manifest.scaling,
         "failure": manifest.failure,
-        **{name: encode(getattr(trial, name)) for name in _STATED},
+        **{name: encode(getattr(trial, name)) for name in _FIELDS},
         "reports": [
             {"step": r.step, "seconds": r.seconds, "metrics": encode(r.metrics)}
             for r in trial.reports
@@ -146,9 +146,9 @@ def facts(manifest: Manifest, trial: Trial) -> dict[str, Any]:
 
 
 def _changes(trial: Trial) -> dict[str, Any]:
-    """`changes`, which a replay is to make; `turned`, which are in the schedules already, or None.
+    """`changes`, which a replay makes; `turned`, which are in the schedules already, or None.
 
-    With the latter goes what of the configuration they replaced, which goes on from checkpoints.
+    `turned_from` are the values that `turned` replaced; training from the checkpoint needs them.
     """
     made = [{"step": step, "change": encode(change)} for step, change in trial.changes]
     path = open_loop(trial)
@@ -159,7 +159,7 @@ def _changes(trial: Trial) -> dict[str, Any]:
 
 
 def saved(folder: Path, trial: Trial) -> str | None:
-    """Where the trial's checkpoint lies, also if the study's folder has been moved since."""
+    """The place of the trial's checkpoint, also if the study's folder has been moved since."""
     if trial.checkpoint is None:
         return None
     path = trial.checkpoint.path
@@ -176,8 +176,8 @@ def _trainer(manifest: Manifest) -> tuple[str | None, list[str]]:
     recipe = manifest.options.recipe or ""
     if recipe.endswith(".json"):  # the study is itself a replay of an export
         with contextlib.suppress(OSError, ValueError, KeyError):
-            told = json.loads(Path(recipe).read_text())
-            return told["train"], told["python_path"]
+            exported = json.loads(Path(recipe).read_text())
+            return exported["train"], exported["python_path"]
     if "<" in manifest.train or name == "?" or module.partition(".")[0] == "__main__":
         return None, []
     place = recipe.rpartition(":")[0]
@@ -188,14 +188,14 @@ def _trainer(manifest: Manifest) -> tuple[str | None, list[str]]:
 
 
 def _home(package: str, folders: list[str]) -> list[str]:
-    """The folder that a package is imported from, unless Python knows it anyway."""
+    """The folder that a package is imported from, unless Python has it on its path anyway."""
     spec = PathFinder.find_spec(package, [*folders, *sys.path])
     if spec is None:
         return folders[:-1]
     roots = list(spec.submodule_search_locations or [])
     home = Path(roots[0]).parent if roots else Path(spec.origin or ".").parent
-    known = {Path(path) for path in sysconfig.get_paths().values()}
-    return [str(home.resolve())] if home not in known else []
+    installed = {Path(path) for path in sysconfig.get_paths().values()}
+    return [str(home.resolve())] if home not in installed else []
 
 
 _README = """\
@@ -203,7 +203,7 @@ _README = """\
 
 {state} ({reason}): {metric} {value:g} {how}; seed {seed}.
 
-| file | what it holds |
+| file | content |
 |---|---|
 | `config.json` | the configuration; a schedule is an object with `"schedule"` |
 | `schedules.json` | the schedules alone, by name |
@@ -240,37 +240,40 @@ for group in optimizer.param_groups:
 _USE_OTHER = "value = {variable}(step / total_steps)  # before each step"
 
 
-def _readme(told: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: str | None) -> str:
-    target, ranks = told["target"], told["scaling"]["num_workers"]
-    reached = told["state"] == "REACHED"
+def _readme(
+    content: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: str | None
+) -> str:
+    target, ranks = content["target"], content["scaling"]["num_workers"]
+    reached = content["state"] == "REACHED"
     more = "| `schedules.png` | their picture |\n" if schedules else ""
     if checkpoint is not None:
-        before = "" if not told["turned"] else ", under the schedules of `turned_from`"
+        before = "" if not content["turned"] else ", under the schedules of `turned_from`"
+        step = content["checkpoint_step"]
         more += (
-            f"| `checkpoint/rank-N.pt` | rank N's state at step {told['checkpoint_step']}{before}: "
+            f"| `checkpoint/rank-N.pt` | rank N's state at step {step}{before}: "
             "`torch.load(path, weights_only=True)` |\n"
         )
     text = _README.format(
-        number=told["number"],
-        study=told["study"],
-        state=told["state"],
-        reason=told["reason"],
+        number=content["number"],
+        study=content["study"],
+        state=content["state"],
+        reason=content["reason"],
         metric=target["metric"],
         value=target["value"],
-        how=f"in {told['seconds']:.2f} s" if reached else f"not within {told['seconds']:.2f} s",
-        seed=told["seed"],
+        how=f"{'in' if reached else 'not within'} {content['seconds']:.2f} s",
+        seed=content["seed"],
         more=more,
-        path=_PATH if told["turned"] else "",
+        path=_PATH if content["turned"] else "",
         command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",
     )
-    text += _descended(told["lineage"], told["lineage_fault"])
+    text += _descended(content["lineage"], content["lineage_fault"])
     if not schedules:
         return text
     return text + _plain_use(schedules)
 
 
 def _descended(lineage: list[dict[str, Any]], fault: str) -> str:
-    """What a fork's export is, in words; empty for a trial from scratch."""
+    """A fork's line of descent in words; empty for a trial from scratch."""
     if not lineage:
         return ""
     steps = ", ".join(f"trial {part['trial']} from step {part['from_step']}" for part in lineage)

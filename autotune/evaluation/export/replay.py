@@ -1,8 +1,8 @@
-"""An exported trial, trained again: with its own seed, to compare, and with fresh ones, to measure.
+"""Replay: an exported trial trained again, with its own seed to compare and fresh ones to measure.
 
-A replay is a study like any other, of one configuration: it has a journal, is shown in MLflow, and
-is resumed. Its first trial takes the exported trial's seed, so that on the same machine with the
-same versions the losses are the same bit for bit; each runs alone, so that its time is honest.
+A replay is a study of one configuration: it has a journal, MLflow runs, and can be resumed. Its
+first trial has the exported trial's seed, so that on the same machine with the same versions the
+losses are equal bit for bit; each trial runs alone, so that no other one affects its time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UserError
-from autotune.evaluation.export.export import FACTS, FORMAT
+from autotune.evaluation.export.export import FORMAT, TRIAL
 from autotune.space.search_space import Fixed, SearchSpace
 from autotune.storage.codec import decode_entries
 from autotune.study import recipes
@@ -51,41 +51,41 @@ def read(folder: Path) -> Exported:
     """The export in `folder`.
 
     Raises:
-        UserError: it is no export, of a later version, or damaged.
+        UserError: it is not an export, of a later version, or damaged.
     """
     try:
-        told = json.loads((folder / FACTS).read_bytes())
+        content = json.loads((folder / TRIAL).read_bytes())
         config = json.loads((folder / "config.json").read_bytes())
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise UserError(f"{folder} is not an export: it has no {name}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} cannot be read: {error}") from None
-    if not isinstance(told, dict) or told.get("autotune_export") != FORMAT:
-        raise UserError(f"{folder / FACTS} is not of an export that this version reads ({FORMAT})")
+    if not isinstance(content, dict) or content.get("autotune_export") != FORMAT:
+        raise UserError(f"{folder / TRIAL} is not of an export that this version reads ({FORMAT})")
     try:
-        train, python_path = _place(told)
+        train, python_path = _place(content)
         return Exported(
             folder=folder.resolve(),
-            study=str(told["study"]),
-            trial=_trial(told, decode_entries(config)),
-            target=Target(**told["target"]),
-            scaling=Scaling(**{**told["scaling"], "max_concurrent_trials": 1}),
-            failure=FailurePolicy(**told["failure"]),
+            study=str(content["study"]),
+            trial=_trial(content, decode_entries(config)),
+            target=Target(**content["target"]),
+            scaling=Scaling(**{**content["scaling"], "max_concurrent_trials": 1}),
+            failure=FailurePolicy(**content["failure"]),
             train=train,
             python_path=python_path,
-            versions=dict(told["versions"]),
-            forks=tuple(int(part["from_step"]) for part in told.get("lineage", ())[1:]),
-            turned=frozenset(made["step"] for made in told.get("turned") or ()),
+            versions=dict(content["versions"]),
+            forks=tuple(int(part["from_step"]) for part in content.get("lineage", ())[1:]),
+            turned=frozenset(made["step"] for made in content.get("turned") or ()),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = str(error).partition("\n")[0]
         raise UserError(f"{folder} is damaged: {type(error).__name__}: {line}") from None
 
 
-def _place(told: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+def _place(content: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
     """The trainer's name, and the folders that it is imported from."""
-    train, folders = told["train"], told["python_path"]
+    train, folders = content["train"], content["python_path"]
     if not isinstance(train, str | None):
         raise TypeError(f"train must be text or null, got {train!r}")
     if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
@@ -93,22 +93,22 @@ def _place(told: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
     return train, tuple(folders)
 
 
-def _trial(told: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
+def _trial(content: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
     return Trial(
-        number=told["number"],
+        number=content["number"],
         config=config,
-        kind=told["kind"],
-        seed=told["seed"],
-        state=State(told["state"]),
-        reason=told["reason"],
-        seconds=float(told["seconds"]),
+        kind=content["kind"],
+        seed=content["seed"],
+        state=State(content["state"]),
+        reason=content["reason"],
+        seconds=float(content["seconds"]),
         reports=tuple(
             Report(r["step"], r["seconds"], {k: float(v) for k, v in r["metrics"].items()})
-            for r in told["reports"]
+            for r in content["reports"]
         ),
-        changes=tuple((made["step"], Change(**made["change"])) for made in told["changes"]),
-        attempts=told["attempts"],
-        hardware=Hardware(**told["hardware"]),
+        changes=tuple((made["step"], Change(**made["change"])) for made in content["changes"]),
+        attempts=content["attempts"],
+        hardware=Hardware(**content["hardware"]),
     )
 
 
@@ -124,7 +124,7 @@ class SamePoint:
 
 @dataclass(frozen=True)
 class RecordedChanges:
-    """A controller that makes the changes that another one made, at the same steps."""
+    """A controller that repeats recorded changes at the same steps."""
 
     changes: Mapping[int, Change]
 
@@ -138,7 +138,7 @@ def experiment(exported: Exported) -> Experiment:
     Raises:
         UserError: the trainer cannot be found again; what to do about it.
     """
-    named, where = exported.train, exported.folder / FACTS
+    named, where = exported.train, exported.folder / TRIAL
     remedy = f'set "train" in {where} to module:function or /path/file.py:function'
     if named is None:
         raise UserError(f"the trainer was part of a script and cannot be found again: {remedy}")
@@ -173,12 +173,12 @@ def options(exported: Exported, repeats: int) -> StudyOptions:
         controller=RecordedChanges(dict(trial.changes)) if trial.changes else None,
         seed=trial.seed,
         seeds=seeds(trial.seed, repeats),
-        recipe=str(exported.folder / FACTS),
+        recipe=str(exported.folder / TRIAL),
     )
 
 
 def seeds(first: int, count: int) -> tuple[int, ...]:
-    """The trial's own seed, then fresh ones, no two alike; more of them begin with fewer of them.
+    """The trial's own seed, then fresh ones, all different; a longer list begins with a shorter.
 
     >>> seeds(7, 3)[:2] == seeds(7, 2)
     True
@@ -193,6 +193,6 @@ def seeds(first: int, count: int) -> tuple[int, ...]:
 
 
 def source(manifest: Manifest) -> Path | None:
-    """The export that a study is the replay of, or None if it is no replay."""
+    """The export that a study replays, by its manifest; None if it is not a replay."""
     recipe = Path(manifest.options.recipe or "")
-    return recipe.parent if recipe.name == FACTS else None
+    return recipe.parent if recipe.name == TRIAL else None

@@ -1,4 +1,4 @@
-"""What came of a replay: how its repeats compare with the trial, bit by bit and in words."""
+"""The report of a replay: how its repeats compare with the trial, bit for bit and in words."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from autotune.study.result import StudyResult
 from autotune.tracking.run_content import KNOBS as SHOWN
 from autotune.trial import KNOBS, Metrics, State, Target, Trial
 
-_TIMES = ("_per_second", "_seconds")  # metrics that measure time, and so never come twice
+_TIMES = ("_per_second", "_seconds")  # metrics that measure time, which differ in every run
 _VERSIONS = ("autotune", "torch", "numpy", "python")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two runs of one seed part: None is a metric that a run did not report there."""
+    """The first difference of two runs of one seed; None: a metric that a run did not report."""
 
     step: int
     metric: str
@@ -32,9 +32,9 @@ class Difference:
 def compare(
     before: Trial, now: Trial, turned: Collection[int] = (), forks: Collection[int] = ()
 ) -> tuple[int, Difference | None]:
-    """How many milestones of two trials are the same bit for bit, and where they first differ.
+    """How many milestones of two trials are equal bit for bit, and their first difference.
 
-    Compared are the milestones that both have, in all metrics but those that measure time. Not
+    Compared are the milestones that both have, in all metrics except those that measure time. Not
     compared are the knobs at the steps in `turned` and `forks`: one trial reported them before its
     controller turned them, or its parent's, the other as its schedules have them from there on;
     nor, with steps in `turned`, the progress, as the other's horizon may be longer.
@@ -46,10 +46,10 @@ def compare(
         then, here = known.get(report.step, {}), _lasting(report.metrics)
         if not then:
             continue
-        unlike = {"progress"} if turned else set[str]()
-        unlike |= set(KNOBS) if report.step in turned else set()
-        unlike |= forked if report.step in forks else set()
-        for name in [n for n in dict.fromkeys((*here, *then)) if n not in unlike]:
+        ignored = {"progress"} if turned else set[str]()
+        ignored |= set(KNOBS) if report.step in turned else set()
+        ignored |= forked if report.step in forks else set()
+        for name in [n for n in dict.fromkeys((*here, *then)) if n not in ignored]:
             if not _equal(then.get(name), here.get(name)):
                 return same, Difference(report.step, name, then.get(name), here.get(name))
         same += 1
@@ -67,7 +67,7 @@ def _equal(a: float | None, b: float | None) -> bool:
 
 
 def document(exported: Exported, result: StudyResult, manifest: Manifest) -> dict[str, Any]:
-    """The outcome as one JSON document: the trial, its repeats, and how they compare."""
+    """The outcome as one JSON document: the trial, its repeats, and their comparison."""
     trial, repeats = exported.trial, result.trials
     own = next((t for t in repeats if t.seed == trial.seed), None)
     same, difference = 0, None
@@ -110,7 +110,7 @@ def _row(trial: Trial, target: Target) -> dict[str, Any]:
 def _other_conditions(
     exported: Exported, own: Trial | None, versions: Mapping[str, Any]
 ) -> list[str]:
-    """What is not as it was when the trial ran, of that which changes the last bits."""
+    """Differences in hardware and versions since the trial ran, which may change the last bits."""
     before, found = exported.trial, []
     if own is not None and own.attempts and before.attempts:
         old, new = (replace(t.hardware, shared=False) for t in (before, own))
@@ -122,12 +122,13 @@ def _other_conditions(
     return found
 
 
-def print_document(told: Mapping[str, Any], out: TextIO) -> None:
+def print_document(document: Mapping[str, Any], out: TextIO) -> None:
     """The document as a table and two sentences."""
-    target = told["target"]
+    target = document["target"]
     best = f"best_{target['metric']}"
-    print(f"{told['study']}: time to {target['metric']} {target['value']:g}", file=out)
-    rows = [("trial", told["trial"]), *((f"repeat {r['trial']}", r) for r in told["repeats"])]
+    print(f"{document['study']}: time to {target['metric']} {target['value']:g}", file=out)
+    repeats = ((f"repeat {r['trial']}", r) for r in document["repeats"])
+    rows = [("trial", document["trial"]), *repeats]
     for name, row in rows:
         reached = row["state"] == State.REACHED
         seconds = f"{'' if reached else '> '}{row['seconds']:.2f} s"
@@ -135,21 +136,23 @@ def print_document(told: Mapping[str, Any], out: TextIO) -> None:
         shown = "-" if value is None else f"{float(value):.4g}"
         ended = row["state"].lower() + ("" if reached else f": {row['reason']}")
         print(f"  {name:<10} seed {row['seed']:<10} {seconds:>11}  {shown:>8}  {ended}", file=out)
-    middle, count = told["median_seconds"], len(told["repeats"])
+    middle, count = document["median_seconds"], len(document["repeats"])
     median = "none, too few reached the target" if middle is None else f"{middle:.2f} s"
-    print(f"Median of the repeats: {median}; {told['reached']} of {count} reached it.", file=out)
-    print(verdict(told), file=out)
-    print(f"The repeats are the study {told['folder']}", file=out)
+    reached = document["reached"]
+    print(f"Median of the repeats: {median}; {reached} of {count} reached it.", file=out)
+    print(verdict(document), file=out)
+    print(f"The repeats are the study {document['folder']}", file=out)
 
 
-def verdict(told: Mapping[str, Any]) -> str:
-    """Whether the repeat with the trial's own seed went as the trial did, in words."""
-    difference, others = told["first_difference"], "; ".join(told["other_conditions"])
-    if told["identical"]:
-        return f"The same seed gave the same metrics bit for bit: {told['milestones']} milestones."
+def verdict(document: Mapping[str, Any]) -> str:
+    """Whether the repeat with the trial's own seed equals the trial, in words."""
+    difference, others = document["first_difference"], "; ".join(document["other_conditions"])
+    if document["identical"]:
+        count = document["milestones"]
+        return f"The same seed gave the same metrics bit for bit: {count} milestones."
     if difference is None:
         return "The same seed cannot be compared: no milestone with metrics is in both."
-    why = others or "the trainer has changed since, or does not repeat itself"
+    why = others or "the trainer has changed since, or is not deterministic"
     return (
         f"The same seed differs first at step {difference['step']}: {difference['metric']} "
         f"{difference['before']} then, {difference['now']} now ({why})."

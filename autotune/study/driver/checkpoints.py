@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autotune.algorithms.ranking.repeats import confirmations, standings
+from autotune.algorithms.ranking.best import by_time
 from autotune.storage import retention
 from autotune.study.driver.state import StudyState, warn
 from autotune.trial import Checkpoint, Saved, State, Target, Trial
@@ -87,17 +87,5 @@ def kept(trials: Sequence[Trial], target: Target, count: int) -> set[int]:
     the one by which the study names its best trial.
     """
     resumable = {t.number for t in trials if t.resumable}
-    best = [t.number for t in _best_first(trials, target) if t.checkpoint is not None]
+    best = [t.number for t in by_time(trials, target) if t.checkpoint is not None]
     return resumable | set(best[:count])
-
-
-def _best_first(trials: Sequence[Trial], target: Target) -> list[Trial]:
-    """The trials that reached the target: first confirmed ones, then by the expected time.
-
-    The first is `repeats.winner`.
-    """
-    by_number = {t.number: t for t in trials}
-    confirmed = [by_number[c.number] for c in confirmations(trials, target)]
-    numbers = {t.number for t in confirmed}
-    others = [t for t in standings(trials, target) if t.number not in numbers]
-    return [*(t for t in confirmed if t.state is State.REACHED), *others]

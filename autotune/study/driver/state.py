@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from autotune.algorithms.ranking.repeat_index import Repeated
+from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import searched
 from autotune.algorithms.ranking.trial_index import Ledger
 from autotune.backends.protocol import Pool
@@ -48,7 +48,7 @@ class StudyState:
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))
         self.trial_index = Ledger(self.trials)
-        self.repeat_index = Repeated(self.trials, self.target, bool(plan.racing))
+        self.repeat_index = RepeatIndex(self.trials, self.target, bool(plan.racing))
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
         self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
@@ -135,7 +135,7 @@ class StudyState:
 
     def merged(self) -> Collection[Trial]:
         """The searched trials, each with the mean time of its runs, as samplers see them."""
-        return self.repeat_index.standing() if self.has_repeats else self.trials.values()
+        return self.repeat_index.means() if self.has_repeats else self.trials.values()
 
     def others(self, trial: Trial) -> Sequence[Trial]:
         """All trials but this one, as pruners and controllers see them."""

@@ -482,8 +482,8 @@ def test_an_ancestor_that_was_forked_at_once_contributes_nothing() -> None:
     ("configs", "step", "horizon", "says"),
     [
         ([{"lr": 0.1}, {"lr": 0.2}], 35, 100, "does not report its progress"),
-        ([{"lr": 0.1}, {"lr": 0.2}], 30, 20, "forked when its schedules had run their course"),
-        ([{"o": "a"}, {"o": "b"}], 30, 100, "o changed at a fork, and is no schedule"),
+        ([{"lr": 0.1}, {"lr": 0.2}], 30, 20, "forked after its schedules had ended"),
+        ([{"o": "a"}, {"o": "b"}], 30, 100, "o changed at a fork and is not a schedule"),
         ([{"horizon": 3.0}, {"horizon": 4.0}], 30, 100, "horizon changed at a fork"),
         ([{"a": 0.1}, {"a": 0.1, "b": 0.2}], 30, 100, "b changed at a fork"),
     ],

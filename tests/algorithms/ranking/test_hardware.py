@@ -12,7 +12,7 @@ from sims import METRIC, race, racing, simulate
 import autotune as at
 from autotune.algorithms.ranking.equal_time import standings
 from autotune.algorithms.ranking.hardware import began_on, like, scores, stamped
-from autotune.algorithms.ranking.racing import proven
+from autotune.algorithms.ranking.racing import for_pruning
 from autotune.algorithms.ranking.repeats import merged
 from autotune.algorithms.samplers.optuna import OptunaSampler
 from autotune.backends.monitoring import Meter
@@ -265,7 +265,8 @@ def test_a_race_holds_down_only_its_like() -> None:
     lucky, other = reached(2, 1.0), reached(3, 1.0, FAST)
     fast, once_more = reached(4, 2.0, FAST), reached(5, 2.0, FAST, kind="race", repeats=4)
     shown = {
-        t.number: t.seconds for t in proven([raced, again, lucky, other, fast, once_more], TARGET)
+        t.number: t.seconds
+        for t in for_pruning([raced, again, lucky, other, fast, once_more], TARGET)
     }
     assert shown == {0: 6.0, 2: 6.0, 3: 2.0, 4: 2.0}
 
@@ -276,7 +277,7 @@ def test_a_race_elsewhere_is_no_run_of_the_time_that_it_would_prove() -> None:
     other, once_more = reached(2, 6.0), reached(3, 8.0, kind="race", repeats=2)
     trials = [lucky, elsewhere, other, once_more]
     assert {t.number: t.seconds for t in merged(trials, TARGET)} == {0: 5.0, 2: 7.0}
-    shown = {t.number: t.seconds for t in proven(trials, TARGET)}
+    shown = {t.number: t.seconds for t in for_pruning(trials, TARGET)}
     assert shown == {0: 7.0, 2: 7.0}, "it has not been run again where its time was taken"
 
 
@@ -327,7 +328,7 @@ def test_compare_takes_what_was_mixed_together(fast_path: Path) -> None:
     simulate(made, fast_path / "s", 3, pool=Two(race, 1), pruner="none", mix_hardware=True)
     (one,) = candidates(read(fast_path / "s"))
     assert one.trial == 1
-    assert one.terms.hardware == "fast (1 CPU a worker) or slow (1 CPU a worker), taken to be alike"
+    assert one.terms.hardware == "fast (1 CPU a worker) or slow (1 CPU a worker), ranked together"
 
 
 def test_what_was_mixed_in_one_study_is_not_compared_with_another_mixture(

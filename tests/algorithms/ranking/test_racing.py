@@ -18,9 +18,10 @@ from sims import METRIC, lines, memory, racing
 
 import autotune as at
 from autotune.algorithms.pruners.rules import slower_than_best
-from autotune.algorithms.ranking import repeats
+from autotune.algorithms.ranking.best import best as best_trial
+from autotune.algorithms.ranking.best import by_expected_time
 from autotune.algorithms.ranking.finalists import finalists
-from autotune.algorithms.ranking.racing import MOST, cost, due, proven
+from autotune.algorithms.ranking.racing import MOST, cost, due, for_pruning
 from autotune.algorithms.ranking.repeats import confirming, merged
 from autotune.cli import text
 from autotune.evaluation import summary as documents
@@ -79,25 +80,25 @@ def test_nothing_is_raced_before_the_target_was_reached() -> None:
 
 def test_who_stops_others_has_been_run_again() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 0, 12.0)]
-    assert [t.seconds for t in proven(trials, TARGET)] == [11.0, 11.0]
+    assert [t.seconds for t in for_pruning(trials, TARGET)] == [11.0, 11.0]
     running = Trial(5, {}, seconds=10.9)
-    assert slower_than_best()(running, proven(trials, TARGET), TARGET) is None
-    stop = slower_than_best()(replace(running, seconds=11.0), proven(trials, TARGET), TARGET)
+    assert slower_than_best()(running, for_pruning(trials, TARGET), TARGET) is None
+    stop = slower_than_best()(replace(running, seconds=11.0), for_pruning(trials, TARGET), TARGET)
     assert stop is not None
     assert stop.reason == "capped"
     trials += [race(3, 1, 6.0)]
-    assert [t.seconds for t in proven(trials, TARGET)] == [11.0, 5.0]
+    assert [t.seconds for t in for_pruning(trials, TARGET)] == [11.0, 5.0]
     other = reached(4, 2.0, hardware=Hardware("faster"))
-    assert proven([*trials, other], TARGET)[2] is other
+    assert for_pruning([*trials, other], TARGET)[2] is other
 
 
 def test_without_luck_three_races_are_enough_for_a_study() -> None:
     trials = [reached(0, 10.0), race(1, 0, 10.0), race(2, 0, 10.0), reached(3, 6.0)]
     assert due(trials, TARGET, 0.9) is trials[3]
-    assert proven(trials, TARGET)[1].seconds == 10.0
+    assert for_pruning(trials, TARGET)[1].seconds == 10.0
     trials += [race(4, 3, 6.01)]
     assert due(trials, TARGET, 0.9) is None
-    assert proven([*trials, reached(5, 4.0)], TARGET)[2].seconds == 4.0
+    assert for_pruning([*trials, reached(5, 4.0)], TARGET)[2].seconds == 4.0
     trials += [race(5, 0, 10.0), race(6, 3, 6.5)]
     assert due(trials, TARGET, 0.9) is not None, "there is luck after all"
 
@@ -105,18 +106,18 @@ def test_without_luck_three_races_are_enough_for_a_study() -> None:
 def test_who_has_proved_it_is_best_unless_a_lucky_one_is_ahead_by_more_than_luck() -> None:
     """Trial 1 took 4, 8 and 9 s: the mean is 1.75 times its first time."""
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 8.0), race(3, 1, 9.0), reached(4, 5.0)]
-    assert repeats.standings(trials, TARGET)[0].number == 1, "5 s may well be 9 s another time"
-    assert repeats.winner(trials, TARGET) is trials[1]
+    assert by_expected_time(trials, TARGET)[0].number == 1, "5 s may well be 9 s another time"
+    assert best_trial(trials, TARGET) is trials[1]
     assert [t.number for t in finalists(trials, TARGET, 2)] == [1, 4]
     trials += [reached(5, 3.0)]
-    assert repeats.winner(trials, TARGET) is trials[5], "no luck so far was worth 4 s of 7"
+    assert best_trial(trials, TARGET) is trials[5], "no luck so far was worth 4 s of 7"
     trials += [race(6, 5, 30.0, **MISSED)]
-    assert repeats.winner(trials, TARGET) is trials[1]
+    assert best_trial(trials, TARGET) is trials[1]
 
 
 def test_one_race_alone_does_not_prove_a_time() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 6.0), reached(3, 4.5)]
-    assert repeats.winner(trials, TARGET) is trials[3], "nothing says yet how lucky trials are"
+    assert best_trial(trials, TARGET) is trials[3], "nothing says yet how lucky trials are"
 
 
 def test_where_most_leaders_missed_the_target_again_only_proof_counts() -> None:
@@ -124,7 +125,7 @@ def test_where_most_leaders_missed_the_target_again_only_proof_counts() -> None:
     for leader in (4, 7):
         trials += [reached(leader, 3.0)]
         trials += [race(leader + i, leader, 30.0, **MISSED) for i in (1, 2)]
-    told = [t.number for t in repeats.standings(trials, TARGET)]
+    told = [t.number for t in by_expected_time(trials, TARGET)]
     assert told == [0, 3, 4, 7], "2 s may well be 7 times as many"
 
 
@@ -132,12 +133,12 @@ def test_who_misses_in_one_of_three_runs_falls_behind_who_does_not() -> None:
     trials = [reached(0, 6.0), race(1, 0, 7.0), race(2, 0, 8.0)]
     trials += [reached(3, 4.0), race(4, 3, 4.0), race(5, 3, 30.0, **MISSED)]
     assert [t.seconds for t in merged(trials, TARGET)] == [7.0, 38.0 / 3]
-    assert repeats.winner(trials, TARGET) is trials[0], "by the median it would be trial 3"
+    assert best_trial(trials, TARGET) is trials[0], "by the median it would be trial 3"
 
 
 def test_a_first_run_that_took_no_time_tells_no_luck() -> None:
     trials = [reached(0, 0.0), race(1, 0, 5.0), race(2, 0, 4.0), reached(3, 2.0)]
-    assert [t.number for t in repeats.standings(trials, TARGET)] == [3, 0]
+    assert [t.number for t in by_expected_time(trials, TARGET)] == [3, 0]
 
 
 def test_a_trial_that_runs_on_has_missed_nothing_yet() -> None:
@@ -147,14 +148,14 @@ def test_a_trial_that_runs_on_has_missed_nothing_yet() -> None:
 
 def test_without_repeats_nobody_is_shown_anything_else() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0)]
-    assert all(a is b for a, b in zip(proven(trials, TARGET), trials, strict=True))
+    assert all(a is b for a, b in zip(for_pruning(trials, TARGET), trials, strict=True))
 
 
 def test_a_leader_that_missed_the_target_again_has_reached_it_all_the_same() -> None:
     trials = [reached(0, 10.0, **MISSED), reached(1, 4.0), race(2, 1, 30.0, **MISSED)]
     known = merged(trials, TARGET)[1]
     assert (known.state, known.seconds) == (State.REACHED, 17.0)
-    assert repeats.winner(trials, TARGET) is trials[1]
+    assert best_trial(trials, TARGET) is trials[1]
 
 
 # --- studies --------------------------------------------------------------------------------------
@@ -329,4 +330,4 @@ def test_a_race_runs_to_the_limit(fast_path: Path) -> None:
     found = study(fast_path, 40, racing=0.6, seed=2, workers=2, pruner="slower_than_best")
     assert {t.reason for t in found.trials if t.kind == "race"} <= {"target", "limit"}
     assert any(t.reason == "capped" for t in found.trials)
-    assert repeats.winner(found.trials, found.target) == found.best
+    assert best_trial(found.trials, found.target) == found.best

@@ -11,10 +11,10 @@ from happenings import KINDS, happening
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autotune.algorithms.ranking.racing import due, proven
-from autotune.algorithms.ranking.repeat_index import Repeated
+from autotune.algorithms.ranking.racing import due, for_pruning, race_leader
+from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import merged
-from autotune.trial import Ended, Report, Reported, State, Target, Trial, after, incumbent, leader
+from autotune.trial import Ended, Report, Reported, State, Target, Trial, after, incumbent
 
 TARGET = Target("acc", 0.9, limit=100.0)
 
@@ -24,7 +24,7 @@ TARGET = Target("acc", 0.9, limit=100.0)
 @example(seed=54046)  # three races, all as long as the first runs
 def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> None:
     random, trials = Random(seed), dict[int, Trial]()
-    shown = Repeated(trials, TARGET, raced)
+    shown = RepeatIndex(trials, TARGET, raced)
     for turn in range(60):
         event = happening(random, trials, float(turn), repeating=0.4)
         before = trials.get(event.trial)
@@ -33,7 +33,7 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         if random.random() < 0.3:  # it is not asked at every event
             continue
         trial = trials[event.trial]
-        everyone = (proven if raced else merged)(list(trials.values()), TARGET)
+        everyone = (for_pruning if raced else merged)(list(trials.values()), TARGET)
         plain = [t for t in everyone if t.number != trial.number]
         others = shown.others(trial)
         assert list(others) == plain
@@ -41,8 +41,8 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         for like in (None, *KINDS):
             assert incumbent(others, like) == incumbent(plain, like)
         everyone = list(trials.values())
-        assert list(shown.standing()) == list(merged(everyone, TARGET))
-        assert shown.leader() == leader(merged(everyone, TARGET))
+        assert list(shown.means()) == list(merged(everyone, TARGET))
+        assert shown.leader() == race_leader(merged(everyone, TARGET))
         for share in (0.1, 0.3, 0.9):
             assert shown.due(share) == due(everyone, TARGET, share)
 
@@ -74,7 +74,7 @@ def test_reports_between_two_repeats_walk_through_nothing(raced: bool) -> None:
     trials = Watched({n: ended(n) for n in range(500)})
     trials[500] = ended(500, kind="race", repeats=0)
     trials[501] = Trial(501, {}, {}, attempts=1, placed=True)
-    shown = Repeated(trials, TARGET, raced)
+    shown = RepeatIndex(trials, TARGET, raced)
     trials.walks = 0
     assert incumbent(shown.others(trials[501])) is not None
     assert trials.walks == 1

@@ -16,11 +16,12 @@ from sims import learning, lines, simulate, wide
 
 from autotune.algorithms.pruners.learning_curve import Lessons
 from autotune.algorithms.pruners.rules import make_pruner
+from autotune.algorithms.ranking.racing import race_leader
 from autotune.algorithms.ranking.trial_index import Ledger, recent
 from autotune.algorithms.samplers.optuna import SEEN, OptunaSampler
 from autotune.space.search_space import Float, SearchSpace
 from autotune.study.driver.state import StudyState
-from autotune.trial import Report, State, Target, Trial, after, incumbent, leader
+from autotune.trial import Report, State, Target, Trial, after, incumbent
 
 TARGET = Target("acc", 0.9, limit=100.0)
 
@@ -42,7 +43,7 @@ def test_a_ledger_says_what_going_through_all_trials_says(seed: int) -> None:
         for like in (None, *KINDS):
             assert incumbent(others, like) == incumbent(plain, like)
             assert ledger.fastest(like) == incumbent(everyone, like)
-        assert ledger.leader() == leader(everyone)
+        assert ledger.leader() == race_leader(everyone)
         idle = [t for t in everyone if not t.ended and not t.placed]
         assert ledger.waiting() == (idle[0] if idle else None)
         assert [t.number for t in ledger.running()] == [t.number for t in everyone if not t.ended]

@@ -45,6 +45,10 @@ def _fixed(rate: float):
     return SearchSpace({"rate": Fixed(rate)})
 
 
+def with_trials(study: from_studies.Study, trials: tuple[Trial, ...]) -> from_studies.Study:
+    return replace(study, result=replace(study.result, trials=trials))
+
+
 def table(words: list[str], baseline: str | None = None, **options) -> Comparison:
     candidates, name = sources.gather(words, baseline, **options)
     return compare(candidates, name)
@@ -99,7 +103,7 @@ def _repeating(trials: tuple[Trial, ...], of: dict[int, int]) -> tuple[Trial, ..
 
 def test_confirmations_are_the_candidates_where_there_are_some(race_folder: Path) -> None:
     study = from_studies.read(race_folder)
-    study = replace(study, trials=_repeating(study.trials, {2: 1, 3: 0}))
+    study = with_trials(study, _repeating(study.trials, {2: 1, 3: 0}))
     found = {c.name: c for c in from_studies.candidates(study)}
     assert sorted(found) == ["race#0", "race#1"]
     assert [c.kind for c in found.values()] == ["confirmed", "confirmed"]
@@ -125,7 +129,7 @@ def test_two_studies_of_one_name_are_told_apart(race_folder: Path, tmp_path: Pat
 def test_a_run_that_diverged_never_arrives(race_folder: Path) -> None:
     study = from_studies.read(race_folder)
     lost = replace(study.trials[3], reason="diverged", seconds=1.0)
-    found = from_studies.of_trial(replace(study, trials=(*study.trials[:3], lost)), 3)
+    found = from_studies.of_trial(with_trials(study, (*study.trials[:3], lost)), 3)
     assert (found.runs[0].seconds, found.runs[0].reached) == (study.target.limit, False)
 
 
@@ -139,7 +143,7 @@ def test_what_is_left_out_is_told(race_folder: Path) -> None:
         changed = replace(trials[i], **change)
         object.__setattr__(changed, "repeats", 0)
         trials[i] = changed
-    found = from_studies.candidates(replace(study, trials=tuple(trials)))[0]
+    found = from_studies.candidates(with_trials(study, tuple(trials)))[0]
     assert [r.trial for r in found.runs] == [1]
     assert "trial 2 is left out, as it ran on 1 x H100" in found.left_out[0]
     assert found.left_out[1] == "trial 3 is left out, as it is FAILED: boom"
@@ -208,7 +212,7 @@ def test_a_baseline_that_is_none(race_folder: Path, tmp_path: Path) -> None:
 def test_a_trial_that_has_not_run_yet(race_folder: Path) -> None:
     study = from_studies.read(race_folder)
     running = replace(study.trials[1], state="RUNNING", reports=(), seconds=0.0)
-    found = from_studies.of_trial(replace(study, trials=(study.trials[0], running)), 1)
+    found = from_studies.of_trial(with_trials(study, (study.trials[0], running)), 1)
     with pytest.raises(UserError, match="race#1 has no run that counts: trial 1 is left out"):
         compare([found])
 
@@ -275,7 +279,7 @@ def test_confirmations_that_were_cut_off_do_not_count(race_folder: Path) -> None
     study = from_studies.read(race_folder)
     trials = _repeating(study.trials, {2: 1, 3: 0})
     cut = replace(trials[3], state=State.CENSORED, reason="budget", seconds=0.5, number=99)
-    found = {c.name: c for c in from_studies.candidates(replace(study, trials=(*trials, cut)))}
+    found = {c.name: c for c in from_studies.candidates(with_trials(study, (*trials, cut)))}
     assert len(found["race#0"].runs) == 1
     assert not found["race#0"].left_out
 
@@ -284,7 +288,7 @@ def test_a_races_seconds_are_part_of_the_search_and_its_trial_stands_by_them(
     race_folder: Path,
 ) -> None:
     study = from_studies.read(race_folder)
-    fastest = from_studies.best_trial(study)
+    fastest = from_studies.nearest(study)
     assert fastest is not None
     slow = replace(
         study.trials[0],
@@ -294,7 +298,7 @@ def test_a_races_seconds_are_part_of_the_search_and_its_trial_stands_by_them(
         seconds=99.0,
         spent_seconds=7.0,
     )
-    raced = replace(study, trials=(*study.trials, slow))
-    assert from_studies.best_trial(raced) != fastest
+    raced = with_trials(study, (*study.trials, slow))
+    assert from_studies.nearest(raced) != fastest
     before, after = (from_studies.candidates(s)[0] for s in (study, raced))
     assert after.search_seconds == before.search_seconds + 7.0

@@ -203,7 +203,7 @@ def test_the_readme_tells_how_to_use_the_schedule_that_there_is(
     simulate(racing([1.0]), fast_path / "s", 1)
     trial = replace(result_in(fast_path / "s").trials[0], config=config)
     out = fast_path / "out"
-    export.export(fast_path / "s", trial, out)
+    export.export(result_in(fast_path / "s"), trial, out)
     block = re.search(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
     assert block is not None
     assert says in block[1]
@@ -226,7 +226,7 @@ def test_a_moved_study_keeps_its_checkpoint(
     assert best is not None
     assert best.checkpoint is not None
     gone = replace(best, checkpoint=replace(best.checkpoint, path=f"/gone{best.checkpoint.path}"))
-    export.export(tmp_path / "moved", gone, tmp_path / "out")
+    export.export(result_in(tmp_path / "moved"), gone, tmp_path / "out")
     assert len(list((tmp_path / "out" / "checkpoint").iterdir())) == 2
 
 
@@ -235,7 +235,7 @@ def test_a_failed_export_leaves_nothing(
 ) -> None:
     best = images[0].trials[0]
     with pytest.raises(TypeError):
-        export.export(images[0].folder, replace(best, config={"a": object()}), tmp_path / "out")
+        export.export(images[0], replace(best, config={"a": object()}), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -254,7 +254,7 @@ def test_how_a_trainer_is_found_again(fast_path: Path, train: str, found: str | 
     simulate(racing([1.0]), fast_path, 1)
     manifest = replace(Manifest.read(fast_path), train=train)
     trial = result_in(fast_path).trials[0]
-    assert export.facts(manifest, trial)["train"] == found
+    assert export.document_of(manifest, trial)["train"] == found
 
 
 def test_a_trial_of_a_script_is_exported_with_a_word(
@@ -376,7 +376,7 @@ def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> 
         return Change(lr_factor=0.5) if trial.reports[-1].step == 20 else None
 
     first = simulate(racing([2.0]), fast_path / "s", 1, controller=change)
-    export.export(first.folder, first.trials[0], fast_path / "out")
+    export.export(first, first.trials[0], fast_path / "out")
     exported = replay.read(fast_path / "out")
     made, told = replay.experiment(exported), again(exported, 3)
     whole = simulate(made, fast_path / "r", **told)
@@ -443,7 +443,7 @@ def test_a_difference_names_what_else_differs(
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
     trial = result_in(fast_path / "s").trials[0]
-    export.export(fast_path / "s", trial, fast_path / "out")
+    export.export(result_in(fast_path / "s"), trial, fast_path / "out")
     told = json.loads((fast_path / "out" / "trial.json").read_text())
     told["versions"]["torch"] = "1.0"
     told["reports"][3]["metrics"]["val_accuracy"] += 1.0
@@ -464,7 +464,7 @@ def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) 
     simulate(racing([1.0]), fast_path / "s", 1)
     trial = result_in(fast_path / "s").trials[0]
     shared = replace(trial.hardware, shared=not trial.hardware.shared)
-    export.export(fast_path / "s", replace(trial, hardware=shared), fast_path / "out")
+    export.export(result_in(fast_path / "s"), replace(trial, hardware=shared), fast_path / "out")
     exported = replay.read(fast_path / "out")
     result = simulate(replay.experiment(exported), fast_path / "r", **again(exported, 1))
     assert outcome(exported, result)["other_conditions"] == []
@@ -472,7 +472,9 @@ def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) 
 
 def test_the_median_counts_a_censored_repeat_as_later_than_any_other(fast_path: Path) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    export.export(fast_path / "s", result_in(fast_path / "s").trials[0], fast_path / "out")
+    export.export(
+        result_in(fast_path / "s"), result_in(fast_path / "s").trials[0], fast_path / "out"
+    )
     exported = replay.read(fast_path / "out")
     took = [3.0, None, 5.0]
     trials = tuple(
@@ -501,10 +503,10 @@ def exported(fast_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("export s", "export needs --to OUT"),
         ("export s --to new --trial 7", "--trial 7: the study's trials are from 0 to 1"),
         ("export s --optuna sqlite:///x.db --trial 0", "--trial is the trial to export --to OUT"),
-        ("export s --to s", "holds something already: choose another folder"),
-        ("export s --to s/experiment.json", "holds something already"),
+        ("export s --to s", "exists and is not an empty directory: choose another folder"),
+        ("export s --to s/experiment.json", "exists and is not an empty directory"),
         ("export s --to /proc/nowhere/x", "cannot write /proc/nowhere/x"),
-        ("export s --to /", "/ holds something already: choose another folder"),
+        ("export s --to /", "/ exists and is not an empty directory: choose another folder"),
         ("export nowhere --to new", "nowhere is not a study folder"),
         ("replay nowhere", "nowhere is not an export: it has no trial.json"),
         ("replay s", "s is not an export: it has no trial.json"),

@@ -183,7 +183,7 @@ def test_a_fork_whose_knobs_were_turned_is_exported_as_one_line_with_the_path_in
     assert child.origin is not None
     assert child.changes == ((1, Change(0.5)), (6, Change(0.5)))
     fork = child.origin.checkpoint.step
-    told = export.export(fast_path / "s", child, fast_path / "out")
+    told = export.export(result, child, fast_path / "out")
     assert told["changes"] == []
     assert [row["step"] for row in told["turned"]] == [1, 6]
     assert [part["from_step"] for part in told["lineage"]] == [0, fork]
