@@ -11,8 +11,8 @@ from sims import METRIC, racing, simulate
 from autotune.backends.simulator import Curve, Point
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
-from autotune.tracking.projection import Story
-from autotune.tracking.run_content import outcome, read_facts
+from autotune.tracking.projection import Projection
+from autotune.tracking.run_content import outcome, read_study_info
 from autotune.trial import Report, Trial, fold
 
 MANY = {f"metric_{i}": float(i) for i in range(40)}
@@ -32,7 +32,7 @@ def curve(config: dict[str, float], seed: int) -> Curve:
 def test_shown_metrics_are_forgotten_and_every_outcome_stays(fast_path: Path, pruner: str) -> None:
     rates = [0.3, 5.0, 0.1, 0.2]
     simulate(racing(rates), fast_path, 6, curve, workers=2, pruner=pruner)
-    story = Story(read_facts(fast_path))
+    story = Projection(read_study_info(fast_path))
     points = 0
     most = 0
     for line in (fast_path / JOURNAL).read_bytes().splitlines(keepends=True):
@@ -42,7 +42,7 @@ def test_shown_metrics_are_forgotten_and_every_outcome_stays(fast_path: Path, pr
     reports: list[Report] = [r for t in whole.values() for r in t.reports]
     assert points >= len(reports) * len(MANY)
     for number, trial in whole.items():
-        told, target = story.trials[number], story.facts.target
+        told, target = story.trials[number], story.study.target
         known, now = outcome(trial, target), outcome(told, target)
         assert known.keys() == now.keys()
         for key, value in known.items():
