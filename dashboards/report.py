@@ -38,8 +38,7 @@ def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, 
         result, manifest = study, Manifest.existing(study.folder)
     else:
         manifest = Manifest.read(Path(study))
-        metrics = {manifest.target.metric, *tables.METRICS}
-        result = read(Path(study), manifest.target, metrics)
+        result = _read(Path(study), manifest)
     comparison = confirmed(result.folder)
     write(study_page(result, manifest, comparison), Path(path))
     return _interval(result, comparison)
@@ -60,6 +59,11 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
         UserError: the file cannot be written, or plotly is missing.
     """
     write(comparison_page(comparison), Path(path))
+
+
+def _read(folder: Path, manifest: Manifest) -> StudyResult:
+    """The result with only the metrics that a page shows."""
+    return read(folder, manifest.target, {manifest.target.metric, *tables.METRICS})
 
 
 def study_page(

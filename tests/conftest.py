@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,6 +44,29 @@ os.environ |= {
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(PRIVATE, ignore_errors=True)
+
+
+# Of the quick tests those of these files want Ray: one process starts it, and runs them all.
+ON_RAY = {
+    "test_checkpoints.py",
+    "test_cli.py",
+    "test_confirm_real.py",
+    "test_export.py",
+    "test_ray.py",
+}
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By file, but for the quick tests on Ray, which stay together."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "on Ray" if quick and Path(file).stem[5:] in _ON_RAY else file
+
+    quick = "not slow" in config.option.markexpr
+    return Files(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

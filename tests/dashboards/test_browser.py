@@ -25,8 +25,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("width", "height", "phone", "dark"),
-    [(1280, 9000, False, False), (390, 12000, True, True)],
-    ids=["desktop light", "phone dark"],
+    [
+        pytest.param(1280, 9000, False, False, id="desktop light", marks=pytest.mark.slow),
+        pytest.param(390, 12000, True, True, id="phone dark"),
+    ],
 )
 def test_every_plot_is_drawn(file: Path, width: int, height: int, phone: bool, dark: bool) -> None:
     with Browser() as browser:
@@ -68,6 +70,7 @@ def confirmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1200, 1440])
 def test_the_leaderboard_fits_a_desk(confirmed: Path, width: int) -> None:
     table = "document.querySelector('#leaderboard table')"
@@ -88,6 +91,7 @@ def test_the_leaderboard_fits_a_desk(confirmed: Path, width: int) -> None:
         assert browser.errors == []
 
 
+@pytest.mark.slow
 def test_every_plot_and_table_is_reached_by_keyboard(confirmed: Path) -> None:
     stop = "document.activeElement.closest('section')?.id + ' ' + document.activeElement.className"
     with Browser() as browser:
@@ -107,6 +111,7 @@ def test_every_plot_and_table_is_reached_by_keyboard(confirmed: Path) -> None:
         assert browser.errors == []
 
 
+@pytest.mark.slow
 def test_plots_are_drawn_when_they_are_near_and_reached_by_keyboard(file: Path) -> None:
     with Browser() as browser:
         browser.size(1280, 700)

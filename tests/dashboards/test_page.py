@@ -187,7 +187,7 @@ def test_only_the_metrics_that_a_page_shows_are_read(fast_path: Path) -> None:
         kept = [{k: v for k, v in r.metrics.items() if k in shown} for r in trial.reports]
         assert [dict(r.metrics) for r in less.reports] == kept
     assert {"momentum", "progress"} <= few.trials[1].reports[-1].metrics.keys()
-    drawn = report._read(fast_path / "s")
+    drawn = report._read(fast_path / "s", Manifest.read(fast_path / "s"))
     compared = from_studies.read(fast_path / "s", "", "")
     assert drawn.trials == few.trials
     for trial in compared.trials:

@@ -156,6 +156,7 @@ class Odd(torch.nn.Module):
         raise ValueError("an odd model")
 
 
+@pytest.mark.slow
 def test_what_fails_leaves_no_registered_model_and_a_name_may_have_dots(
     tmp_path: Path, quiet: None
 ) -> None:

@@ -86,6 +86,7 @@ def test_validation_is_off_the_training_clock(shared: Remote, framework: str) ->
         assert clock.train < clock.eval
 
 
+@pytest.mark.slow
 @both
 def test_a_stopped_trial_leaves_a_process_for_the_next(
     shared: Remote, framework: str, tmp_path: Path

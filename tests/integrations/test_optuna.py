@@ -57,6 +57,7 @@ def mean_seconds(made: optuna.Study) -> float:
     return statistics.mean(t.value if t.state is complete else TARGET.limit for t in late)
 
 
+@pytest.mark.slow
 def test_it_proposes_faster_than_chance_in_a_study_of_optunas() -> None:
     ours, chance = [], []
     for seed in range(4):

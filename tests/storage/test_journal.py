@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sims import memory, race, racing, simulate
 
-from autotune.errors import UserError
+from autotune.errors import StudyError, UserError
 from autotune.schedules import Constant, Cosine, Stages
 from autotune.storage import journal
 from autotune.storage.codec import encode, plain
@@ -266,6 +270,29 @@ def test_a_full_disk_is_a_study_error_and_what_is_there_stays_valid(fast_path: P
         assert [t.number for t in result.trials] == [0, 1, 2]
         assert all(t.ended for t in result.trials)
         assert journal.read(folder)[-1] == Closed("done", result.trials[-1].ended_at or 0.0)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Inside, this process can write no file beyond `size` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_line_that_is_cut_short_is_taken_back(tmp_path: Path) -> None:
+    with Journal(tmp_path) as written:
+        written.write(Opened("x", 0.1))
+        full = written.path.stat().st_size + 10
+        with largest_file(full), pytest.raises(StudyError, match="File too large"):
+            written.write(Closed("done", 0.2))
+        written.write(Closed("budget", 0.3))
+    assert journal.read(tmp_path) == [Opened("x", 0.1), Closed("budget", 0.3)]
 
 
 def test_an_event_is_on_disk_before_it_is_acted_on(

@@ -77,6 +77,8 @@ def test_only_what_lies_inside_is_removed(tmp_path: Path) -> None:
     retention.discard(str(other), str(home))
     retention.discard(str(home / ".." / "other"), str(home))
     retention.discard(f"memory://{other}", str(home))
+    retention.discard(str(home), str(home))
     assert other.is_dir()
+    assert (home / "trial-0001").is_dir(), "nor is the root itself removed"
     retention.discard(str(home / "trial-0001"), str(home))
     assert not (home / "trial-0001").exists()

@@ -31,6 +31,7 @@ from autotune.storage.journal import JOURNAL, Closed, Opened, from_line, to_line
 from autotune.study import result
 from autotune.study.driver.plan import fresh_seed, trial_seed
 from autotune.study.manifest import Manifest
+from autotune.study.options import StudyOptions
 from autotune.trial import Change, Ended, Lost, Started, State, Stop, Suggested, Trial, fold
 
 TARGET = at.Target(METRIC, 1.0, limit=30)
@@ -461,12 +462,12 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
 def test_status_says_how_many_confirmations_are_done(fast_path: Path) -> None:
     found = study(fast_path / "a", 6, repeats=3, top=2)
     lines_ = (fast_path / "a" / JOURNAL).read_text().splitlines()
-    held = {"repeats": 3, "top": 2, "trials": 6}
+    options = StudyOptions(repeats=3, top=2, trials=6)
     seen: list[dict[str, Any]] = []
     for count in range(1, len(lines_) + 1):
         events = [from_line(line) for line in lines_[:count]]
         trials = tuple(fold(e for e in events if not isinstance(e, Opened | Closed)).values())
-        told = documents.confirmations(replace(found, trials=trials), held)
+        told = documents.confirmations(replace(found, trials=trials), options)
         assert told is not None
         seen.append(told)
     planned = [told["planned"] for told in seen]
@@ -481,7 +482,7 @@ def test_status_says_how_many_confirmations_are_done(fast_path: Path) -> None:
     summary = {**documents.summary(found, "x"), "trials_planned": 6, "driver_alive": False}
     text.print_status({**summary, "confirmations": seen[-1]}, out)
     assert "  confirmations: 9 of 9 done\n" in out.getvalue()
-    assert documents.confirmations(found, {"repeats": 0}) is None
+    assert documents.confirmations(found, StudyOptions()) is None
 
 
 def test_without_confirmations_nothing_is_said_of_them(fast_path: Path) -> None:

@@ -37,6 +37,8 @@ def test_a_learning_rate_follows_a_batch_size_that_a_controller_set(power: float
         assert found.lr(progress) == pytest.approx(0.5 * base(progress) * 2**power)
     again = knobs(lr=Following(base, GROWS, power, 32), batch_size=GROWS, state=found.state())
     assert again.lr(0.6) == found.lr(0.6)
+    again.change(Change(lr_factor=0.5))
+    assert again.lr(0.6) == pytest.approx(0.5 * found.lr(0.6)), "factors multiply"
 
 
 def test_a_learning_rate_that_follows_something_else_does_not() -> None:

@@ -307,6 +307,7 @@ def test_a_rank_killed_between_trials_is_told_and_replaced(tmp_path: Path) -> No
         pool.close()
 
 
+@pytest.mark.slow
 def test_of_idle_groups_a_trial_takes_one_on_the_hardware_that_it_is_to_be_like() -> None:
     pool = RayPool(toy, at.Scaling(max_concurrent_trials=2), hang_timeout=SECONDS)
     try:

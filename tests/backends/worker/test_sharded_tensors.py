@@ -36,6 +36,7 @@ def test_as_many_ranks_get_what_they_wrote(two: Any) -> None:
     assert (one["own"]["columns"], other["own"]["columns"]) == ([3, 4], [3, 3])
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_shares_it_anew(two: Any) -> None:
     from sharders import on_ranks, read
 
@@ -65,6 +66,7 @@ def test_all_ranks_files_with_whole_tensors(two: Any) -> None:
         assert all(torch.equal(state["model"][name], numbers(name)) for name in SHAPES)
 
 
+@pytest.mark.slow
 def test_a_grid_of_ranks_is_read_by_as_many_or_by_nobody(tmp_path: Path) -> None:
     """Two copies of a model over two ranks each. Two ranks are also told what they cannot save."""
     from sharders import on_ranks, read, refused_or_read, written

@@ -257,6 +257,7 @@ def test_how_a_trainer_is_found_again(fast_path: Path, train: str, found: str | 
     assert export.facts(manifest, trial)["train"] == found
 
 
+@pytest.mark.slow
 def test_a_trial_of_a_script_is_exported_with_a_word(
     fast_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,6 +290,7 @@ def test_train_py_under_torchrun_gives_the_losses_of_the_journal(
     check_same_losses(done.stdout, result.best)
 
 
+@pytest.mark.slow
 def test_train_py_alone_needs_no_library_of_the_study(own: at.StudyResult, tmp_path: Path) -> None:
     """From its own folder, which must not hide the trainer's."""
     assert main.main(["export", str(own.folder), "--to", str(tmp_path / "out")]) == main.DONE
@@ -592,6 +594,7 @@ def test_a_bad_schedule_of_an_export_is_told_with_its_knob(
     assert not (exported / "studies").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -644,6 +647,7 @@ def test_an_empty_folder_is_filled(exported: Path) -> None:
     assert replay.read(exported / "empty").trial.number == 0
 
 
+@pytest.mark.slow
 def test_what_a_framework_evaluates_by_itself_is_no_training_alone_either() -> None:
     """0.1 s of training to each milestone, and 0.3 s of evaluation on another clock."""
     code = (
