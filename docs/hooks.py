@@ -25,11 +25,18 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/RESULTS.md": "benchmarks.md",
     "benchmarks/README.md": "benchmark-scripts.md",
+    **{
+        f"benchmarks/results/{path.name}": f"results/{path.name}"
+        for path in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+    },
 }
 """Documents outside of `docs/` that are pages of the site, and the names of these."""
 HELP = "<!-- the help texts of all commands -->"
-_LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
-_CODE = re.compile(r"(^```.*?^```$|`[^`\n]*\]\([^`\n]*`)", re.MULTILINE | re.DOTALL)
+_FENCE, _CODE = r"^```.*?^```$", r"`[^`\n]*`"
+_LABEL = r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]"
+_LINK = rf"(?P<label>{_LABEL})\((?!\w+:|#)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
+_PARTS = re.compile(f"{_FENCE}|{_LINK}|{_CODE}", re.MULTILINE | re.DOTALL)
+"""What must not be changed is found with the links, so that neither begins within the other."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -57,19 +64,20 @@ def site_links(markdown: str, source: str) -> str:
     here = posixpath.dirname(source)
     page = PAGES.get(source, source.removeprefix("docs/"))
 
-    def changed(link: re.Match[str]) -> str:
-        label, path, anchor = link[1], posixpath.normpath(posixpath.join(here, link[2])), link[3]
+    def changed(found: re.Match[str]) -> str:
+        if found["path"] is None:
+            return found[0]
+        label, anchor = found["label"], found["anchor"] or ""
+        path = posixpath.normpath(posixpath.join(here, found["path"]))
         if not (ROOT / path).exists():
-            raise PluginError(f"{source} links to {link[2]}, which does not exist")
-        target = PAGES.get(path, path.removeprefix("docs/"))
+            raise PluginError(f"{source} links to {found['path']}, which does not exist")
         if path not in PAGES and not path.startswith("docs/"):
             text = label[1:-1]
             return text if path in text else f"{text} (`{path}`)"
-        to = posixpath.relpath(target, posixpath.dirname(page) or ".")
-        return f"{label}({to}{anchor or ''})"
+        target = PAGES.get(path, path.removeprefix("docs/"))
+        return f"{label}({posixpath.relpath(target, posixpath.dirname(page) or '.')}{anchor})"
 
-    parts = _CODE.split(markdown)  # every second one is code
-    return "".join(p if i % 2 else _LINK.sub(changed, p) for i, p in enumerate(parts))
+    return _PARTS.sub(changed, markdown)
 
 
 def help_texts() -> str:

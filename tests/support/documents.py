@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NOT_RUN = "not run by the tests"
-LANGUAGES = {"bash", "dockerfile", "python", "sh", "text", "yaml"}
+LANGUAGES = {"bash", "dockerfile", "mermaid", "python", "sh", "text", "yaml"}
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 _SAVED = re.compile(r"[Ss]ave this as `([\w.]+)`")
 
