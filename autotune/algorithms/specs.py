@@ -21,23 +21,23 @@ def is_path(text: str) -> bool:
     return ":" in text and not text.endswith(")")
 
 
-def called(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, Any]]:
+def parse_spec(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, Any]]:
     """The name and the keyword arguments in a text that calls one of `names`, or only names it.
 
-    >>> called("pruner", "asha(reduction=2)", ["asha"]), called("pruner", "asha", ["asha"])
+    >>> parse_spec("pruner", "asha(reduction=2)", ["asha"]), parse_spec("pruner", "asha", ["asha"])
     (('asha', {'reduction': 2}), ('asha', {}))
 
     Raises:
         UserError: neither a name nor a call of one with plain values.
     """
     allowed = tuple(names)
-    name, call = parsed(what, text, allowed)
+    name, call = split_call(what, text, allowed)
     if name not in allowed:
         raise UserError(unknown(what, name, allowed))
-    return name, keywords(what, call, text)
+    return name, keyword_arguments(what, call, text)
 
 
-def parsed(what: str, text: str, names: Iterable[str]) -> tuple[str, ast.Call | None]:
+def split_call(what: str, text: str, names: Iterable[str]) -> tuple[str, ast.Call | None]:
     """The name in a text that calls something or only names it, and the call.
 
     Raises:
@@ -51,7 +51,7 @@ def parsed(what: str, text: str, names: Iterable[str]) -> tuple[str, ast.Call | 
     return ast.unparse(found if call is None else call.func), call
 
 
-def keywords(what: str, call: ast.Call | None, text: str) -> dict[str, Any]:
+def keyword_arguments(what: str, call: ast.Call | None, text: str) -> dict[str, Any]:
     """The keyword arguments of a call; none without one.
 
     Raises:
@@ -81,7 +81,7 @@ def _plain(what: str, text: str, given: ast.keyword) -> Any:
         raise UserError(f"{what} {text!r}: arguments must be plain values{hint}") from None
 
 
-def made(
+def build(
     what: str,
     text: str,
     call: tuple[str, dict[str, Any]],

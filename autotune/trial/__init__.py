@@ -11,7 +11,7 @@ from autotune.trial.events import (
     Changed,
     Ended,
     Event,
-    Lost,
+    Interrupted,
     Reported,
     Saved,
     Started,
@@ -23,7 +23,7 @@ from autotune.trial.failure import FailurePolicy
 from autotune.trial.hardware import Hardware
 from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, leader, usual_hardware
 from autotune.trial.values import (
-    CUT,
+    INTERRUPTED_REASONS,
     KNOBS,
     Change,
     Checkpoint,
@@ -40,7 +40,7 @@ from autotune.trial.values import (
 )
 
 __all__ = [
-    "CUT",
+    "INTERRUPTED_REASONS",
     "Change",
     "Changed",
     "Checkpoint",
@@ -53,7 +53,7 @@ __all__ = [
     "Fork",
     "Hardware",
     "KNOBS",
-    "Lost",
+    "Interrupted",
     "Metrics",
     "Milestone",
     "Origin",

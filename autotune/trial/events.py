@@ -69,7 +69,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Lost:
+class Interrupted:
     """An attempt broke off and the trial goes on from its checkpoint.
 
     `broke`: a worker died or hung, which counts as a retry; otherwise the driver itself went away,
@@ -99,11 +99,17 @@ class Ended:
     at: float = 0.0
 
 
-Event = Suggested | Started | Reported | Changed | Saved | Lost | Ended
+Event = Suggested | Started | Reported | Changed | Saved | Interrupted | Ended
 EVENTS: Mapping[str, type] = {
-    kind.__name__.lower(): kind
-    for kind in (Suggested, Started, Reported, Changed, Saved, Lost, Ended)
+    "suggested": Suggested,
+    "started": Started,
+    "reported": Reported,
+    "changed": Changed,
+    "saved": Saved,
+    "lost": Interrupted,
+    "ended": Ended,
 }
+"""Each event by the name that the journal's lines give it."""
 
 
 def after(trial: Trial | None, event: Event) -> Trial:
@@ -143,10 +149,10 @@ def after(trial: Trial | None, event: Event) -> Trial:
         case Saved(checkpoint=checkpoint):
             stamped = replace(checkpoint, hardware=trial.hardware)
             return replace(trial, checkpoint=stamped, earlier=trial.checkpoint)
-        case Lost(damaged=True):
+        case Interrupted(damaged=True):
             before = replace(trial, checkpoint=trial.earlier, earlier=None)
             return _back_at_checkpoint(before, event)
-        case Lost():
+        case Interrupted():
             return _back_at_checkpoint(trial, event)
         case Ended():
             return replace(
@@ -190,7 +196,7 @@ def _spent(trial: Trial, at: float) -> float:
     return trial.spent_seconds + (at - trial.placed_since if trial.placed else 0.0)
 
 
-def _back_at_checkpoint(trial: Trial, event: Lost) -> Trial:
+def _back_at_checkpoint(trial: Trial, event: Interrupted) -> Trial:
     """Waiting for a group again; what came after the checkpoint will be done, and reported, again.
 
     A change decided at the checkpoint's own step is decided anew: the state was saved before it.

@@ -10,7 +10,7 @@ from itertools import islice
 
 from autotune.trial.failure import finite
 from autotune.trial.hardware import Hardware
-from autotune.trial.values import CUT, Metrics, Params, Report, State, Trial
+from autotune.trial.values import INTERRUPTED_REASONS, Metrics, Params, Report, State, Trial
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Target:
         """
         if trial.state is State.REACHED:
             return trial.seconds
-        if trial.state is not State.CENSORED or trial.reason in CUT:
+        if trial.state is not State.CENSORED or trial.reason in INTERRUPTED_REASONS:
             return None
         best = self.best(trial)
         if best is None or not math.isfinite(best):
@@ -113,21 +113,21 @@ class Target:
         return self.limit * (1 + (gap / (1 + gap) if math.isfinite(gap) else 1.0))
 
 
-def incumbent(trials: Sequence[Trial], like: Hardware | None = None) -> Trial | None:
-    """The fastest trial that reached the target, among those that ran on hardware `like` this.
+def incumbent(trials: Sequence[Trial], hardware: Hardware | None = None) -> Trial | None:
+    """The fastest trial that reached the target, on `hardware` if that is given.
 
-    Trials that know it are asked (`ledger.Others`); any others are gone through.
+    Trials with an index (`trial_index.Others`) answer from it; any others are scanned.
     """
-    known: Callable[[Hardware | None], Trial | None] | None = getattr(trials, "fastest", None)
-    if known is not None:
-        return known(like)
-    reached = [t for t in trials if t.state is State.REACHED and like in (None, t.hardware)]
+    indexed: Callable[[Hardware | None], Trial | None] | None = getattr(trials, "fastest", None)
+    if indexed is not None:
+        return indexed(hardware)
+    reached = [t for t in trials if t.state is State.REACHED and hardware in (None, t.hardware)]
     return min(reached, key=lambda t: (t.seconds, t.number), default=None)
 
 
 def leader(trials: Sequence[Trial]) -> Trial | None:
     """The fastest trial of a study: among those on the hardware that most of its trials ran on."""
-    return incumbent(trials, like=usual_hardware(trials))
+    return incumbent(trials, hardware=usual_hardware(trials))
 
 
 def usual_hardware(trials: Sequence[Trial]) -> Hardware | None:

@@ -14,7 +14,7 @@ from autotune.trial.hardware import Hardware
 Config = Mapping[str, Any]
 Params = Mapping[str, Any]
 Metrics = Mapping[str, float]
-CUT = ("budget", "interrupted")  # reasons that say nothing of the configuration
+INTERRUPTED_REASONS = ("budget", "interrupted")  # reasons that say nothing of the configuration
 
 
 class State(StrEnum):
@@ -236,7 +236,7 @@ class Trial:
         Of the trials that a time limit ended only the baseline is resumed: without it a study has
         nothing to compare with.
         """
-        measured = self.kind == "baseline" and self.reason in CUT
+        measured = self.kind == "baseline" and self.reason in INTERRUPTED_REASONS
         return not self.ended or self.reason == "interrupted" or measured
 
     @property

@@ -48,7 +48,7 @@ from _shared import Answer, arguments, introduce, keep
 from _tables import row
 
 import autotune as at
-from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.elite import in_order
 from autotune.algorithms.samplers.gaussian_process import Array, Process, fitted, usual
 from autotune.algorithms.samplers.optuna import OptunaSampler
@@ -297,7 +297,7 @@ def mixture_cure(rows: Array, trials: Sequence[Trial], target: Target) -> Pick:
 
 SCORINGS: dict[str, Callable[..., Pick]] = {
     "best metric": partial(by_order, best_metric),
-    "equal seconds": partial(by_order, standings),
+    "equal seconds": partial(by_order, equal_time_ranks),
     "extrapolated": partial(by_order, extrapolated),
     "imputed": imputed,
     "Tobit, Thompson": tobit,
@@ -312,7 +312,7 @@ class Placed:
         self._sampler, self._target = OptunaSampler("tpe", space, target, seed), target
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        places = standings(trials, self._target)
+        places = equal_time_ranks(trials, self._target)
 
         def placed(trial: Trial) -> Trial:
             if trial.state not in (State.REACHED, State.CENSORED):

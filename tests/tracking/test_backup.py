@@ -27,7 +27,7 @@ from autotune.study import result as results
 from autotune.tracking import backup, mirror
 from autotune.tracking.mirror import NO_COPY, default_uri, environment
 from autotune.tracking.restore import restore
-from autotune.trial import Checkpoint, Clock, Ended, Lost, Saved, Started, State, Target
+from autotune.trial import Checkpoint, Clock, Ended, Interrupted, Saved, Started, State, Target
 
 from .conftest import HARDWARE
 
@@ -240,12 +240,12 @@ def test_a_study_that_was_fetched_leaves_the_copy_that_it_came_from(study, tmp_p
     shelf.breaks = None  # and once it is there, it is what is fetched, as often as that may be
     for number in (1, 2):
         with journal.Journal(there) as taken_up:
-            taken_up.write(Lost(0, f"driver restarted {number}", broke=False))
+            taken_up.write(Interrupted(0, f"driver restarted {number}", broke=False))
         backup.Backup(there, -1).keep(shelf, over=True)
         assert len([*(shelf.folder / "study").glob("journal*")]) == 1, "and no other one is kept"
         there = tmp_path / f"place {number}"
         restore(copy_of(shelf, tmp_path), there, print)
-        found = [e.reason for e in journal.read(there) if isinstance(e, Lost)]
+        found = [e.reason for e in journal.read(there) if isinstance(e, Interrupted)]
         assert found == [f"driver restarted {n}" for n in range(1, number + 1)]
 
 
@@ -338,7 +338,7 @@ def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     assert (tmp_path / "to" / "checkpoints/trial-0000/step-100/rank-0.pt").is_file()
 
     with journal.Journal(tmp_path / "to") as taken_up:
-        taken_up.write(Lost(0, "driver restarted", broke=False))
+        taken_up.write(Interrupted(0, "driver restarted", broke=False))
         taken_up.write(Started(0, 0.0, HARDWARE))
         taken_up.write(Ended(0, State.REACHED, "target", 1.0))
     there = copier_of(study, tmp_path / "to")

@@ -22,9 +22,9 @@ __all__ = [
     "CONTROLLERS",
     "POPULATIONS",
     "Controller",
-    "called",
-    "goes_on",
-    "made",
+    "parse_controller",
+    "can_warm_start",
+    "build_controller",
     "make_controller",
     "policy",
     "regulator",
@@ -62,26 +62,26 @@ def make_controller(
     if not isinstance(found, Linear):
         return found
     found = found.within(allowed)
-    if start_from is not None and goes_on(found):
+    if start_from is not None and can_warm_start(found):
         held = start_from if isinstance(start_from, Saved) else read(Path(start_from))
         told = {**found.told, "from": held.place, "from_study": held.study}
         found = replace(found, start=held.weights, told=told, _memo={})
     return found
 
 
-def goes_on(controller: Controller | None) -> bool:
+def can_warm_start(controller: Controller | None) -> bool:
     """Whether a controller can go on from what another has learned.
 
-    >>> goes_on(policy()), goes_on(regulator())
+    >>> can_warm_start(policy()), can_warm_start(regulator())
     (True, False)
     """
     return isinstance(controller, Linear) and controller.learner is not None
 
 
-def called(text: str) -> tuple[str, dict[str, Any]]:
+def parse_controller(text: str) -> tuple[str, dict[str, Any]]:
     """A name with keyword arguments, taken apart.
 
-    >>> called("pbt(interval=2.5)"), called("policy")
+    >>> parse_controller("pbt(interval=2.5)"), parse_controller("policy")
     (('pbt', {'interval': 2.5}), ('policy', {}))
 
     Raises:
@@ -93,10 +93,12 @@ def called(text: str) -> tuple[str, dict[str, Any]]:
             f"controller {name!r} was removed: {_REMOVED[name]}; a study that used {name} "
             "can be read, but not continued"
         )
-    return specs.called("controller", text, _ALLOWED)
+    return specs.parse_spec("controller", text, _ALLOWED)
 
 
-def made(text: str, make: Callable[..., Controller], *given: Any, **known: Any) -> Controller:
+def build_controller(
+    text: str, make: Callable[..., Controller], *given: Any, **known: Any
+) -> Controller:
     """The controller that `make` gives for the keyword arguments in `text`.
 
     Args:
@@ -105,11 +107,11 @@ def made(text: str, make: Callable[..., Controller], *given: Any, **known: Any) 
     Raises:
         UserError: an argument that it does not take, or that is out of range.
     """
-    return specs.made("controller", text, called(text), make, *given, **known)
+    return specs.build("controller", text, parse_controller(text), make, *given, **known)
 
 
 def _named(text: str) -> Controller:
-    name, _ = called(text)
+    name, _ = parse_controller(text)
     if name in POPULATIONS:
         raise UserError(f"controller {name!r} is made from an experiment, by autotune.run")
-    return made(text, CONTROLLERS[name])
+    return build_controller(text, CONTROLLERS[name])

@@ -36,17 +36,17 @@ class Episode:
 
 @dataclass(frozen=True)
 class Learner:
-    """How weights come from episodes: an update every so many of them, over a window of the last.
+    """A learning rule: an update of the weights every `every` episodes, over the last `window`.
 
     `update` takes weights of knobs (rows) and features (columns), the episodes in the order in
-    which they ended, and the standard deviation of the noise. `goes_on` says that it goes on from
-    the update before, and not each time from the start.
+    which they ended, and the standard deviation of the noise. An `incremental` rule continues from
+    the last update, any other starts from the initial weights each time.
     """
 
     update: Callable[[Array, Sequence[Episode], float], Array]
     every: int
     window: int
-    goes_on: bool
+    incremental: bool
 
 
 def awr(start: Array, episodes: Sequence[Episode], spread: float) -> Array:
@@ -115,6 +115,6 @@ def _ridge(x: Array, y: Array, ridge: float) -> Array:
 
 
 LEARNERS = {
-    "awr": Learner(awr, every=1, window=96, goes_on=False),
-    "ppo": Learner(ppo, every=8, window=32, goes_on=True),
+    "awr": Learner(awr, every=1, window=96, incremental=False),
+    "ppo": Learner(ppo, every=8, window=32, incremental=True),
 }

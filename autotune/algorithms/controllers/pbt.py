@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from autotune.algorithms.ranking.equal_time import Curve
+from autotune.algorithms.ranking.equal_time import GapCurve
 from autotune.algorithms.ranking.trial_index import SEEN, recent
 from autotune.errors import UserError, unknown
 from autotune.space.parameters import Choice, Float, Int, Parameter, drawn
@@ -131,7 +131,7 @@ class Population:
             and born(t, self.interval) < look <= t.seconds / self.interval
         ]
         at = look * self.interval
-        return sorted(there, key=lambda t: (Curve(t, target).at(at), t.number))
+        return sorted(there, key=lambda t: (GapCurve(t, target).at(at), t.number))
 
     def _better(
         self, trial: Trial, ranked: Sequence[Trial], target: Target, look: int
@@ -141,14 +141,14 @@ class Population:
         if trial.number not in [t.number for t in ranked[count:][-count:]]:
             return []
         at = look * self.interval
-        gap = Curve(trial, target).at(at)
+        gap = GapCurve(trial, target).at(at)
         return [
             t
             for t in ranked[:count]
             if t.state is State.RUNNING
             and t.point is not None
             and 0 <= t.saved_clock.seconds(target.clock) - at < _NEAR * self.interval
-            and Curve(t, target).at(at) < gap
+            and GapCurve(t, target).at(at) < gap
         ]
 
     # --- explore ------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ import numpy as np
 
 from autotune.algorithms.controllers.features import FEATURES, View, change_of, decisions
 from autotune.algorithms.controllers.learners import LEARNERS, Array, Episode
-from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.errors import UserError, unknown
 from autotune.trial import (
-    CUT,
+    INTERRUPTED_REASONS,
     KNOBS,
     Change,
     Hardware,
@@ -118,7 +118,7 @@ class Linear:
     def _due(self, trial: Trial, others: Sequence[Trial], target: Target) -> bool:
         if not trial.reports or target.metric not in trial.reports[-1].metrics:
             return False
-        best = incumbent(others, like=trial.hardware)
+        best = incumbent(others, hardware=trial.hardware)
         whole = min(best.seconds, target.limit) if best is not None else target.limit
         step = _last_step(trial)
         last = next((r.seconds for r in trial.reports if r.step == step), None)
@@ -133,13 +133,13 @@ class Linear:
             return start
         learner, ended = LEARNERS[self.learner], _learned_from(trials, like)
         count = len(ended) - len(ended) % learner.every
-        first = learner.every if learner.goes_on else count
+        first = learner.every if learner.incremental else count
         for end in range(first, count + 1, learner.every) if count else ():
             key = tuple((t.number, t.ended_at, t.seconds) for t in ended[:end])
-            place = ("fit", end if learner.goes_on else 0)
+            place = ("fit", end if learner.incremental else 0)
             if self._memo.get(place, ((),))[0] != key:
                 episodes = self._episodes(ended[max(0, end - learner.window) : end], target)
-                before = weights if learner.goes_on else start
+                before = weights if learner.incremental else start
                 self._memo[place] = key, learner.update(before, episodes, self.noise)
             weights = self._memo[place][1]
         return weights
@@ -181,7 +181,7 @@ def worths(trials: Sequence[Trial], target: Target) -> dict[int, float]:
 
     The order is that of `autotune.algorithms.ranking.equal_time`; a trial that diverged comes last.
     """
-    places = standings(trials, target)
+    places = equal_time_ranks(trials, target)
     places |= {t.number: 1.0 for t in trials if t.reason == "diverged"}
     count, normal = len(places), NormalDist()
     return {
@@ -273,7 +273,7 @@ def _learned_from(trials: Sequence[Trial], like: Hardware) -> list[Trial]:
         and t.kind == "trial"
         and t.hardware == like
         and t.state in (State.REACHED, State.CENSORED)
-        and t.reason not in CUT
+        and t.reason not in INTERRUPTED_REASONS
         and len(t.changes) > 1
     ]
     return sorted(told, key=lambda t: (t.ended_at or 0.0, t.number))

@@ -27,8 +27,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.algorithms.ranking.equal_time import Curve
-from autotune.algorithms.ranking.trial_index import Ledger, Others
+from autotune.algorithms.ranking.equal_time import GapCurve
+from autotune.algorithms.ranking.trial_index import Others, TrialIndex
 from autotune.schedules import Schedule, edges_of
 from autotune.trial import Target, Trial
 
@@ -154,9 +154,9 @@ class _Learned:
 
 
 class Lessons:
-    """What ended trials teach, worked out once for each: a memory that changes no answer.
+    """Cache of the lessons of ended trials, which changes no result.
 
-    Of a study's own trials (a ledger's) it looks only at those that are new since the last time.
+    Of a study's own trials (those of a `TrialIndex`) it reads only those added since the last call.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Lessons:
         self._begin()
 
     def _begin(self) -> None:
-        self._begun = self._over = 0  # how far the ledger's lists have been read
+        self._begun = self._over = 0  # how much of the index's lists has been read
         self._gaps: list[float] = []
         self._learned = _Learned()
 
@@ -175,14 +175,14 @@ class Lessons:
         Of a study's `Others` that is what all of its trials say.
         """
         if isinstance(trials, Others):
-            return self._of_study(trials.ledger, target, floor)
+            return self._of_study(trials.trial_index, target, floor)
         span = span_of(trials, target)
         if not span > 0:
             return None
         return known_from([self._of(t, target) for t in trials if t.ended], span, floor)
 
-    def _of_study(self, ledger: Ledger, target: Target, floor: float) -> Known | None:
-        begun, over = ledger.begun, ledger.over
+    def _of_study(self, trial_index: TrialIndex, target: Target, floor: float) -> Known | None:
+        begun, over = trial_index.begun, trial_index.over
         read = self._read
         if read[0] is not begun or read[1] is not over or read[2] is not target:
             self._begin()
@@ -240,7 +240,7 @@ def _seen(trial: Trial, target: Target) -> tuple[Floats, Floats]:
 
     A report at 0 seconds is not of training, and one without a finite metric shows no gap.
     """
-    curve = Curve(trial, target)
+    curve = GapCurve(trial, target)
     seconds, gaps = np.array(curve.seconds, float), np.array(curve.gaps, float)
     begun = _warm_until(trial)
     kept = (seconds > 0) & (seconds >= begun) & np.isfinite(gaps)
@@ -248,7 +248,7 @@ def _seen(trial: Trial, target: Target) -> tuple[Floats, Floats]:
 
 
 def _fitted(seconds: Floats, gaps: Floats, cap: float) -> _Fits:
-    """Curves `a + b t^-c` with b >= 0, by least squares that trust late reports more, in spans."""
+    """Fit curves `a + b t^-c`, b >= 0, in spans, by least squares that weight late reports more."""
     last = seconds[-1]
     times, signs = seconds / last, np.sign(_POWERS)[:, None]
     shapes = signs * times ** -_POWERS[:, None]

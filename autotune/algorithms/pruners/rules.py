@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.algorithms import specs
-from autotune.algorithms.ranking.equal_time import Curve, Curves
+from autotune.algorithms.ranking.equal_time import GapCurve, GapCurves
 from autotune.algorithms.ranking.trial_index import SEEN, Others, recent
 from autotune.errors import UserError, unknown
 from autotune.trial import Stop, Target, Trial, incumbent
@@ -33,7 +33,7 @@ def slower_than_best(factor: float = 1.0) -> Pruner:
         raise ValueError(f"slower_than_best factor must be >= 1 but got {factor!r}")
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
-        best = incumbent(others, like=trial.hardware)
+        best = incumbent(others, hardware=trial.hardware)
         if best is None or trial.seconds < factor * best.seconds:
             return None
         spent, took = (
@@ -60,7 +60,7 @@ def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:
     """
     _check_share("bottom_at_same_time share", share)
     _check_count("bottom_at_same_time least", least, 0)
-    curves = Curves()
+    curves = GapCurves()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         found = _rank(trial, recent(others, SEEN), target, trial.seconds, curves)
@@ -88,7 +88,7 @@ def asha(
     _check_share("asha first", first)
     _check_count("asha least", least, 0)
     _check_count("asha brackets", brackets, 1)
-    curves = Curves()
+    curves = GapCurves()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         before = trial.reports[-2].seconds if len(trial.reports) > 1 else 0.0
@@ -160,7 +160,7 @@ def forecast(
     lessons = Lessons()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
-        best = incumbent(others, like=trial.hardware)
+        best = incumbent(others, hardware=trial.hardware)
         cap = min(factor * best.seconds, target.limit) if best is not None else target.limit
         if len(trial.reports) < least_reports or trial.seconds >= cap:
             return None
@@ -185,10 +185,10 @@ def first_of(*pruners: Pruner) -> Pruner:
 
 
 def _rank(
-    trial: Trial, others: Sequence[Trial], target: Target, seconds: float, curves: Curves
+    trial: Trial, others: Sequence[Trial], target: Target, seconds: float, curves: GapCurves
 ) -> tuple[int, int] | None:
     """How many of how many others on equal hardware were nearer to the target by then."""
-    own = Curve(trial, target)
+    own = GapCurve(trial, target)
     if not own.seconds:
         return None
     gap = own.at(seconds)
@@ -250,5 +250,5 @@ def make_pruner(pruner: str | Pruner) -> Pruner:
         return pruner
     if not isinstance(pruner, str):
         raise UserError(unknown("pruner", pruner, PRUNERS))
-    call = specs.called("pruner", pruner, PRUNERS)
-    return specs.made("pruner", pruner, call, PRUNERS[call[0]])
+    call = specs.parse_spec("pruner", pruner, PRUNERS)
+    return specs.build("pruner", pruner, call, PRUNERS[call[0]])

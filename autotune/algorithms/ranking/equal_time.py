@@ -11,12 +11,20 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, usual_hardware
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    Hardware,
+    State,
+    Target,
+    Trial,
+    incumbent,
+    usual_hardware,
+)
 
 _SHARE = 0.2  # of the incumbent's time: before it, what a trial shows says next to nothing
 
 
-def standings(trials: Sequence[Trial], target: Target) -> dict[int, float]:
+def equal_time_ranks(trials: Sequence[Trial], target: Target) -> dict[int, float]:
     """Each trial's place, 0 for the best and 1 for the worst, by its number.
 
     First those that reached the target, by their time. Then the others by the share of trials that
@@ -44,7 +52,7 @@ def _among(trials: Sequence[Trial], target: Target) -> dict[int, float]:
     best = incumbent(trials)
     horizon = best.seconds if best is not None else target.limit
     seen = [t for t in trials if _shows(t, horizon)]
-    curves = {t.number: Curve(t, target) for t in seen}
+    curves = {t.number: GapCurve(t, target) for t in seen}
     order = {t.number: _key(t, curves, horizon) for t in seen}
     ranked = sorted(order, key=order.__getitem__)
     if len(ranked) == 1:
@@ -56,7 +64,7 @@ def _among(trials: Sequence[Trial], target: Target) -> dict[int, float]:
     return places
 
 
-class Curve:
+class GapCurve:
     """How far a trial was from the target at any time, at its best so far.
 
     `until` is the last second at which it was seen; a trial that reached the target stays there.
@@ -76,16 +84,16 @@ class Curve:
         return self.gaps[place - 1] if place else float("inf")
 
 
-class Curves:
-    """Curves, worked out once for each trial as it is: a memory that changes no answer."""
+class GapCurves:
+    """GapCurves, worked out once for each trial as it is: a memory that changes no answer."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Trial, Target, Curve]] = {}
+        self._held: dict[int, tuple[Trial, Target, GapCurve]] = {}
 
-    def of(self, trial: Trial, target: Target) -> Curve:
+    def of(self, trial: Trial, target: Target) -> GapCurve:
         held = self._held.get(trial.number)
         if held is None or held[0] is not trial or held[1] is not target:
-            held = self._held[trial.number] = trial, target, Curve(trial, target)
+            held = self._held[trial.number] = trial, target, GapCurve(trial, target)
         return held[2]
 
     def keep(self, trials: Sequence[Trial]) -> None:
@@ -98,11 +106,11 @@ class Curves:
 def _shows(trial: Trial, horizon: float) -> bool:
     if trial.state in (State.REACHED, State.FAILED, State.INFEASIBLE):
         return True
-    open_end = trial.state is State.RUNNING or trial.reason in CUT
+    open_end = trial.state is State.RUNNING or trial.reason in INTERRUPTED_REASONS
     return not open_end or trial.seconds >= _SHARE * horizon
 
 
-def _key(trial: Trial, curves: dict[int, Curve], horizon: float) -> tuple[int, float]:
+def _key(trial: Trial, curves: dict[int, GapCurve], horizon: float) -> tuple[int, float]:
     if trial.state is State.REACHED:
         return 0, trial.seconds
     if trial.state in (State.FAILED, State.INFEASIBLE):

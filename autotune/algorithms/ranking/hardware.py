@@ -29,14 +29,14 @@ def began_on(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
     return trials[trial.origin.parent].hardware
 
 
-def stamped(ran: Hardware, began: Hardware | None, mixed: bool = False) -> Hardware:
+def trial_fingerprint(ran: Hardware, began: Hardware | None, mixed: bool = False) -> Hardware:
     """The stamp of a trial that a group on hardware `ran` takes, and that `began_on` other.
 
     A trial that goes on elsewhere has a time of two kinds of hardware, and is like neither; so has
     a fork, whose time begins with its parent's. With `mixed`, the user takes all to be alike.
 
     >>> slow, fast = Hardware("slow"), Hardware("fast")
-    >>> str(stamped(fast, slow))
+    >>> str(trial_fingerprint(fast, slow))
     '1 x fast (1 CPU), before on 1 x slow (1 CPU)'
     """
     ran = replace(ran, mixed=mixed)
@@ -47,7 +47,7 @@ def stamped(ran: Hardware, began: Hardware | None, mixed: bool = False) -> Hardw
     return replace(ran, before=str(began))
 
 
-def like(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
+def comparable_hardware(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
     """The hardware on which a trial's time could be ranked with that of what it comes from.
 
     That is what it `began_on`, or what the trial ran on that it repeats. None if it is new, or

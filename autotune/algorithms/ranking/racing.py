@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.algorithms.ranking.repeats import RACE, again, merged, timed
-from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, leader
+from autotune.trial import INTERRUPTED_REASONS, Hardware, State, Target, Trial, incumbent, leader
 
 MOST = 5  # runs of one configuration
 _TELLING = 3  # runs again that show whether there is luck
@@ -42,7 +42,7 @@ def affordable(
     `races` are all so far, `stands` the searched trials by the means of their runs, and `spent`
     the microseconds of all trials.
     """
-    own = [t for t in races if t.repeats == best.number and t.reason not in CUT]
+    own = [t for t in races if t.repeats == best.number and t.reason not in INTERRUPTED_REASONS]
     if 1 + len(own) >= MOST:
         return False
     raced = 0

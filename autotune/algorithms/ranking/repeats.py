@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median_high
 
 from autotune.algorithms.ranking.lineage import as_one, descent
-from autotune.trial import CUT, Config, State, Target, Trial, usual_hardware
+from autotune.trial import INTERRUPTED_REASONS, Config, State, Target, Trial, usual_hardware
 
 CONFIRM, RACE = "confirm", "race"
 PROVEN = 3  # runs of one configuration that tell its time
@@ -75,7 +75,7 @@ def timed(trial: Trial) -> bool:
     A worker that died for good, or memory that ran out, says nothing of it.
     """
     ended = trial.state in (State.REACHED, State.CENSORED)
-    return ended and trial.reason not in CUT
+    return ended and trial.reason not in INTERRUPTED_REASONS
 
 
 def _mean(runs: Sequence[Trial], limit: float) -> Trial:

@@ -1,9 +1,9 @@
-"""What is asked of all trials at every event, kept up to date event by event.
+"""Incrementally maintained index over all trials.
 
-A study of 20,000 trials has a quarter of a million events. Whatever goes through all trials at each
-of them takes longer and longer; a `Ledger` knows the fastest trial, the last ones that ended and
-those that wait without going through any. It says what the plain functions of `autotune.trial` say
-of the same trials, and nothing else: a resumed driver makes it again from the journal.
+A study of 20,000 trials has a quarter of a million events, and a scan of all trials at each of them
+would take longer and longer. A `TrialIndex` gives the fastest trial, the last ones that ended and
+those that wait without a scan. Its results equal those of the plain functions of `autotune.trial`
+over the same trials, so a resumed driver rebuilds it from the journal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ share by, and a decision takes no longer in a study of 20,000 trials.
 Key = tuple[float, int]
 
 
-class Ledger:
+class TrialIndex:
     """Of the trials in `trials`, which the study's loop keeps; told of every change.
 
     `begun` has each trial as it was when it first had a report, `over` as it was when it ended, in
@@ -96,10 +96,10 @@ class Ledger:
         """The `count` trials that ended last, the first of them first."""
         return [self.trials[number] for _, number in self._ended[-count:]]
 
-    def fastest(self, like: Hardware | None = None, but: int = -1) -> Trial | None:
-        """`trial.incumbent` of all trials but one."""
-        kinds = self._reached.values() if like is None else [self._reached.get(like, [])]
-        firsts = (next((key for key in kind if key[1] != but), None) for kind in kinds)
+    def fastest(self, hardware: Hardware | None = None, excluded: int = -1) -> Trial | None:
+        """`trial.incumbent` of all trials but the one numbered `excluded`."""
+        kinds = self._reached.values() if hardware is None else [self._reached.get(hardware, [])]
+        firsts = (next((key for key in kind if key[1] != excluded), None) for kind in kinds)
         best = min((key for key in firsts if key is not None), default=None)
         return self.trials[best[1]] if best is not None else None
 
@@ -117,31 +117,31 @@ class Ledger:
 
 
 class Others(Sequence[Trial]):
-    """The trials of a ledger but one, by number; what a ledger knows costs no walk through them.
+    """The indexed trials but one, by number; what the index knows needs no scan.
 
-    It is a window on the ledger and not a copy: to be looked at now, and not kept.
+    A view of the index and not a copy: use it at once, and do not keep it.
     """
 
-    def __init__(self, ledger: Ledger, but: int) -> None:
-        self.ledger = ledger
+    def __init__(self, trial_index: TrialIndex, but: int) -> None:
+        self.trial_index = trial_index
         self._but = but
         self._made: tuple[Trial, ...] | None = None
 
     def fastest(self, like: Hardware | None = None) -> Trial | None:
         """What `trial.incumbent` says of these."""
-        return self.ledger.fastest(like, self._but)
+        return self.trial_index.fastest(like, self._but)
 
     def recent(self, count: int) -> list[Trial]:
         """What `recent` says of these."""
-        last = self.ledger.last_ended(count + 1)
+        last = self.trial_index.last_ended(count + 1)
         ended = [t for t in last if t.number != self._but][-count:]
-        return [*ended, *(t for t in self.ledger.running() if t.number != self._but)]
+        return [*ended, *(t for t in self.trial_index.running() if t.number != self._but)]
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self._all())
 
     def __len__(self) -> int:
-        return len(self.ledger.trials) - (self._but in self.ledger.trials)
+        return len(self.trial_index.trials) - (self._but in self.trial_index.trials)
 
     @overload
     def __getitem__(self, place: int) -> Trial: ...
@@ -152,7 +152,7 @@ class Others(Sequence[Trial]):
 
     def _all(self) -> tuple[Trial, ...]:
         if self._made is None:
-            self._made = tuple(t for n, t in self.ledger.trials.items() if n != self._but)
+            self._made = tuple(t for n, t in self.trial_index.trials.items() if n != self._but)
         return self._made
 
 

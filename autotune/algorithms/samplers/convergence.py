@@ -1,12 +1,12 @@
-"""`convergence`: a Bayesian sampler that knows it is looking for time.
+"""`convergence`: a Bayesian sampler for time to target.
 
-What a trial is worth is its rank at equal training time (`ranking.equal_time`): so one that
- was stopped is worth what it showed until then, and neither its bound nor a failure. A
-distribution over the space follows the elite of all trials (`samplers.actor`), slowly; a Gaussian
-process over the standings, which trusts a trial the less the earlier it was stopped, picks one of a
-few candidates by a lower confidence bound whose width is drawn anew for every proposal, so that
-parallel ones differ. Once a trial has been infeasible, what is proposed is likely to be feasible
-(`autotune.algorithms.samplers.feasibility`).
+A trial's value is its rank at equal training time (`ranking.equal_time`). A trial that was stopped
+is thus ranked by what it reported until then; it counts neither as its bound nor as a failure. A
+distribution over the space moves slowly to the elite of all trials (`samplers.distribution`). A
+Gaussian process over the ranks, with more noise for a trial the earlier it was stopped, picks one
+of a few candidates by a lower confidence bound. The width of the bound is drawn anew for every
+proposal, so that parallel proposals differ. Once a trial has been infeasible, proposals are likely
+to be feasible (`samplers.feasibility`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from threading import Lock
 
 import numpy as np
 
-from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.distribution import around, even
 from autotune.algorithms.samplers.elite import (
     Version,
@@ -139,9 +139,9 @@ class ConvergenceSampler:
         return self._process
 
     def _seen(self, told: Sequence[Trial], version: Version) -> tuple[Array, Array, Array]:
-        """Points, their standings as normal scores, and how uncertain these are."""
+        """Points, their equal_time_ranks as normal scores, and how uncertain these are."""
         chosen = remembered(told, version, _KNOWN)
-        places = standings(chosen, self._target)
+        places = equal_time_ranks(chosen, self._target)
         scores = np.array([rank_score(places[t.number], len(chosen)) for t in chosen])
         bests = {like: incumbent(chosen, like) for like in {t.hardware for t in chosen}}
         horizons = {k: b.seconds if b is not None else self._target.limit for k, b in bests.items()}

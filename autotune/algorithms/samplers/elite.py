@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.distribution import (
     STEP,
     Draw,
@@ -20,7 +20,7 @@ from autotune.algorithms.samplers.distribution import (
 )
 from autotune.space.parameters import Parameter
 from autotune.space.search_space import SearchSpace
-from autotune.trial import CUT, Params, State, Target, Trial
+from autotune.trial import INTERRUPTED_REASONS, Params, State, Target, Trial
 
 VERSION_INTERVAL = 4  # ended trials from one version to the next
 _ARCHIVE, _LEAST_ELITE, _ELITE = 24, 6, 0.2
@@ -65,7 +65,11 @@ def remembered(told: Sequence[Trial], version: Version, count: int) -> list[Tria
 
 def in_order(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that say something of their points, in the order in which they ended."""
-    ended = [t for t in trials if t.ended and t.reason not in CUT and t.params is not None]
+    ended = [
+        t
+        for t in trials
+        if t.ended and t.reason not in INTERRUPTED_REASONS and t.params is not None
+    ]
     return sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
 
 
@@ -106,7 +110,7 @@ def learned_elite(
     known = {t.number for t in before.archive}
     newest = [t for t in told[-VERSION_INTERVAL:] if t.number not in known]
     pool = [*before.archive, *newest]
-    places = standings(pool, target)
+    places = equal_time_ranks(pool, target)
     ranked = sorted(pool, key=lambda t: (places[t.number], t.number))[:_ARCHIVE]
     fit = [t for t in ranked if t.state not in (State.FAILED, State.INFEASIBLE)]
     count = max(_LEAST_ELITE, min(math.ceil(_ELITE * len(told)), _ARCHIVE))

@@ -21,7 +21,7 @@ from autotune.algorithms.samplers import widening
 from autotune.algorithms.samplers.optuna_names import WIDENING, make_sampler
 from autotune.algorithms.samplers.optuna_space import draw, frozen, inside
 from autotune.space.search_space import SearchSpace
-from autotune.trial import CUT, Params, State, Target, Trial
+from autotune.trial import INTERRUPTED_REASONS, Params, State, Target, Trial
 
 SEEN: Mapping[str, int] = {"tpe": 500, WIDENING: 500, "gp": 250}
 """How many ended trials a sampler looks at whose suggestions take longer the more it knows: half of
@@ -163,7 +163,7 @@ def _end(trial: Trial) -> tuple[State, float]:
 
 def _tells(trial: Trial) -> bool:
     """Whether the trial has ended and says something of its point."""
-    return trial.ended and trial.params is not None and trial.reason not in CUT
+    return trial.ended and trial.params is not None and trial.reason not in INTERRUPTED_REASONS
 
 
 def _best_and_newest(

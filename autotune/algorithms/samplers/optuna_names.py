@@ -10,7 +10,7 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from autotune.algorithms.samplers import policy
-from autotune.algorithms.specs import keywords, made, parsed
+from autotune.algorithms.specs import build, keyword_arguments, split_call
 from autotune.errors import UserError, unknown
 
 
@@ -46,13 +46,13 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
     """
     if text in SAMPLERS:
         return SAMPLERS[text](seed)
-    path, call = parsed("sampler", text, NAMES)
+    path, call = split_call("sampler", text, NAMES)
     if path in NAMES:
         raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
     kind = _sampler_class(path)
-    given = path, keywords("sampler", call, text)
+    given = path, keyword_arguments("sampler", call, text)
     seeded = {"seed": seed} if "seed" in inspect.signature(kind).parameters else {}
-    return made("sampler", text, given, kind, **seeded)
+    return build("sampler", text, given, kind, **seeded)
 
 
 def _sampler_class(path: str) -> type[BaseSampler]:

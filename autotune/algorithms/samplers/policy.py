@@ -17,7 +17,7 @@ from random import Random
 from threading import Lock
 from typing import Any
 
-from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.distribution import (
     Draw,
     Policy,
@@ -145,7 +145,7 @@ class PolicySampler:
         if self._critic is None or self._critic[0] != told:
             from autotune.algorithms.samplers.critic import Critic
 
-            places = standings(told, self._target)
+            places = equal_time_ranks(told, self._target)
             points = [t.params or {} for t in told]
             seed = Random(f"{self._seed}/critic/{len(told)}").getrandbits(31)
             made = Critic(self._space, points, [places[t.number] for t in told], seed)
@@ -191,7 +191,7 @@ class PolicySampler:
             else (policy_gradient.reinforce, _NEWEST)
         )
         window = told[-_WINDOW:]
-        places = standings(window, self._target)
+        places = equal_time_ranks(window, self._target)
         batch = [
             policy_gradient.Sample(*self._origin(t), -rank_score(places[t.number], len(window)))
             for t in window[-newest:]

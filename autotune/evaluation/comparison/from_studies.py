@@ -15,7 +15,7 @@ from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
 from autotune.study.manifest import Manifest
-from autotune.trial import CUT, Hardware, State, Target, Trial
+from autotune.trial import INTERRUPTED_REASONS, Hardware, State, Target, Trial
 
 _REPEATS = ("confirm", "race")  # kinds of trials that run another one's configuration again
 
@@ -118,7 +118,9 @@ def _confirmed(study: Study) -> dict[int | None, list[Trial]]:
     """Confirmations by the trial that they repeat; None is what a replay repeats."""
     groups: dict[int | None, list[Trial]] = {}
     for trial in study.trials:
-        if trial.kind == "confirm" and trial.reason not in CUT:  # those are made up for
+        if (
+            trial.kind == "confirm" and trial.reason not in INTERRUPTED_REASONS
+        ):  # those are made up for
             groups.setdefault(getattr(trial, "repeats", None), []).append(trial)
     return groups
 

@@ -210,7 +210,7 @@ def learned(name: str, features: int, episodes: list[Episode], spread: float) ->
     """What a learner makes of all the episodes, one knob, from 0."""
     learner, weights = LEARNERS[name], np.zeros((1, features))
     for end in range(learner.every, len(episodes) + 1, learner.every):
-        before = weights if learner.goes_on else np.zeros((1, features))
+        before = weights if learner.incremental else np.zeros((1, features))
         seen = episodes[max(0, end - learner.window) : end]
         weights = learner.update(before, seen, spread)
     return weights
