@@ -1,7 +1,7 @@
-"""The words of autotune: frozen values, and `after`, which folds an event into a trial.
+"""Frozen values that describe a study, and `after`, which folds an event into a trial.
 
-Everything that decides (samplers, pruners, controllers, the study's rules) is a function of these
-values; nothing here touches the disk, a process, or a library.
+All decisions (samplers, pruners, controllers, rules of the study) are functions of these values.
+Nothing here uses the disk, a process or a library.
 """
 
 from __future__ import annotations

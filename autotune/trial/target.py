@@ -1,4 +1,4 @@
-"""What is decided about trials, and the target by which they are ranked."""
+"""Decisions about trials, and the target by which trials are ranked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.trial.values import INTERRUPTED_REASONS, Metrics, Params, Report, 
 
 @dataclass(frozen=True)
 class Stop:
-    """End the trial on all ranks: a reason in one word (never empty), and the numbers behind it."""
+    """End the trial on all ranks, with a reason of one word (never empty) and details."""
 
     reason: str
     detail: str = ""
@@ -27,10 +27,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class Fork:
-    """End the trial, and let its workers go on from the last checkpoint of trial `parent`.
+    """End the trial, and start a new one on its workers from the last checkpoint of `parent`.
 
-    What goes on is a new trial with the point `params`. Without a trial left to make, the old one
-    goes on instead.
+    The new trial has the point `params`. If the study has no trial left to start, the old trial
+    continues.
     """
 
     parent: int
@@ -39,7 +39,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Target:
-    """What "soonest" means: the metric, the value to reach, and the clock.
+    """What a trial has to reach: a value of a metric, within a limit on a clock.
 
     Args:
         metric: a key of the metrics that the trainer's `evaluate` returns.
@@ -93,14 +93,13 @@ class Target:
         return min(values, key=self.shortfall, default=None)
 
     def score(self, trial: Trial) -> float | None:
-        """The trial as one number, in seconds, lower is better; the only place that makes one.
+        """The trial's score in seconds, lower is better; no other function makes a score.
 
-        A reached trial scores its time to target. A censored one scores between one and two
-        limits, in the order of its best metric: after every reached trial, and never the time at
-        which it was stopped, because that is a bound and not a result. Its order by best metric
-        is a heuristic (samplers that use ranks only see the order). Running, failed and
-        infeasible trials have no score, nor have those that were cut off for no fault of theirs
-        (`budget`, `interrupted`): None.
+        The score of a reached trial is its time to target. The score of a censored trial is between
+        one and two limits, ordered by its best metric: after every reached trial, and never the
+        time at which it was stopped, which is a bound and not a result. The order by best metric is
+        a heuristic (samplers that use ranks see only the order). Running, failed and infeasible
+        trials have no score, nor have interrupted ones (`budget`, `interrupted`): None.
         """
         if trial.state is State.REACHED:
             return trial.seconds
@@ -126,12 +125,12 @@ def incumbent(trials: Sequence[Trial], hardware: Hardware | None = None) -> Tria
 
 
 def leader(trials: Sequence[Trial]) -> Trial | None:
-    """The fastest trial of a study: among those on the hardware that most of its trials ran on."""
+    """The fastest trial of a study among those on its usual hardware."""
     return incumbent(trials, hardware=usual_hardware(trials))
 
 
 def usual_hardware(trials: Sequence[Trial]) -> Hardware | None:
-    """The hardware that most trials ran on, the first one's if there are several; None for none."""
+    """The hardware of most trials, with ties the first one's; None if no trial has run."""
     ran = Counter(t.hardware for t in trials if t.attempts)
     return max(ran, key=lambda hardware: ran[hardware], default=None)
 

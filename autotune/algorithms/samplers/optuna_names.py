@@ -1,4 +1,4 @@
-"""Samplers by name: what a user may write, and the Optuna sampler that it stands for."""
+"""Samplers by name or dotted path, and the Optuna samplers that they name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
 NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
-"""Every sampler by name, also those that are not Optuna's."""
+"""The names of all samplers, of Optuna's and of others."""
 
 
 def make_sampler(text: str, seed: int) -> BaseSampler:
@@ -50,9 +50,9 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
     if path in NAMES:
         raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
     kind = _sampler_class(path)
-    given = path, keyword_arguments("sampler", call, text)
+    spec = path, keyword_arguments("sampler", call, text)
     seeded = {"seed": seed} if "seed" in inspect.signature(kind).parameters else {}
-    return build("sampler", text, given, kind, **seeded)
+    return build("sampler", text, spec, kind, **seeded)
 
 
 def _sampler_class(path: str) -> type[BaseSampler]:

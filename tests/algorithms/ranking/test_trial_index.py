@@ -17,7 +17,7 @@ from sims import learning, lines, simulate, wide
 from autotune.algorithms.pruners.learning_curve import Lessons
 from autotune.algorithms.pruners.rules import make_pruner
 from autotune.algorithms.ranking.trial_index import TrialIndex, recent
-from autotune.algorithms.samplers.optuna import SEEN, OptunaSampler
+from autotune.algorithms.samplers.optuna import TRIAL_LIMITS, OptunaSampler
 from autotune.space.search_space import Float, SearchSpace
 from autotune.study.driver.state import StudyState
 from autotune.trial import Report, State, Target, Trial, after, incumbent, leader
@@ -51,8 +51,8 @@ def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
         for count in (1, 3, 1000):
             assert recent(others, count) == recent(plain, count)
         known, all_known = (
-            lessons.known(others, TARGET, 0.1),
-            Lessons().known(everyone, TARGET, 0.1),
+            lessons.parameters(others, TARGET, 0.1),
+            Lessons().parameters(everyone, TARGET, 0.1),
         )
         assert known == all_known
         again = TrialIndex(trials)  # as a resumed driver makes it
@@ -124,7 +124,7 @@ def test_a_sampler_is_told_of_no_more_than_it_can_use(name: str) -> None:
                      attempts=1, ended_at=float(number))  # fmt: skip
 
     sampler = OptunaSampler(name, space, TARGET, 0)
-    most = SEEN[name]
+    most = TRIAL_LIMITS[name]
     trials = [trial(n) for n in range(4 * most)]
     sizes = []
     for count in (most, most + 20, 2 * most, 4 * most):
