@@ -1,4 +1,4 @@
-"""What decides, as functions of trials: samplers, pruners, controllers, ranking."""
+"""Decisions as functions of trials: samplers, pruners, controllers, ranking."""
 
 from __future__ import annotations
 

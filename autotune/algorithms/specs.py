@@ -1,4 +1,4 @@
-"""Names with keyword arguments, as a command line has them: `pbt(interval=2.5)`."""
+"""Specs: names with keyword arguments as on the command line, like `pbt(interval=2.5)`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from autotune.errors import UserError, unknown
 
-Made = TypeVar("Made")
+Built = TypeVar("Built")
 
 
 def is_path(text: str) -> bool:
-    """Whether the text names a function of a file or module, and calls nothing.
+    """Whether the text names a function of a file or module, as in `FILE:NAME`.
 
     >>> is_path("mine.py:turn"), is_path("/a (1)/mine.py:turn"), is_path("pbt(of='a:b')")
     (True, True, False)
@@ -21,81 +21,84 @@ def is_path(text: str) -> bool:
     return ":" in text and not text.endswith(")")
 
 
-def called(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """The name and the keyword arguments in a text that calls one of `names`, or only names it.
+def parse_spec(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """Parse a spec: one of `names`, alone or called with keyword arguments.
 
-    >>> called("pruner", "asha(reduction=2)", ["asha"]), called("pruner", "asha", ["asha"])
+    >>> parse_spec("pruner", "asha(reduction=2)", ["asha"]), parse_spec("pruner", "asha", ["asha"])
     (('asha', {'reduction': 2}), ('asha', {}))
 
     Raises:
-        UserError: neither a name nor a call of one with plain values.
+        UserError: neither such a name nor a call of one with literal values.
     """
     allowed = tuple(names)
-    name, call = parsed(what, text, allowed)
+    name, call = split_call(what, text, allowed)
     if name not in allowed:
         raise UserError(unknown(what, name, allowed))
-    return name, keywords(what, call, text)
+    return name, keyword_arguments(what, call, text)
 
 
-def parsed(what: str, text: str, names: Iterable[str]) -> tuple[str, ast.Call | None]:
-    """The name in a text that calls something or only names it, and the call.
+def split_call(what: str, text: str, names: Iterable[str]) -> tuple[str, ast.Call | None]:
+    """The name in a spec, and its call; None for a name alone.
 
     Raises:
-        UserError: it is neither; with the nearest of `names`.
+        UserError: neither a name nor a call; the message has the nearest of `names`.
     """
     try:
-        found = ast.parse(text, mode="eval").body
+        tree = ast.parse(text, mode="eval").body
     except SyntaxError:
         raise UserError(unknown(what, text, names)) from None
-    call = found if isinstance(found, ast.Call) else None
-    return ast.unparse(found if call is None else call.func), call
+    call = tree if isinstance(tree, ast.Call) else None
+    return ast.unparse(tree if call is None else call.func), call
 
 
-def keywords(what: str, call: ast.Call | None, text: str) -> dict[str, Any]:
-    """The keyword arguments of a call; none without one.
+def keyword_arguments(what: str, call: ast.Call | None, text: str) -> dict[str, Any]:
+    """The keyword arguments of a call; empty for None.
 
     Raises:
-        UserError: there are others, or one is no plain value.
+        UserError: there are positional arguments, or one is no literal.
     """
     if call is None:
         return {}
     names = [k.arg for k in call.keywords]
     if call.args or None in names:
-        said = "unknown argument '**', " if None in names else ""
-        raise UserError(f"{what} {text!r}: {said}give its arguments by keyword")
+        problem = "unknown argument '**', " if None in names else ""
+        raise UserError(f"{what} {text!r}: {problem}give its arguments by keyword")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{what} {text!r}: {twice} is given twice")
-    return {str(k.arg): _plain(what, text, k) for k in call.keywords}
+    return {str(k.arg): _literal(what, text, k) for k in call.keywords}
 
 
-def _plain(what: str, text: str, given: ast.keyword) -> Any:
+def _literal(what: str, text: str, given: ast.keyword) -> Any:
     try:
         return ast.literal_eval(given.value)
     except (ValueError, TypeError):
-        word = given.value.id if isinstance(given.value, ast.Name) else None
+        name_given = given.value.id if isinstance(given.value, ast.Name) else None
         hint = ""
-        if word is not None and word.capitalize() in ("True", "False", "None"):
-            hint = f": {given.arg}={word.capitalize()}"
-        elif word is not None:
-            hint = f", and a text in quotes: {given.arg}={word!r}"
+        if name_given is not None and name_given.capitalize() in ("True", "False", "None"):
+            hint = f": {given.arg}={name_given.capitalize()}"
+        elif name_given is not None:
+            hint = f", and a text in quotes: {given.arg}={name_given!r}"
         raise UserError(f"{what} {text!r}: arguments must be plain values{hint}") from None
 
 
-def made(
+def build(
     what: str,
     text: str,
     call: tuple[str, dict[str, Any]],
-    make: Callable[..., Made],
+    make: Callable[..., Built],
     *given: Any,
     **known: Any,
-) -> Made:
-    """What `make` gives for the `call` that was found in the text.
+) -> Built:
+    """Call `make` with the arguments of a parsed spec.
 
     Args:
-        given, known: what else `make` takes; keyword arguments of the call go before `known`.
+        what: the kind of thing that is built, for messages.
+        text: the spec as it was given, for messages.
+        call: the name and the keyword arguments from `parse_spec`.
+        given, known: further arguments of `make`; keyword arguments of the spec override `known`.
 
     Raises:
-        UserError: an argument that it does not take, or that is out of range.
+        UserError: `make` does not take an argument, or it is out of range.
     """
     name, arguments = call
     accepted = [*inspect.signature(make).parameters][len(given) :]

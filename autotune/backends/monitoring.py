@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.trial import Event, Hardware, Lost, State, Trial
+from autotune.trial import Event, Hardware, Interrupted, State, Trial
 
 NAMES: Mapping[str, str] = {
     "autotune_trials": "Trials of the study by state.",
@@ -78,7 +78,7 @@ class Meter:
                 self._count(trial)
         else:
             self._count(trials[event.trial])
-        if isinstance(event, Lost):
+        if isinstance(event, Interrupted):
             self._restarts += event.broke
         now = self._now()
         if now >= self._next:

@@ -146,12 +146,12 @@ def only_json(wanted: bool) -> Iterator[None]:
 
 def without_password(uri: str | None) -> str | None:
     """The tracking URI, without a password: that goes into this process's environment."""
-    from autotune.tracking.uris import check_uri, taken_out
+    from autotune.tracking.uris import check_uri, split_credentials
 
     if uri is None or uri == "off":
         return uri
     check_uri(uri)
-    plain, credentials = taken_out(uri)
+    plain, credentials = split_credentials(uri)
     if credentials:
         os.environ.update(credentials)
         say(

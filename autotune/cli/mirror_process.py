@@ -25,11 +25,11 @@ from mlflow import MlflowClient
 
 from autotune.storage import atomic
 from autotune.tracking.cursor import Cursor
-from autotune.tracking.mirror import CURSOR, GAVE_UP, SENT_AWAY, STORE, default_uri
+from autotune.tracking.mirror import CURSOR, GAVE_UP, REPLACED, STORE, default_uri
 from autotune.tracking.mlflow_store import MlflowStore
 from autotune.tracking.run_content import StudyInfo
 from autotune.tracking.sync import Copier, follow
-from autotune.tracking.uris import in_words, label, redact
+from autotune.tracking.uris import error_line, label, redact
 
 _HURRIED_SECONDS = 120.0  # for what is missing when a job was cancelled
 _SCRATCH = ".view-"
@@ -61,7 +61,7 @@ class Driver:
         driver then has more to write. One whose driver is gone ends, and takes its files along.
         """
         if self.gone(0.0):
-            sys.exit(SENT_AWAY)
+            sys.exit(REPLACED)
         self.hurried = True
 
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
         return is_gone
 
     def explain(error: Exception) -> str:
-        return in_words(error, uri)[:300]
+        return error_line(error, uri)[:300]
 
     with _alone(folder), _scratch(folder):
         cursor = Cursor(folder / CURSOR, "default" if own else label(uri))

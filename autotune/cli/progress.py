@@ -19,7 +19,7 @@ from autotune.algorithms.ranking.repeats import confirming, searched
 from autotune.cli.text import configuration, name_of, number, outcome
 from autotune.evaluation.summary import counts
 from autotune.study.experiment import Experiment
-from autotune.trial import Ended, Event, Lost, Started, Target, Trial
+from autotune.trial import Ended, Event, Interrupted, Started, Target, Trial
 
 if TYPE_CHECKING:
     from autotune.study.options import Watch
@@ -103,7 +103,7 @@ def _print_event(event: Event, trials: Mapping[int, Trial], target: Target) -> N
             if trial.origin is not None and trial.attempts == 1:
                 again = f" at step {trial.origin.checkpoint.step}"
             _line(f"{at} started{again}: {configuration(trial)}")
-        case Lost():
+        case Interrupted():
             smaller = f", microbatch {event.microbatch} from here on" if event.microbatch else ""
             _line(f"{at} broke off: {event.reason}{smaller}")
             if event.error:

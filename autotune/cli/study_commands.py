@@ -132,10 +132,10 @@ def _fetched(given: ResumeArguments) -> tuple[Path, Mapping[str, Any]]:
     The Ray cluster changes, too: another machine has another one.
     """
     from autotune.tracking import mirror
-    from autotune.tracking.uris import check_keeps
+    from autotune.tracking.uris import check_server
 
     study, uri = str(given.folder), without_password(given.from_mlflow)
-    check_keeps(uri)
+    check_server(uri)
     folder = Path(given.options.get("out") or Path("studies") / study)
     if folder.exists():
         raise UserError(f"{folder} exists: name a new folder with --out")
@@ -147,9 +147,9 @@ def _fetched(given: ResumeArguments) -> tuple[Path, Mapping[str, Any]]:
 def _fetch_if_new(study: str, folder: Path, uri: str | None) -> None:
     """Fetch the study that MLflow keeps, where the folder has none yet."""
     from autotune.tracking import mirror
-    from autotune.tracking.uris import check_keeps
+    from autotune.tracking.uris import check_server
 
-    check_keeps(uri)
+    check_server(uri)
     if uri is not None and not (folder / JOURNAL).exists():
         mirror.fetch(uri, study, folder)
 
@@ -176,10 +176,10 @@ def _continued(manifest: Manifest, folder: Path, changes: Mapping[str, Any]) -> 
 def _shown(result: StudyResult, manifest: Manifest, output: Output) -> int:
     """Bring MLflow up to date and print the result of a study with nothing left to do."""
     from autotune.tracking import mirror
-    from autotune.tracking.uris import keeps
+    from autotune.tracking.uris import is_server
 
     folder, uri = result.folder, output.tracking_uri
-    if manifest.options.mirror and keeps(uri):
+    if manifest.options.mirror and is_server(uri):
         mirror.refuse_stale(str(uri), folder)
     if uri != "off":
         mirror.catch_up(folder, uri, 60.0)

@@ -145,7 +145,7 @@ def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         export.export(study, trial, Path(place) / "trial")
         files = [file for n in FILES if (file := Path(place, "trial", n)).is_file()]
-        entry = model_registry.Entry(
+        entry = model_registry.ModelToRegister(
             *(manifest.study_id, trial.number, model, example, files),
             *(tags(manifest, trial, found), _text(trial, found)),
         )

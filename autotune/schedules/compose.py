@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
 
-from autotune.schedules.curve import LARGEST, Curve, check_count
+from autotune.schedules.curve import LARGEST, ScheduleFunction, check_count
 from autotune.schedules.families import (
     WSD,
     Constant,
@@ -32,7 +32,7 @@ _LEAST_SAMPLES = 16  # in every piece
 
 
 @dataclass(frozen=True)
-class Stages(Curve):
+class Stages(ScheduleFunction):
     """Schedules one after another, each seeing its own progress from 0 to 1.
 
     `edges` lie strictly increasing in (0, 1), with one part more than edges. A part holds from its
@@ -77,7 +77,7 @@ class Stages(Curve):
 
 
 @dataclass(frozen=True)
-class Until(Curve):
+class Until(ScheduleFunction):
     """`base` up to the first edge, and from each edge on its value.
 
     What becomes of a schedule once a controller sets its knob while training, as DYNAMIX does with
@@ -114,7 +114,7 @@ class Until(Curve):
 
 
 @dataclass(frozen=True)
-class Spliced(Curve):
+class Spliced(ScheduleFunction):
     """Schedules of one and the same progress: f(x) = part i (x) from its edge on.
 
     Unlike a stage, a part does not begin anew at its edge: it goes on as if it had held all along.
@@ -154,7 +154,7 @@ class Spliced(Curve):
 
 
 @dataclass(frozen=True)
-class Following(Curve):
+class Following(ScheduleFunction):
     """f(x) = base(x) (other(x) / reference)^power: `base`, whenever `other` is the `reference`.
 
     For a learning rate that follows the batch size through all its changes. Power 1 is the linear
@@ -200,7 +200,7 @@ class Following(Curve):
 
 
 @dataclass(frozen=True)
-class Mirrored(Curve):
+class Mirrored(ScheduleFunction):
     """Opposite to another: at `high` where that is least, at `low` where it is greatest.
 
     f(x) = high - (high - low) (of(x) - least) / (most - least), with the extremes of `of`; `low`
@@ -239,7 +239,7 @@ class Mirrored(Curve):
 
 
 @dataclass(frozen=True)
-class Effective(Curve):
+class Effective(ScheduleFunction):
     """f(x) = base(x) (1 - momentum(x)): the learning rate whose effective rate is `base`.
 
     In the long run a step moves by lr / (1 - momentum), so with this one a changing momentum leaves
@@ -331,7 +331,7 @@ def compressed(schedule: Schedule, times: float) -> Schedule:
     return Stages((1 / times,), (schedule, Constant(schedule._at(1.0))))
 
 
-def _sampled(schedule: Curve, until: float = 1.0) -> tuple[float, float]:
+def _sampled(schedule: ScheduleFunction, until: float = 1.0) -> tuple[float, float]:
     """Extremes by looking: at every edge from both sides, and at many points between them."""
     knots = (0.0, *(x for x in schedule._places if x < until), until)
     points = max(_LEAST_SAMPLES, _SAMPLES // (len(knots) - 1))

@@ -27,7 +27,7 @@ Kind = Literal["linear", "constant"]
 
 
 @dataclass(frozen=True)
-class Curve(ABC):
+class ScheduleFunction(ABC):
     """What every schedule can do, given its value at a valid progress.
 
     The methods below `_at` have a default for schedules that are a formula of the fields `value`,
@@ -142,7 +142,7 @@ class Curve(ABC):
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return value.to_json() if isinstance(value, Curve) else value
+    return value.to_json() if isinstance(value, ScheduleFunction) else value
 
 
 # Checks of a field, which is chosen by its name; `where` begins the error's line.
@@ -186,13 +186,13 @@ def _edges(where: str, value: Any) -> tuple[float, ...]:
     return edges
 
 
-def _schedule(where: str, value: Any) -> Curve:
-    if not isinstance(value, Curve):
+def _schedule(where: str, value: Any) -> ScheduleFunction:
+    if not isinstance(value, ScheduleFunction):
         raise ValueError(f"{where} must be a schedule, got {value!r}")
     return value
 
 
-def _parts(where: str, value: Any) -> tuple[Curve, ...]:
+def _parts(where: str, value: Any) -> tuple[ScheduleFunction, ...]:
     numbered = enumerate(_sequence(where, value), 1)
     return tuple(_schedule(f"{where}: part {i}", part) for i, part in numbered)
 

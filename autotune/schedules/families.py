@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
-from autotune.schedules.curve import Curve, Kind, check_count, check_ratio, positive
+from autotune.schedules.curve import Kind, ScheduleFunction, check_count, check_ratio, positive
 from autotune.schedules.formulas import SHAPES, Shape, between, clamp, geometric, local
 from autotune.schedules.text import words
 
 
 @dataclass(frozen=True)
-class Constant(Curve):
+class Constant(ScheduleFunction):
     """f(x) = value.
 
     >>> Constant(32)(0.5)
@@ -28,7 +28,7 @@ class Constant(Curve):
 
 
 @dataclass(frozen=True)
-class Linear(Curve):
+class Linear(ScheduleFunction):
     """f(x) = start + (end - start) x; monotone. To 0, it is the habit of speed runs.
 
     >>> Linear(1.0, 0.0)(0.25)
@@ -43,7 +43,7 @@ class Linear(Curve):
 
 
 @dataclass(frozen=True)
-class Cosine(Curve):
+class Cosine(ScheduleFunction):
     """f(x) = end + (start - end) (1 + cos(pi x)) / 2, half a wave; monotone.
 
     Loshchilov and Hutter, SGDR (arXiv 1608.03983), without the restarts, which are `Stages`.
@@ -60,7 +60,7 @@ class Cosine(Curve):
 
 
 @dataclass(frozen=True)
-class LinearCosine(Curve):
+class LinearCosine(ScheduleFunction):
     """f(x) = end + (start - end) (1 - x) (1 + cos(pi x)) / 2, a line times half a wave; monotone.
 
     TensorFlow's `linear_cosine_decay` without its floor (Bello et al., arXiv 1709.07417); ModelArts
@@ -78,7 +78,7 @@ class LinearCosine(Curve):
 
 
 @dataclass(frozen=True)
-class Polynomial(Curve):
+class Polynomial(ScheduleFunction):
     """f(x) = end + (start - end) (1 - x)^power; monotone. `power` > 0; 1 is `Linear`.
 
     As in torch's `PolynomialLR`, and with power 2 as in LARS (You et al., arXiv 1708.03888).
@@ -99,7 +99,7 @@ class Polynomial(Curve):
 
 
 @dataclass(frozen=True)
-class Exponential(Curve):
+class Exponential(ScheduleFunction):
     """f(x) = start (end / start)^x; monotone. Both ends > 0: it never reaches 0, so name a floor.
 
     As in torch's `ExponentialLR` with gamma^steps = end / start.
@@ -119,7 +119,7 @@ class Exponential(Curve):
 
 
 @dataclass(frozen=True)
-class InverseSqrt(Curve):
+class InverseSqrt(ScheduleFunction):
     """f(x) = start / sqrt(1 + c x), with c such that f(1) = end; monotone. Both ends > 0.
 
     After a warm-up this is the Transformer's schedule (Vaswani et al., arXiv 1706.03762): with a
@@ -143,7 +143,7 @@ class InverseSqrt(Curve):
 
 
 @dataclass(frozen=True)
-class Step(Curve):
+class Step(ScheduleFunction):
     """From `start` to `end` by an equal factor at every edge; monotone. Both ends > 0.
 
     As in torch's `MultiStepLR` with gamma^len(edges) = end / start. The default edges are those of
@@ -170,7 +170,7 @@ class Step(Curve):
 
 
 @dataclass(frozen=True)
-class OneCycle(Curve):
+class OneCycle(ScheduleFunction):
     """From `start` to `peak`, reached at progress `peak_at` in (0, 1), then to `end`.
 
     Smith and Topin (arXiv 1708.07120). torch's `OneCycleLR` has start = peak / 25, end =
@@ -201,7 +201,7 @@ class OneCycle(Curve):
 
 
 @dataclass(frozen=True)
-class WSD(Curve):
+class WSD(ScheduleFunction):
     """Warm up linearly from `start` to `peak`, hold (stable), decay to `end`: a trapezoid.
 
     `warmup` in [0, 1) and `decay` in (0, 1] are fractions of the run, together at most 1; without a
@@ -243,7 +243,7 @@ class WSD(Curve):
 
 
 @dataclass(frozen=True)
-class Piecewise(Curve):
+class Piecewise(ScheduleFunction):
     """Given values, joined by lines or held.
 
     `kind="linear"`: `values` at 0, at each edge and at 1 (two more values than edges); continuous.

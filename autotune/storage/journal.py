@@ -61,12 +61,13 @@ class Closed:
 
 Entry = Event | Opened | Closed
 _KINDS: Mapping[str, type] = {**EVENTS, "opened": Opened, "closed": Closed}
+_NAMES: Mapping[type, str] = {kind: name for name, kind in _KINDS.items()}
 _DAMAGE = (ValueError, TypeError, KeyError, AttributeError)  # raised by a line that is no entry
 
 
 def to_line(entry: Entry) -> str:
     """One line of the journal, without the time at which it is written."""
-    kind = type(entry).__name__.lower()
+    kind = _NAMES[type(entry)]
     return json.dumps({"event": kind, **encode(entry)}, allow_nan=False, separators=(",", ":"))
 
 

@@ -153,23 +153,23 @@ def _controller(
 ) -> Controller | None:
     if controller is None or controller == "none":
         return None
-    from autotune.algorithms.controllers import POPULATIONS, called, make_controller
+    from autotune.algorithms.controllers import POPULATIONS, make_controller, parse_controller
 
     if isinstance(controller, str) and specs.is_path(controller):
         controller = recipes.find(controller, "controller")
-    if isinstance(controller, str) and called(controller)[0] in POPULATIONS:
+    if isinstance(controller, str) and parse_controller(controller)[0] in POPULATIONS:
         return _population(controller, experiment, seed)
     return make_controller(controller, experiment.knobs)
 
 
 def _population(text: str, experiment: Experiment, seed: int) -> Controller:
-    from autotune.algorithms.controllers import called, made
+    from autotune.algorithms.controllers import build_controller, parse_controller
     from autotune.algorithms.controllers.pbt import pbt
 
-    name, _ = called(text)
+    name, _ = parse_controller(text)
     if experiment.scaling.max_concurrent_trials == 1:
         raise UserError(f"controller {name} compares trials that run at the same time, but one may")
-    return made(text, pbt, experiment.space, experiment.target, seed=seed)
+    return build_controller(text, pbt, experiment.space, experiment.target, seed=seed)
 
 
 # --- what a study begins with ---------------------------------------------------------------------
@@ -185,9 +185,9 @@ def _start(
     source, sampler = options.start_from, options.sampler
     if source is None:
         return Start()
-    from autotune.algorithms.controllers import goes_on
+    from autotune.algorithms.controllers import can_warm_start
 
-    takes = {"sampler": sampler in policies.NAMES, "controller": goes_on(controller)}
+    takes = {"sampler": sampler in policies.NAMES, "controller": can_warm_start(controller)}
     if not any(takes.values()):
         raise UserError(
             f"start_from (--from) {str(source)!r} needs sampler or controller 'policy' but got "

@@ -138,12 +138,12 @@ def _check_mirrored(study: str, folder: Path, options: StudyOptions) -> None:
     if not options.mirror:
         return
     from autotune.tracking import mirror
-    from autotune.tracking.uris import check_keeps, keeps
+    from autotune.tracking.uris import check_server, is_server
 
     if not (folder / JOURNAL).is_file():
-        check_keeps(options.tracking_uri)
+        check_server(options.tracking_uri)
         mirror.refuse_second(str(options.tracking_uri), study)
-    elif keeps(options.tracking_uri):
+    elif is_server(options.tracking_uri):
         mirror.refuse_stale(str(options.tracking_uri), folder)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.algorithms.samplers.distribution import document, from_document
-from autotune.algorithms.samplers.elite import learned
+from autotune.algorithms.samplers.elite import learned_policy
 from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.errors import StudyError, UserError
 from autotune.storage import atomic
@@ -27,7 +27,7 @@ from autotune.study.manifest import START, START_CONTROLLER, Manifest
 from autotune.trial import Trial
 
 if TYPE_CHECKING:
-    from autotune.algorithms.controllers.weights_file import Saved
+    from autotune.algorithms.controllers.weights_file import SavedPolicy
 
 POLICY = "policy.json"
 
@@ -40,7 +40,7 @@ class Start:
     """
 
     sampler: dict[str, Any] | None = None
-    controller: Saved | None = None
+    controller: SavedPolicy | None = None
     takes: tuple[str, ...] = ()  # the manifest's keys of those that can take one, None included
 
 
@@ -106,7 +106,7 @@ def _of_sampler(source: Path) -> dict[str, Any]:
     if manifest_file.exists(source):
         manifest = Manifest.read(source)
         space, target = manifest.search_space(source), manifest.target
-        policy = learned(space, target, result.read(source, target).trials)
+        policy = learned_policy(space, target, result.read(source, target).trials)
         if policy is None:
             raise UserError(f"start_from (--from) {str(source)!r}: no trial of it has ended")
         return document(policy)

@@ -1,1 +1,1 @@
-"""Where results go: the journal is the truth, MLflow a view of it."""
+"""MLflow as a view of the journal: runs, backups, models."""

@@ -1,11 +1,11 @@
-"""A copy of a study folder beside its MLflow run: what a driver on another machine goes on from.
+"""A copy of a study folder in its MLflow run, from which a driver on another machine can resume.
 
-Under `study/` of the study's run stand the journal as far as it was read, `experiment.json`, what
-sampler and controller have learned, and the checkpoints that a resume needs. `manifest.json` names
-them with size and digest. It is written after them, and what it no longer names is removed after
-it, so that whatever breaks off, the copy that it names is whole. Documents that change while the
-study runs stand in it as a whole: beside it there may already be the next ones. So may the journal
-of a driver elsewhere that took the study up, whose lines are others: it has another name there.
+The folder `study/` of the study's run has the journal as far as it was read, `experiment.json`, the
+policies of sampler and controller, and the checkpoints that a resume needs. `manifest.json` lists
+them with size and digest. It is written after the files, and files that it no longer lists are
+removed after it, so that the listed copy is complete at any time. The manifest contains the text of
+documents that change while the study runs, as newer ones may already be uploaded beside it. The
+journal of a later driver elsewhere has another name, as its lines differ.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ from autotune.trial import Target, Trial, fold
 
 COPY, MANIFEST = "study", "manifest.json"
 CHECKPOINTS = "checkpoints"
-ORIGIN = "fetched.json"  # of a folder that was fetched: the journal's names in the store
-MIRRORED = "autotune.mirrored"  # the tag that says when the copy was last looked after
-ALIVE_SECONDS = 180.0  # a copy looked after so lately has a driver
-_SIGN_SECONDS = 60.0  # between two signs, also while something is uploaded
-WATCH_SECONDS = 2 * _SIGN_SECONDS  # within which one that lives gives another sign
-_SHORTEST_PAUSE, _SHARE = 5.0, 10.0  # between two copies: that long, and that many times one's time
+ORIGIN = "fetched.json"  # in a fetched folder: the names of its journals in the store
+MIRRORED = "autotune.mirrored"  # the tag with the time of the last heartbeat
+ALIVE_SECONDS = 180.0  # a copy with a heartbeat not older than this has a driver
+_HEARTBEAT_SECONDS = 60.0  # between two heartbeats, also during an upload
+WATCH_SECONDS = 2 * _HEARTBEAT_SECONDS  # within which a live driver sends a heartbeat
+_SHORTEST_PAUSE, _SHARE = (
+    5.0,
+    10.0,
+)  # pause between copies: least seconds, least multiple of a copy's time
 _TRIES = 5
-_OWN = ("mlflow.json", ORIGIN)  # JSON files of the folder that are a view's
+_OWN = ("mlflow.json", ORIGIN)  # JSON files of the folder that are left out
 
 
-class Keeper(Protocol):
-    """Where the copy is kept. Its methods raise whatever the store raises."""
+class CopyStore(Protocol):
+    """A store for the copy. Its methods raise whatever the store raises."""
 
     def upload(self, number: int, folder: Path) -> None:
         """Add the files in `folder` to the run."""
@@ -50,7 +53,7 @@ class Keeper(Protocol):
     def remove(self, number: int, names: Iterable[str]) -> None:
         """Remove files or folders from the run, where the store can."""
 
-    def held(self, number: int, folder: str) -> list[str]:
+    def list_files(self, number: int, folder: str) -> list[str]:
         """The names of the run's files below a folder, as `remove` takes them."""
 
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
@@ -66,14 +69,14 @@ class File:
     text: str | None = field(default=None, compare=False)
 
     @property
-    def told(self) -> dict[str, Any]:
-        """As the manifest has it."""
-        told = {"size": self.size, "sha256": self.digest}
-        return told if self.text is None else {**told, "text": self.text}
+    def entry(self) -> dict[str, Any]:
+        """Its entry in the manifest."""
+        entry = {"size": self.size, "sha256": self.digest}
+        return entry if self.text is None else {**entry, "text": self.text}
 
 
 class Backup:
-    """Keeps the copy of one study up to date. `run` is the number of the study's own run."""
+    """Updates the copy of one study. `run` is the number of the study's own run."""
 
     def __init__(self, folder: Path, run: int) -> None:
         self._folder = folder
@@ -82,51 +85,51 @@ class Backup:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what the store has: all of it is sent again."""
+        """Forget what was sent: all files are sent again."""
         self._sent: dict[str, File] = {}
         self._length = -1
-        self._due = self._signed = 0.0
+        self._due = self._last_heartbeat = 0.0
 
-    def keep(self, store: Keeper, over: bool) -> None:
-        """Send what is new since the last time, when the time has come, or the study is `over`."""
+    def keep(self, store: CopyStore, over: bool) -> None:
+        """Send new files once the pause is over, or when the study is `over`."""
         now = time.monotonic()
         if not over:
-            self.sign(store)
+            self.heartbeat(store)
         length = (self._folder / JOURNAL).stat().st_size
         if not over and (length == self._length or now < self._due):
             return
-        with tempfile.TemporaryDirectory() as place:  # the mirror's are on the study's file system
+        with tempfile.TemporaryDirectory() as place:  # on the study's file system
             _copy(self._folder, Path(place, COPY))
-            with self.signing(store):
+            with self.heartbeats(store):
                 self._send(store, Path(place))
         self._length = length
         took = time.monotonic() - now
         self._due = time.monotonic() + max(_SHORTEST_PAUSE, _SHARE * took)
-        self._sign(store)
+        self._send_heartbeat(store)
 
-    def sign(self, store: Keeper) -> None:
-        """Say, once a minute, that there is somebody who looks after the copy."""
-        if time.monotonic() - self._signed > _SIGN_SECONDS:
-            self._sign(store)
+    def heartbeat(self, store: CopyStore) -> None:
+        """Send a heartbeat if the last one is a minute old."""
+        if time.monotonic() - self._last_heartbeat > _HEARTBEAT_SECONDS:
+            self._send_heartbeat(store)
 
-    def _sign(self, store: Keeper) -> None:
+    def _send_heartbeat(self, store: CopyStore) -> None:
         store.tag(self._run, {MIRRORED: str(int(time.time()))})
-        self._signed = time.monotonic()
+        self._last_heartbeat = time.monotonic()
 
     @contextlib.contextmanager
-    def signing(self, store: Keeper) -> Iterator[None]:
-        """Inside, the sign is given however long something takes, as one large upload may.
+    def heartbeats(self, store: CopyStore) -> Iterator[None]:
+        """Send heartbeats from a thread inside the context, which a large upload may take long.
 
-        The sign says that a process works for the study, and not that the store is quick.
+        A heartbeat shows that a process works for the study, not that the store is fast.
         """
         done = threading.Event()
 
         def work() -> None:
-            while not done.wait(_SIGN_SECONDS):
-                with contextlib.suppress(Exception):  # who uploads is told of the store's trouble
-                    self._sign(store)
+            while not done.wait(_HEARTBEAT_SECONDS):
+                with contextlib.suppress(Exception):  # the upload raises the store's errors
+                    self._send_heartbeat(store)
 
-        thread = threading.Thread(target=work, name="autotune-sign", daemon=True)
+        thread = threading.Thread(target=work, name="autotune-heartbeat", daemon=True)
         thread.start()
         try:
             yield
@@ -134,37 +137,38 @@ class Backup:
             done.set()
             thread.join()
 
-    def _send(self, store: Keeper, place: Path) -> None:
+    def _send(self, store: CopyStore, place: Path) -> None:
         copy = place / COPY
         files = {p.relative_to(copy).as_posix(): p for p in sorted(copy.rglob("*")) if p.is_file()}
         known = {name: self._sent[name] for name in files if name in self._sent and _is_final(name)}
-        made = {name: known.get(name) or _told(name, path) for name, path in files.items()}
+        made = {name: known.get(name) or _described(name, path) for name, path in files.items()}
         files[JOURNAL] = files[JOURNAL].rename(copy / self._journal)
         for name in [n for n in files if made[n] == self._sent.get(n)]:
             files[name].unlink()
         store.upload(self._run, place)
-        told = {"journal": self._journal, "files": {n: file.told for n, file in made.items()}}
+        entries = {n: file.entry for n, file in made.items()}
+        listing = {"journal": self._journal, "files": entries}
         with tempfile.TemporaryDirectory() as other:
             (Path(other) / COPY).mkdir()
-            (Path(other) / COPY / MANIFEST).write_text(json.dumps(told, indent=1))
+            (Path(other) / COPY / MANIFEST).write_text(json.dumps(listing, indent=1))
             store.upload(self._run, Path(other))
-        before = self._sent or self._left(store)
+        before = self._sent or self._leftover_checkpoints(store)
         gone = {str(Path(name).parent) for name in before if name not in made}
         still = {str(Path(name).parent) for name in made}
         old = [self._earlier] if self._earlier and not self._sent else []
         store.remove(self._run, [f"{COPY}/{name}" for name in [*sorted(gone - still), *old]])
         self._sent = made
 
-    def _left(self, store: Keeper) -> list[str]:
-        """The checkpoints that another process, or a copy that broke off, has left in the store."""
+    def _leftover_checkpoints(self, store: CopyStore) -> list[str]:
+        """Checkpoints in the store from another process or from an incomplete copy."""
         names = list[str]()
-        with contextlib.suppress(Exception):  # the copy is whole, and the store keeps too much
-            names = store.held(self._run, f"{COPY}/{CHECKPOINTS}")
+        with contextlib.suppress(Exception):  # the copy is complete, and the store keeps too much
+            names = store.list_files(self._run, f"{COPY}/{CHECKPOINTS}")
         return [name.removeprefix(f"{COPY}/") for name in names]
 
 
 def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
-    """The trials whose checkpoint a resume needs: those that run or were interrupted, the best."""
+    """The trials whose checkpoints a resume needs: resumable ones and the best one."""
     saved = {n: Path(t.checkpoint.path) for n, t in trials.items() if t.checkpoint is not None}
     order = (t.number for t in by_time(list(trials.values()), target))
     best = next((n for n in order if n in saved and saved[n].is_dir()), None)
@@ -180,16 +184,16 @@ def digest(path: Path) -> File:
         return File(file.tell(), made.hexdigest())
 
 
-def _told(name: str, path: Path) -> File:
-    """What the manifest says of a file."""
+def _described(name: str, path: Path) -> File:
+    """The description of a file for the manifest."""
     whole = not _is_final(name) and name != JOURNAL  # that one only grows
     return replace(digest(path), text=path.read_text("utf-8") if whole else None)
 
 
 def _names(folder: Path) -> tuple[str, str]:
-    """What the journal is called in the copy that the folder was made of, if any, and in its own.
+    """The journal's name in the copy that the folder was fetched from, if any, and in its own copy.
 
-    A folder that was fetched has a journal of its own, with its own places of checkpoints.
+    The journal of a fetched folder differs, as it has other paths of checkpoints.
     """
     try:
         earlier, own = json.loads((folder / ORIGIN).read_bytes())
@@ -199,7 +203,7 @@ def _names(folder: Path) -> tuple[str, str]:
 
 
 def generation(journal: str) -> int:
-    """How many folders a study has had until the one whose journal has this name in the copy.
+    """The number of folders that a study has had, from the name of its journal in the copy.
 
     >>> generation("journal.jsonl"), generation("journal-3.jsonl")
     (1, 3)
@@ -209,7 +213,7 @@ def generation(journal: str) -> int:
 
 
 def own_generation(folder: Path) -> int:
-    """That of a study folder."""
+    """The generation of a study folder."""
     return generation(_names(folder)[1])
 
 
@@ -225,7 +229,7 @@ def target_in(folder: Path) -> Target:
 
 
 def below(path: str) -> str | None:
-    """A checkpoint's place below its study folder, `checkpoints/trial-0007/step-100`."""
+    """A checkpoint's path relative to its study folder, `checkpoints/trial-0007/step-100`."""
     parts = Path(path).parts
     if "://" in path or len(parts) < 3 or parts[-3] != CHECKPOINTS:
         return None
@@ -233,16 +237,17 @@ def below(path: str) -> str | None:
 
 
 def _is_final(name: str) -> bool:
-    """Whether a file never changes once it is there."""
+    """Whether a file never changes after it was written."""
     return name.startswith(f"{CHECKPOINTS}/")
 
 
 def _copy(folder: Path, copy: Path) -> None:
-    """Make a copy of the study folder as of now.
+    """Copy the current state of the study folder.
 
-    Checkpoints are links: they cost nothing, and outlive those that the driver removes meanwhile.
-    Where one is gone, another has taken its place: the journal says which. One that was never on
-    this machine (it was written on another node) is left out in the end: its trial begins anew.
+    Checkpoints are hard links, which cost nothing and survive if the driver removes the originals.
+    If a checkpoint is missing, a newer one has replaced it, and the journal is read again. One that
+    was never on this machine (it was written on another node) is left out in the end: its trial
+    starts again.
     """
     for _ in range(_TRIES):
         shutil.rmtree(copy, ignore_errors=True)
@@ -261,9 +266,9 @@ def _copy(folder: Path, copy: Path) -> None:
 
 
 def _link(checkpoint: Path, copy: Path) -> bool:
-    """Link the checkpoint's files into the copy; whether they are there."""
+    """Link the checkpoint's files into the copy; return whether they exist."""
     name = below(str(checkpoint))
-    if name is None:  # it is kept elsewhere
+    if name is None:  # it is outside the study folder
         return True
     try:
         for file in [f for f in checkpoint.iterdir() if f.is_file()]:
@@ -276,8 +281,8 @@ def _link(checkpoint: Path, copy: Path) -> bool:
     return True
 
 
-def signed(tags: Mapping[str, str]) -> float:
-    """Seconds since the copy was last looked after, by the clocks of two machines."""
+def seconds_since_heartbeat(tags: Mapping[str, str]) -> float:
+    """Seconds since the last heartbeat, by the clocks of two machines."""
     try:
         return time.time() - float(tags[MIRRORED])
     except (KeyError, ValueError):
@@ -285,10 +290,10 @@ def signed(tags: Mapping[str, str]) -> float:
 
 
 def alive(status: str, tags: Mapping[str, Any]) -> bool:
-    """Whether a driver is working on the study whose run has this status and these tags."""
-    return status == "RUNNING" and signed(tags) < ALIVE_SECONDS
+    """Whether a driver works on the study whose run has this status and these tags."""
+    return status == "RUNNING" and seconds_since_heartbeat(tags) < ALIVE_SECONDS
 
 
 def ahead(tags: Mapping[str, str]) -> bool:
-    """Whether the sign is so far in the future that a clock is wrong: it says nothing then."""
-    return signed(tags) < -ALIVE_SECONDS
+    """Whether the heartbeat is so far in the future that one of the clocks must be wrong."""
+    return seconds_since_heartbeat(tags) < -ALIVE_SECONDS

@@ -1,4 +1,4 @@
-"""How far a tracking store has been brought up to the journal."""
+"""The position in the journal up to which a tracking store is written."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from autotune.storage import atomic
 
 
 class Cursor:
-    """How far a store has been written, and its runs: one entry a store of a small JSON file."""
+    """The position of one store and its runs: an entry for each store in a small JSON file."""
 
     def __init__(self, path: Path, key: str) -> None:
         self._path = path
         self._key = key
-        held = self._read()["stores"].get(key, {})
-        self.lines: int = held.get("lines", 0)
-        self.runs = {int(number): str(run) for number, run in held.get("runs", {}).items()}
+        entry = self._read()["stores"].get(key, {})
+        self.lines: int = entry.get("lines", 0)
+        self.runs = {int(number): str(run) for number, run in entry.get("runs", {}).items()}
 
     def save(self) -> None:
-        """Write it whole or not at all; it says that the store is up to date."""
+        """Write the position atomically; this also removes the reason of `behind`."""
         runs = {str(number): run for number, run in self.runs.items()}
         stores = {**self._read()["stores"], self._key: {"lines": self.lines, "runs": runs}}
         self._write({"stores": stores})
 
     def behind(self, reason: str) -> None:
-        """Leave word why the store is not up to date."""
+        """Write the reason why the store is not up to date."""
         self._write({**self._read(), "behind": reason})
 
     def _read(self) -> dict[str, Any]:

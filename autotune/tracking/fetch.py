@@ -1,10 +1,10 @@
-"""Fetches a study's copy out of MLflow: `python -m autotune.tracking.fetch STUDY [FOLDER]`.
+"""Fetch a study's copy from MLflow: `python -m autotune.tracking.fetch STUDY [FOLDER]`.
 
-Without a folder it only says whether a driver elsewhere is working on the study, and with
-`--further FOLDER` whether that folder's study has gone on elsewhere.
+Without a folder it only checks whether a driver elsewhere works on the study, and with
+`--further FOLDER` whether that folder's study was continued elsewhere.
 
-A process of its own, as the mirror is one: MLflow is slow to import and wants its own environment.
-Where the store is, is in MLFLOW_TRACKING_URI. What went wrong is the last line of stderr.
+It is a separate process, as the mirror is: MLflow is slow to import and needs its own environment.
+MLFLOW_TRACKING_URI is the address of the store. The last line of stderr is the error.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from autotune.storage import manifest
 from autotune.tracking import backup
 from autotune.tracking.mirror import FURTHER, NO_COPY, REFUSED
 from autotune.tracking.restore import read_manifest, restore
-from autotune.tracking.uris import in_words
+from autotune.tracking.uris import error_line
 
 _LOOK_SECONDS = 1.0
 _KIND = "tags.`autotune.kind` = 'study'"
 
 
 def fetch(client: MlflowClient, study: str, folder: Path) -> str:
-    """Make the study folder of the newest copy of the study; one line about it.
+    """Make a study folder from the newest copy of the study; return a line about it.
 
     Raises:
         LookupError: the store has no such study, or no copy of it.
-        UserError: a driver is working on the study, or the copy is damaged.
+        UserError: a driver works on the study, or the copy is damaged.
     """
     run = refuse_second(client, study)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -47,28 +47,28 @@ def fetch(client: MlflowClient, study: str, folder: Path) -> str:
 
 
 def refuse_second(client: MlflowClient, study: str) -> Run:
-    """The run with the newest copy of the study.
+    """The run with the newest copy of the study, which no driver works on.
 
     Raises:
         LookupError: the store has no such study, or no copy of it.
-        UserError: a driver is working on the study.
+        UserError: a driver works on the study.
     """
     copies = _copies(client, study)
-    run = next((run for run in copies if _works(client, run)), None)
+    run = next((run for run in copies if _has_driver(client, run)), None)
     if run is not None:
-        ago = max(0.0, backup.signed(run.data.tags))
+        ago = max(0.0, backup.seconds_since_heartbeat(run.data.tags))
         raise UserError(
-            f"a driver is running the study {study!r} (it gave a sign {ago:.0f} s ago): cancel it, "
+            f"a driver is running the study {study!r} (last heartbeat {ago:.0f} s ago): cancel it, "
             f"or wait {backup.ALIVE_SECONDS:.0f} s if it was killed"
         )
     return copies[0]
 
 
 def refuse_stale(client: MlflowClient, folder: Path) -> None:
-    """See that the study in `folder` has not gone on elsewhere, in a folder made of its copy.
+    """Check that the study in `folder` was not continued elsewhere from its copy.
 
     Raises:
-        UserError: it has.
+        UserError: it was.
     """
     data = manifest.read(folder)
     study, own = data["name"], f"tags.`autotune.study_id` = '{data['study_id']}'"
@@ -79,13 +79,13 @@ def refuse_stale(client: MlflowClient, folder: Path) -> None:
     copies = [run for run in runs if backup.MIRRORED in run.data.tags]
     if any(_generation(client, run) > backup.own_generation(folder) for run in copies):
         raise UserError(
-            f"the study {study!r} was fetched from MLflow and has gone on elsewhere since it was "
-            f"in {folder}: go on with what it is now, by `autotune resume --from-mlflow`"
+            f"the study {study!r} was fetched from MLflow and continued elsewhere since it was in "
+            f"{folder}: continue it with `autotune resume --from-mlflow`"
         )
 
 
 def _generation(client: MlflowClient, run: Run) -> int:
-    """How many folders the study has had until the one that the copy is of; 0 for no whole copy."""
+    """The generation of the copy's study folder; 0 if there is no complete copy."""
     with tempfile.TemporaryDirectory() as place:
         name = f"{backup.COPY}/{backup.MANIFEST}"
         file = Path(client.download_artifacts(run.info.run_id, name, place))
@@ -94,19 +94,19 @@ def _generation(client: MlflowClient, run: Run) -> int:
     return 0
 
 
-def _works(client: MlflowClient, run: Run) -> bool:
+def _has_driver(client: MlflowClient, run: Run) -> bool:
     """Whether a driver works on the study.
 
-    A sign from far ahead was given by another clock, and would be one of life for as long. What
-    counts then is whether another follows.
+    A heartbeat far in the future comes from a wrong clock, and would stay valid for that long. In
+    this case the study has a driver if another heartbeat follows.
     """
     if not backup.ahead(run.data.tags):
         return backup.alive(run.info.status, run.data.tags)
-    end, sign = time.monotonic() + backup.WATCH_SECONDS, run.data.tags[backup.MIRRORED]
+    end, heartbeat = time.monotonic() + backup.WATCH_SECONDS, run.data.tags[backup.MIRRORED]
     while run.info.status == "RUNNING" and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
         run = client.get_run(run.info.run_id)
-        if run.data.tags.get(backup.MIRRORED) != sign:
+        if run.data.tags.get(backup.MIRRORED) != heartbeat:
             return bool(run.info.status == "RUNNING")
     return False
 
@@ -120,10 +120,8 @@ def _copies(client: MlflowClient, study: str) -> list[Run]:
     runs = client.search_runs([experiment.experiment_id], _KIND)
     kept = [run for run in runs if backup.MIRRORED in run.data.tags]
     if not kept:
-        raise LookupError(
-            f"MLflow has no copy of the study {study!r} to go on with: it was run without --mirror"
-        )
-    return sorted(kept, key=lambda run: backup.signed(run.data.tags))
+        raise LookupError(f"MLflow has no copy of the study {study!r}: it was run without --mirror")
+    return sorted(kept, key=lambda run: backup.seconds_since_heartbeat(run.data.tags))
 
 
 def _say(text: str) -> None:
@@ -131,7 +129,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetch the study `arguments[0]` into the folder `arguments[1]`, if one is named."""
+    """Fetch the study `arguments[0]` into the folder `arguments[1]`, if that is given."""
     uri = os.environ["MLFLOW_TRACKING_URI"]
     study, *folder = arguments
     try:
@@ -149,7 +147,7 @@ def main(arguments: Sequence[str]) -> int:
         _say(str(error))
         return REFUSED
     except Exception as error:  # whatever MLflow, the network or the disk raise
-        _say(in_words(error, uri)[:400])
+        _say(error_line(error, uri)[:400])
         return 1
     return 0
 

@@ -1,7 +1,7 @@
-"""Starts and ends the process that shows the journal in MLflow, and never gets in a study's way.
+"""Start and end the process that writes the journal to MLflow, without ever blocking a study.
 
-The process (`python -m autotune.cli.mirror_process DIR`) reads the journal on its own, so that the
-driver does nothing for it but to start it and, by closing a pipe, to say that the study has ended.
+The process (`python -m autotune.cli.mirror_process DIR`) reads the journal itself. The driver only
+starts it, and closes a pipe when the study has ended.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from autotune.tracking.uris import label, redact
 
 CURSOR = "mlflow.json"
 STORE = "mlflow.db"
-FURTHER = "--further"  # of `autotune.tracking.fetch`: has the study of this folder gone on?
-REFUSED = 2  # the code of `autotune.tracking.fetch` where a study is another driver's
-NO_COPY = 69  # the code of `autotune.tracking.fetch` where there is nothing (EX_UNAVAILABLE)
-GAVE_UP = 75  # the process's exit code when the store stayed out of reach (EX_TEMPFAIL)
-SENT_AWAY = 143  # its exit code when the process of another driver has taken over
+FURTHER = "--further"  # of `tracking.fetch`: check whether a folder's study was continued
+REFUSED = 2  # the exit code of `autotune.tracking.fetch` where another driver has the study
+NO_COPY = 69  # its exit code where there is no copy (EX_UNAVAILABLE)
+GAVE_UP = 75  # the mirror's exit code when the store stayed unreachable (EX_TEMPFAIL)
+REPLACED = 143  # its exit code when another driver's mirror has taken over
 _RESTARTS = 3
 _WAIT_SECONDS = 30.0
-_ASKED_SECONDS = 60.0  # that a store may take to say whether a study has gone on elsewhere
-_COPY_SECONDS = 570.0  # where the folder itself may be gone with the job
+_CHECK_SECONDS = 60.0  # the time limit of the check whether a study was continued elsewhere
+_COPY_SECONDS = 570.0  # where the folder may be removed together with the job
 _QUIET = {
     "CUDA_VISIBLE_DEVICES": "",
     "DO_NOT_TRACK": "true",
@@ -44,21 +44,21 @@ _QUIET = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-# One slow answer may take 45 s; the mirror itself tries again, and asks the store what it has.
+# A request may take 45 s; the mirror itself retries, after reading the state of the store.
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "45"}
 
 
 class Mirror:
-    """The process that shows the study in `folder` in MLflow, from now until the study has ended.
+    """The process that writes the study in `folder` to MLflow until the study has ended.
 
     Args:
         folder: the study folder; its `experiment.json` is there before the journal's first line.
         tracking_uri: MLflow's tracking store, perhaps with credentials (they are handed over in
             the environment and written nowhere); by default `mlflow.db` in the folder.
         keeps_copy: whether MLflow keeps a copy of what resume needs; `close` then waits for it.
-        patience_seconds: how long the process goes on trying after the study has ended.
+        patience_seconds: how long the process retries after the study has ended.
 
-    Nothing raises: what goes wrong is told in one line on stderr, and more in `DIR/mlflow.log`.
+    No method raises: an error is one line on stderr, with details in `DIR/mlflow.log`.
     """
 
     def __init__(
@@ -78,8 +78,10 @@ class Mirror:
         self._process: subprocess.Popen[bytes] | None = None
         self._caught_up = False
         self._waited = False
-        self._keeper = threading.Thread(target=self._keep, name="mlflow-mirror", daemon=True)
-        self._keeper.start()
+        self._supervisor = threading.Thread(
+            target=self._supervise, name="mlflow-mirror", daemon=True
+        )
+        self._supervisor.start()
 
     @property
     def pid(self) -> int | None:
@@ -87,16 +89,16 @@ class Mirror:
         return self._process.pid if self._process is not None else None
 
     def close(self, wait_seconds: float | None = None) -> bool:
-        """Tell the process that the study has ended; whether MLflow shows all of it in time.
+        """Signal the end of the study; return whether MLflow has all of it in time.
 
-        Otherwise the process stays behind and goes on trying.
+        Otherwise the process continues to retry in the background.
         """
         if wait_seconds is None:
             wait_seconds = self._close_seconds
         with self._lock:
             self._ending = True
-            _hang_up(self._process)
-        self._keeper.join(wait_seconds)
+            _close_pipe(self._process)
+        self._supervisor.join(wait_seconds)
         if not self._caught_up and not self._waited:
             print(_behind(self.folder), file=sys.stderr)
         self._waited = True
@@ -114,26 +116,26 @@ class Mirror:
         if not self._waited:
             self.close()
 
-    def _keep(self) -> None:
-        """Keep one process alive, until it says that all is shown or that it gave up."""
+    def _supervise(self) -> None:
+        """Restart the process until it has written everything or has given up."""
         for _ in range(1 + _RESTARTS):
             try:
                 with self._lock:
-                    self._process = self._spawn()
+                    self._process = self._start_process()
                     if self._ending:
-                        _hang_up(self._process)
+                        _close_pipe(self._process)
                 code = self._process.wait()
             except OSError:
                 continue
-            sent_away = code in (SENT_AWAY, -signal.SIGTERM)  # before it could handle the signal
-            taken_over = sent_away and self._ending
+            replaced = code in (REPLACED, -signal.SIGTERM)  # SIGTERM: no handler was set yet
+            taken_over = replaced and self._ending
             if code in (0, GAVE_UP) or taken_over:
                 self._caught_up = code == 0
                 return
         if not self._ending:
             print(f"MLflow is not written: see {self.folder / 'mlflow.log'}", file=sys.stderr)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "autotune.cli.mirror_process", str(self.folder)]
         with open(self.folder / "mlflow.log", "ab") as log:
             return subprocess.Popen(  # noqa: S603 (a list of words and no shell)
@@ -147,59 +149,59 @@ class Mirror:
 
 
 def catch_up(folder: Path, tracking_uri: str | None, wait_seconds: float) -> bool:
-    """Show a study that has ended; whether MLflow shows all of it within `wait_seconds`."""
+    """Write an ended study to MLflow; return whether all is written within `wait_seconds`."""
     return Mirror(folder, tracking_uri).close(wait_seconds)
 
 
 def fetch(uri: str, study: str, folder: Path) -> str:
-    """Make the study folder `folder` of the copy that MLflow keeps; why not, if it keeps none.
+    """Make the study folder `folder` from the copy in MLflow; if there is none, return why.
 
     Raises:
-        UserError: the store cannot be reached, the copy is damaged, or a driver is working on it.
+        UserError: the store is unreachable, the copy is damaged, or a driver works on the study.
     """
-    code, said = _asked(uri, study, str(folder.absolute()))
+    code, lines = _run_fetch(uri, study, str(folder.absolute()))
     if code == NO_COPY:
-        return said[-1]
-    print("\n".join(said), file=sys.stderr)
+        return lines[-1]
+    print("\n".join(lines), file=sys.stderr)
     return ""
 
 
 def refuse_second(uri: str, study: str) -> None:
-    """Refuse to begin a study in a new folder that a driver elsewhere is working on.
+    """Refuse to start a study in a new folder while a driver elsewhere works on it.
 
     Raises:
-        UserError: one is, or the store cannot be reached.
+        UserError: a driver does, or the store is unreachable.
     """
-    _asked(uri, study)
+    _run_fetch(uri, study)
 
 
 def refuse_stale(uri: str, folder: Path) -> None:
-    """Refuse to go on with a study in a folder that it has left, by way of its copy in MLflow.
+    """Refuse to continue a study in a folder if it was continued elsewhere from its copy in MLflow.
 
-    Where MLflow does not answer, the study goes on: its tracking is not to stand in its way.
+    If MLflow does not answer, the study continues: tracking must not block it.
 
     Raises:
-        UserError: it has gone on elsewhere.
+        UserError: it was continued elsewhere.
     """
     with contextlib.suppress(_StoreError, subprocess.TimeoutExpired):
-        _asked(uri, FURTHER, str(folder.absolute()), seconds=_ASKED_SECONDS)
+        _run_fetch(uri, FURTHER, str(folder.absolute()), seconds=_CHECK_SECONDS)
 
 
 class _StoreError(UserError):
-    """The store cannot be reached."""
+    """The store is unreachable."""
 
 
-def _asked(uri: str, *arguments: str, seconds: float | None = None) -> tuple[int, list[str]]:
-    """What `autotune.tracking.fetch` ends with, 0 or NO_COPY, and the lines that it says."""
+def _run_fetch(uri: str, *arguments: str, seconds: float | None = None) -> tuple[int, list[str]]:
+    """Run `autotune.tracking.fetch`; return its exit code, 0 or NO_COPY, and its lines."""
     command = [sys.executable, "-m", "autotune.tracking.fetch", *arguments]
     done = subprocess.run(  # noqa: S603
         command, env=environment(uri), capture_output=True, text=True, timeout=seconds, check=False
     )
-    said = done.stderr.strip().splitlines() or [""]
+    lines = done.stderr.strip().splitlines() or [""]
     if done.returncode not in (0, NO_COPY):
         kind = UserError if done.returncode == REFUSED else _StoreError
-        raise kind(redact(said[-1], uri) or f"{label(uri)}: code {done.returncode}")
-    return done.returncode, said
+        raise kind(redact(lines[-1], uri) or f"{label(uri)}: code {done.returncode}")
+    return done.returncode, lines
 
 
 def default_uri(folder: Path) -> str:
@@ -223,17 +225,17 @@ def ui_command(folder: Path) -> list[str]:
 
 
 def environment(tracking_uri: str | None = None) -> dict[str, str]:
-    """The environment of a process that uses MLflow: quiet, impatient, off the accelerators."""
+    """The environment of an MLflow process: quiet, with short timeouts, without accelerators."""
     here = Path(__file__).parents[2]
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     if here.name not in ("site-packages", "dist-packages"):
         paths.append(str(here))
-    told = {"MLFLOW_TRACKING_URI": tracking_uri} if tracking_uri else {}
+    store = {"MLFLOW_TRACKING_URI": tracking_uri} if tracking_uri else {}
     path = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
-    return {**_PATIENCE, **os.environ, **_QUIET, **told, **path}
+    return {**_PATIENCE, **os.environ, **_QUIET, **store, **path}
 
 
-def _hang_up(process: subprocess.Popen[bytes] | None) -> None:
+def _close_pipe(process: subprocess.Popen[bytes] | None) -> None:
     if process is not None and process.stdin is not None:
         process.stdin.close()
 

@@ -1,4 +1,4 @@
-"""An MLflow experiment, read: what `compare` and `from_mlflow` take from a tracking store."""
+"""Reader of an MLflow experiment, for `compare` and `from_mlflow`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from autotune.tracking.uris import cause, check_uri, label, redact
 
 
 class Reader:
-    """The runs of one experiment of a tracking store, to be read and not changed.
+    """Read-only access to the runs of one experiment of a tracking store.
 
     Raises:
-        UserError: no such store, experiment or run (the nearest right name), or no answer.
+        UserError: no such store, experiment or run (with the nearest name), or no answer.
     """
 
     def __init__(self, uri: str, experiment: str) -> None:
@@ -29,7 +29,7 @@ class Reader:
             raise UserError(f"there is no MLflow store in {file}: name one with --tracking-uri")
         self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
-        with self._told():
+        with self._user_errors():
             found = self._client.get_experiment_by_name(experiment)
             if found is None:
                 names = [e.name for e in self._client.search_experiments()]
@@ -38,7 +38,7 @@ class Reader:
 
     def find(self, name: str) -> Run:
         """The run with this name or id; the newest if several have the name."""
-        with self._told():
+        with self._user_errors():
             own = [self._experiment.experiment_id]
             runs = list(self._client.search_runs(own, max_results=5000))
         named = [r for r in runs if name in (r.info.run_name, r.info.run_id)]
@@ -48,23 +48,23 @@ class Reader:
         return max(named, key=lambda r: int(r.info.start_time or 0))
 
     def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> bool:
-        """Copy these artifacts of the run into `folder`; whether it has them all."""
+        """Copy these artifacts of the run into `folder`; return whether it has them all."""
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-        with self._told():
-            held = {a.path for a in self._client.list_artifacts(run_id)}
-            for name in names if held.issuperset(names) else ():
+        with self._user_errors():
+            paths = {a.path for a in self._client.list_artifacts(run_id)}
+            for name in names if paths.issuperset(names) else ():
                 self._client.download_artifacts(run_id, name, str(folder))
-        return held.issuperset(names)
+        return paths.issuperset(names)
 
     def history(self, run_id: str, metric: str) -> list[tuple[int, int, float]]:
-        """All (step, milliseconds since 1970, value) of the metric, in the order of time."""
-        with self._told():
+        """All (step, milliseconds since 1970, value) of the metric, in order of time."""
+        with self._user_errors():
             found = self._client.get_metric_history(run_id, metric)
         return sorted((m.step, m.timestamp, m.value) for m in found)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What MLflow raises as one line without secrets."""
+    def _user_errors(self) -> Iterator[None]:
+        """Raise MLflow's errors as a UserError of one line without secrets."""
         try:
             yield
         except (MlflowException, OSError) as error:

@@ -1,4 +1,4 @@
-"""MLflow as a store of runs."""
+"""The MLflow implementation of a store of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}  # its UI shows ru
 class MlflowStore:
     """The runs of one study in an MLflow tracking store. Raises whatever MLflow raises.
 
-    Points that are there already are not added twice: the SQL stores know them by their time.
+    Points that exist are not added twice: the SQL stores identify them by their time.
     """
 
     def __init__(self, uri: str, facts: StudyInfo, artifacts: Path | None, say: Say) -> None:
@@ -87,7 +87,7 @@ class MlflowStore:
             rest = {k: v[_BATCH[k] :] for k, v in rest.items()}
 
     def _log_batch(self, run: str, batch: Mapping[str, list[Any]]) -> None:
-        """Send a batch; what MLflow refuses is told and left out, alone."""
+        """Send a batch; items that MLflow refuses are left out with a warning."""
         try:
             self._client.log_batch(run, **batch)
         except MlflowException as error:
@@ -107,12 +107,12 @@ class MlflowStore:
         place = self._client.get_run(self.runs[number]).info.artifact_uri
         kept = get_artifact_repository(place, tracking_uri=self._client.tracking_uri)
         for name in names:
-            with suppress(Exception):  # a store that cannot remove keeps more than it must
+            with suppress(Exception):  # a store that cannot remove keeps more than needed
                 kept.delete_artifacts(name)
 
-    def held(self, number: int, folder: str) -> list[str]:
+    def list_files(self, number: int, folder: str) -> list[str]:
         found = self._client.list_artifacts(self.runs[number], folder)
-        inner = (self.held(number, a.path) if a.is_dir else [a.path] for a in found)
+        inner = (self.list_files(number, a.path) if a.is_dir else [a.path] for a in found)
         return [name for names in inner for name in names]
 
     def tag(self, number: int, tags: Mapping[str, str]) -> None:

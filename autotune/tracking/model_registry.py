@@ -1,7 +1,7 @@
-"""MLflow's model registry: one version of a registered model for a study's best trial.
+"""Registration of the model of a study's best trial in MLflow's model registry.
 
-The model is stored as the graph that `torch.export` makes of it (MLflow's `pt2`): neither a class
-nor pickled code is needed to load it.
+The model is stored as a graph by `torch.export` (MLflow's `pt2`): loading it needs neither a class
+nor pickled code.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _NEEDS = ("mlflow", "torch", "numpy")  # to load it
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What is to be registered: a model, an example of its input, and what is told of it.
+class ModelToRegister:
+    """A model to register, with an example of its input and its metadata.
 
     Args:
-        study_id, trial: of the trial whose weights these are.
-        files: go with the model, as `extra_files`.
-        tags: of the version. One that has the same first three is the same model.
-        text: its description.
+        study_id, trial: the trial that the weights are from.
+        files: extra files of the model.
+        tags: of the version.
+        text: the description of the version.
     """
 
     study_id: str
     trial: int
-    model: nn.Module
+    module: nn.Module
     example: Tensor
     files: Sequence[Path]
     tags: Mapping[str, str]
@@ -53,41 +53,41 @@ class Entry:
 
 
 def register(
-    uri: str, name: str, entry: Entry, patience: float = _PATIENCE_SECONDS
+    uri: str, name: str, model: ModelToRegister, patience: float = _PATIENCE_SECONDS
 ) -> tuple[int, bool]:
-    """Make the model a version of the registered model `name`: its number, and whether it is new.
+    """Register the model as a version of `name`; return its number and whether it is new.
 
-    Registered again, the version gets the tags as they are now.
+    If the trial's model is registered already, its version gets the current tags.
 
     Args:
-        patience: seconds for which the trial's run is waited for.
+        patience: seconds to wait for the trial's run.
 
     Raises:
         UserError: MLflow has no run of the trial by then.
-        MlflowException, OSError: what MLflow and the store of artifacts raise.
+        MlflowException, OSError: from MLflow and the store of artifacts.
     """
     client = MlflowClient(tracking_uri=uri)
-    run = _run(client, entry, patience)
+    run = _run(client, model, patience)
     found = _version(client, name, run)
     if found is None:
-        return int(_made(client, name, entry, run).version), True
-    for key, value in entry.tags.items():
+        return int(_create_version(client, name, model, run).version), True
+    for key, value in model.tags.items():
         client.set_model_version_tag(name, found.version, key, value)
-    client.update_model_version(name, found.version, entry.text)
+    client.update_model_version(name, found.version, model.text)
     return int(found.version), False
 
 
-def _run(client: MlflowClient, entry: Entry, patience: float) -> Run:
-    """The trial's run, which may still be written."""
-    wanted = f"tags.`autotune.study_id` = '{entry.study_id}'"
-    wanted += f" AND tags.`autotune.trial` = '{entry.trial}'"
+def _run(client: MlflowClient, model: ModelToRegister, patience: float) -> Run:
+    """The trial's run; waits for it, as the mirror may still write it."""
+    wanted = f"tags.`autotune.study_id` = '{model.study_id}'"
+    wanted += f" AND tags.`autotune.trial` = '{model.trial}'"
     deadline = time.monotonic() + patience
     while True:
         experiments = [e.experiment_id for e in client.search_experiments()]
         if found := client.search_runs(experiments, wanted):
             return found[0]
         if time.monotonic() >= deadline:
-            raise UserError(f"MLflow has no run of trial {entry.trial} yet")
+            raise UserError(f"MLflow has no run of trial {model.trial} yet")
         time.sleep(_POLL_SECONDS)
 
 
@@ -97,14 +97,16 @@ def _version(client: MlflowClient, name: str, run: Run) -> ModelVersion | None:
     return max(found, key=lambda v: int(v.version), default=None)
 
 
-def _made(client: MlflowClient, name: str, entry: Entry, run: Run) -> ModelVersion:
-    plain = name.replace(".", "_")  # MLflow takes no dots there
+def _create_version(
+    client: MlflowClient, name: str, model: ModelToRegister, run: Run
+) -> ModelVersion:
+    logged_name = name.replace(".", "_")  # MLflow takes no dots there
     logged = client.create_logged_model(
-        run.info.experiment_id, plain, run.info.run_id, dict(entry.tags)
+        run.info.experiment_id, logged_name, run.info.run_id, dict(model.tags)
     )
     try:
         with tempfile.TemporaryDirectory() as place:
-            save(entry, Path(place) / "model")
+            save(model, Path(place) / "model")
             client.log_model_artifacts(logged.model_id, str(Path(place) / "model"))
         client.finalize_logged_model(logged.model_id, "READY")
     except BaseException:
@@ -112,16 +114,16 @@ def _made(client: MlflowClient, name: str, entry: Entry, run: Run) -> ModelVersi
             client.finalize_logged_model(logged.model_id, "FAILED")
         raise
     client.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, 0)])
-    with _may_be_there():
+    with _ignoring_existing():
         client.create_registered_model(name)
     return client.create_model_version(
-        name, f"models:/{logged.model_id}", run.info.run_id, dict(entry.tags),
-        description=entry.text, model_id=logged.model_id,
+        name, f"models:/{logged.model_id}", run.info.run_id, dict(model.tags),
+        description=model.text, model_id=logged.model_id,
     )  # fmt: skip
 
 
 @contextmanager
-def _may_be_there() -> Iterator[None]:
+def _ignoring_existing() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
@@ -129,28 +131,28 @@ def _may_be_there() -> Iterator[None]:
             raise
 
 
-def save(entry: Entry, folder: Path) -> None:
+def save(model: ModelToRegister, folder: Path) -> None:
     """Write the model with its signature into a new folder."""
     with torch.no_grad():
-        output = entry.model(entry.example)
-    example = entry.example.numpy()
+        output = model.module(model.example)
+    example = model.example.numpy()
     mlflow.pytorch.save_model(
-        entry.model,
+        model.module,
         str(folder),
-        signature=ModelSignature(_schema(entry.example), _schema(output)),
+        signature=ModelSignature(_schema(model.example), _schema(output)),
         input_example=example,
         serialization_format="pt2",
-        pip_requirements=[f"{name}=={_plain(version(name))}" for name in _NEEDS],
-        extra_files=[str(file) for file in entry.files],
+        pip_requirements=[f"{name}=={_public_version(version(name))}" for name in _NEEDS],
+        extra_files=[str(file) for file in model.files],
     )
 
 
 def _schema(value: Tensor) -> Schema:
-    """Any number of items of the value's shape."""
+    """The schema of a batch of any size with items of the value's shape."""
     array: Any = value.numpy()
     return Schema([TensorSpec(array.dtype, (-1, *array.shape[1:]))])
 
 
-def _plain(text: str) -> str:
-    """A version without its local part, which no registry has."""
+def _public_version(text: str) -> str:
+    """A version without its local part, which package registries do not have."""
     return text.partition("+")[0]

@@ -1,4 +1,4 @@
-"""Makes a study folder of the copy that a backup keeps, once all of it is verified."""
+"""Make a study folder from a backup's copy, after verifying all of it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from autotune.trial import Trial
 
 
 def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
-    """Make the study folder `folder` of a copy that was fetched, once all of it is verified.
+    """Make the study folder `folder` from a downloaded copy, after verifying all of it.
 
-    A trial whose checkpoint is damaged begins anew.
+    A trial whose checkpoint is damaged starts again.
 
     Raises:
-        UserError: the copy is none, or its journal or manifest is damaged.
+        UserError: it is no copy of a study, or its journal or manifest is damaged.
     """
     files, journal = read_manifest(copy)
     if (copy / journal).is_file():
@@ -41,8 +41,8 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
     for name, file in files.items():
         path = copy / name
         if name == JOURNAL and path.is_file():
-            _cut(path, file.size)  # a later copy may have got as far as the journal
-        if file.text is not None:  # beside the manifest may be that of a copy that broke off
+            _truncate(path, file.size)  # an incomplete later copy may have uploaded its journal
+        if file.text is not None:  # the file may be that of an incomplete later copy
             path.write_bytes(file.text.encode())
         if path.is_file() and digest(path) == file:
             continue
@@ -52,7 +52,7 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
             )
         lost.add(Path(name).parent.as_posix())
     for name in sorted(lost):
-        say(f"{name} is damaged in MLflow: its trial begins anew")
+        say(f"{name} is damaged in MLflow: its trial starts again")
         shutil.rmtree(copy / name, ignore_errors=True)
     for path in [p for p in copy.rglob("*") if p.is_file()]:
         if path.relative_to(copy).as_posix() not in files:
@@ -67,9 +67,9 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
 def read_manifest(copy: Path) -> tuple[dict[str, File], str]:
     """The files of the copy, and the name that its journal has in it."""
     try:
-        held = json.loads((copy / MANIFEST).read_bytes())
-        told, journal = held["files"], str(held.get("journal", JOURNAL))
-        files = {n: File(f["size"], f["sha256"], f.get("text")) for n, f in told.items()}
+        listing = json.loads((copy / MANIFEST).read_bytes())
+        entries, journal = listing["files"], str(listing.get("journal", JOURNAL))
+        files = {n: File(f["size"], f["sha256"], f.get("text")) for n, f in entries.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"the study's copy in MLflow has no {MANIFEST}: {error!r:.100}") from None
     missing = {JOURNAL, EXPERIMENT_JSON} - set(files)
@@ -81,13 +81,13 @@ def read_manifest(copy: Path) -> tuple[dict[str, File], str]:
 
 
 def _relocate(copy: Path, folder: Path) -> None:
-    """Let the journal's checkpoints be those of `folder`.
+    """Change the paths of checkpoints in the journal to `folder`.
 
-    A trial that is to go on, but whose checkpoint is not in the copy, never had one.
+    The checkpoints of a resumable trial are dropped if its last one is not in the copy.
     """
     lines = (copy / JOURNAL).read_bytes().splitlines(keepends=True)
     wanted = needed(trials_in(lines), target_in(copy))
-    lost = {t.number for t in wanted if not _is_there(t, copy)}
+    lost = {t.number for t in wanted if not _has_checkpoint(t, copy)}
     made = []
     for line in lines:
         entry = json.loads(line)
@@ -102,13 +102,13 @@ def _relocate(copy: Path, folder: Path) -> None:
     (copy / JOURNAL).write_bytes(b"".join(made))
 
 
-def _is_there(trial: Trial, copy: Path) -> bool:
+def _has_checkpoint(trial: Trial, copy: Path) -> bool:
     if trial.checkpoint is None or not trial.resumable:
         return True
     name = below(trial.checkpoint.path)
     return name is None or (copy / name).is_dir()
 
 
-def _cut(path: Path, size: int) -> None:
+def _truncate(path: Path, size: int) -> None:
     if path.stat().st_size > size:
         os.truncate(path, size)

@@ -1,7 +1,7 @@
-"""Brings a tracking store up to what the journal says, again and again until the study has ended.
+"""Synchronise a tracking store with the journal until the study has ended.
 
-The journal is the truth and the store only a view of it: after any trouble, which runs there are is
-asked of the store, and everything else is read from the journal again.
+The store is a view of the journal: after an error the list of runs is read from the store, and
+everything else from the journal again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ from autotune.trial import Trial
 _POLL_SECONDS = 1.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _LINES = 500  # of the journal, written before the cursor moves on
-_REPORT_SECONDS, _REPORT_SHARE = 30.0, 0.05  # the report is not made more often, nor at more cost
+_REPORT_SECONDS, _REPORT_SHARE = (
+    30.0,
+    0.05,
+)  # the least pause between reports, and their share
 
 Say = Callable[[str], None]
 Write = Callable[[Path, Path], Mapping[str, float]]
@@ -50,13 +53,13 @@ class Store(Protocol):
     runs: dict[int, str]
 
     def find_runs(self, known: Mapping[int, str]) -> None:
-        """Ask which runs there are; of two runs of one trial, keep the known or the first."""
+        """Find the existing runs; of two runs of a trial, keep the known one or the first."""
 
     def create(self, number: int, shown: RunContent) -> None:
-        """Make the run of a trial, or of the STUDY, and remember it in `runs`."""
+        """Create the run of a trial, or of the STUDY, and add it to `runs`."""
 
     def log(self, number: int, points: Sequence[MetricPoint], shown: RunContent) -> None:
-        """Add points, params and tags; what is there already is not added twice."""
+        """Add points, params and tags; existing ones are not added twice."""
 
     def upload(self, number: int, folder: Path) -> None:
         """Add the files in `folder` as artifacts."""
@@ -64,7 +67,7 @@ class Store(Protocol):
     def remove(self, number: int, names: Iterable[str]) -> None:
         """Remove artifacts, where the store can."""
 
-    def held(self, number: int, folder: str) -> list[str]:
+    def list_files(self, number: int, folder: str) -> list[str]:
         """The names of the artifacts below a folder, as `remove` takes them."""
 
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
@@ -77,9 +80,9 @@ class Store(Protocol):
 class Copier:
     """Copies the study in `folder` to the store that `connect` opens.
 
-    `report(folder, file)` writes the study's report, which is kept in the folder and shown on the
-    study's own run with the figures that it returns. A failure of the store is raised: then
-    `reset`, wait, and try again.
+    `report(folder, file)` writes the study's report, which stays in the folder and is uploaded to
+    the study's own run with the figures that it returns. Errors of the store are raised: the caller
+    then calls `reset`, waits and retries.
     """
 
     def __init__(
@@ -100,25 +103,25 @@ class Copier:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything but the cursor."""
+        """Reset all state but the cursor."""
         self._store: Store | None = None
         self._sent: dict[int, RunContent] = {}
         self._uploaded: dict[int, float | None] = {}
         self._best = ""
         if self._backup is not None:
             self._backup.reset()
-        self._reported = 0  # the line of the journal up to which the report that is shown tells
+        self._reported = 0  # the line of the journal up to which the uploaded report goes
 
     def catch_up(self, over: bool) -> None:
-        """Write all that the journal says now; `over` when no driver runs the study any more."""
+        """Write the current journal; `over` when no driver runs the study any more."""
         if not (self._folder / JOURNAL).is_file():
             return
         fresh = self._store is None
         store = self._store or self._open()
         fault: Exception | None = None
         try:
-            kept = self._keep(store, over)  # before the runs say that no driver is there any more
-        except Exception as error:  # the runs go on all the same, but the study's is not over
+            kept = self._update_backup(store, over)  # before the runs show the end of the driver
+        except Exception as error:  # the runs are still written, but the study's run is not ended
             kept, fault = True, error
         while True:
             changed, more = self._read()
@@ -127,10 +130,10 @@ class Copier:
                 self._touch_running(changed)
             if changed and STUDY not in store.runs:
                 store.create(STUDY, self._projection.content(STUDY, over=False))
-            for number in sorted(changed, key=lambda n: (n == STUDY, n)):  # the study ends last
+            for number in sorted(changed, key=lambda n: (n == STUDY, n)):  # the study's run is last
                 self._write(store, number, changed[number], over and last and fault is None)
                 if self._backup is not None and fault is None and not over:
-                    self._backup.sign(store)
+                    self._backup.heartbeat(store)
             if changed:
                 self._save(store)
             if last:
@@ -138,34 +141,34 @@ class Copier:
         if fault is not None:
             raise fault
         if not kept:
-            self._keep(store, over)
+            self._update_backup(store, over)
         self._store = store
-        self._show_report(store, over)
+        self._update_report(store, over)
 
-    def _show_report(self, store: Store, over: bool) -> None:
-        """Make the report anew if there is news and it is time to, and at the end."""
+    def _update_report(self, store: Store, over: bool) -> None:
+        """Update the report if there is news and the pause is over, or at the end."""
         news = self._projection.lines > self._reported
         due = over or time.monotonic() >= self._next_report
         if self._report is None or STUDY not in store.runs or not (news and due):
             return
         start, file, lines = time.monotonic(), self._folder / REPORT, self._projection.lines
         try:
-            told = self._report(self._folder, file)
-        except Exception as error:  # the runs are worth more than a report
+            figures = self._report(self._folder, file)
+        except Exception as error:  # without a report the runs are still written
             self.say(f"{REPORT} cannot be made: {error!r:.300}")
         else:
             with tempfile.TemporaryDirectory() as place:
                 shutil.copy(file, place)
                 store.upload(STUDY, Path(place))
             shown = replace(self._projection.content(STUDY, over), tags={}, params={})
-            points = [MetricPoint(clean(k), v, lines, shown.end_ms) for k, v in told.items()]
+            points = [MetricPoint(clean(k), v, lines, shown.end_ms) for k, v in figures.items()]
             store.log(STUDY, points, shown)
         self._reported = lines
         took = time.monotonic() - start
         self._next_report = start + max(_REPORT_SECONDS, took / _REPORT_SHARE)
 
-    def _keep(self, store: Store, over: bool) -> bool:
-        """Bring the folder's copy up to date, once there is a run to keep it."""
+    def _update_backup(self, store: Store, over: bool) -> bool:
+        """Update the copy of the folder, if the study's run exists."""
         if self._backup is None or STUDY not in store.runs:
             return False
         self._backup.keep(store, over)
@@ -188,13 +191,13 @@ class Copier:
         return store
 
     def _touch_running(self, changed: dict[int, list[MetricPoint]]) -> None:
-        """What runs, or does no longer, although the journal has no news of it."""
+        """Add running trials and the study, whose status may change without a new line."""
         if self._projection.lines:
             for number in [STUDY, *(n for n, t in self._projection.trials.items() if not t.ended)]:
                 changed.setdefault(number, [])
 
     def _read(self) -> tuple[dict[int, list[MetricPoint]], bool]:
-        """The runs that the next lines change, and whether there are more lines."""
+        """The runs that the next lines change, and whether more lines follow."""
         changed: dict[int, list[MetricPoint]] = {}
         fresh = 0
         with open(self._folder / JOURNAL, "rb") as file:
@@ -205,7 +208,7 @@ class Copier:
                 try:
                     news = self._projection.take(line)
                 except (ValueError, TypeError, KeyError) as error:
-                    if not file.readline():  # torn: the next driver repairs it
+                    if not file.readline():  # incomplete: the next driver repairs it
                         break
                     where = f"{JOURNAL}, line {self._projection.lines + 1}"
                     raise ValueError(f"{where} is damaged: {error}") from error
@@ -250,26 +253,26 @@ class Copier:
             (Path(place) / "best.json").write_text(self._projection.best_json())
             if (best := self._projection.best()) is not None:
                 self._draw(best, Path(place) / "best_schedules.png")
-            self._show_policy(Path(place))
+            self._add_policy(Path(place))
             store.upload(STUDY, Path(place))
 
-    def _show_policy(self, place: Path) -> None:
-        """What a controller has learned: its file, and a picture of what drives what."""
+    def _add_policy(self, place: Path) -> None:
+        """Add the file of the controller's policy and a figure of its weights."""
         try:
-            told = (self._folder / POLICY).read_text()
-            (place / POLICY).write_text(told)
-            draw_weights(json.loads(told)).savefig(place / "controller.png", dpi=80)
+            policy = (self._folder / POLICY).read_text()
+            (place / POLICY).write_text(policy)
+            draw_weights(json.loads(policy)).savefig(place / "controller.png", dpi=80)
         except FileNotFoundError:
             return
         except Exception as error:
             self.say(f"the controller's weights cannot be shown: {error!r}")
 
     def _draw(self, trial: Trial, file: Path) -> None:
-        """A picture of the trial's schedules, if it has any."""
+        """Write a figure of the trial's schedules, if it has any."""
         if found := schedules_of(trial.config):
             try:
                 draw(found).savefig(file, dpi=80)
-            except Exception as error:  # a picture is not worth the rest of the view
+            except Exception as error:  # without a figure the rest is still written
                 self.say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
 
     def _save(self, store: Store) -> None:
@@ -284,38 +287,38 @@ def follow(
     patience_seconds: Callable[[], float],
     explain: Callable[[Exception], str],
 ) -> bool:
-    """Copy until the driver is gone and all is written; False if patience ended before that.
+    """Copy until the driver has ended and all is written; False if patience ended before that.
 
-    `gone(seconds)` waits so long, or until the driver is gone, and says whether it is.
+    `gone(seconds)` waits for that time or until the driver has ended; it returns whether it has.
     """
-    pause, told, deadline = 0.0, "", float("inf")
+    pause, reported, deadline = 0.0, "", float("inf")
     while True:
         over = gone(pause)
         if over and deadline == float("inf"):
             deadline = time.monotonic() + patience_seconds()
         try:
             copier.catch_up(over)
-        except Exception as error:  # whatever it is, the study goes on and the journal is whole
+        except Exception as error:  # any error: the study continues, and the journal is complete
             copier.reset()
             reason = explain(error)
             copier.cursor.behind(reason)
-            if not told:
+            if not reported:
                 pause = _SHORTEST_PAUSE / 2
-            if reason != told:
+            if reason != reported:
                 copier.say(f"behind: {reason}")
-            told, pause = reason, min(2 * pause, _LONGEST_PAUSE)
+            reported, pause = reason, min(2 * pause, _LONGEST_PAUSE)
             if time.monotonic() >= deadline:
                 return False
             continue
-        if told:
+        if reported:
             copier.say("caught up")
         if over:
             return True
-        pause, told = _POLL_SECONDS, ""
+        pause, reported = _POLL_SECONDS, ""
 
 
 def _news(shown: RunContent, sent: RunContent | None) -> RunContent:
-    """What of `shown` has not been sent: params once, tags when they change."""
+    """The params and tags of `shown` that were not sent yet."""
     if sent is None:
         return shown
     tags = {k: v for k, v in shown.tags.items() if sent.tags.get(k) != v}

@@ -1,4 +1,4 @@
-"""The address of a tracking store: what one may be, and what of it may be told."""
+"""Addresses of tracking stores: validation, and removal of credentials."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from urllib.parse import unquote, urlsplit
 
 from autotune.errors import UserError
 
-_PORTS = {"http": ":80", "https": ":443"}  # that an address need not name
+_PORTS = {"http": ":80", "https": ":443"}  # defaults that an address may leave out
 _PASSWORD = re.compile(r"//[^/?#@:]*:(?!\d+[/?#])[^@\s]*@")
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 
 
-def keeps(uri: str | None) -> bool:
+def is_server(uri: str | None) -> bool:
     """Whether it is an MLflow server, whose artifacts other machines can read."""
     return uri is not None and uri.partition(":")[0].lower() in ("http", "https", "databricks")
 
 
-def check_keeps(uri: str | None) -> None:
+def check_server(uri: str | None) -> None:
     """Refuse a store that keeps artifacts on one machine only.
 
     Raises:
         UserError: it is no MLflow server.
     """
-    if not keeps(uri):
+    if not is_server(uri):
         raise UserError(
             "--mirror needs the --tracking-uri of an MLflow server, like http://HOST:5000, that "
             "keeps artifacts"
@@ -33,7 +33,7 @@ def check_keeps(uri: str | None) -> None:
 
 
 def check_uri(uri: str) -> None:
-    """Refuse what can be no tracking store.
+    """Validate the address of a tracking store.
 
     Raises:
         UserError: the scheme is unknown, or the address has no host or file.
@@ -62,12 +62,12 @@ def check_uri(uri: str) -> None:
 
 
 def has_credentials(uri: str) -> bool:
-    """Whether a password, or what may be a token, stands in `uri`.
+    """Whether `uri` has a password, or a user that may be a token.
 
     >>> has_credentials("http://me:secret@host"), has_credentials("postgresql://me@host/db")
     (True, False)
     """
-    if _PASSWORD.search(uri):  # also where it holds a slash, which no URL may and SQLAlchemy takes
+    if _PASSWORD.search(uri):  # also with a slash, which SQLAlchemy accepts
         return True
     try:
         parts = urlsplit(uri)
@@ -77,18 +77,18 @@ def has_credentials(uri: str) -> bool:
     return named or parts.password is not None or "pass" in parts.query.lower()
 
 
-def taken_out(uri: str) -> tuple[str, dict[str, str]]:
-    """A server's `uri` without user and password, and these as the variables that MLflow reads.
+def split_credentials(uri: str) -> tuple[str, dict[str, str]]:
+    """A server's `uri` without credentials, and these as environment variables for MLflow.
 
-    >>> taken_out("http://me:p%40ss@host:5000")
+    >>> split_credentials("http://me:p%40ss@host:5000")
     ('http://host:5000', {'MLFLOW_TRACKING_USERNAME': 'me', 'MLFLOW_TRACKING_PASSWORD': 'p@ss'})
     """
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return uri, {}
     plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    told = {"USERNAME": parts.username or "", "PASSWORD": parts.password or ""}
-    return plain, {f"MLFLOW_TRACKING_{k}": unquote(v) for k, v in told.items()}
+    credentials = {"USERNAME": parts.username or "", "PASSWORD": parts.password or ""}
+    return plain, {f"MLFLOW_TRACKING_{k}": unquote(v) for k, v in credentials.items()}
 
 
 def without_credentials(uri: str | None) -> str | None:
@@ -101,9 +101,9 @@ def without_credentials(uri: str | None) -> str | None:
 
 
 def label(uri: str) -> str:
-    """`uri` without user, password and query: a name for the store that may be written down.
+    """`uri` without user, password and query: a name for the store without secrets.
 
-    A server has one name, however its address is written.
+    Different spellings of a server's address give the same name.
 
     >>> label("HTTP://me:secret@Host:80/"), label("https://host:443/ML/")
     ('http://host', 'https://host/ML')
@@ -120,7 +120,7 @@ def label(uri: str) -> str:
 
 
 def redact(message: str, uri: str, env: Mapping[str, str] = os.environ) -> str:
-    """`message` without anything in it that is secret about the tracking store."""
+    """`message` without secrets of the tracking store."""
     _, _, query = uri.partition("?")
     user = uri.partition("://")[2].rpartition("@")[0]
     password = user.partition(":")[2]
@@ -133,14 +133,14 @@ def redact(message: str, uri: str, env: Mapping[str, str] = os.environ) -> str:
 
 
 def cause(error: BaseException) -> BaseException:
-    """The system's error at the root, if there is one: it is shorter and says more."""
+    """The OSError at the root of the chain if there is one, as it is shorter and more specific."""
     root = error
     while (below := root.__cause__ or root.__context__) is not None:
         root = below
     return root if isinstance(root, OSError) else error
 
 
-def in_words(error: Exception, uri: str) -> str:
-    """What went wrong with the store, in one line that holds nothing secret."""
+def error_line(error: Exception, uri: str) -> str:
+    """The error of a store as one line without secrets."""
     root = cause(error)
     return redact(" ".join(f"{label(uri)}: {type(root).__name__}: {root}".split()), uri)

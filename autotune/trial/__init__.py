@@ -1,7 +1,7 @@
-"""The words of autotune: frozen values, and `after`, which folds an event into a trial.
+"""Frozen values that describe a study, and `after`, which folds an event into a trial.
 
-Everything that decides (samplers, pruners, controllers, the study's rules) is a function of these
-values; nothing here touches the disk, a process, or a library.
+All decisions (samplers, pruners, controllers, rules of the study) are functions of these values.
+Nothing here uses the disk, a process or a library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from autotune.trial.events import (
     Changed,
     Ended,
     Event,
-    Lost,
+    Interrupted,
     Reported,
     Saved,
     Started,
@@ -23,7 +23,7 @@ from autotune.trial.failure import FailurePolicy
 from autotune.trial.hardware import Hardware
 from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, usual_hardware
 from autotune.trial.values import (
-    CUT,
+    INTERRUPTED_REASONS,
     KNOBS,
     Change,
     Checkpoint,
@@ -40,7 +40,7 @@ from autotune.trial.values import (
 )
 
 __all__ = [
-    "CUT",
+    "INTERRUPTED_REASONS",
     "Change",
     "Changed",
     "Checkpoint",
@@ -53,7 +53,7 @@ __all__ = [
     "Fork",
     "Hardware",
     "KNOBS",
-    "Lost",
+    "Interrupted",
     "Metrics",
     "Milestone",
     "Origin",

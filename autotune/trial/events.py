@@ -1,4 +1,4 @@
-"""What happened to trials, in the order of the journal; `at` is seconds since the study began."""
+"""Events of trials, as the journal has them; `at` is seconds since the start of the study."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.trial.values import Change, Checkpoint, Config, Origin, Params, Re
 class Suggested:
     """A trial was created. `params` is the sampler's point, None for a configuration outside.
 
-    With an `origin` it is a fork; that the trial which it replaces ends is part of this event.
+    With an `origin` it is a fork, and the event also ends the trial that the fork replaces.
     `repeats` is the trial whose configuration it runs again, if it does. `ask` is the count of the
     sampler's asks from which its point came; journals of version 1 do not have it.
     """
@@ -31,7 +31,7 @@ class Suggested:
 
 @dataclass(frozen=True)
 class Started:
-    """A worker group took the trial, at its checkpoint's step if it has one."""
+    """A worker group started an attempt at the trial, from its checkpoint if it has one."""
 
     trial: int
     queue_seconds: float
@@ -42,7 +42,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Reported:
-    """All ranks are waiting at a milestone."""
+    """All ranks reached a milestone and wait for the driver."""
 
     trial: int
     report: Report
@@ -51,7 +51,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Changed:
-    """A controller turned knobs at the milestone at `step`; all ranks act on it from there on."""
+    """A controller turned knobs at the milestone at `step`; the change holds from there on."""
 
     trial: int
     step: int
@@ -61,7 +61,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Saved:
-    """A complete checkpoint is on disk."""
+    """A complete checkpoint was written."""
 
     trial: int
     checkpoint: Checkpoint
@@ -69,12 +69,12 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """An attempt broke off and the trial goes on from its checkpoint.
+class Interrupted:
+    """An attempt was interrupted (`lost` in journals); the trial resumes from its checkpoint.
 
-    `broke`: a worker died or hung, which counts as a retry; otherwise the driver itself went away,
-    or a rank ran out of memory: then all ranks go on with a smaller `microbatch`. `damaged`: its
-    checkpoint could not be read, so that it goes on from the one before.
+    `broke`: a worker failed or hung, which counts as a retry. Otherwise the driver stopped, or a
+    rank ran out of memory and the trial resumes with a smaller `microbatch`. `damaged`: the
+    checkpoint could not be read, and the trial resumes from the one before it.
     """
 
     trial: int
@@ -88,7 +88,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Ended:
-    """The trial's end. `reason` is never empty for a trial that did not reach the target."""
+    """The trial ended. `reason` is never empty for a trial that did not reach the target."""
 
     trial: int
     state: State
@@ -99,11 +99,17 @@ class Ended:
     at: float = 0.0
 
 
-Event = Suggested | Started | Reported | Changed | Saved | Lost | Ended
+Event = Suggested | Started | Reported | Changed | Saved | Interrupted | Ended
 EVENTS: Mapping[str, type] = {
-    kind.__name__.lower(): kind
-    for kind in (Suggested, Started, Reported, Changed, Saved, Lost, Ended)
+    "suggested": Suggested,
+    "started": Started,
+    "reported": Reported,
+    "changed": Changed,
+    "saved": Saved,
+    "lost": Interrupted,
+    "ended": Ended,
 }
+"""Each event by the name that the journal's lines give it."""
 
 
 def after(trial: Trial | None, event: Event) -> Trial:
@@ -141,12 +147,12 @@ def after(trial: Trial | None, event: Event) -> Trial:
         case Changed(step=step, change=change):
             return replace(trial, changes=(*trial.changes, (step, change)))
         case Saved(checkpoint=checkpoint):
-            stamped = replace(checkpoint, hardware=trial.hardware)
-            return replace(trial, checkpoint=stamped, earlier=trial.checkpoint)
-        case Lost(damaged=True):
+            saved = replace(checkpoint, hardware=trial.hardware)
+            return replace(trial, checkpoint=saved, earlier=trial.checkpoint)
+        case Interrupted(damaged=True):
             before = replace(trial, checkpoint=trial.earlier, earlier=None)
             return _back_at_checkpoint(before, event)
-        case Lost():
+        case Interrupted():
             return _back_at_checkpoint(trial, event)
         case Ended():
             return replace(
@@ -164,7 +170,7 @@ def after(trial: Trial | None, event: Event) -> Trial:
 
 def _created(event: Suggested) -> Trial:
     origin = event.origin
-    made = Trial(
+    trial = Trial(
         event.trial,
         event.config,
         event.params,
@@ -176,9 +182,9 @@ def _created(event: Suggested) -> Trial:
         ask=event.ask,
     )
     if origin is None:
-        return made
+        return trial
     return replace(
-        made,
+        trial,
         reports=origin.reports,
         changes=origin.changes,
         checkpoint=origin.checkpoint,
@@ -190,10 +196,10 @@ def _spent(trial: Trial, at: float) -> float:
     return trial.spent_seconds + (at - trial.placed_since if trial.placed else 0.0)
 
 
-def _back_at_checkpoint(trial: Trial, event: Lost) -> Trial:
-    """Waiting for a group again; what came after the checkpoint will be done, and reported, again.
+def _back_at_checkpoint(trial: Trial, event: Interrupted) -> Trial:
+    """The trial, waiting for a group, with the reports up to its checkpoint.
 
-    A change decided at the checkpoint's own step is decided anew: the state was saved before it.
+    A change that was decided at the checkpoint's step is decided again: the state is older than it.
     """
     step = trial.checkpoint.step if trial.checkpoint else -1
     kept = tuple(r for r in trial.reports if r.step <= step)
@@ -218,7 +224,7 @@ def _back_at_checkpoint(trial: Trial, event: Lost) -> Trial:
 
 
 def fold(events: Iterable[Event]) -> dict[int, Trial]:
-    """All trials after all events: what a journal says."""
+    """All trials after the events of a journal."""
     trials: dict[int, Trial] = {}
     for event in events:
         trials[event.trial] = after(trials.get(event.trial), event)

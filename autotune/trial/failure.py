@@ -1,4 +1,4 @@
-"""What a study does about workers that die, hang or fail, and what it saves."""
+"""The failure policy of a study: retries, time limits and checkpoints."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FailurePolicy:
-    """What the study does about workers that die, hang or fail.
+    """How the study handles workers that die, hang or fail, and when it saves checkpoints.
 
     Args:
-        hang_timeout: seconds without a milestone from every rank after which a trial is broken off.
-        max_retries: times a trial is started again from its last checkpoint after its workers
-            died or hung; an exception of the trainer itself is not retried.
-        max_consecutive_failed_trials: the study ends (exit code 4) after so many FAILED in a row.
+        hang_timeout: seconds without a milestone of every rank after which an attempt is ended.
+        max_retries: how often a trial is restarted from its last checkpoint after its workers
+            died or hung; an exception that the trainer raises is not retried.
+        max_consecutive_failed_trials: the study ends (exit code 4) after so many FAILED trials in
+            a row.
         checkpoint_interval: seconds of training between the checkpoints of a running trial.
-        keep_checkpoints: of so many of the fastest trials the last checkpoint is kept; of three at
-            least while leaders are raced (`ranking.racing`): the first may have been lucky.
-        checkpoint_folder: where checkpoints lie, a folder that all workers see or a URL that
-            fsspec knows (`s3://bucket/folder`); by default in the study folder.
+        keep_checkpoints: the number of fastest trials whose last checkpoint is kept; at least three
+            while leaders are raced (`ranking.racing`), as the first may not stay the fastest.
+        checkpoint_folder: where checkpoints are written, a folder that all workers can access or a
+            URL that fsspec supports (`s3://bucket/folder`); by default in the study folder.
     """
 
     hang_timeout: float = 600.0
@@ -40,12 +41,12 @@ class FailurePolicy:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be an integer >= {least} but got {value!r}")
-        place = self.checkpoint_folder
-        if place is not None and (not isinstance(place, str) or not place):
-            raise ValueError(f"checkpoint_folder must be a folder or a URL but got {place!r}")
+        folder = self.checkpoint_folder
+        if folder is not None and (not isinstance(folder, str) or not folder):
+            raise ValueError(f"checkpoint_folder must be a folder or a URL but got {folder!r}")
 
 
 def finite(name: str, value: object) -> None:
-    """Raises ValueError, which names the argument, unless `value` is a finite number."""
+    """Raise ValueError, which names the argument, unless `value` is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number but got {value!r}")

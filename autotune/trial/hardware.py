@@ -1,4 +1,4 @@
-"""What a trial ran on, as a stamp: only like is ranked with like."""
+"""Hardware fingerprints: only times on comparable hardware are ranked together."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a trial ran on. Times are ranked only between equal stamps.
+    """The fingerprint of the hardware of a trial. Times are comparable if fingerprints are equal.
 
     Args:
         device: the model of the workers' GPUs, or of their CPUs where they have none.
         num_workers, cpus_per_worker, gpus_per_worker: as in `Scaling`.
-        shared: whether others may have used the same cores or GPU.
+        shared: whether other trials may have used the same cores or GPU.
         cpu: the model of the CPUs beside GPUs.
-        nodes: how many machines the workers were on.
-        interconnect: what workers reach each other by: empty for memory and within one worker.
-        label: how the nodes' owner calls their kind (`AUTOTUNE_HARDWARE` on a node).
-        before: what a first part of the trial's time ran on, where that was something else.
-        mixed: whether the user takes all hardware to be alike: then it equals every such stamp.
+        nodes: the number of machines.
+        interconnect: between the workers; empty for memory, and for a single worker.
+        label: the node owner's name for this kind of node (`AUTOTUNE_HARDWARE` on a node).
+        before: the hardware of the first part of the trial's time, if that was another.
+        mixed: whether the user takes all hardware as comparable; such fingerprints are all equal.
     """
 
     device: str = ""
@@ -37,34 +37,34 @@ class Hardware:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Hardware):
             return NotImplemented
-        return self is other or self._known == other._known
+        return self is other or self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._known)
+        return hash(self._key)
 
-    @cached_property  # asked of every trial at every suggestion
-    def _known(self) -> tuple[object, ...]:
-        """What stamps are compared by."""
+    @cached_property  # compared for every trial at every suggestion
+    def _key(self) -> tuple[object, ...]:
+        """The key by which fingerprints are compared."""
         if self.mixed:
             return ("mixed",)
         return tuple(getattr(self, f.name) for f in fields(self))
 
     @property
     def now(self) -> Hardware:
-        """What the trial runs on, wherever it was before and however its time is ranked."""
+        """The hardware that the trial runs on now, whatever it ran on before."""
         return replace(self, before="", mixed=False)
 
     @property
     def model(self) -> str:
-        """What one worker has, in words: the stamp without number and sharing."""
+        """The hardware of one worker as text, without the number of workers and sharing."""
         return f"{self.device} ({', '.join(self._parts(' a worker'))}){self._earlier}"
 
     def _parts(self, each: str = "") -> list[str]:
-        """What is to be said beside the device: only what is not as usual."""
+        """The parts of the text beside the device, without usual values."""
         gpus = f"{self.gpus_per_worker:g} GPU{each}" if self.gpus_per_worker not in (0, 1) else ""
         nodes = f"{self.nodes} nodes" if self.nodes > 1 else ""
-        said = gpus, f"{self.cpus_per_worker:g} CPU{each}", self.cpu, nodes
-        return [part for part in (*said, self.interconnect, self.label) if part]
+        parts = gpus, f"{self.cpus_per_worker:g} CPU{each}", self.cpu, nodes
+        return [part for part in (*parts, self.interconnect, self.label) if part]
 
     @property
     def _earlier(self) -> str:

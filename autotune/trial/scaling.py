@@ -1,4 +1,4 @@
-"""What one trial runs on: workers, CPUs, GPUs and their placement."""
+"""Resources of one trial: workers, CPUs, GPUs and their placement."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 @dataclass(frozen=True)
 class Scaling:
-    """What one trial runs on, in Ray's words.
+    """The resources of one trial, in the terms of Ray.
 
     Args:
         num_workers: ranks of one trial.
-        cpus_per_worker: CPU cores of one rank; whole numbers give it cores of its own.
-        gpus_per_worker: GPUs of one rank. A fraction shares a GPU between trials: such trials
-            are stamped `shared` and never ranked against unshared ones.
+        cpus_per_worker: CPU cores of one rank; whole numbers give it exclusive cores.
+        gpus_per_worker: GPUs of one rank. A fraction shares a GPU between trials: the hardware of
+            such trials is `shared`, and they are never ranked against unshared ones.
         max_concurrent_trials: an upper bound; by default as many as the cluster holds, also
             when it grows or shrinks.
         placement_strategy: `PACK`: a trial is on one node where it fits on one, else on several;

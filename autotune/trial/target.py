@@ -1,4 +1,4 @@
-"""What is decided about trials, and the target by which they are ranked."""
+"""Decisions about trials, and the target by which trials are ranked."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from itertools import islice
 
 from autotune.trial.failure import finite
 from autotune.trial.hardware import Hardware
-from autotune.trial.values import CUT, Metrics, Params, Report, State, Trial
+from autotune.trial.values import INTERRUPTED_REASONS, Metrics, Params, Report, State, Trial
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End the trial on all ranks: a reason in one word (never empty), and the numbers behind it."""
+    """End the trial on all ranks, with a reason of one word (never empty) and details."""
 
     reason: str
     detail: str = ""
@@ -27,10 +27,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class Fork:
-    """End the trial, and let its workers go on from the last checkpoint of trial `parent`.
+    """End the trial, and start a new one on its workers from the last checkpoint of `parent`.
 
-    What goes on is a new trial with the point `params`. Without a trial left to make, the old one
-    goes on instead.
+    The new trial has the point `params`. If the study has no trial left to start, the old trial
+    continues.
     """
 
     parent: int
@@ -39,7 +39,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Target:
-    """What "soonest" means: the metric, the value to reach, and the clock.
+    """What a trial has to reach: a value of a metric, within a limit on a clock.
 
     Args:
         metric: a key of the metrics that the trainer's `evaluate` returns.
@@ -93,18 +93,17 @@ class Target:
         return min(values, key=self.shortfall, default=None)
 
     def score(self, trial: Trial) -> float | None:
-        """The trial as one number, in seconds, lower is better; the only place that makes one.
+        """The trial's score in seconds, lower is better; no other function makes a score.
 
-        A reached trial scores its time to target. A censored one scores between one and two
-        limits, in the order of its best metric: after every reached trial, and never the time at
-        which it was stopped, because that is a bound and not a result. Its order by best metric
-        is a heuristic (samplers that use ranks only see the order). Running, failed and
-        infeasible trials have no score, nor have those that were cut off for no fault of theirs
-        (`budget`, `interrupted`): None.
+        The score of a reached trial is its time to target. The score of a censored trial is between
+        one and two limits, ordered by its best metric: after every reached trial, and never the
+        time at which it was stopped, which is a bound and not a result. The order by best metric is
+        a heuristic (samplers that use ranks see only the order). Running, failed and infeasible
+        trials have no score, nor have interrupted ones (`budget`, `interrupted`): None.
         """
         if trial.state is State.REACHED:
             return trial.seconds
-        if trial.state is not State.CENSORED or trial.reason in CUT:
+        if trial.state is not State.CENSORED or trial.reason in INTERRUPTED_REASONS:
             return None
         best = self.best(trial)
         if best is None or not math.isfinite(best):
@@ -113,23 +112,23 @@ class Target:
         return self.limit * (1 + (gap / (1 + gap) if math.isfinite(gap) else 1.0))
 
 
-def incumbent(trials: Sequence[Trial], like: Hardware | None = None) -> Trial | None:
-    """The fastest trial that reached the target, among those that ran on hardware `like` this.
+def incumbent(trials: Sequence[Trial], hardware: Hardware | None = None) -> Trial | None:
+    """The fastest trial that reached the target, on `hardware` if that is given.
 
     This is what the search compares other trials with; `algorithms.ranking.best` defines which
     trial of a study is best.
 
-    Trials that know it are asked (`ledger.Others`); any others are gone through.
+    Trials with an index (`trial_index.Others`) answer from it; any others are scanned.
     """
-    known: Callable[[Hardware | None], Trial | None] | None = getattr(trials, "fastest", None)
-    if known is not None:
-        return known(like)
-    reached = [t for t in trials if t.state is State.REACHED and like in (None, t.hardware)]
+    indexed: Callable[[Hardware | None], Trial | None] | None = getattr(trials, "fastest", None)
+    if indexed is not None:
+        return indexed(hardware)
+    reached = [t for t in trials if t.state is State.REACHED and hardware in (None, t.hardware)]
     return min(reached, key=lambda t: (t.seconds, t.number), default=None)
 
 
 def usual_hardware(trials: Sequence[Trial]) -> Hardware | None:
-    """The hardware that most trials ran on, the first one's if there are several; None for none."""
+    """The hardware of most trials, with ties the first one's; None if no trial has run."""
     ran = Counter(t.hardware for t in trials if t.attempts)
     return max(ran, key=lambda hardware: ran[hardware], default=None)
 

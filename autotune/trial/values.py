@@ -1,4 +1,4 @@
-"""What a trial is made of: where its seconds went, what it reported, how it stands."""
+"""The values that a trial consists of: state, clock, reports, checkpoints."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autotune.trial.hardware import Hardware
 Config = Mapping[str, Any]
 Params = Mapping[str, Any]
 Metrics = Mapping[str, float]
-CUT = ("budget", "interrupted")  # reasons that say nothing of the configuration
+INTERRUPTED_REASONS = ("budget", "interrupted")  # ends without a result for the configuration
 
 
 class State(StrEnum):
-    """How a trial stands. Only REACHED carries a time to target."""
+    """The state of a trial. Only REACHED has a time to target."""
 
     RUNNING = "RUNNING"
     REACHED = "REACHED"
@@ -29,20 +29,20 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Milestone:
-    """What a trainer yields: a point at which every rank may be stopped, changed or saved.
+    """A point at which a trainer can be evaluated, stopped, changed or saved on every rank.
 
     Args:
         step: samples seen so far by all ranks together (so that the batch size may change).
         evaluate: metrics now; called on every rank with the training clock paused.
-        state: a checkpoint of this rank, called only when one is wanted; what it returns arrives
-            as `config["state"]` on the same rank when the trial goes on. Tensors, numbers,
-            strings, lists and dicts only (it is read back with `torch.load(weights_only=True)`).
+        state: gives a checkpoint of this rank, called only when one is saved. The same rank gets
+            its result as `config["state"]` when the trial resumes. Tensors, numbers, strings, lists
+            and dicts only (it is read with `torch.load(weights_only=True)`).
         data_seconds: seconds since the last milestone spent waiting for input data.
         eval_seconds: seconds since the last milestone spent evaluating, for trainers whose
-            framework evaluates before they come to the milestone; not training.
+            framework evaluates before the milestone; not training.
 
-    A first milestone at the starting step (0, or the restored step) ends the set-up, which is
-    off the clock. A trainer that trains before its first milestone is charged for its set-up.
+    A first milestone at the starting step (0, or the restored step) ends the set-up, which the
+    clock leaves out. If a trainer trains before its first milestone, its set-up counts.
     """
 
     step: int
@@ -54,7 +54,7 @@ class Milestone:
 
 @dataclass(frozen=True)
 class Change:
-    """Knobs that a controller turns at a milestone; `yield` returns it on every rank."""
+    """A change of knobs by a controller at a milestone; `yield` returns it on every rank."""
 
     lr_factor: float = 1.0
     batch_size: int | None = None
@@ -62,12 +62,12 @@ class Change:
 
 
 KNOBS = ("lr", "batch_size", "momentum")
-"""What a `Change` turns, by the names under which trainers report them."""
+"""The knobs that a `Change` can turn, by the names under which trainers report them."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Where a trial's seconds went. The parts are disjoint; all are maxima over ranks.
+    """A trial's seconds by activity. The parts are disjoint; all are maxima over ranks.
 
     `queue`: suggested, waiting for workers. `setup`: before the first milestone. `data`: training
     stalled on input. `train`: the rest of training. `eval`, `checkpoint`, `restore`: as named.
@@ -97,11 +97,11 @@ class Clock:
 
 
 def slowest(clocks: Sequence[Clock]) -> Clock:
-    """What a stretch cost its group, whose ranks started it together.
+    """The clock of a group between two milestones, from the clocks of its ranks.
 
     Data and training are those of the rank that trained longest: a rank that had its data sooner
-    waits for it in the next collective, and that wait is not training on top of it. Evaluation is
-    what the last rank took beyond that. Other parts are maxima over ranks.
+    waits for it in the next collective operation, and that wait is not additional training.
+    Evaluation is the time of the last rank beyond that. Other parts are maxima over ranks.
     """
     last = max(clocks, key=lambda clock: clock.data + clock.train)
     trained = last.data + last.train
@@ -112,7 +112,7 @@ def slowest(clocks: Sequence[Clock]) -> Clock:
 
 @dataclass(frozen=True)
 class Report:
-    """A milestone as the driver saw it: `seconds` on the target's clock since the trial began."""
+    """A milestone in the journal: `seconds` are on the target's clock since the trial started."""
 
     step: int
     seconds: float
@@ -124,8 +124,8 @@ class Report:
 class Checkpoint:
     """A trial's saved state: a folder or URL with one file a rank, at `step`, with the clock then.
 
-    `sums` are the checksums of the ranks' files; older studies have none. `hardware` is the stamp
-    of what it was trained on, which a trial's checkpoint gets from its trial (`after`).
+    `sums` are the checksums of the ranks' files; older studies have none. `hardware` is that of the
+    trial when the checkpoint was saved (`after` sets it).
     """
 
     step: int
@@ -137,10 +137,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a forked trial comes from: from `checkpoint`, a copy of one of trial `parent`'s.
+    """The origin of a forked trial: `checkpoint`, a copy of one of trial `parent`'s.
 
-    It took the place of trial `replaces`. `params` is the point that it goes on with, `reports`
-    and `changes` are what it shares with its parent: the time that they took counts as its own.
+    The fork replaces trial `replaces`. `params` is its point. `reports` and `changes` are shared
+    with its parent, and their time counts as its own.
     """
 
     parent: int
@@ -153,20 +153,20 @@ class Origin:
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration's run towards the target; a value, replaced by `after` at every event.
+    """One configuration's run towards the target; `after` replaces this value at every event.
 
-    `kind` is "trial", "baseline", "race" or "confirm". `placed` says that a worker group has it,
-    and `spent_seconds` for how long groups have had it in all, lost attempts included.
+    `kind` is "trial", "baseline", "race" or "confirm". `placed` says whether a worker group runs
+    it, and `spent_seconds` how long groups have run it in all, interrupted attempts included.
 
-    With `repeats` it runs that trial's configuration again on a fresh seed (`autotune.repeats`): as
-    a "race" while the study searches, or alone and after it to "confirm" its time.
+    With `repeats` it runs that trial's configuration again with a new seed (`ranking.repeats`): as
+    a "race" during the search, or after the search to "confirm" its time.
 
-    `seconds` is the time to target of a REACHED trial and the time at which any other was last
-    seen: for a CENSORED trial the time to target is known only to be greater. A trial with an
-    `origin` is a fork: its reports, its clock and its seconds begin with those of its parent.
-    `microbatch` is what a forward pass was limited to, so that it fits into memory; None: nothing.
-    `earlier` is the checkpoint before `checkpoint`, for when that one turns out to be damaged.
-    `ask` is the count of the sampler's asks from which its point came, if that was written down.
+    `seconds` is the time to target of a REACHED trial, and the time of the last report of any
+    other: a CENSORED trial's time to target is greater. A trial with an `origin` is a fork: its
+    reports, its clock and its seconds begin with those of its parent. `microbatch` is the limit of
+    a forward pass that fits into memory; None for no limit. `earlier` is the checkpoint before
+    `checkpoint`, used when that one is damaged. `ask` is the count of the sampler's asks from which
+    its point came, if the journal has it.
     """
 
     number: int
@@ -209,7 +209,7 @@ class Trial:
 
     @property
     def point(self) -> Params | None:
-        """The point of the space that it has now: a fork's is no sampler's, so no `params`."""
+        """Its point in the space: `params`, or that of its origin for a fork."""
         return self.origin.params if self.origin is not None else self.params
 
     @property
@@ -217,17 +217,17 @@ class Trial:
         return self.state is not State.RUNNING
 
     def _repr_html_(self) -> str:
-        """How it stands, and its configuration, as a small table for a notebook."""
+        """Its state and configuration as a table for notebooks."""
         reached = self.state is State.REACHED
-        stands = f"{'' if reached else 'more than '}{self.seconds:.4g} s"
-        said = stands if reached or self.state is State.CENSORED else str(self.state)
+        time = f"{'' if reached else 'more than '}{self.seconds:.4g} s"
+        result = time if reached or self.state is State.CENSORED else str(self.state)
         rows = {"state": self.state, "reason": self.reason, "seed": self.seed, **self.config}
         body = "".join(
             f"<tr><th style='text-align:left'>{html.escape(str(k))}</th>"
             f"<td style='text-align:left'>{html.escape(str(v))}</td></tr>"
             for k, v in rows.items()
         )
-        return f"<b>{html.escape(self.kind)} {self.number}: {said}</b><table>{body}</table>"
+        return f"<b>{html.escape(self.kind)} {self.number}: {result}</b><table>{body}</table>"
 
     @property
     def resumable(self) -> bool:
@@ -236,7 +236,7 @@ class Trial:
         Of the trials that a time limit ended only the baseline is resumed: without it a study has
         nothing to compare with.
         """
-        measured = self.kind == "baseline" and self.reason in CUT
+        measured = self.kind == "baseline" and self.reason in INTERRUPTED_REASONS
         return not self.ended or self.reason == "interrupted" or measured
 
     @property
@@ -246,11 +246,11 @@ class Trial:
 
     @property
     def saved_clock(self) -> Clock:
-        """Where the seconds went up to the checkpoint; all zero without one."""
+        """The clock at the checkpoint; all zero without one."""
         return self.checkpoint.clock if self.checkpoint else Clock()
 
     @property
     def clock(self) -> Clock:
-        """Where the seconds went up to the last report."""
+        """The clock at the last report."""
         spent = self.reports[-1].clock if self.reports else Clock()
         return replace(spent, queue=self.queue_seconds)

@@ -48,9 +48,9 @@ from _shared import Answer, arguments, introduce, keep
 from _tables import row
 
 import autotune as at
-from autotune.algorithms.ranking.equal_time import standings
-from autotune.algorithms.samplers.elite import in_order
-from autotune.algorithms.samplers.gaussian_process import Array, Process, fitted, usual
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
+from autotune.algorithms.samplers.elite import informative_trials
+from autotune.algorithms.samplers.gaussian_process import Array, Process, fit, prior_medians
 from autotune.algorithms.samplers.optuna import OptunaSampler
 from autotune.space.encoding import effective_rate, encoded, rank_score
 from autotune.space.parameters import Parameter, drawn
@@ -76,7 +76,7 @@ class Scored:
         self.known: tuple[int, Pick] | None = None
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        random, done = Random(f"{self.seed}/{number}"), in_order(trials)
+        random, done = Random(f"{self.seed}/{number}"), informative_trials(trials)
         if len(done) < FIRST:
             return self._even(random)
         count = len(done) - len(done) % EVERY
@@ -160,7 +160,7 @@ def by_order(
     scores = normal_scores(order(trials, target))
     values = np.array([scores[t.number] for t in trials])
     ones = np.ones(len(values))
-    return _bound(Process(rows, values, ones, fitted(rows, values, ones)))
+    return _bound(Process(rows, values, ones, fit(rows, values, ones)))
 
 
 def imputed(rows: Array, trials: Sequence[Trial], target: Target) -> Pick:
@@ -169,7 +169,7 @@ def imputed(rows: Array, trials: Sequence[Trial], target: Target) -> Pick:
     centre, scale = values.mean(), values.std() + 1e-6
     for _ in range(3 if censored.any() else 1):
         scaled = (values - centre) / scale
-        hyper = fitted(rows, scaled, ones) if len(rows) >= FIRST else usual(rows.shape[1])
+        hyper = fit(rows, scaled, ones) if len(rows) >= FIRST else prior_medians(rows.shape[1])
         process = Process(rows, scaled, ones, hyper)
         mean, spread = process.at(rows[censored])
         mean, spread = centre + scale * mean, scale * np.maximum(spread, 0.05)
@@ -297,7 +297,7 @@ def mixture_cure(rows: Array, trials: Sequence[Trial], target: Target) -> Pick:
 
 SCORINGS: dict[str, Callable[..., Pick]] = {
     "best metric": partial(by_order, best_metric),
-    "equal seconds": partial(by_order, standings),
+    "equal seconds": partial(by_order, equal_time_ranks),
     "extrapolated": partial(by_order, extrapolated),
     "imputed": imputed,
     "Tobit, Thompson": tobit,
@@ -312,7 +312,7 @@ class Placed:
         self._sampler, self._target = OptunaSampler("tpe", space, target, seed), target
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        places = standings(trials, self._target)
+        places = equal_time_ranks(trials, self._target)
 
         def placed(trial: Trial) -> Trial:
             if trial.state not in (State.REACHED, State.CENSORED):

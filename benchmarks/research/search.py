@@ -54,7 +54,7 @@ from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.backends.simulator import Curve, Point, SimPool, Simulate
 from autotune.storage import journal
-from autotune.trial import CUT, Config, Ended, Event, Params, State, Trial, after
+from autotune.trial import INTERRUPTED_REASONS, Config, Ended, Event, Params, State, Trial, after
 
 WORKERS = 8
 FRESH = 25  # seeds that judge a configuration of the farm: five say more of the seeds than of it
@@ -234,7 +234,7 @@ def our_study(
     events = [e for e in read if not isinstance(e, journal.Opened | journal.Closed)]
     done: list[Run] = []
     for trial in result.searched if problem.recorded else ():
-        if trial.ended and trial.reason not in CUT:
+        if trial.ended and trial.reason not in INTERRUPTED_REASONS:
             stopped = trial.state is State.CENSORED and trial.reason not in _FAIR
             done.append((trial.config, trial.seconds, problem.whole(trial.config), stopped))
     leaders = led(events, problem.target)

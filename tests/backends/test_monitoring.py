@@ -18,7 +18,7 @@ from autotune.trial import (
     Clock,
     Ended,
     Hardware,
-    Lost,
+    Interrupted,
     Report,
     Reported,
     Started,
@@ -100,7 +100,7 @@ def test_samples_and_gpus_of_trials_that_run() -> None:
         )
     assert found["autotune_samples_per_second"] == 2 * 2000 / 4
     assert (found["autotune_workers_busy"], found["autotune_gpus_busy"]) == (8, 4)
-    found = happen(Lost(1, "worker died"))
+    found = happen(Interrupted(1, "worker died"))
     assert found["autotune_samples_per_second"] == 500
     assert (found["autotune_gpus_busy"], found["autotune_restarts"]) == (2, 1)
 

@@ -167,7 +167,7 @@ def test_what_fails_leaves_no_registered_model_and_a_name_may_have_dots(
     client.create_run(experiment, tags={"autotune.study_id": "s", "autotune.trial": "7"})
 
     def entry(model: torch.nn.Module, **tags: str) -> Any:
-        return model_registry.Entry("s", 7, model, torch.zeros(2, 1), [], tags, "a line")
+        return model_registry.ModelToRegister("s", 7, model, torch.zeros(2, 1), [], tags, "a line")
 
     with at_store(tmp_path):
         with pytest.raises(ValueError, match="an odd model"):

@@ -32,7 +32,7 @@ from autotune.trial import (
     Clock,
     Ended,
     Hardware,
-    Lost,
+    Interrupted,
     Origin,
     Report,
     Reported,
@@ -51,7 +51,7 @@ ENTRIES = [
     Reported(0, Report(5, 1 / 3, {"acc": 0.1 + 0.2, "ü": 1.0}, Clock(train=1e-7)), 0.4),
     Changed(0, 5, Change(0.5, batch_size=64), 0.45),
     Saved(0, Checkpoint(5, "/a/b c", Clock(setup=1.0)), 0.5),
-    Lost(0, "worker died: rank 1", False, 0.6),
+    Interrupted(0, "worker died: rank 1", False, 0.6),
     Ended(0, State.FAILED, "ValueError: ü\u2028\n\r", 1.5, "detail", "trace\nback", 0.7),
     Closed("done", 0.8),
 ]

@@ -34,7 +34,7 @@ from autotune.study import result
 from autotune.study.driver.plan import fresh_seed, trial_seed
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
-from autotune.trial import Change, Ended, Lost, Started, State, Stop, Suggested, Trial, fold
+from autotune.trial import Change, Ended, Interrupted, Started, State, Stop, Suggested, Trial, fold
 
 TARGET = at.Target(METRIC, 1.0, limit=30)
 
@@ -51,7 +51,7 @@ def check_alone(folder: Path) -> None:
         if isinstance(event, Started):
             running.add(event.trial)
             assert len(running) == 1 or not running & alone
-        if isinstance(event, Ended | Lost):
+        if isinstance(event, Ended | Interrupted):
             running.discard(event.trial)
 
 

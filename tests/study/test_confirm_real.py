@@ -14,7 +14,7 @@ from autotune.cli import main
 from autotune.cli.console import result_in
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL
-from autotune.trial import Ended, Lost, Started, Suggested
+from autotune.trial import Ended, Interrupted, Started, Suggested
 
 RECIPE = """
 import os
@@ -54,7 +54,7 @@ def alone(folder: Path) -> None:
         if isinstance(event, Started):
             assert not (running and (event.trial in confirms or running & confirms))
             running.add(event.trial)
-        if isinstance(event, Ended | Lost):
+        if isinstance(event, Ended | Interrupted):
             running.discard(event.trial)
 
 

@@ -9,7 +9,7 @@ from autotune.trial import (
     Ended,
     Event,
     Hardware,
-    Lost,
+    Interrupted,
     Report,
     Reported,
     Saved,
@@ -41,11 +41,11 @@ def happening(random: Random, trials: dict[int, Trial], at: float, repeating: fl
     end = Ended(number, *random.choice(_ENDS), trial.seconds, at=at)
     if trial.ended:
         if trial.reason == "interrupted":
-            return random.choice([Lost(number, "driver restarted", broke=False, at=at), end])
+            return random.choice([Interrupted(number, "driver restarted", broke=False, at=at), end])
         return Saved(number, Checkpoint(step, "x"), at)
     if not trial.placed:
         return Started(number, 0.0, random.choice(KINDS), at)
     report = Report(step, trial.seconds + random.random(), {"acc": random.random() * 0.8})
     reported, last = Reported(number, report, at), Checkpoint(max(step - 1, 1), "x")
-    lost = Lost(number, "worker died", at=at)
+    lost = Interrupted(number, "worker died", at=at)
     return random.choice([reported, reported, Saved(number, last, at), lost, end, end])

@@ -116,12 +116,12 @@ def consulted() -> Iterator[list[str]]:
 
         return noted
 
-    at, choice = Process.at, Critic.choice
-    Process.at, Critic.choice = noting("process", at), noting("critic", choice)  # type: ignore[method-assign]
+    at, choice = Process.at, Critic.choose
+    Process.at, Critic.choose = noting("process", at), noting("critic", choice)  # type: ignore[method-assign]
     try:
         yield asked
     finally:
-        Process.at, Critic.choice = at, choice  # type: ignore[method-assign]
+        Process.at, Critic.choose = at, choice  # type: ignore[method-assign]
 
 
 def disturb() -> None:

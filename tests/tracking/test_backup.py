@@ -27,7 +27,7 @@ from autotune.study import result as results
 from autotune.tracking import backup, mirror
 from autotune.tracking.mirror import NO_COPY, default_uri, environment
 from autotune.tracking.restore import restore
-from autotune.trial import Checkpoint, Clock, Ended, Lost, Saved, Started, State, Target
+from autotune.trial import Checkpoint, Clock, Ended, Interrupted, Saved, Started, State, Target
 
 from .conftest import HARDWARE
 
@@ -55,7 +55,7 @@ class Shelf:
             else:
                 (self.folder / name).unlink()
 
-    def held(self, number: int, folder: str) -> list[str]:
+    def list_files(self, number: int, folder: str) -> list[str]:
         found = (self.folder / folder).rglob("*")
         return [p.relative_to(self.folder).as_posix() for p in found if p.is_file()]
 
@@ -105,7 +105,7 @@ def test_what_is_kept_and_what_is_given_back(study, tmp_path: Path) -> None:
     kept.keep(shelf, over=True)
     assert "study/experiment.json" not in shelf.uploads[2], "what did not change is not sent"
     assert shelf.files == {f"study/checkpoints/trial-0001/step-200/rank-{r}.pt" for r in (0, 1)}
-    assert 0 <= backup.signed(shelf.tags) < 10
+    assert 0 <= backup.seconds_since_heartbeat(shelf.tags) < 10
     assert not list(study.path.glob(".*")), "nothing temporary is left"
 
     said: list[str] = []
@@ -166,7 +166,7 @@ def test_who_is_best_by_its_races_keeps_its_checkpoint(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_list_keeps_a_whole_copy(study, tmp_path: Path) -> None:
     class Blind(Shelf):
-        def held(self, number: int, folder: str) -> list[str]:
+        def list_files(self, number: int, folder: str) -> list[str]:
             raise NotImplementedError
 
     study.begin(0)
@@ -240,12 +240,12 @@ def test_a_study_that_was_fetched_leaves_the_copy_that_it_came_from(study, tmp_p
     shelf.breaks = None  # and once it is there, it is what is fetched, as often as that may be
     for number in (1, 2):
         with journal.Journal(there) as taken_up:
-            taken_up.write(Lost(0, f"driver restarted {number}", broke=False))
+            taken_up.write(Interrupted(0, f"driver restarted {number}", broke=False))
         backup.Backup(there, -1).keep(shelf, over=True)
         assert len([*(shelf.folder / "study").glob("journal*")]) == 1, "and no other one is kept"
         there = tmp_path / f"place {number}"
         restore(copy_of(shelf, tmp_path), there, print)
-        found = [e.reason for e in journal.read(there) if isinstance(e, Lost)]
+        found = [e.reason for e in journal.read(there) if isinstance(e, Interrupted)]
         assert found == [f"driver restarted {n}" for n in range(1, number + 1)]
 
 
@@ -260,7 +260,7 @@ def test_a_damaged_checkpoint_costs_its_trial_only(study, tmp_path: Path) -> Non
     (copy / "checkpoints" / "trial-0001" / "step-100" / "rank-1.pt").write_text("1 100 X")
     said: list[str] = []
     restore(copy, tmp_path / "to", said.append)
-    assert said == ["checkpoints/trial-0001/step-100 is damaged in MLflow: its trial begins anew"]
+    assert said == ["checkpoints/trial-0001/step-100 is damaged in MLflow: its trial starts again"]
     assert [e.trial for e in journal.read(tmp_path / "to") if isinstance(e, Saved)] == [0]
 
 
@@ -289,7 +289,7 @@ def test_a_manifest_cannot_name_files_outside(study, tmp_path: Path, name: str) 
 
 
 def test_checkpoints_of_another_node_are_left_out(study, tmp_path: Path) -> None:
-    """The driver's machine does not have them: their trial begins anew."""
+    """The driver's machine does not have them: their trial starts again."""
     study.begin(0)
     study.report(0, [0, 100])
     save(study, 0, 100)
@@ -338,7 +338,7 @@ def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     assert (tmp_path / "to" / "checkpoints/trial-0000/step-100/rank-0.pt").is_file()
 
     with journal.Journal(tmp_path / "to") as taken_up:
-        taken_up.write(Lost(0, "driver restarted", broke=False))
+        taken_up.write(Interrupted(0, "driver restarted", broke=False))
         taken_up.write(Started(0, 0.0, HARDWARE))
         taken_up.write(Ended(0, State.REACHED, "target", 1.0))
     there = copier_of(study, tmp_path / "to")
@@ -349,7 +349,7 @@ def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     assert study.history(after["trial-0000"], "acc") == [(0, 0.0), (100, 0.1)]
 
     mirror.refuse_stale(default_uri(study.path), tmp_path / "to")
-    with pytest.raises(UserError, match="was fetched from MLflow and has gone on elsewhere since"):
+    with pytest.raises(UserError, match="was fetched from MLflow and continued elsewhere since"):
         mirror.refuse_stale(default_uri(study.path), study.path)
 
 
@@ -466,7 +466,7 @@ def test_an_upload_that_takes_long_gives_signs_all_along(
 ) -> None:
     """One upload of more than three minutes would look as if nobody was there."""
     study.trial(0, 2.0)
-    monkeypatch.setattr(backup, "_SIGN_SECONDS", 0.05)
+    monkeypatch.setattr(backup, "_HEARTBEAT_SECONDS", 0.05)
     enough = threading.Event()
 
     class Slow(Shelf):
@@ -493,7 +493,7 @@ def test_an_upload_that_takes_long_gives_signs_all_along(
     assert [len(names) for names in shelf.uploads] == [2, 1]
     assert backup.alive("RUNNING", shelf.tags)
     signs = shelf.signs
-    assert not [t for t in threading.enumerate() if t.name == "autotune-sign"]
+    assert not [t for t in threading.enumerate() if t.name == "autotune-heartbeat"]
     assert shelf.signs == signs, "nobody signs once it is done"
 
 
@@ -566,7 +566,7 @@ def test_a_folder_that_its_study_has_left_is_not_gone_on_with(
         simulate(experiment, tmp_path / "here", 4, **more)
     assert len(results.read(tmp_path / "here", experiment.target).trials) == 3
     held, ended = study_in(tmp_path / "here")
-    with pytest.raises(UserError, match="has gone on elsewhere"):
+    with pytest.raises(UserError, match="continued elsewhere"):
         study_commands._shown(ended, held, Output(True, tracking_uri=server.uri))
     mirror.refuse_stale(nobody, tmp_path / "here")  # with nobody to ask it may go on
 

@@ -20,7 +20,7 @@ from heads import free_ports
 from autotune.errors import UserError
 from autotune.tracking.mirror import Mirror, catch_up, default_uri, environment, ui_command
 from autotune.tracking.uris import check_uri, label, redact
-from autotune.trial import Lost, Started, State
+from autotune.trial import Interrupted, Started, State
 
 from .conftest import HARDWARE
 
@@ -67,7 +67,7 @@ def test_a_driver_that_is_killed_and_a_study_that_goes_on(study, processes) -> N
 
     with Mirror(study.path, None) as mirror:
         study.open()
-        study.write(Lost(1, "driver restarted", broke=False), Started(1, 0.0, HARDWARE))
+        study.write(Interrupted(1, "driver restarted", broke=False), Started(1, 0.0, HARDWARE))
         until(lambda: statuses(study)["trial-0001"] == "RUNNING")
         until(lambda: statuses(study)["digits"] == "RUNNING")
         study.report(1, [0, 100, 200])

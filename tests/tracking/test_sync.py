@@ -10,7 +10,7 @@ import pytest
 
 from autotune.tracking.mirror import CURSOR
 from autotune.tracking.mlflow_store import MlflowStore
-from autotune.trial import Checkpoint, Clock, Hardware, Lost, Reported, Saved, Started, State
+from autotune.trial import Checkpoint, Clock, Hardware, Interrupted, Reported, Saved, Started, State
 
 from .conftest import HARDWARE, report
 
@@ -32,7 +32,7 @@ def test_a_running_study_is_running(study) -> None:
 def test_a_lost_attempt_is_not_shown_twice(study) -> None:
     study.begin(0)
     study.report(0, [0, 100, 200])
-    study.write(Saved(0, Checkpoint(100, "c", Clock(train=1.0))), Lost(0, "worker died"))
+    study.write(Saved(0, Checkpoint(100, "c", Clock(train=1.0))), Interrupted(0, "worker died"))
     study.write(Started(0, 0.5, Hardware("cpu")))
     study.report(0, [200, 300])
     study.copier().catch_up(over=False)
@@ -48,7 +48,7 @@ def test_what_is_measured_anew_after_a_loss_hides_what_was_lost(study) -> None:
     study.write(Reported(0, report(100, seen=1.0)), Reported(0, report(200, seen=2.0)))
     study.copier().catch_up(over=False)
     time.sleep(0.01)  # MLflow's times are milliseconds
-    study.write(Lost(0, "worker died"), Started(0, 0.0, HARDWARE))
+    study.write(Interrupted(0, "worker died"), Started(0, 0.0, HARDWARE))
     slower = replace(report(100, seen=1.0), clock=Clock(train=3.0), seconds=3.0)
     study.write(Reported(0, slower), Reported(0, report(200, seen=2.5)))
     study.end(0, State.REACHED, "target", 4.0)
@@ -80,7 +80,7 @@ def test_interrupted_and_taken_up_again(study, ended: bool) -> None:
     assert before["digits"].info.end_time == last
 
     study.open()
-    study.write(Lost(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
+    study.write(Interrupted(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
     copy = study.copier()
     copy.catch_up(over=False)
     assert {r.info.status for r in study.runs().values()} == {"RUNNING"}
@@ -105,7 +105,7 @@ def test_a_baseline_that_the_time_limit_cut_off_is_not_censored_yet(study) -> No
     (run,) = [run for name, run in study.runs().items() if name == "trial-0000"]
     assert (run.info.status, run.data.tags["autotune.reason"]) == ("KILLED", "budget")
     assert "censored_at_seconds" not in run.data.metrics
-    study.write(Lost(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
+    study.write(Interrupted(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
     study.end(0, State.REACHED, "target", 3.0)
     study.copier().catch_up(over=True)
     (run,) = [run for name, run in study.runs().items() if name == "trial-0000"]
@@ -117,7 +117,7 @@ def test_an_end_that_no_longer_holds_is_hidden(study) -> None:
     study.report(0, [0, 100])
     study.end(0, State.CENSORED, "budget", 1.0)
     study.copier().catch_up(over=True)
-    study.write(Lost(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
+    study.write(Interrupted(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
     study.end(0, State.REACHED, "target", 2.0)
     study.copier().catch_up(over=True)
     metrics = study.runs()["trial-0000"].data.metrics

@@ -16,7 +16,7 @@ from autotune.trial import (
     Ended,
     FailurePolicy,
     Hardware,
-    Lost,
+    Interrupted,
     Report,
     Reported,
     Saved,
@@ -83,7 +83,7 @@ def test_every_end_carries_its_reason_and_seconds(state: State) -> None:
 def test_events_that_cannot_follow_are_refused() -> None:
     with pytest.raises(ValueError, match="trial 0 is suggested twice"):
         fold([SUGGESTED, SUGGESTED])
-    for event in (Started(3, 0.0, CPU), Reported(3, report(1, 1.0)), Lost(3, "died")):
+    for event in (Started(3, 0.0, CPU), Reported(3, report(1, 1.0)), Interrupted(3, "died")):
         with pytest.raises(ValueError, match=r"trial 3: \w+ before it was suggested"):
             after(None, event)
 
@@ -96,7 +96,7 @@ def test_lost_goes_back_to_the_checkpoint_and_counts_what_is_lost() -> None:
         Saved(0, Checkpoint(10, "here", Clock(train=4.0, setup=1.0))),
         Reported(0, report(20, 8.0, 0.6, setup=1.0, checkpoint=0.5), at=13.0),
         Reported(0, report(30, 12.0, 0.7, setup=1.0, checkpoint=0.5), at=17.0),
-        Lost(0, "worker died", at=20.0),
+        Interrupted(0, "worker died", at=20.0),
     ]
     trial = fold(events)[0]
     assert [r.step for r in trial.reports] == [10]
@@ -115,7 +115,9 @@ def test_lost_goes_back_to_the_checkpoint_and_counts_what_is_lost() -> None:
 
 
 def test_lost_without_a_checkpoint_begins_anew() -> None:
-    trial = fold([SUGGESTED, Started(0, 0.0, CPU), Reported(0, report(9, 3.0)), Lost(0, "died")])[0]
+    trial = fold(
+        [SUGGESTED, Started(0, 0.0, CPU), Reported(0, report(9, 3.0)), Interrupted(0, "died")]
+    )[0]
     assert (trial.reports, trial.seconds, trial.lost_seconds) == ((), 0.0, 3.0)
 
 
@@ -126,7 +128,7 @@ def test_lost_takes_up_an_interrupted_trial_without_a_retry() -> None:
         Reported(0, report(9, 3.0)),
         Ended(0, State.CENSORED, "interrupted", 3.0, at=4.0),
         Saved(0, Checkpoint(9, "here", Clock(train=3.0))),
-        Lost(0, "driver restarted", broke=False, at=5.0),
+        Interrupted(0, "driver restarted", broke=False, at=5.0),
     ]
     trial = fold(events)[0]
     assert (trial.state, trial.reason, trial.ended_at) == (State.RUNNING, "", None)
@@ -160,7 +162,7 @@ def streams(draw: st.DrawFn) -> list[object]:
                 stage[number] = "waiting"
                 saved = fold(events)[number].checkpoint  # type: ignore[arg-type]
                 steps[number] = saved.step if saved else 0
-                events.append(Lost(number, "died", at=at))
+                events.append(Interrupted(number, "died", at=at))
             elif what == "end":
                 stage[number] = "ended"
                 events.append(Ended(number, State.CENSORED, "capped", float(step), at=at))
@@ -326,8 +328,8 @@ def test_the_incumbent_is_the_fastest_reached_on_equal_hardware() -> None:
         Trial(3, {}, state=State.REACHED, seconds=5.0, hardware=CPU),
     ]
     assert incumbent(trials) is trials[1]
-    assert incumbent(trials, like=CPU) is trials[0]
-    assert incumbent(trials, like=dataclasses.replace(CPU, shared=True)) is None
+    assert incumbent(trials, hardware=CPU) is trials[0]
+    assert incumbent(trials, hardware=dataclasses.replace(CPU, shared=True)) is None
 
 
 def test_ranks_that_wait_for_each_other_are_counted_once() -> None:

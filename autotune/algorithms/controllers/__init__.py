@@ -1,8 +1,8 @@
-"""What turns knobs of running trials, or forks them: (trial, others, target) to Change or Fork.
+"""Controllers: functions of (trial, others, target) that turn knobs of running trials or fork them.
 
-A controller is a function of frozen trials, called at each milestone of a running trial. What it
-decides, if anything, is written down before the ranks act on it: as the trial's changes, or as a
-new trial's origin.
+A controller is a function of frozen trials, called at each milestone of a running trial. The
+journal has its decision before the ranks act on it: as a change of the trial, or as the origin of
+a new trial.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.algorithms import specs
 from autotune.algorithms.controllers.policy import Linear, policy, regulator
-from autotune.algorithms.controllers.weights_file import Saved, read
+from autotune.algorithms.controllers.weights_file import SavedPolicy, read
 from autotune.errors import UserError
 from autotune.trial import Change, Fork, Target, Trial
 
@@ -22,9 +22,9 @@ __all__ = [
     "CONTROLLERS",
     "POPULATIONS",
     "Controller",
-    "called",
-    "goes_on",
-    "made",
+    "parse_controller",
+    "can_warm_start",
+    "build_controller",
     "make_controller",
     "policy",
     "regulator",
@@ -32,9 +32,9 @@ __all__ = [
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
 CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulator": regulator}
-"""Every controller of knobs by name; each takes its settings by keyword."""
+"""The controllers of knobs by name; each takes its settings by keyword."""
 POPULATIONS = ("pbt",)
-"""Controllers that fork, by name: they are made from an experiment, by `autotune.run`."""
+"""The names of controllers that fork; `autotune.run` builds them for its experiment."""
 _ALLOWED = (*CONTROLLERS, *POPULATIONS, "none", "module:function")
 _REMOVED = {"pb2": "it was no faster than pbt. A new study can use pbt"}
 """Controllers of earlier versions, by name: why each was removed, and what to use now."""
@@ -43,73 +43,72 @@ _REMOVED = {"pb2": "it was no faster than pbt. A new study can use pbt"}
 def make_controller(
     controller: str | Controller,
     allowed: Sequence[str],
-    start_from: str | Path | Saved | None = None,
+    start_from: str | Path | SavedPolicy | None = None,
 ) -> Controller:
-    """A controller by name, or one that is given, for an experiment.
+    """Build a controller from its spec for an experiment, or adapt a given controller.
 
     Args:
-        controller: `regulator`, `policy`, either with keyword arguments, as in
+        controller: the spec of `regulator` or `policy`, as in
             `policy(setting="robust", learner="ppo")`, or a controller.
         allowed: the knobs that the experiment allows to be turned.
-        start_from: a study folder, or its `controller.json`, whose policy this one goes on from;
-            or that policy.
+        start_from: a study folder or its `controller.json`, whose policy is the initial one; or
+            that policy.
 
     Raises:
         UserError: an unknown name or argument, one that is out of range, a knob that is not
             allowed, or a folder without a policy.
     """
-    found = _named(controller) if isinstance(controller, str) else controller
-    if not isinstance(found, Linear):
-        return found
-    found = found.within(allowed)
-    if start_from is not None and goes_on(found):
-        held = start_from if isinstance(start_from, Saved) else read(Path(start_from))
-        told = {**found.told, "from": held.place, "from_study": held.study}
-        found = replace(found, start=held.weights, told=told, _memo={})
-    return found
+    built = _named(controller) if isinstance(controller, str) else controller
+    if not isinstance(built, Linear):
+        return built
+    built = built.within(allowed)
+    if start_from is not None and can_warm_start(built):
+        saved = start_from if isinstance(start_from, SavedPolicy) else read(Path(start_from))
+        about = {**built.about, "from": saved.place, "from_study": saved.study}
+        built = replace(built, start=saved.weights, about=about, _cache={})
+    return built
 
 
-def goes_on(controller: Controller | None) -> bool:
-    """Whether a controller can go on from what another has learned.
+def can_warm_start(controller: Controller | None) -> bool:
+    """Whether a controller can start from the policy of an earlier study.
 
-    >>> goes_on(policy()), goes_on(regulator())
+    >>> can_warm_start(policy()), can_warm_start(regulator())
     (True, False)
     """
     return isinstance(controller, Linear) and controller.learner is not None
 
 
-def called(text: str) -> tuple[str, dict[str, Any]]:
-    """A name with keyword arguments, taken apart.
+def parse_controller(text: str) -> tuple[str, dict[str, Any]]:
+    """Parse the spec of a controller; see `specs.parse_spec`.
 
-    >>> called("pbt(interval=2.5)"), called("policy")
+    >>> parse_controller("pbt(interval=2.5)"), parse_controller("policy")
     (('pbt', {'interval': 2.5}), ('policy', {}))
 
     Raises:
-        UserError: neither a name nor a call of one with plain values, or the controller was
-            removed.
+        UserError: neither a known name nor a call of one with literal values, or the controller
+            was removed.
     """
     if (name := text.partition("(")[0].strip()) in _REMOVED:
         raise UserError(
             f"controller {name!r} was removed: {_REMOVED[name]}; a study that used {name} "
             "can be read, but not continued"
         )
-    return specs.called("controller", text, _ALLOWED)
+    return specs.parse_spec("controller", text, _ALLOWED)
 
 
-def made(text: str, make: Callable[..., Controller], *given: Any, **known: Any) -> Controller:
-    """The controller that `make` gives for the keyword arguments in `text`.
-
-    Args:
-        given, known: what else `make` takes; keyword arguments in the text go before `known`.
+def build_controller(
+    text: str, make: Callable[..., Controller], *given: Any, **known: Any
+) -> Controller:
+    """Call `make` with the keyword arguments of the spec `text`; see `specs.build`.
 
     Raises:
-        UserError: an argument that it does not take, or that is out of range.
+        UserError: `make` does not take an argument, or it is out of range.
     """
-    return specs.made("controller", text, called(text), make, *given, **known)
+    return specs.build("controller", text, parse_controller(text), make, *given, **known)
 
 
 def _named(text: str) -> Controller:
-    name, _ = called(text)
+    name, _ = parse_controller(text)
     if name in POPULATIONS:
         raise UserError(f"controller {name!r} is made from an experiment, by autotune.run")
-    return made(text, CONTROLLERS[name])
+    return build_controller(text, CONTROLLERS[name])

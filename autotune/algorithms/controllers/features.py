@@ -1,8 +1,8 @@
-"""What a policy sees of a trial: eleven numbers without dimension, from the trial's own reports.
+"""The features of a trial for a policy: eleven dimensionless numbers from the trial's reports.
 
-A trainer reports what it likes: a feature for which it gives no metric is 0. Nothing here changes
-with the size of a model, of a batch, or of a second, so that what is learned in one study can be
-used in another.
+A feature whose metrics the trainer does not report is 0. Features do not depend on the size of the
+model, the batch size or the speed of the machine, so that weights learned in one study can be used
+in another.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ FEATURES: Mapping[str, str] = {
     "lr": "log10 of all factors of the learning rate together",
     "update": "log10 of the relative update size, over the schedule's share of its peak, plus 2",
 }
-"""The features by name, and what each is; each is kept within -3 and 3."""
+"""The features by name, each with its definition; values are clipped to [-3, 3]."""
 
 _GAINS: Mapping[str, float] = {"lr": 0.7, "batch_size": 0.7, "momentum": 0.35}
-MOST = 1.5  # of an action: a learning rate is turned by a factor of e^1.05 = 2.9 at most
+MOST = 1.5  # of an action: a learning rate changes by a factor of at most e^1.05 = 2.9
 _WIDEST = 3.0
-_FARTHEST = 1e3  # all factors of a learning rate together stay between this and its inverse
-_FLATTEST = 0.1  # share of the schedule's peak below which its shape is not made up for
+_FARTHEST = 1e3  # the product of all factors of a learning rate stays between this and its inverse
+_FLATTEST = 0.1  # share of the schedule's peak below which its shape is not compensated
 _FORMULA = {"lr", "grad_norm", "momentum", "weight_norm"}
 _ALIGNED = 4.0
-_BATCHES = 8  # times smaller or larger than at the start
+_BATCHES = 8  # the most that a batch size may grow or shrink, as a factor of the first
 _MOMENTA = (0.0, 0.995)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A milestone at which knobs were turned: what was seen, and the action of each knob."""
+    """A milestone at which knobs were turned: its features, and the action of each knob."""
 
     step: int
     features: tuple[float, ...]
@@ -51,7 +51,7 @@ class Decision:
 
 
 class View:
-    """A trial as features see it; what goes on from report to report is added up once."""
+    """The features of a trial's reports, with cumulative values computed once."""
 
     def __init__(self, trial: Trial, target: Target) -> None:
         self.trial = trial
@@ -92,7 +92,7 @@ class View:
 
 
 def decisions(trial: Trial, knobs: Sequence[str], target: Target) -> list[Decision]:
-    """What a controller saw and did at each of the trial's changes."""
+    """The features and actions at each of the trial's changes."""
     places = {report.step: place for place, report in enumerate(trial.reports)}
     view, made, before = View(trial, target), list[Decision](), None
     for step, change in trial.changes:
@@ -106,7 +106,7 @@ def decisions(trial: Trial, knobs: Sequence[str], target: Target) -> list[Decisi
 
 
 def change_of(actions: Mapping[str, float], trial: Trial) -> Change:
-    """The change of knobs that the actions mean at the trial's last report; 0 changes nothing."""
+    """The change of knobs for the actions at the trial's last report; action 0 changes nothing."""
     now = trial.reports[-1]
     turned = {k: math.exp(_GAINS[k] * _clipped(a, MOST)) for k, a in actions.items()}
     change: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def change_of(actions: Mapping[str, float], trial: Trial) -> Change:
 
 
 def _action(knob: str, change: Change, report: Report) -> float:
-    """The action that a change was: the inverse of `change_of`."""
+    """The action of a change: the inverse of `change_of`."""
     now = report.metrics.get(knob)
     factor = change.lr_factor
     if knob == "batch_size":
@@ -140,12 +140,12 @@ def _action(knob: str, change: Change, report: Report) -> float:
 
 
 def relative_update(metrics: Metrics, optimizer: str = "sgd") -> float | None:
-    """How far steps would move the weights, relative to them, if all went the same way; or None.
+    """The relative size of an update if all steps had the same direction; None if unknown.
 
-    lr |g| / ((1 - momentum) |w|) for SGD, where the trainer reports these: it is steadier than the
-    change of the weights (`update_ratio`), and follows the learning rate at once. Optimizers that
-    scale gradients in their own way have only the latter, made comparable by what the two differ
-    by in SGD with a momentum of 0.9.
+    lr |g| / ((1 - momentum) |w|) for SGD, if the trainer reports these: it has less noise than the
+    change of the weights (`update_ratio`), and follows the learning rate at once. For optimizers
+    that scale gradients themselves it is `update_ratio`, times the ratio of the two in SGD with a
+    momentum of 0.9.
     """
     measured = metrics.get("update_ratio")
     size = _ALIGNED * measured if measured is not None else 0.0
@@ -167,9 +167,9 @@ def _factors(trial: Trial) -> Iterator[float]:
 
 
 def _shapes(trial: Trial, factors: Sequence[float]) -> Iterator[float]:
-    """Where the schedule of the learning rate stands at each report, as a share of its peak.
+    """The learning rate's schedule at each report, as a share of its peak.
 
-    The recipe's decay is no error to be put right: what is held is the update size at the peak.
+    A controller does not correct the recipe's decay: the setpoint is the update size at the peak.
     """
     schedule, peak = trial.config.get("lr"), 0.0
     if isinstance(schedule, Schedule) and not isinstance(schedule, Constant):

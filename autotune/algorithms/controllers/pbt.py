@@ -1,13 +1,13 @@
-"""Population-based training: bad trials give their workers to good ones' copies, a little changed.
+"""Population-based training: the worst trials are replaced by perturbed copies of the best.
 
-Jaderberg et al. 2017 (arXiv 1711.09846), on the target's clock. All decisions are functions of
-what the journal says, the seed and the trial's number; the loop carries a `Fork` out.
+Jaderberg et al. 2017 (arXiv 1711.09846), on the target's clock. All decisions are functions of the
+journal, the seed and the trial's number; the loop carries out a `Fork`.
 
-Every `interval` seconds there is a *look*. The population at a look are the trials that were seen
-at that time, by their own training, and run or were exploited since. A trial among the worst
-`share` of them ends (*exploit*), and its workers go on from the last checkpoint of one of the best
-`share`, with that one's knobs changed (*explore*). A look counts once nobody is about to arrive at
-it, so that the first to arrive is compared with the last. The baseline takes no part.
+Every `interval` seconds there is a *look*. The population at a look are the trials with a report at
+that time of their own training that run or were exploited since. A trial among the worst `share` of
+them ends (*exploit*), and its workers start from the last checkpoint of one of the best `share`,
+with perturbed knobs (*explore*). A look counts once no running trial is about to reach it, so that
+the first trial at it is compared with the last. The baseline takes no part.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from autotune.algorithms.ranking.equal_time import Curve
-from autotune.algorithms.ranking.trial_index import SEEN, recent
+from autotune.algorithms.ranking.equal_time import GapCurve
+from autotune.algorithms.ranking.trial_index import RECENT_LIMIT, recent
 from autotune.errors import UserError, unknown
 from autotune.space.parameters import Choice, Float, Int, Parameter, drawn
 from autotune.space.search_space import SearchSpace
@@ -29,12 +29,11 @@ KNOBS = (
     *("lr", "momentum", "beta1", "beta2", "weight_decay", "trust_coefficient"),
     *("label_smoothing", "batch_size", "image_size", "sequence_length"),
 )
-"""The entries of a space that are explored unless others are named: what a trainer that schedules
-its knobs can change when it goes on from a checkpoint. Never what shapes the model or
-its optimizer.
+"""The entries of a space that are explored by default: those that a trainer with schedules can
+change when it starts from a checkpoint. Nothing that shapes the model or its optimizer.
 """
 _LOOKS = 10  # in the target's limit
-_NEAR = 2  # intervals after the look, in which what is copied was saved: a fork leaps no further
+_NEAR = 2  # intervals after the look within which the copied checkpoint was saved
 _RESAMPLED = 0.25  # the probability with which a knob is drawn anew
 _DOWN, _UP = 0.8, 1.2  # else a number searched by its logarithm is multiplied by one of these
 _STEP = 0.1  # and another moves by this share of its range
@@ -43,18 +42,18 @@ _TRIES = 20  # draws until the constraints hold
 
 @dataclass(frozen=True)
 class Population:
-    """The controller.
+    """The controller of population-based training.
 
     Args:
-        space: what is searched; its entries named in `knobs` are explored.
+        space: the search space; its entries named in `knobs` are explored.
         interval: seconds between looks, on the target's clock; at least two milestones should lie
             in it. Checkpoints are saved as often.
-        knobs: names of entries; of a schedule's, all fields are explored.
-        share: of the population that is replaced, and that is copied; at least one trial.
+        knobs: names of entries; all fields of a schedule are explored.
+        share: the share of the population that is replaced, and that is copied; at least one trial.
         seed: of the random numbers, together with the trial's number and the look's.
 
     Raises:
-        UserError: a knob that the space does not have, or that cannot be changed under way.
+        UserError: a knob that the space does not have, or that cannot change during training.
     """
 
     space: SearchSpace
@@ -92,7 +91,7 @@ class Population:
     def __call__(self, trial: Trial, others: Sequence[Trial], target: Target) -> Fork | None:
         if trial.kind != "trial":
             return None
-        trials = sorted((trial, *recent(others, SEEN)), key=lambda t: t.number)
+        trials = sorted((trial, *recent(others, RECENT_LIMIT)), key=lambda t: t.number)
         peers = [t for t in trials if t.kind == "trial" and t.hardware == trial.hardware]
         look = self._look(trial, peers)
         if look is None:
@@ -108,9 +107,9 @@ class Population:
     # --- exploit ------------------------------------------------------------------------------
 
     def _look(self, trial: Trial, peers: Sequence[Trial]) -> int | None:
-        """The last look that counts for the trial, or None: of its last two, by its own training.
+        """The last look that counts for the trial, of its last two; None if none does.
 
-        One that somebody is about to arrive at does not count yet.
+        A look that a running trial is about to reach does not count yet.
         """
         last = int(trial.seconds // self.interval)
         for look in (last, last - 1):
@@ -123,7 +122,7 @@ class Population:
         return None
 
     def _ranked(self, peers: Sequence[Trial], target: Target, look: int) -> list[Trial]:
-        """The population at the look, the nearest to the target first."""
+        """The population at the look, sorted by the gap to the target."""
         there = [
             t
             for t in peers
@@ -131,24 +130,24 @@ class Population:
             and born(t, self.interval) < look <= t.seconds / self.interval
         ]
         at = look * self.interval
-        return sorted(there, key=lambda t: (Curve(t, target).at(at), t.number))
+        return sorted(there, key=lambda t: (GapCurve(t, target).at(at), t.number))
 
     def _better(
         self, trial: Trial, ranked: Sequence[Trial], target: Target, look: int
     ) -> list[Trial]:
-        """Those whose copies the trial gives way to: none, if it is not among the worst."""
+        """The trials that may replace the trial; none if it is not among the worst."""
         count = max(1, int(self.share * len(ranked)))
         if trial.number not in [t.number for t in ranked[count:][-count:]]:
             return []
         at = look * self.interval
-        gap = Curve(trial, target).at(at)
+        gap = GapCurve(trial, target).at(at)
         return [
             t
             for t in ranked[:count]
             if t.state is State.RUNNING
             and t.point is not None
             and 0 <= t.saved_clock.seconds(target.clock) - at < _NEAR * self.interval
-            and Curve(t, target).at(at) < gap
+            and GapCurve(t, target).at(at) < gap
         ]
 
     # --- explore ------------------------------------------------------------------------------
@@ -204,14 +203,14 @@ def known_knobs(space: SearchSpace) -> tuple[str, ...]:
 
 
 def born(trial: Trial, interval: float) -> int:
-    """The look before a trial began its own training: 0 for one from scratch."""
+    """The last look before a trial's own training: 0 for one that is no fork."""
     if trial.origin is None or not trial.origin.reports:
         return 0
     return int(trial.origin.reports[-1].seconds // interval)
 
 
 def perturbed(point: Params, parameters: Mapping[str, Parameter], random: Random) -> dict[str, Any]:
-    """Each knob drawn anew with probability 0.25; else a number moves, and a choice stays."""
+    """Perturbed knobs: each is drawn anew with probability 0.25; else a number moves one step."""
     return {
         name: drawn(parameter, random)
         if random.random() < _RESAMPLED

@@ -1,8 +1,8 @@
 """Linear controllers: a regulator with fixed weights, and a policy that learns across trials.
 
-At a milestone, a controller's action for a knob is a weighted sum of the features; an action of 0
-changes nothing, so what it does is a residual on the recipe's own schedule. Weights, noise and the
-moments of decision are functions of the trials, so that a resumed study decides alike.
+At a milestone, a controller's action for a knob is a weighted sum of the features. An action of 0
+changes nothing: actions are residuals on the recipe's schedule. Weights, noise and the times of
+decisions are functions of the trials, so a resumed study makes the same decisions.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from statistics import NormalDist
 from typing import Any, ClassVar
 
 import numpy as np
 
 from autotune.algorithms.controllers.features import FEATURES, View, change_of, decisions
-from autotune.algorithms.controllers.learners import LEARNERS, Array, Episode
-from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.controllers.learners import LEARNERS, Episode
+from autotune.algorithms.policy_optimization import Array
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.errors import UserError, unknown
+from autotune.space.encoding import rank_score
 from autotune.trial import (
-    CUT,
+    INTERRUPTED_REASONS,
     KNOBS,
     Change,
     Hardware,
@@ -33,9 +34,9 @@ from autotune.trial import (
 )
 
 SETTINGS = ("specialist", "robust")
-_GAIN = 1.5  # of the regulator: action per decade that the update size is off
+_GAIN = 1.5  # of the regulator: action per decade of error of the update size
 _WARMUP = 0.05
-_SOON = 0.01  # of the time, before the regulator's first decision: what is wrong does harm
+_SOON = 0.01  # of the time, before the regulator's first decision: soon, as errors are costly
 _SHOWN = 32  # trials over which the influence of a feature is averaged
 _NAMES = tuple(FEATURES)
 Weights = Mapping[str, Mapping[str, float]]
@@ -46,13 +47,13 @@ class Linear:
     """A controller whose actions are linear in the features; `regulator` and `policy` make it.
 
     Args:
-        start: weights by knob and feature; what is missing is 0.
-        learner: a name of `LEARNERS`, or None for weights that stay.
-        knobs: what it turns; None for all that the experiment allows.
-        noise: standard deviation of the noise in the actions of a trial that is learned from.
+        start: initial weights by knob and feature; missing ones are 0.
+        learner: a name of `LEARNERS`, or None for constant weights.
+        knobs: the knobs that it turns; None for all that the experiment allows.
+        noise: standard deviation of the exploration noise in the actions of a trial.
         every: seconds between two decisions, as a share of the best time so far, or of the limit.
         warmup: seconds before the first decision, as such a share.
-        told: what it is, for its file.
+        about: its description in its file.
     """
 
     start: Weights
@@ -61,15 +62,15 @@ class Linear:
     noise: float = 0.0
     every: float = 0.05
     warmup: float = _WARMUP
-    told: Mapping[str, Any] = field(default_factory=dict)
-    _memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    _cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     checkpoint_interval: ClassVar[float] = math.inf  # it never forks
 
     def __call__(self, trial: Trial, others: Sequence[Trial], target: Target) -> Change | None:
         if not self._due(trial, others, target):
             return None
         knobs = self._knobs
-        _check_reports(trial, self.start, knobs)  # the baseline's too: it may run for long
+        _check_reports(trial, self.start, knobs)  # also the baseline's, which may run for long
         if trial.kind == "baseline":
             return None
         before = next((i for i, r in enumerate(trial.reports) if r.step == _last_step(trial)), None)
@@ -83,10 +84,10 @@ class Linear:
         return change_of(actions, trial)
 
     def within(self, allowed: Sequence[str]) -> Linear:
-        """The same for an experiment that allows these knobs to be turned.
+        """This controller for an experiment that allows these knobs.
 
         Raises:
-            UserError: it is to turn another one.
+            UserError: it turns another knob.
         """
         for knob in self.knobs or ():
             if knob not in allowed:
@@ -94,20 +95,20 @@ class Linear:
                     f"the controller turns {knob!r}, which the experiment does not allow: "
                     f"say Experiment(..., knobs={(*allowed, knob)!r})"
                 )
-        return replace(self, knobs=self.knobs or tuple(allowed), _memo={})
+        return replace(self, knobs=self.knobs or tuple(allowed), _cache={})
 
     def document(self, trials: Sequence[Trial], target: Target) -> dict[str, Any]:
-        """What it has learned from the trials, as JSON types; see `weights_file`."""
-        like = usual_hardware(trials) or Hardware()
-        ended = _learned_from(trials, like)[-_SHOWN:] if self.learner is not None else []
+        """The policy learned from the trials, as JSON types; see `weights_file`."""
+        hardware = usual_hardware(trials) or Hardware()
+        ended = _learned_from(trials, hardware)[-_SHOWN:] if self.learner is not None else []
         seen = [row for made in self._episodes(ended, target) for row in made.features]
         sizes = np.abs(np.array(seen)).mean(axis=0) if seen else np.zeros(len(FEATURES))
-        rows = dict(zip(self._knobs, self._weights(trials, target, like), strict=True))
+        rows = dict(zip(self._knobs, self._weights(trials, target, hardware), strict=True))
         return {
-            **self.told,
+            **self.about,
             "learner": self.learner,
             "noise": self.noise,
-            "trials": len(_learned_from(trials, like)),
+            "trials": len(_learned_from(trials, hardware)),
             "features": dict(FEATURES),
             "weights": {knob: _named(row) for knob, row in rows.items()},
             "influence": {knob: _named(np.abs(row) * sizes) for knob, row in rows.items()},
@@ -118,30 +119,30 @@ class Linear:
     def _due(self, trial: Trial, others: Sequence[Trial], target: Target) -> bool:
         if not trial.reports or target.metric not in trial.reports[-1].metrics:
             return False
-        best = incumbent(others, like=trial.hardware)
+        best = incumbent(others, hardware=trial.hardware)
         whole = min(best.seconds, target.limit) if best is not None else target.limit
         step = _last_step(trial)
         last = next((r.seconds for r in trial.reports if r.step == step), None)
         wait = self.warmup if last is None else self.every
         return trial.seconds >= (last or 0.0) + wait * whole
 
-    def _weights(self, trials: Sequence[Trial], target: Target, like: Hardware) -> Array:
-        """The weights after all of `trials` that have ended, one row a knob."""
+    def _weights(self, trials: Sequence[Trial], target: Target, hardware: Hardware) -> Array:
+        """The weights after all ended trials, one row for each knob."""
         rows = [[self.start.get(k, {}).get(name, 0.0) for name in _NAMES] for k in self._knobs]
         weights = start = np.array(rows)
         if self.learner is None:
             return start
-        learner, ended = LEARNERS[self.learner], _learned_from(trials, like)
+        learner, ended = LEARNERS[self.learner], _learned_from(trials, hardware)
         count = len(ended) - len(ended) % learner.every
-        first = learner.every if learner.goes_on else count
+        first = learner.every if learner.incremental else count
         for end in range(first, count + 1, learner.every) if count else ():
             key = tuple((t.number, t.ended_at, t.seconds) for t in ended[:end])
-            place = ("fit", end if learner.goes_on else 0)
-            if self._memo.get(place, ((),))[0] != key:
+            place = ("fit", end if learner.incremental else 0)
+            if self._cache.get(place, ((),))[0] != key:
                 episodes = self._episodes(ended[max(0, end - learner.window) : end], target)
-                before = weights if learner.goes_on else start
-                self._memo[place] = key, learner.update(before, episodes, self.noise)
-            weights = self._memo[place][1]
+                before = weights if learner.incremental else start
+                self._cache[place] = key, learner.update(before, episodes, self.noise)
+            weights = self._cache[place][1]
         return weights
 
     @property
@@ -149,19 +150,19 @@ class Linear:
         return self.knobs or KNOBS[:1]
 
     def _episodes(self, ended: Sequence[Trial], target: Target) -> list[Episode]:
-        """Trials that have ended as a learner sees them, each worth what it is among these."""
-        worth = worths(ended, target)
+        """The episodes of ended trials, each with its value among these."""
+        values = values_of(ended, target)
         found = []
         for trial in ended:
             key = (trial.number, trial.ended_at)
-            if key not in self._memo:
-                self._memo[key] = episode(trial, self._knobs, target)
-            found.append(replace(self._memo[key], worth=worth.get(trial.number, 0.0)))
+            if key not in self._cache:
+                self._cache[key] = episode(trial, self._knobs, target)
+            found.append(replace(self._cache[key], value=values.get(trial.number, 0.0)))
         return found
 
 
 def episode(trial: Trial, knobs: Sequence[str], target: Target) -> Episode:
-    """A trial that has ended as a learner sees it, but for what it is worth."""
+    """The episode of an ended trial, without its value."""
     made = decisions(trial, knobs, target)
     noise = [noises(trial, decision.step, knobs) for decision in made]
     return Episode(
@@ -176,27 +177,23 @@ def noises(trial: Trial, step: int, knobs: Sequence[str]) -> dict[str, float]:
     return {knob: Random(f"{trial.seed}/{step}/{knob}").gauss(0.0, 1.0) for knob in knobs}
 
 
-def worths(trials: Sequence[Trial], target: Target) -> dict[int, float]:
-    """What each trial is worth, by its number: the normal score of its place in the race.
+def values_of(trials: Sequence[Trial], target: Target) -> dict[int, float]:
+    """Each trial's value by its number: the normal score of its equal-time rank.
 
-    The order is that of `autotune.algorithms.ranking.equal_time`; a trial that diverged comes last.
+    A trial that diverged has the last rank.
     """
-    places = standings(trials, target)
-    places |= {t.number: 1.0 for t in trials if t.reason == "diverged"}
-    count, normal = len(places), NormalDist()
-    return {
-        number: -normal.inv_cdf((place * (count - 1) + 0.6) / (count + 0.2))
-        for number, place in places.items()
-    }
+    ranks = equal_time_ranks(trials, target)
+    ranks |= {t.number: 1.0 for t in trials if t.reason == "diverged"}
+    return {number: -rank_score(rank, len(ranks)) for number, rank in ranks.items()}
 
 
 def regulator(
     setpoint: float = 0.04, *, knobs: Sequence[str] = ("lr",), every: float = 0.05
 ) -> Linear:
-    """Holds the relative size of the updates at the setpoint; learns nothing.
+    """Regulate the relative size of the updates to a setpoint; without learning.
 
-    A learning rate that is wrong by a factor of ten is put right within some decisions. The shape
-    of the recipe's schedule stays: where that has decayed to a tenth, so has the setpoint.
+    It corrects a learning rate that is wrong by a factor of ten within some decisions. The shape of
+    the recipe's schedule is kept: where that has decayed to a tenth, so has the setpoint.
 
     Args:
         setpoint: of lr |g| / ((1 - momentum) |w|) at the schedule's peak, between 0 and 1.
@@ -211,8 +208,8 @@ def regulator(
     if tuple(knobs) != ("lr",):
         raise ValueError(f"regulator knobs must be ('lr',) but got {tuple(knobs)!r}")
     start = {"lr": _regulating(setpoint)}
-    told = {"controller": "regulator"}
-    return Linear(start, knobs=("lr",), every=_share(every), warmup=_SOON, told=told)
+    about = {"controller": "regulator"}
+    return Linear(start, knobs=("lr",), every=_share(every), warmup=_SOON, about=about)
 
 
 def policy(
@@ -224,7 +221,7 @@ def policy(
     setpoint: float = 0.04,
     every: float = 0.05,
 ) -> Linear:
-    """Learns across a study's trials when to turn the knobs; see docs/cards/controllers.md.
+    """A policy that learns across trials how to turn the knobs; see docs/cards/controllers.md.
 
     Args:
         setting: `specialist` starts at the recipe's schedule, `robust` at the `regulator`.
@@ -248,13 +245,13 @@ def policy(
         raise ValueError(f"policy noise must be more than 0 but got {noise!r}")
     start = {"lr": _regulating(setpoint)} if setting == "robust" else {}
     turned = tuple(knobs) if knobs is not None else None
-    told = {"controller": "policy", "setting": setting}
+    about = {"controller": "policy", "setting": setting}
     warmup = _SOON if start else _WARMUP
-    return Linear(start, learner, turned, noise, _share(every), warmup, told)
+    return Linear(start, learner, turned, noise, _share(every), warmup, about)
 
 
 def _regulating(setpoint: float) -> dict[str, float]:
-    """The weights that hold the update size: 1.5 (log10 setpoint - log10 size)."""
+    """The weights of the regulator: 1.5 (log10 setpoint - log10 update size)."""
     return {"bias": _GAIN * (float(np.log10(setpoint)) + 2), "update": -_GAIN}
 
 
@@ -264,19 +261,19 @@ def _share(every: float) -> float:
     return every
 
 
-def _learned_from(trials: Sequence[Trial], like: Hardware) -> list[Trial]:
-    """The trials that say something of the policy, in the order in which they ended."""
-    told = [
+def _learned_from(trials: Sequence[Trial], hardware: Hardware) -> list[Trial]:
+    """The trials that the policy learns from, in the order in which they ended."""
+    ended = [
         t
         for t in trials
         if t.ended
         and t.kind == "trial"
-        and t.hardware == like
+        and t.hardware == hardware
         and t.state in (State.REACHED, State.CENSORED)
-        and t.reason not in CUT
+        and t.reason not in INTERRUPTED_REASONS
         and len(t.changes) > 1
     ]
-    return sorted(told, key=lambda t: (t.ended_at or 0.0, t.number))
+    return sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
 
 
 def _last_step(trial: Trial) -> int | None:
@@ -284,7 +281,7 @@ def _last_step(trial: Trial) -> int | None:
 
 
 def _check_reports(trial: Trial, start: Weights, knobs: Sequence[str]) -> None:
-    """A regulator that never sees the update size would turn the learning rate for ever."""
+    """Raise UserError if the regulator lacks the update size, without which it would not stop."""
     needs = any(start.get(knob, {}).get("update") for knob in knobs)
     if needs and not any("update_ratio" in r.metrics for r in trial.reports):
         found = sorted({name for r in trial.reports for name in r.metrics})

@@ -1,4 +1,4 @@
-"""A policy as a file, `controller.json` in the study folder: written, shown, and read back."""
+"""The file of a learned policy, `controller.json` in the study folder: write, read, show."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A policy read back: its study, its weights by knob and feature, and where it was read."""
+class SavedPolicy:
+    """A policy from a file: its study, its weights by knob and feature, and its path."""
 
     study: str
     weights: Mapping[str, Mapping[str, float]]
@@ -28,47 +28,47 @@ class Saved:
 
 
 def write(folder: Path, study: str, document: Mapping[str, Any]) -> None:
-    """Write a controller's document into the study folder, whole or not at all."""
+    """Write a controller's document into the study folder atomically."""
     content = {"autotune_controller": FORMAT, "study": study, **document}
     atomic.write(folder / FILE, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def is_in(place: Path) -> bool:
-    """Whether a policy's file is in the folder, or the place is a file itself."""
+    """Whether `place` is a file, or a folder with a policy's file."""
     return place.is_file() or (place / FILE).is_file()
 
 
-def read(place: Path) -> Saved:
-    """The policy in a study folder, or in the file itself.
+def read(place: Path) -> SavedPolicy:
+    """Read the policy of a study folder, or of a policy's file.
 
     Raises:
         UserError: there is none, or it is damaged, of a later version, or of other features.
     """
     file = place / FILE if place.is_dir() else place
     try:
-        told = json.loads(file.read_bytes())
+        payload = json.loads(file.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{place} has no {FILE}: no study with a policy ran there") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}") from None
-    return replace(checked(told, file), place=str(place))
+    return replace(checked(payload, file), place=str(place))
 
 
-def document(held: Saved) -> dict[str, Any]:
-    """What `checked` reads back."""
-    told = {"autotune_controller": FORMAT, "study": held.study, "weights": held.weights}
-    return {**told, "place": held.place}
+def document(policy: SavedPolicy) -> dict[str, Any]:
+    """A policy as JSON types; `checked` reads it."""
+    payload = {"autotune_controller": FORMAT, "study": policy.study, "weights": policy.weights}
+    return {**payload, "place": policy.place}
 
 
-def checked(told: Any, file: Path) -> Saved:
-    """A policy from its document, which is from `file`.
+def checked(payload: Any, file: Path) -> SavedPolicy:
+    """The policy of a JSON document that was read from `file`.
 
     Raises:
         UserError: it is damaged, of a later version, or of other features.
     """
-    if not isinstance(told, dict) or told.get("autotune_controller") != FORMAT:
+    if not isinstance(payload, dict) or payload.get("autotune_controller") != FORMAT:
         raise UserError(f"{file} is not a policy that this version reads ({FORMAT})")
-    weights = told.get("weights")
+    weights = payload.get("weights")
     if not isinstance(weights, dict) or not all(isinstance(w, dict) for w in weights.values()):
         raise UserError(f"{file} is damaged: weights must be numbers by knob and feature")
     for knob, row in weights.items():
@@ -81,14 +81,13 @@ def checked(told: Any, file: Path) -> Saved:
                 raise UserError(f"{file}: the weight of {name} must be a number, got {weight!r}")
             if not math.isfinite(weight):
                 raise UserError(f"{file}: the weight of {name} must be finite, got {weight!r}")
-    return Saved(str(told.get("study", "")), weights, str(told.get("place", "")))
+    return SavedPolicy(str(payload.get("study", "")), weights, str(payload.get("place", "")))
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """The weights as text: a line a feature, the strongest first, and what it drives.
+    """The weights as a text table: a line for each feature, the strongest first.
 
-    >>> told = {"weights": {"lr": {"bias": 0.5, "update": -1.5}}, "influence": {"lr": {}}}
-    >>> print(table(told))
+    >>> print(table({"weights": {"lr": {"bias": 0.5, "update": -1.5}}, "influence": {"lr": {}}}))
     feature               lr: weight  influence
     update                    -1.500      0.000
     bias                       0.500      0.000

@@ -1,1 +1,1 @@
-"""What stops running trials early."""
+"""Pruners stop running trials early."""

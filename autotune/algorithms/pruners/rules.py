@@ -1,7 +1,7 @@
-"""When to stop a trial: `(trial, others, target) -> Stop | None`, with a reason in words.
+"""Pruners: functions `(trial, others, target) -> Stop | None` that stop trials early.
 
 A pruner is a function of frozen trials, called at each report of a running trial that has not
-reached the target. What it stops is CENSORED at the seconds spent so far.
+reached the target. A stopped trial is CENSORED at the seconds spent so far.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.algorithms import specs
-from autotune.algorithms.ranking.equal_time import Curve, Curves
-from autotune.algorithms.ranking.trial_index import SEEN, Others, recent
+from autotune.algorithms.ranking.equal_time import GapCurve, GapCurves
+from autotune.algorithms.ranking.trial_index import RECENT_LIMIT, Others, recent
 from autotune.errors import UserError, unknown
 from autotune.trial import Stop, Target, Trial, incumbent
 
@@ -22,7 +22,7 @@ Pruner = Callable[[Trial, Sequence[Trial], Target], Stop | None]
 def slower_than_best(factor: float = 1.0) -> Pruner:
     """Stop a trial that has already spent `factor` times the incumbent's time to target.
 
-    With factor 1.0 nothing is lost: without repeats such a trial can no longer win. This is the
+    With factor 1.0 nothing is lost: without repeats such a trial cannot become best. This is the
     adaptive capping of algorithm configuration (Hutter et al. 2009, ParamILS). Only trials on
     equal hardware are compared.
 
@@ -33,7 +33,7 @@ def slower_than_best(factor: float = 1.0) -> Pruner:
         raise ValueError(f"slower_than_best factor must be >= 1 but got {factor!r}")
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
-        best = incumbent(others, like=trial.hardware)
+        best = incumbent(others, hardware=trial.hardware)
         if best is None or trial.seconds < factor * best.seconds:
             return None
         spent, took = (
@@ -48,25 +48,25 @@ def slower_than_best(factor: float = 1.0) -> Pruner:
 def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:
     """Stop a trial that is among the worst `share` of all trials at equal seconds.
 
-    Ranks at equal steps are unfair to a slow step that learns more; here the clock is the target's.
+    Ranks at equal steps disadvantage slow steps that learn more; this rule uses the target's clock.
     The median rule of Vizier (Golovin et al. 2017) is `share=0.5` at equal steps.
 
     Args:
         share: more than 0, less than 1.
-        least: other trials that must have been seen at that time.
+        least: the least number of other trials with a report at that time.
 
     Raises:
         ValueError: an argument outside its range.
     """
     _check_share("bottom_at_same_time share", share)
     _check_count("bottom_at_same_time least", least, 0)
-    curves = Curves()
+    curves = GapCurves()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
-        found = _rank(trial, recent(others, SEEN), target, trial.seconds, curves)
+        found = _rank(trial, recent(others, RECENT_LIMIT), target, trial.seconds, curves)
         if found is None or found[1] < least or found[0] < (1 - share) * found[1]:
             return None
-        return Stop("bottom", _said(*found, trial.seconds))
+        return Stop("bottom", _detail(*found, trial.seconds))
 
     return prune
 
@@ -77,8 +77,8 @@ def asha(
     """Asynchronous successive halving (Li et al. 2018, arXiv 1810.05934), over seconds.
 
     At each rung, `first * limit`, then `reduction` times later and so on, only the best
-    1 / `reduction` of the trials that were seen there go on. With `brackets` a trial is compared
-    with those only whose number has the same remainder.
+    1 / `reduction` of the trials with a report there continue. With `brackets` a trial is compared
+    only with those whose number has the same remainder.
 
     Raises:
         ValueError: a reduction of 1 or less, a first rung outside (0, 1), or no bracket.
@@ -88,7 +88,7 @@ def asha(
     _check_share("asha first", first)
     _check_count("asha least", least, 0)
     _check_count("asha brackets", brackets, 1)
-    curves = Curves()
+    curves = GapCurves()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         before = trial.reports[-2].seconds if len(trial.reports) > 1 else 0.0
@@ -97,11 +97,15 @@ def asha(
             rung *= reduction
         if not before < rung <= trial.seconds:
             return None
-        peers = [t for t in recent(others, SEEN) if t.number % brackets == trial.number % brackets]
+        peers = [
+            t
+            for t in recent(others, RECENT_LIMIT)
+            if t.number % brackets == trial.number % brackets
+        ]
         found = _rank(trial, peers, target, rung, curves)
         if found is None or found[1] < least or found[0] < (found[1] + 1) / reduction:
             return None
-        return Stop("asha", _said(*found, rung))
+        return Stop("asha", _detail(*found, rung))
 
     return prune
 
@@ -109,7 +113,7 @@ def asha(
 def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
     """Hyperband (Li et al. 2017, arXiv 1603.06560) over seconds: `asha` from several first rungs.
 
-    Trials take the brackets in turns by their number; the last one stops nothing early.
+    A trial's bracket is its number modulo `brackets`; the last bracket stops nothing early.
 
     Raises:
         ValueError: as `asha`, or no bracket.
@@ -129,18 +133,18 @@ def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
 def forecast(
     chance: float = 0.05, least_reports: int = 4, floor: float = 0.1, factor: float = 1.25
 ) -> Pruner:
-    """Stop a trial that is unlikely to reach the target in time, by its learning curve drawn on.
+    """Stop a trial that is unlikely to reach the target in time, by extrapolating its curve.
 
     In time is within `factor` times the incumbent's time to target, or within the target's limit
-    while there is no incumbent. A trial is never stopped while its learning rate warms up, and
-    what decay remains is allowed for; see `autotune.algorithms.pruners.learning_curve`.
+    while there is no incumbent. A trial is never stopped during the warm-up of its learning rate,
+    and the forecast includes the gain from the remaining decay; see `pruners.learning_curve`.
 
     Args:
         chance: stop below this probability; more than 0, less than 1.
-        least_reports: reports before which nothing is stopped; at least 4.
-        floor: the least error of a forecast when time is to grow by a factor of e, as a share of
-            the gap to the target that the study's trials begin with; more than 0. Too small a
-            floor loses winners; errors that ended trials have shown are learned on top.
+        least_reports: the number of reports before which no trial is stopped; at least 4.
+        floor: the least error of a forecast over a factor of e in time, as a share of the gap to
+            the target at the start of trials; more than 0. Too small a floor stops trials that
+            would have become best; larger errors are learned from ended trials.
         factor: at least 1.
 
     Raises:
@@ -160,13 +164,13 @@ def forecast(
     lessons = Lessons()
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
-        best = incumbent(others, like=trial.hardware)
+        best = incumbent(others, hardware=trial.hardware)
         cap = min(factor * best.seconds, target.limit) if best is not None else target.limit
         if len(trial.reports) < least_reports or trial.seconds >= cap:
             return None
         everyone = others if isinstance(others, Others) else [trial, *others]
-        known = lessons.known(everyone, target, floor)
-        found = chance_of(trial, cap, target, known, least_reports) if known else 1.0
+        parameters = lessons.parameters(everyone, target, floor)
+        found = chance_of(trial, cap, target, parameters, least_reports) if parameters else 1.0
         if not found < chance:
             return None
         gap = f"{target.metric} {target.best(trial):.6g} after {trial.seconds:.2f} s"
@@ -176,7 +180,7 @@ def forecast(
 
 
 def first_of(*pruners: Pruner) -> Pruner:
-    """Stop as soon as one of several pruners says so, with its reason."""
+    """Stop as soon as one of several pruners does, with its reason."""
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         return next((s for p in pruners if (s := p(trial, others, target)) is not None), None)
@@ -185,10 +189,10 @@ def first_of(*pruners: Pruner) -> Pruner:
 
 
 def _rank(
-    trial: Trial, others: Sequence[Trial], target: Target, seconds: float, curves: Curves
+    trial: Trial, others: Sequence[Trial], target: Target, seconds: float, curves: GapCurves
 ) -> tuple[int, int] | None:
-    """How many of how many others on equal hardware were nearer to the target by then."""
-    own = Curve(trial, target)
+    """How many others on equal hardware had a smaller gap by then, and of how many."""
+    own = GapCurve(trial, target)
     if not own.seconds:
         return None
     gap = own.at(seconds)
@@ -198,7 +202,7 @@ def _rank(
     return sum(other < gap for other in gaps), len(gaps)
 
 
-def _said(better: int, seen: int, seconds: float) -> str:
+def _detail(better: int, seen: int, seconds: float) -> str:
     return f"{better} of {seen} others were nearer to the target after {seconds:.2f} s"
 
 
@@ -213,12 +217,12 @@ def _check_count(name: str, value: int, least: int) -> None:
 
 
 def never(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
-    """Stop nothing: only the target's limit censors."""
+    """Stop nothing: trials are censored by the target's limit only."""
     return None
 
 
 def _capped(rule: Callable[..., Pruner], factor: float = 1.0) -> Callable[..., Pruner]:
-    """Makes the rule together with `slower_than_best`, by one `factor` where the rule has one."""
+    """Combine the rule with `slower_than_best`; a `factor` of the rule sets that of both."""
 
     @functools.wraps(rule)
     def make(**settings: Any) -> Pruner:
@@ -237,11 +241,11 @@ PRUNERS: dict[str, Callable[..., Pruner]] = {
     "forecast": _capped(forecast, 1.25),
     "none": lambda: never,
 }
-"""Every pruner by name; each takes its settings by keyword, if it has any."""
+"""The pruners by name; each takes its settings by keyword, if it has any."""
 
 
 def make_pruner(pruner: str | Pruner) -> Pruner:
-    """A pruner by name, with keyword arguments or without, or the pruner itself.
+    """Build a pruner from its spec; a pruner itself is returned.
 
     Raises:
         UserError: an unknown name or argument, or one that is out of range.
@@ -250,5 +254,5 @@ def make_pruner(pruner: str | Pruner) -> Pruner:
         return pruner
     if not isinstance(pruner, str):
         raise UserError(unknown("pruner", pruner, PRUNERS))
-    call = specs.called("pruner", pruner, PRUNERS)
-    return specs.made("pruner", pruner, call, PRUNERS[call[0]])
+    spec = specs.parse_spec("pruner", pruner, PRUNERS)
+    return specs.build("pruner", pruner, spec, PRUNERS[spec[0]])

@@ -1,8 +1,8 @@
-"""How trials stand in the race to the target: an order that also places those that were stopped.
+"""Ranks of trials at equal training time, which include trials that were stopped.
 
-A trial that was stopped at some time is known only up to there. So trials are compared **at equal
-seconds**: one that was stopped early is measured by what the others had at that time, and not by
-what they had in the end.
+A trial that was stopped has reports only up to that time. So trials are compared **at equal
+seconds**: one that was stopped early is compared with what the others had at that time, and not
+with what they had in the end.
 """
 
 from __future__ import annotations
@@ -11,55 +11,62 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, usual_hardware
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    Hardware,
+    State,
+    Target,
+    Trial,
+    incumbent,
+    usual_hardware,
+)
 
-_SHARE = 0.2  # of the incumbent's time: before it, what a trial shows says next to nothing
+_SHARE = 0.2  # of the incumbent's time; reports before it are too early for a rank
 
 
-def standings(trials: Sequence[Trial], target: Target) -> dict[int, float]:
-    """Each trial's place, 0 for the best and 1 for the worst, by its number.
+def equal_time_ranks(trials: Sequence[Trial], target: Target) -> dict[int, float]:
+    """Each trial's rank, 0 for the best and 1 for the worst, by its number.
 
-    First those that reached the target, by their time. Then the others by the share of trials that
-    were better than they at the last time at which both were seen, and no later than the
-    incumbent's time to target: what came after it is of no use. Failed and infeasible trials are
-    last. A trial that has shown too little (cut off or running, and before a fifth of the
-    incumbent's time) has no place.
+    Trials that reached the target are first, by their time. Then the others, by the share of trials
+    that were better at the last time at which both have reports, and no later than the incumbent's
+    time to target. Failed and infeasible trials are last. A trial has no rank if it is running or
+    was interrupted before a fifth of the incumbent's time.
 
-    Only like is ranked with like: where trials ran on unequal hardware, each has its place among
-    those on its own. What failed or never ran is placed among those on the usual one.
+    Only trials on comparable hardware are ranked together: with unequal hardware, each trial has a
+    rank among those on its own. Trials that failed or never ran are ranked on the usual hardware.
     """
     usual = usual_hardware(trials)
-    alike: dict[Hardware | None, list[Trial]] = {}
+    groups: dict[Hardware | None, list[Trial]] = {}
     for trial in trials:
         timed = trial.attempts and trial.state not in (State.FAILED, State.INFEASIBLE)
-        alike.setdefault(trial.hardware if timed else usual, []).append(trial)
-    places: dict[int, float] = {}
-    for like in alike.values():
-        places |= _among(like, target)
-    return places
+        groups.setdefault(trial.hardware if timed else usual, []).append(trial)
+    ranks: dict[int, float] = {}
+    for group in groups.values():
+        ranks |= _ranks_on_equal_hardware(group, target)
+    return ranks
 
 
-def _among(trials: Sequence[Trial], target: Target) -> dict[int, float]:
-    """The places of trials on equal hardware."""
+def _ranks_on_equal_hardware(trials: Sequence[Trial], target: Target) -> dict[int, float]:
+    """The ranks of trials on equal hardware."""
     best = incumbent(trials)
     horizon = best.seconds if best is not None else target.limit
-    seen = [t for t in trials if _shows(t, horizon)]
-    curves = {t.number: Curve(t, target) for t in seen}
+    seen = [t for t in trials if _has_rank(t, horizon)]
+    curves = {t.number: GapCurve(t, target) for t in seen}
     order = {t.number: _key(t, curves, horizon) for t in seen}
     ranked = sorted(order, key=order.__getitem__)
     if len(ranked) == 1:
         return {ranked[0]: 0.5}
-    places: dict[int, float] = {}
+    ranks: dict[int, float] = {}
     for place, number in enumerate(ranked):
         tied = place and order[number] == order[ranked[place - 1]]
-        places[number] = places[ranked[place - 1]] if tied else place / (len(ranked) - 1)
-    return places
+        ranks[number] = ranks[ranked[place - 1]] if tied else place / (len(ranked) - 1)
+    return ranks
 
 
-class Curve:
-    """How far a trial was from the target at any time, at its best so far.
+class GapCurve:
+    """The gap of a trial to the target as a function of time, best so far.
 
-    `until` is the last second at which it was seen; a trial that reached the target stays there.
+    `until` is the time of its last report; infinite for a trial that reached the target.
     """
 
     def __init__(self, trial: Trial, target: Target) -> None:
@@ -76,33 +83,33 @@ class Curve:
         return self.gaps[place - 1] if place else float("inf")
 
 
-class Curves:
-    """Curves, worked out once for each trial as it is: a memory that changes no answer."""
+class GapCurves:
+    """Cache of trials' gap curves, which changes no result."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Trial, Target, Curve]] = {}
+        self._cached: dict[int, tuple[Trial, Target, GapCurve]] = {}
 
-    def of(self, trial: Trial, target: Target) -> Curve:
-        held = self._held.get(trial.number)
-        if held is None or held[0] is not trial or held[1] is not target:
-            held = self._held[trial.number] = trial, target, Curve(trial, target)
-        return held[2]
+    def of(self, trial: Trial, target: Target) -> GapCurve:
+        cached = self._cached.get(trial.number)
+        if cached is None or cached[0] is not trial or cached[1] is not target:
+            cached = self._cached[trial.number] = trial, target, GapCurve(trial, target)
+        return cached[2]
 
     def keep(self, trials: Sequence[Trial]) -> None:
-        """Forget the others, once they are the most of them."""
-        if len(self._held) > 2 * len(trials) + 100:
+        """Drop the curves of other trials once they are the majority."""
+        if len(self._cached) > 2 * len(trials) + 100:
             kept = {t.number for t in trials}
-            self._held = {n: held for n, held in self._held.items() if n in kept}
+            self._cached = {n: cached for n, cached in self._cached.items() if n in kept}
 
 
-def _shows(trial: Trial, horizon: float) -> bool:
+def _has_rank(trial: Trial, horizon: float) -> bool:
     if trial.state in (State.REACHED, State.FAILED, State.INFEASIBLE):
         return True
-    open_end = trial.state is State.RUNNING or trial.reason in CUT
+    open_end = trial.state is State.RUNNING or trial.reason in INTERRUPTED_REASONS
     return not open_end or trial.seconds >= _SHARE * horizon
 
 
-def _key(trial: Trial, curves: dict[int, Curve], horizon: float) -> tuple[int, float]:
+def _key(trial: Trial, curves: dict[int, GapCurve], horizon: float) -> tuple[int, float]:
     if trial.state is State.REACHED:
         return 0, trial.seconds
     if trial.state in (State.FAILED, State.INFEASIBLE):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autotune.algorithms.ranking.best import by_expected_time
 from autotune.algorithms.ranking.repeats import again, confirming, searched, timed
-from autotune.trial import CUT, State, Target, Trial
+from autotune.trial import INTERRUPTED_REASONS, State, Target, Trial
 
 
 def finalists(trials: Sequence[Trial], target: Target, top: int) -> list[Trial]:
@@ -74,7 +74,9 @@ def progress(
     if len(own) < total or any(t.resumable for t in own):
         return Progress(sum(timed(t) for t in runs), running, None)
     final = {t.number for t in finalists(trials, target, top)}
-    ended = [t for t in runs if t.repeats in final and t.ended and t.reason not in CUT]
+    ended = [
+        t for t in runs if t.repeats in final and t.ended and t.reason not in INTERRUPTED_REASONS
+    ]
     counts = Counter(t.repeats for t in ended)
     done = sum(min(counts[number], repeats) for number in final)
     return Progress(done, running, repeats * len(final))

@@ -1,7 +1,8 @@
-"""Like is ranked with like: what a trial's time is stamped with, and scores across hardware.
+"""Comparable hardware: the fingerprint of a trial's time, and scores across hardware.
 
-A study may run on nodes that differ. A time on one says nothing of a time on another, so trials are
-ranked among those with an equal stamp (`trial.Hardware`). Everything here is a function of trials.
+A study may run on different nodes. Times on unequal hardware are not comparable, so a trial is
+ranked among those with an equal fingerprint (`trial.Hardware`). Everything here is a function of
+trials.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from autotune.trial import Hardware, State, Target, Trial
 
 
 def began_on(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
-    """The stamp of what the time with which a trial starts was trained on; None if it has none.
+    """The hardware of the time with which a trial's next attempt starts; None if that is 0.
 
-    That is its checkpoint's, be it its own or, for a fork, its parent's: wherever either of them
-    was since, that is no part of this time. In older journals a fork's checkpoint has no stamp.
+    It is the checkpoint's, the trial's own or, for a fork, its parent's: later attempts of either
+    are no part of this time. In older journals a fork's checkpoint has no hardware.
     """
     if not trial.seconds:
         return None
@@ -29,14 +30,15 @@ def began_on(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
     return trials[trial.origin.parent].hardware
 
 
-def stamped(ran: Hardware, began: Hardware | None, mixed: bool = False) -> Hardware:
-    """The stamp of a trial that a group on hardware `ran` takes, and that `began_on` other.
+def trial_fingerprint(ran: Hardware, began: Hardware | None, mixed: bool = False) -> Hardware:
+    """The fingerprint of a trial that runs on hardware `ran` and began on hardware `began`.
 
-    A trial that goes on elsewhere has a time of two kinds of hardware, and is like neither; so has
-    a fork, whose time begins with its parent's. With `mixed`, the user takes all to be alike.
+    The time of a trial that moves to other hardware is comparable with that of neither; the same
+    holds for a fork, whose time begins with its parent's. With `mixed`, the user takes all hardware
+    as comparable.
 
     >>> slow, fast = Hardware("slow"), Hardware("fast")
-    >>> str(stamped(fast, slow))
+    >>> str(trial_fingerprint(fast, slow))
     '1 x fast (1 CPU), before on 1 x slow (1 CPU)'
     """
     ran = replace(ran, mixed=mixed)
@@ -47,11 +49,10 @@ def stamped(ran: Hardware, began: Hardware | None, mixed: bool = False) -> Hardw
     return replace(ran, before=str(began))
 
 
-def like(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
-    """The hardware on which a trial's time could be ranked with that of what it comes from.
+def comparable_hardware(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
+    """The hardware on which a trial's time stays comparable with its origin's; None for any.
 
-    That is what it `began_on`, or what the trial ran on that it repeats. None if it is new, or
-    begins anew.
+    It is the hardware that it `began_on`, or that of the trial that it repeats.
     """
     before = began_on(trial, trials)
     if before is None and trial.repeats is not None:
@@ -60,33 +61,33 @@ def like(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
 
 
 def scores(trials: Collection[Trial], target: Target) -> dict[int, float | None]:
-    """Each trial's `Target.score` by its number, as the usual hardware would have it.
+    """Each trial's `Target.score` by its number, mapped to the hardware of most trials.
 
-    On other hardware than the most trials, a trial's score is the one that has the same place among
-    theirs: so a time is ranked with its like only, and a middling one counts as middling. It is the
-    place when the trial ended: what comes later changes no score that a sampler was told.
+    The score of a trial on other hardware is the score with the same quantile among those on the
+    hardware of most trials, so that times are ranked on equal hardware only. The quantile is that
+    at the trial's end: later trials change no score that a sampler has.
     """
-    found = {t.number: target.score(t) for t in trials}
-    scored = [t for t in trials if found[t.number] is not None]
+    result = {t.number: target.score(t) for t in trials}
+    scored = [t for t in trials if result[t.number] is not None]
     if len({t.hardware for t in scored}) < 2:
-        return found
+        return result
     seen: dict[State, dict[Hardware, list[float]]] = {}
     for trial in sorted(scored, key=lambda t: (t.ended_at or 0.0, t.number)):
-        score = found[trial.number]
+        score = result[trial.number]
         assert score is not None
         kinds = seen.setdefault(trial.state, {})
         own = kinds.setdefault(trial.hardware, [])
         insort(own, score)
         most = max(kinds.values(), key=len)
         if own is not most:
-            place = (bisect_left(own, score) + 0.5) / len(own)
-            found[trial.number] = _at(most, place)
-    return found
+            quantile = (bisect_left(own, score) + 0.5) / len(own)
+            result[trial.number] = _value_at(most, quantile)
+    return result
 
 
-def _at(values: list[float], place: float) -> float:
-    """The value at a place between 0 and 1 among sorted values, in line between neighbours."""
-    exact = min(max(place * len(values) - 0.5, 0.0), len(values) - 1.0)
+def _value_at(values: list[float], quantile: float) -> float:
+    """The quantile of sorted values, linearly interpolated; `quantile` is between 0 and 1."""
+    exact = min(max(quantile * len(values) - 0.5, 0.0), len(values) - 1.0)
     low = floor(exact)
     high = min(low + 1, len(values) - 1)
     return values[low] + (exact - low) * (values[high] - values[low])

@@ -16,7 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.algorithms.ranking.repeats import RACE, again, merged, timed
-from autotune.trial import CUT, Hardware, State, Target, Trial, incumbent, usual_hardware
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    Hardware,
+    State,
+    Target,
+    Trial,
+    incumbent,
+    usual_hardware,
+)
 
 MOST = 5  # runs of one configuration
 _ENOUGH = 3  # repeats that show whether times vary
@@ -25,7 +33,7 @@ _EXACT = 0.01  # of the first run's time: within it, times do not vary
 
 def race_leader(trials: Sequence[Trial]) -> Trial | None:
     """The trial to race: the fastest by `seconds` on the hardware that most trials ran on."""
-    return incumbent(trials, like=usual_hardware(trials))
+    return incumbent(trials, hardware=usual_hardware(trials))
 
 
 def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
@@ -50,7 +58,7 @@ def affordable(
     `races` are all so far, `means` the searched trials with the means of their runs, and `spent`
     the microseconds of all trials.
     """
-    own = [t for t in races if t.repeats == leader.number and t.reason not in CUT]
+    own = [t for t in races if t.repeats == leader.number and t.reason not in INTERRUPTED_REASONS]
     if 1 + len(own) >= MOST:
         return False
     raced = 0

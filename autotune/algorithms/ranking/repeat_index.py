@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from autotune.algorithms.ranking import racing
 from autotune.algorithms.ranking.repeats import RACE, again, merged
-from autotune.algorithms.ranking.trial_index import Ledger, Others
+from autotune.algorithms.ranking.trial_index import Others, TrialIndex
 from autotune.trial import Target, Trial
 
 
@@ -30,23 +30,23 @@ class RepeatIndex:
         self._means: dict[int, Trial] = {}
         self._shown: dict[int, Trial] = {}
         self._ahead: dict[int, Trial] = {}  # faster than the validated ones
-        self._ledger: Ledger | None = None
+        self._trial_index: TrialIndex | None = None
         for trial in trials.values():
             self._count(None, trial)
 
     def note(self, before: Trial | None, now: Trial) -> None:
         """Trial `before` has become `now`, which is in the trials already."""
         self._count(before, now)
-        if self._ledger is None:
+        if self._trial_index is None:
             return
         if now.repeats is not None:
             if now.ended or (before is not None and before.ended):
-                self._ledger = None
+                self._trial_index = None
         elif now.number in self._again:
-            self._ledger = None
+            self._trial_index = None
         else:
             old, new = self._shown.get(now.number), self._inserted(now)
-            self._ledger.note(old, new)
+            self._trial_index.note(old, new)
 
     def _count(self, before: Trial | None, now: Trial) -> None:
         self._spent += racing.cost(now) - (racing.cost(before) if before is not None else 0)
@@ -75,10 +75,10 @@ class RepeatIndex:
 
     def leader(self) -> Trial | None:
         """`racing.race_leader` of `means`."""
-        ledger = self._known()
-        usual = ledger.usual()
+        trial_index = self._known()
+        usual = trial_index.usual()
         ahead = [t for t in self._ahead.values() if t.hardware == usual]
-        return min(ahead, key=lambda t: (t.seconds, t.number), default=ledger.leader())
+        return min(ahead, key=lambda t: (t.seconds, t.number), default=trial_index.leader())
 
     def due(self, share: float) -> Trial | None:
         """`racing.due` of the trials."""
@@ -90,12 +90,12 @@ class RepeatIndex:
         everyone = list(self._trials.values()) if leader.origin is not None else ()
         return leader if again(leader, everyone) is not None else None
 
-    def _known(self) -> Ledger:
-        if self._ledger is None:
-            self._ledger = self._made()
-        return self._ledger
+    def _known(self) -> TrialIndex:
+        if self._trial_index is None:
+            self._trial_index = self._made()
+        return self._trial_index
 
-    def _made(self) -> Ledger:
+    def _made(self) -> TrialIndex:
         trials = list(self._trials.values())
         self._again = {t.repeats for t in trials if t.repeats is not None}
         known = merged(trials, self._target)
@@ -105,4 +105,4 @@ class RepeatIndex:
         self._means, self._shown, self._ahead = {}, {}, {}
         for trial in known:
             self._inserted(trial)
-        return Ledger(self._shown)
+        return TrialIndex(self._shown)

@@ -15,7 +15,7 @@ from statistics import fmean, median_high
 
 from autotune.algorithms.ranking.lineage import as_one, descent
 from autotune.algorithms.ranking.speedup import Timed
-from autotune.trial import CUT, Config, State, Target, Trial, usual_hardware
+from autotune.trial import INTERRUPTED_REASONS, Config, State, Target, Trial, usual_hardware
 
 CONFIRM, RACE = "confirm", "race"
 VALIDATED = 3
@@ -76,7 +76,7 @@ def timed(trial: Trial) -> bool:
     A run that failed, for example because a worker died or memory ran out, has none.
     """
     ended = trial.state in (State.REACHED, State.CENSORED)
-    return ended and trial.reason not in CUT
+    return ended and trial.reason not in INTERRUPTED_REASONS
 
 
 def _mean(runs: Sequence[Trial], limit: float) -> Trial:

@@ -1,9 +1,9 @@
-"""What is asked of all trials at every event, kept up to date event by event.
+"""Incrementally maintained index over all trials.
 
-A study of 20,000 trials has a quarter of a million events. Whatever goes through all trials at each
-of them takes longer and longer; a `Ledger` knows the fastest trial, the last ones that ended and
-those that wait without going through any. It says what the plain functions of `autotune.trial` say
-of the same trials, and nothing else: a resumed driver makes it again from the journal.
+A study of 20,000 trials has a quarter of a million events, and a scan of all trials at each of them
+would take longer and longer. A `TrialIndex` gives the fastest trial, the last ones that ended and
+those that wait without a scan. Its results equal those of the plain functions of `autotune.trial`
+over the same trials, so a resumed driver rebuilds it from the journal.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import overload
 
 from autotune.trial import Hardware, State, Trial
 
-SEEN = 1000
-"""Ranks are taken among so many of the trials that ended last, and all that run: enough to tell a
-share by, and a decision takes no longer in a study of 20,000 trials.
+RECENT_LIMIT = 1000
+"""Ranks are among so many of the trials that ended last, and all that run: enough to estimate a
+share, with a bounded cost of a decision in a study of 20,000 trials.
 """
 Key = tuple[float, int]
 
 
-class Ledger:
-    """Of the trials in `trials`, which the study's loop keeps; told of every change.
+class TrialIndex:
+    """An index over `trials`, which its owner changes; `note` updates it after every change.
 
-    `begun` has each trial as it was when it first had a report, `over` as it was when it ended, in
-    that order. A trial that goes back behind either makes them new lists; else they only grow, so
-    that who has read them needs to read only what is new.
+    `begun` has each trial as it was at its first report, `over` as it was when it ended, in that
+    order. If a trial loses its reports or its end, the list is replaced; otherwise lists only grow,
+    so that a reader can continue where it stopped.
     """
 
     def __init__(self, trials: Mapping[int, Trial]) -> None:
@@ -43,12 +43,12 @@ class Ledger:
             self.note(None, trial)
 
     def note(self, before: Trial | None, now: Trial) -> None:
-        """Trial `before` has become `now`, which is in `trials` already."""
+        """Update the index: trial `before` has become `now`, which is in `trials` already."""
         number = now.number
         (self._running.discard if now.ended else self._running.add)(number)
         (self._waiting.discard if now.ended or now.placed else self._waiting.add)(number)
-        if _fate(before) != _fate(now):
-            self._sort_in(before, now)
+        if _end(before) != _end(now):
+            self._update_ended(before, now)
         had = before is not None and bool(before.reports)
         if now.reports and not had:
             self.begun.append(now)
@@ -57,7 +57,7 @@ class Ledger:
         if _ran_on(before) != _ran_on(now):
             self._count(before, now)
 
-    def _sort_in(self, before: Trial | None, now: Trial) -> None:
+    def _update_ended(self, before: Trial | None, now: Trial) -> None:
         if before is not None and before.ended:
             _remove(self._ended, (before.ended_at or 0.0, now.number))
             if before.state is State.REACHED:
@@ -70,7 +70,7 @@ class Ledger:
             self.over.append(now)
 
     def _count(self, before: Trial | None, now: Trial) -> None:
-        """Count the trial among those that ran on its hardware."""
+        """Update the count of trials for each hardware."""
         old = _ran_on(before)
         if old is not None:
             self._ran[old] -= 1
@@ -82,10 +82,10 @@ class Ledger:
         self._ran[now.hardware] = self._ran.get(now.hardware, 0) + 1
         self._first[now.hardware] = min(self._first.get(now.hardware, now.number), now.number)
 
-    # --- what it knows ------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     def waiting(self) -> Trial | None:
-        """The first trial that runs on no worker group and has not ended."""
+        """The first trial that has not ended and that no worker group runs."""
         return self.trials[min(self._waiting)] if self._waiting else None
 
     def running(self) -> list[Trial]:
@@ -96,10 +96,10 @@ class Ledger:
         """The `count` trials that ended last, the first of them first."""
         return [self.trials[number] for _, number in self._ended[-count:]]
 
-    def fastest(self, like: Hardware | None = None, but: int = -1) -> Trial | None:
-        """`trial.incumbent` of all trials but one."""
-        kinds = self._reached.values() if like is None else [self._reached.get(like, [])]
-        firsts = (next((key for key in kind if key[1] != but), None) for kind in kinds)
+    def fastest(self, hardware: Hardware | None = None, excluded: int = -1) -> Trial | None:
+        """`trial.incumbent` of all trials but the one numbered `excluded`."""
+        kinds = self._reached.values() if hardware is None else [self._reached.get(hardware, [])]
+        firsts = (next((key for key in kind if key[1] != excluded), None) for kind in kinds)
         best = min((key for key in firsts if key is not None), default=None)
         return self.trials[best[1]] if best is not None else None
 
@@ -117,31 +117,31 @@ class Ledger:
 
 
 class Others(Sequence[Trial]):
-    """The trials of a ledger but one, by number; what a ledger knows costs no walk through them.
+    """The indexed trials but one, by number; what the index knows needs no scan.
 
-    It is a window on the ledger and not a copy: to be looked at now, and not kept.
+    A view of the index and not a copy: use it at once, and do not keep it.
     """
 
-    def __init__(self, ledger: Ledger, but: int) -> None:
-        self.ledger = ledger
-        self._but = but
-        self._made: tuple[Trial, ...] | None = None
+    def __init__(self, trial_index: TrialIndex, excluded: int) -> None:
+        self.trial_index = trial_index
+        self._excluded = excluded
+        self._trials: tuple[Trial, ...] | None = None
 
-    def fastest(self, like: Hardware | None = None) -> Trial | None:
-        """What `trial.incumbent` says of these."""
-        return self.ledger.fastest(like, self._but)
+    def fastest(self, hardware: Hardware | None = None) -> Trial | None:
+        """`trial.incumbent` of these trials."""
+        return self.trial_index.fastest(hardware, self._excluded)
 
     def recent(self, count: int) -> list[Trial]:
-        """What `recent` says of these."""
-        last = self.ledger.last_ended(count + 1)
-        ended = [t for t in last if t.number != self._but][-count:]
-        return [*ended, *(t for t in self.ledger.running() if t.number != self._but)]
+        """`recent` of these trials."""
+        last = self.trial_index.last_ended(count + 1)
+        ended = [t for t in last if t.number != self._excluded][-count:]
+        return [*ended, *(t for t in self.trial_index.running() if t.number != self._excluded)]
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self._all())
 
     def __len__(self) -> int:
-        return len(self.ledger.trials) - (self._but in self.ledger.trials)
+        return len(self.trial_index.trials) - (self._excluded in self.trial_index.trials)
 
     @overload
     def __getitem__(self, place: int) -> Trial: ...
@@ -151,15 +151,17 @@ class Others(Sequence[Trial]):
         return self._all()[place]
 
     def _all(self) -> tuple[Trial, ...]:
-        if self._made is None:
-            self._made = tuple(t for n, t in self.ledger.trials.items() if n != self._but)
-        return self._made
+        if self._trials is None:
+            self._trials = tuple(
+                t for n, t in self.trial_index.trials.items() if n != self._excluded
+            )
+        return self._trials
 
 
 def recent(trials: Sequence[Trial], count: int) -> list[Trial]:
     """The `count` trials that ended last, and all that have not ended.
 
-    What is compared with these does not take longer the more trials a study has.
+    A comparison with these has a bounded cost in a long study.
     """
     if isinstance(trials, Others):
         return trials.recent(count)
@@ -168,8 +170,8 @@ def recent(trials: Sequence[Trial], count: int) -> list[Trial]:
     return [*ended[-count:], *running]
 
 
-def _fate(trial: Trial | None) -> tuple[object, ...] | None:
-    """Where and how a trial has ended; None for one that has not."""
+def _end(trial: Trial | None) -> tuple[object, ...] | None:
+    """When and how a trial has ended; None for one that has not."""
     if trial is None or not trial.ended:
         return None
     return trial.ended_at, trial.state, trial.seconds, trial.hardware

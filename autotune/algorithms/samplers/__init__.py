@@ -1,4 +1,4 @@
-"""Who proposes the next configuration: the protocol between the study and a sampler."""
+"""Samplers propose the next configuration; the protocol between a study and its sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The critic: what a forest of extremely randomised trees expects of a point's standing."""
+"""The critic: extremely randomised trees that predict the rank of a point."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _TREES, _DRAWN_TREES = 60, 12
 
 
 class Critic:
-    """Extremely randomised trees (Geurts et al. 2006) on the normal scores of trials' places.
+    """Extremely randomised trees (Geurts et al. 2006) on the normal scores of trials' ranks.
 
-    It sees every parameter's place, one number an option, and the effective learning rate
-    lr / (1 - momentum) where the space searches both.
+    Features: every number's position in its range, one number for each option of a choice, and the
+    effective learning rate lr / (1 - momentum) where the space searches both.
 
     Args:
-        space: what the points are of.
+        space: the search space.
         points: of trials that have ended.
-        places: their standings, 0 for the best and 1 for the worst.
+        ranks: their equal-time ranks, 0 for the best and 1 for the worst.
         seed: of the trees.
     """
 
     def __init__(
-        self, space: SearchSpace, points: Sequence[Params], places: Sequence[float], seed: int
+        self, space: SearchSpace, points: Sequence[Params], ranks: Sequence[float], seed: int
     ) -> None:
         from sklearn.ensemble import ExtraTreesRegressor
 
@@ -36,13 +36,13 @@ class Critic:
         self._forest = ExtraTreesRegressor(
             _TREES, min_samples_leaf=2, max_features=0.7, random_state=seed
         )
-        self._forest.fit(self._rows(points), [rank_score(place, len(places)) for place in places])
+        self._forest.fit(self._rows(points), [rank_score(rank, len(ranks)) for rank in ranks])
 
-    def choice(self, candidates: Sequence[Params], random: Random) -> int:
-        """The candidate that a random fifth of the trees expects most of, by its index.
+    def choose(self, candidates: Sequence[Params], random: Random) -> int:
+        """The index of the candidate with the best prediction of a random fifth of the trees.
 
-        A few trees disagree with the rest where little is known: this is Thompson sampling by
-        bootstrap, and keeps proposals apart that are made at the same time.
+        The trees disagree where there are few trials: this is Thompson sampling by bootstrap, and
+        proposals that are made at the same time differ.
         """
         trees = random.sample(range(_TREES), _DRAWN_TREES)
         rows = self._rows(candidates)

@@ -1,9 +1,9 @@
-"""A stochastic policy over the points of a search space, and how an elite of trials shapes it.
+"""A distribution over the points of a search space, and its natural-gradient step to an elite.
 
-A number is drawn as a normal score z ~ N(mean, spread); its value lies at the place Phi(z) of the
-unit interval, so that mean 0 and spread 1 are even. A choice is drawn by softmax probabilities
-with a floor. What a point does not have is masked: it is neither drawn nor learned from. The
-action is the draw itself; rounding it to a whole number belongs to what is acted on.
+A number is drawn as a normal score z ~ N(mean, spread); its value is at the position Phi(z) of the
+unit interval, so that mean 0 and spread 1 are uniform. A choice is drawn by softmax probabilities
+with a floor. Parameters that a point does not have are masked: neither drawn nor learned from. The
+action is the draw itself; rounding it to a whole number is part of the environment.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from autotune.trial import Params
 
 LEAST_SPREAD, MOST_SPREAD = 0.1, 1.0
 FARTHEST = 2.6  # of a mean from 0
-FLOOR = 0.1  # share of a choice's probability that is even over its options
+FLOOR = 0.1  # share of a choice's probability that is uniform over its options
 STEP = 0.5  # of the natural gradient: the weight of the newest elite in the running average
-_WIDENED = 2.0  # times the spread of a policy that is carried to another space
-_NEAR, _OFTEN = 0.5, 0.6  # spread and probability around a given point
+_WIDENING = 2.0  # times the spread of a policy that is transferred to another space
+_START_SPREAD, _START_PROBABILITY = (
+    0.5,
+    0.6,
+)  # spread and probability of a policy centred on a point
 
 Draw = Mapping[str, float]
-"""What was drawn: a number's normal score, a choice's index; of active parameters only."""
+"""A sample: a number's normal score or a choice's index for each active parameter."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A distribution over the points of a space, with the parameters that it is about.
+    """A distribution over the points of a space, with the parameters of that space.
 
-    >>> policy = even({"x": Float(0, 1), "o": Choice(("a", "b"))})
+    >>> policy = uniform({"x": Float(0, 1), "o": Choice(("a", "b"))})
     >>> policy.means["x"], policy.spreads["x"], policy.probabilities("o")
     (0.0, 1.0, (0.5, 0.5))
     """
@@ -57,7 +60,7 @@ class Policy:
         return random.choices(range(len(odds)), odds)[0]
 
     def log_density(self, draw: Draw) -> float:
-        """The logarithm of how likely the draw is; what is masked does not count."""
+        """The log density of the draw; masked parameters do not count."""
         total = 0.0
         for name, drawn in draw.items():
             if name in self.means:
@@ -77,38 +80,38 @@ def softmax(logits: Sequence[float]) -> list[float]:
 
 
 def value_of(parameter: Parameter, drawn: float) -> Any:
-    """The value that a draw stands for."""
+    """The value of a draw."""
     if isinstance(parameter, Choice):
         return parameter.options[int(drawn)]
     return value_at(parameter, unit_at(drawn))
 
 
 def draw_of(parameter: Parameter, value: Any) -> float:
-    """A draw that stands for a value: the middle one of a whole number's."""
+    """A draw that gives the value: the middle one of a whole number's."""
     if isinstance(parameter, Choice):
         return parameter.options.index(value)
     return score_of(unit_of(parameter, value))
 
 
 def draw_of_point(parameters: Mapping[str, Parameter], point: Params) -> dict[str, float]:
-    """A draw that stands for a point."""
+    """A draw that gives the point."""
     return {n: draw_of(parameters[n], value) for n, value in point.items() if n in parameters}
 
 
-# --- where a policy begins ------------------------------------------------------------------------
+# --- initial policies -----------------------------------------------------------------------------
 
 
-def even(parameters: Mapping[str, Parameter]) -> Policy:
-    """The policy that draws evenly."""
+def uniform(parameters: Mapping[str, Parameter]) -> Policy:
+    """The policy that draws uniformly over the space."""
     numbers = [n for n, p in parameters.items() if not isinstance(p, Choice)]
     choices = {n: (0.0,) * len(p.options) for n, p in parameters.items() if isinstance(p, Choice)}
     return Policy(parameters, dict.fromkeys(numbers, 0.0), dict.fromkeys(numbers, 1.0), choices)
 
 
-def around(parameters: Mapping[str, Parameter], point: Params) -> Policy:
-    """The policy that draws near a point, and evenly what the point does not have."""
-    start, draw = even(parameters), draw_of_point(parameters, point)
-    spreads = {n: _NEAR if n in draw else 1.0 for n in start.means}
+def centred_on(parameters: Mapping[str, Parameter], point: Params) -> Policy:
+    """A policy centred on a point, and uniform over parameters that the point does not have."""
+    start, draw = uniform(parameters), draw_of_point(parameters, point)
+    spreads = {n: _START_SPREAD if n in draw else 1.0 for n in start.means}
     logits = {
         n: _logits(_one_of(len(own), int(draw[n]))) if n in draw else own
         for n, own in start.logits.items()
@@ -119,50 +122,53 @@ def around(parameters: Mapping[str, Parameter], point: Params) -> Policy:
 def _one_of(count: int, index: int) -> list[float]:
     if count == 1:
         return [1.0]
-    return [_OFTEN if i == index else (1 - _OFTEN) / (count - 1) for i in range(count)]
+    return [
+        _START_PROBABILITY if i == index else (1 - _START_PROBABILITY) / (count - 1)
+        for i in range(count)
+    ]
 
 
 def _logits(shares: Sequence[float]) -> tuple[float, ...]:
     return tuple(math.log(max(share, 1e-4)) for share in shares)
 
 
-def carried(source: Policy, space: SearchSpace) -> Policy:
-    """A policy of another space, as far as the two overlap.
+def transferred(source: Policy, space: SearchSpace) -> Policy:
+    """A policy over `space`, transferred from that of an overlapping space.
 
-    A parameter of the same name and kind takes over mean and spread, by its values: clipped to the
-    new range, and twice as wide. A choice takes over what it knows of the options that are still
-    there, half of it: the rest is even. All others begin evenly.
+    A parameter of the same name and kind keeps mean and spread, by its values: clipped to the new
+    range, and twice as wide. A choice keeps half of the probability of the options that are still
+    there; the rest is uniform. All other parameters start uniform.
     """
     parameters = space.parameters()
-    policy = even(parameters)
+    policy = uniform(parameters)
     means, spreads, logits = dict(policy.means), dict(policy.spreads), dict(policy.logits)
-    for name in shared(source, parameters):
+    for name in shared_parameters(source, parameters):
         old, new = source.parameters[name], parameters[name]
         if isinstance(old, Choice) and isinstance(new, Choice):
-            logits[name] = _logits(_carried_shares(source.probabilities(name), old, new))
+            logits[name] = _logits(_transferred_shares(source.probabilities(name), old, new))
         elif not isinstance(old, Choice) and not isinstance(new, Choice):
             mean, spread = source.means[name], source.spreads[name]
-            means[name] = _carried_score(old, new, mean)
-            low, high = (_carried_score(old, new, mean + s * spread) for s in (-1, 1))
-            spreads[name] = clipped(_WIDENED * (high - low) / 2, 2 * LEAST_SPREAD, MOST_SPREAD)
+            means[name] = _transferred_score(old, new, mean)
+            low, high = (_transferred_score(old, new, mean + s * spread) for s in (-1, 1))
+            spreads[name] = clipped(_WIDENING * (high - low) / 2, 2 * LEAST_SPREAD, MOST_SPREAD)
     return Policy(parameters, means, spreads, logits)
 
 
-def shared(source: Policy, parameters: Mapping[str, Parameter]) -> list[str]:
-    """The names of parameters that are of the same kind in both."""
+def shared_parameters(source: Policy, parameters: Mapping[str, Parameter]) -> list[str]:
+    """The names of the parameters that have the same kind in both."""
     return [n for n, p in parameters.items() if type(source.parameters.get(n)) is type(p)]
 
 
-def _carried_score(old: Float | Int, new: Float | Int, score: float) -> float:
+def _transferred_score(old: Float | Int, new: Float | Int, score: float) -> float:
     return score_of(unit_of(new, real_at(old, unit_at(score))))
 
 
-def _carried_shares(odds: Sequence[float], old: Choice, new: Choice) -> list[float]:
-    even_share = 1.0 / len(new.options)
+def _transferred_shares(odds: Sequence[float], old: Choice, new: Choice) -> list[float]:
+    uniform_share = 1.0 / len(new.options)
     known = {repr(option): p for option, p in zip(old.options, odds, strict=True)}
-    shares = [known.get(repr(option), even_share) for option in new.options]
+    shares = [known.get(repr(option), uniform_share) for option in new.options]
     whole = math.fsum(shares)
-    return [0.5 * share / whole + 0.5 * even_share for share in shares]
+    return [0.5 * share / whole + 0.5 * uniform_share for share in shares]
 
 
 def clipped(value: float, low: float, high: float) -> float:
@@ -170,16 +176,17 @@ def clipped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-# --- the step of an elite -------------------------------------------------------------------------
+# --- the natural-gradient step --------------------------------------------------------------------
 
 
-def towards(policy: Policy, elite: Sequence[Draw], step: float = STEP) -> Policy:
-    """The policy after one natural-gradient step towards the elite, the best first.
+def natural_gradient_step(policy: Policy, elite: Sequence[Draw], step: float = STEP) -> Policy:
+    """The policy after one natural-gradient step to the elite, which is sorted best first.
 
     With weights w that fall with the logarithm of the rank: mean += step * sum w (z - mean), and
     variance += step * (sum w (z - mean)^2 - variance), which is the natural gradient of the
     expected weight (Wierstra et al. 2014) and a running average over elites (Rubinstein's
-    cross-entropy method). A masked parameter moves by the weight of those that have it.
+    cross-entropy method). A parameter that some of the elite lack moves by the weight of
+    those that have it.
     """
     raw = [math.log(len(elite) + 0.5) - math.log(rank) for rank in range(1, len(elite) + 1)]
     weights = [weight / math.fsum(raw) for weight in raw]
@@ -205,44 +212,44 @@ def towards(policy: Policy, elite: Sequence[Draw], step: float = STEP) -> Policy
     return Policy(policy.parameters, means, spreads, logits)
 
 
-# --- as a document --------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 _VERSION = 1
 _NUMBERS: Mapping[str, type[Float] | type[Int]] = {"Float": Float, "Int": Int}
 
 
 def document(policy: Policy) -> dict[str, Any]:
-    """A policy as JSON types: each parameter with its range and what the policy says of it."""
-    return {"version": _VERSION, "parameters": {n: _told(policy, n) for n in policy.parameters}}
+    """A policy as JSON types: each parameter with its range and its distribution."""
+    return {"version": _VERSION, "parameters": {n: _entry(policy, n) for n in policy.parameters}}
 
 
-def _told(policy: Policy, name: str) -> dict[str, Any]:
+def _entry(policy: Policy, name: str) -> dict[str, Any]:
     parameter = policy.parameters[name]
     if isinstance(parameter, Choice):
-        told = {"kind": "Choice", "options": list(parameter.options)}
-        return {**told, "probabilities": list(softmax(policy.logits[name]))}
+        choice = {"kind": "Choice", "options": list(parameter.options)}
+        return {**choice, "probabilities": list(softmax(policy.logits[name]))}
     settings = {f.name: getattr(parameter, f.name) for f in fields(parameter) if f.name != "when"}
-    told = {"kind": type(parameter).__name__, **settings}
-    return {**told, "mean": policy.means[name], "spread": policy.spreads[name]}
+    number = {"kind": type(parameter).__name__, **settings}
+    return {**number, "mean": policy.means[name], "spread": policy.spreads[name]}
 
 
-def from_document(told: Any) -> Policy:
-    """The policy of a document; the conditions of its parameters are not kept.
+def from_document(payload: Any) -> Policy:
+    """The policy of a JSON document; it does not have the conditions of its parameters.
 
-    >>> policy = even({"x": Float(0, 1), "o": Choice(("a", "b"))})
+    >>> policy = uniform({"x": Float(0, 1), "o": Choice(("a", "b"))})
     >>> from_document(document(policy)).spreads
     {'x': 1.0}
 
     Raises:
         ValueError: it is no policy, or one of another version, or one of its values is impossible.
     """
-    if not isinstance(told, dict) or not isinstance(told.get("parameters"), dict):
+    if not isinstance(payload, dict) or not isinstance(payload.get("parameters"), dict):
         raise ValueError("it is no policy")
-    if told.get("version") != _VERSION:
-        raise ValueError(f"a policy of version {told.get('version')!r}, but {_VERSION} is known")
+    if payload.get("version") != _VERSION:
+        raise ValueError(f"a policy of version {payload.get('version')!r}, but {_VERSION} is known")
     parameters: dict[str, Parameter] = {}
     means, spreads, logits = {}, {}, {}
-    for name, own in told["parameters"].items():
+    for name, own in payload["parameters"].items():
         try:
             if own["kind"] == "Choice":
                 parameters[name] = Choice(own["options"])

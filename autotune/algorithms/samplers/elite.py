@@ -8,77 +8,87 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.policy_optimization import Moments
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.distribution import (
     STEP,
     Draw,
     Policy,
     draw_of_point,
-    even,
-    towards,
+    natural_gradient_step,
+    uniform,
     value_of,
 )
 from autotune.space.parameters import Parameter
 from autotune.space.search_space import SearchSpace
-from autotune.trial import CUT, Params, State, Target, Trial
+from autotune.trial import INTERRUPTED_REASONS, Params, State, Target, Trial
 
 VERSION_INTERVAL = 4  # ended trials from one version to the next
 _ARCHIVE, _LEAST_ELITE, _ELITE = 24, 6, 0.2
-LEAST_UNIFORM = 0.1  # the least share of even draws
+LEAST_UNIFORM = 0.1  # the least share of uniform draws
 
 
 @dataclass(frozen=True)
 class Version:
-    """What one version of a policy draws from: itself, and evenly a share of the time.
+    """One version of a policy: a mixture of the policy and uniform draws.
 
-    `archive` holds the best trials so far, the best first; `memory` is the optimiser's.
+    `uniform_share` is the share of uniform draws. `archive` has the best trials so far, the best
+    first; `moments` are those of the optimiser of a gradient method.
     """
 
     policy: Policy
-    even_share: float
+    uniform_share: float
     archive: tuple[Trial, ...] = ()
-    memory: Any = None
+    moments: Moments = Moments()
 
 
-def log_behaviour(version: Version, anywhere: Policy, draw: Draw) -> float:
-    """The log density of a draw: of the policy and the even share together.
+def log_behaviour(version: Version, prior: Policy, draw: Draw) -> float:
+    """The log density of a draw under the mixture of the policy and uniform draws.
 
-    It is never far below that of even draws, so that no weight by it is without bound.
+    It is bounded below by the share of uniform draws, so importance weights are bounded.
     """
-    own = version.policy.log_density(draw) + math.log1p(-version.even_share)
-    other = anywhere.log_density(draw) + math.log(version.even_share)
+    own = version.policy.log_density(draw) + math.log1p(-version.uniform_share)
+    other = prior.log_density(draw) + math.log(version.uniform_share)
     most = max(own, other)
     return most + math.log(math.exp(own - most) + math.exp(other - most))
 
 
-def remembered(told: Sequence[Trial], version: Version, count: int) -> list[Trial]:
-    """Of the trials told the fastest, the elite and the newest, `count` each, in their order.
+def select_trials(ended: Sequence[Trial], version: Version, count: int) -> list[Trial]:
+    """The `count` fastest and `count` newest of the ended trials and the elite, in their order.
 
-    So whoever learns from them never takes longer and longer.
+    A model that learns from these has a bounded cost in a long study.
     """
-    reached = sorted((t for t in told if t.state is State.REACHED), key=lambda t: t.seconds)
+    reached = sorted((t for t in ended if t.state is State.REACHED), key=lambda t: t.seconds)
     kept = {t.number for t in (*reached[:count], *version.archive)}
-    rest = [t.number for t in told if t.number not in kept]
+    rest = [t.number for t in ended if t.number not in kept]
     kept.update(rest[-count:])
-    return [t for t in told if t.number in kept]
+    return [t for t in ended if t.number in kept]
 
 
-def in_order(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that say something of their points, in the order in which they ended."""
-    ended = [t for t in trials if t.ended and t.reason not in CUT and t.params is not None]
+def is_informative(trial: Trial) -> bool:
+    """Whether the trial has ended with a result for its point."""
+    interrupted = trial.reason in INTERRUPTED_REASONS
+    return trial.ended and trial.params is not None and not interrupted
+
+
+def informative_trials(trials: Sequence[Trial]) -> list[Trial]:
+    """The ended trials with a result for their points, in the order in which they ended."""
+    ended = [t for t in trials if is_informative(t)]
     return sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
 
 
-def common(one: Sequence[Trial], other: Sequence[Trial]) -> int:
-    """How many trials both begin with."""
+def common_prefix_length(one: Sequence[Trial], other: Sequence[Trial]) -> int:
+    """The number of trials that both sequences have in common at the start."""
     for i, (a, b) in enumerate(zip(one, other, strict=False)):
         if a is not b and a != b:
             return i
     return min(len(one), len(other))
 
 
-def sampled(policy: Policy, space: SearchSpace, random: Random) -> tuple[Params, dict[str, float]]:
-    """A point, and what was drawn for it."""
+def sample_point(
+    policy: Policy, space: SearchSpace, random: Random
+) -> tuple[Params, dict[str, float]]:
+    """A point drawn from the policy, and its draw."""
     draw: dict[str, float] = {}
 
     def value(name: str, parameter: Parameter) -> Any:
@@ -88,37 +98,40 @@ def sampled(policy: Policy, space: SearchSpace, random: Random) -> tuple[Params,
     return space.suggest(value), draw
 
 
-def drawn_by(
-    version: Version, anywhere: Policy, space: SearchSpace, random: Random
+def draw_point(
+    version: Version, prior: Policy, space: SearchSpace, random: Random
 ) -> tuple[Params, Draw]:
-    """A point of a version: by its policy, or evenly."""
-    evenly = random.random() < version.even_share
-    return sampled(anywhere if evenly else version.policy, space, random)
+    """A point drawn from a version: from its policy, or uniformly, and its draw."""
+    explores = random.random() < version.uniform_share
+    return sample_point(prior if explores else version.policy, space, random)
 
 
-def learned_elite(
-    before: Version, told: Sequence[Trial], target: Target, step: float = STEP
+def elite_step(
+    before: Version, ended: Sequence[Trial], target: Target, step: float = STEP
 ) -> Version:
-    """The version after a step towards the elite: the archive's best, when the newest are in it.
+    """The version after the newest trials enter the archive and the policy steps to the elite.
 
-    The elite is a fifth of all trials told, 6 to 24 of those that did not fail.
+    The elite is the best fifth of the ended trials, 6 to 24 of those that did not fail.
     """
     known = {t.number for t in before.archive}
-    newest = [t for t in told[-VERSION_INTERVAL:] if t.number not in known]
+    newest = [t for t in ended[-VERSION_INTERVAL:] if t.number not in known]
     pool = [*before.archive, *newest]
-    places = standings(pool, target)
-    ranked = sorted(pool, key=lambda t: (places[t.number], t.number))[:_ARCHIVE]
+    ranks = equal_time_ranks(pool, target)
+    ranked = sorted(pool, key=lambda t: (ranks[t.number], t.number))[:_ARCHIVE]
     fit = [t for t in ranked if t.state not in (State.FAILED, State.INFEASIBLE)]
-    count = max(_LEAST_ELITE, min(math.ceil(_ELITE * len(told)), _ARCHIVE))
+    count = max(_LEAST_ELITE, min(math.ceil(_ELITE * len(ended)), _ARCHIVE))
     parameters = before.policy.parameters
     elite = [draw_of_point(parameters, t.params or {}) for t in fit[:count]]
-    policy = towards(before.policy, elite, step) if elite else before.policy
+    policy = natural_gradient_step(before.policy, elite, step) if elite else before.policy
     return replace(before, policy=policy, archive=tuple(ranked))
 
 
-def learned(space: SearchSpace, target: Target, trials: Sequence[Trial]) -> Policy | None:
-    """What an elite archive makes of a study's trials, whoever proposed them; None without any."""
-    told, version = in_order(trials), Version(even(space.parameters()), LEAST_UNIFORM)
-    for count in [*range(VERSION_INTERVAL, len(told), VERSION_INTERVAL), len(told)]:
-        version = learned_elite(version, told[:count], target)
-    return version.policy if told else None
+def learned_policy(space: SearchSpace, target: Target, trials: Sequence[Trial]) -> Policy | None:
+    """The policy that an elite archive learns from a study's trials; None if no trial has ended.
+
+    Any sampler may have proposed the trials.
+    """
+    ended, version = informative_trials(trials), Version(uniform(space.parameters()), LEAST_UNIFORM)
+    for count in [*range(VERSION_INTERVAL, len(ended), VERSION_INTERVAL), len(ended)]:
+        version = elite_step(version, ended[:count], target)
+    return version.policy if ended else None

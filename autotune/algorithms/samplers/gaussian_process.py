@@ -1,4 +1,4 @@
-"""A Gaussian process over points in the unit cube: what is expected there, and how surely.
+"""Gaussian-process regression over points in the unit cube: mean and standard deviation.
 
 Matern kernel of smoothness 5/2 with a length scale for each feature, fitted by the most probable
 hyperparameters (Rasmussen and Williams 2006, chapters 2 and 5; Snoek et al. 2012 for the kernel).
@@ -31,7 +31,7 @@ class Hyper:
     noise: float
 
 
-def usual(features: int) -> Hyper:
+def prior_medians(features: int) -> Hyper:
     """The hyperparameters before any data: the medians of their log-normal priors."""
     return Hyper(np.full(features, _SCALE), _SIGNAL, _NOISE)
 
@@ -46,12 +46,12 @@ def matern(x: Array, z: Array, scales: Array) -> Array:
 
 
 class Process:
-    """A Gaussian process that has seen values at points.
+    """A Gaussian process conditioned on values at points.
 
     Args:
         x: the points, (n, d), from 0 to 1.
         y: the values, (n,).
-        weights: how many times the noise each value has, (n,).
+        weights: multiple of the noise's variance for each value, (n,).
         hyper: see `Hyper`.
     """
 
@@ -63,33 +63,35 @@ class Process:
         covariance = math.exp(hyper.signal) * matern(x, x, hyper.scales)
         covariance[np.diag_indices_from(covariance)] += math.exp(hyper.noise) * weights + _JITTER
         self._lower = np.linalg.cholesky(covariance)
-        self._solved = cho_solve((self._lower, True), y - self._mean)
+        self._weights = cho_solve((self._lower, True), y - self._mean)
 
     def at(self, z: Array) -> tuple[Array, Array]:
-        """The expected values at the rows of `z`, and their standard deviations without noise."""
+        """The means at the rows of `z`, and the standard deviations without noise."""
         from scipy.linalg import solve_triangular
 
         signal = math.exp(self._hyper.signal)
         cross = signal * matern(z, self._x, self._hyper.scales)
         known = solve_triangular(self._lower, cross.T, lower=True)
         variance = np.maximum(signal - (known * known).sum(0), 1e-12)
-        return cross @ self._solved + self._mean, np.sqrt(variance)
+        return cross @ self._weights + self._mean, np.sqrt(variance)
 
 
-def fitted(x: Array, y: Array, weights: Array, iterations: int = 12) -> Hyper:
+def fit(x: Array, y: Array, weights: Array, iterations: int = 12) -> Hyper:
     """The most probable hyperparameters for the values `y` at the points `x`.
 
-    Args: as `Process`; `iterations`: of L-BFGS, from the priors' medians.
+    Args:
+        x, y, weights: see `Process`.
+        iterations: of L-BFGS, from the medians of the priors.
     """
     from scipy.optimize import minimize
 
     count = x.shape[1]
     squares = (x.T[:, :, None] - x.T[:, None, :]) ** 2
-    start = usual(count)
+    start = prior_medians(count)
     first = np.r_[start.scales, start.signal, start.noise]
     bounds = [_BOUNDS[0]] * count + [_BOUNDS[1], _BOUNDS[2]]
-    found: Any = minimize(
-        unlikeliness,
+    result: Any = minimize(
+        negative_log_posterior,
         first,
         (squares, y - y.mean(), weights),
         jac=True,
@@ -97,10 +99,12 @@ def fitted(x: Array, y: Array, weights: Array, iterations: int = 12) -> Hyper:
         bounds=bounds,
         options={"maxiter": iterations},
     )
-    return Hyper(found.x[:count], float(found.x[count]), float(found.x[count + 1]))
+    return Hyper(result.x[:count], float(result.x[count]), float(result.x[count + 1]))
 
 
-def unlikeliness(logs: Array, squares: Array, y: Array, weights: Array) -> tuple[float, Array]:
+def negative_log_posterior(
+    logs: Array, squares: Array, y: Array, weights: Array
+) -> tuple[float, Array]:
     """The negative log posterior of hyperparameters and its gradient.
 
     Args:

@@ -1,6 +1,7 @@
-"""Optuna's samplers, by ask and tell.
+"""Optuna's samplers through its ask-and-tell interface.
 
-Optuna's pruners and `trial.report` are not used: a trial is worth its `Target.score`, in seconds.
+Optuna's pruners and `trial.report` are not used: the value of a trial is its `Target.score`, in
+seconds.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ from optuna.trial import TrialState
 
 from autotune.algorithms.ranking.hardware import scores
 from autotune.algorithms.samplers import widening
+from autotune.algorithms.samplers.elite import is_informative
 from autotune.algorithms.samplers.optuna_names import WIDENING, make_sampler
-from autotune.algorithms.samplers.optuna_space import draw, frozen, inside
+from autotune.algorithms.samplers.optuna_space import draw, frozen_trial, to_optuna
 from autotune.space.search_space import SearchSpace
-from autotune.trial import CUT, Params, State, Target, Trial
+from autotune.trial import Params, State, Target, Trial
 
-SEEN: Mapping[str, int] = {"tpe": 500, WIDENING: 500, "gp": 250}
-"""How many ended trials a sampler looks at whose suggestions take longer the more it knows: half of
-them the best, half the ones that ended last. It is told anew once it knows a quarter more.
+TRIAL_LIMITS: Mapping[str, int] = {"tpe": 500, WIDENING: 500, "gp": 250}
+"""The most ended trials that a sampler gets whose suggestions take longer the more trials it has:
+half of them the best, half the last. A new Optuna study replaces one with a quarter more.
 """
-_BLIND = "random"  # looks at no trial, so it is told of none
-_MADE_ANEW = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
-"""What these know, they make of the trials at every suggestion. Others may have a state of their
-own, a distribution or a place in a sequence, which is lost where they are told anew.
+_UNINFORMED = "random"  # uses no trials, so it gets none
+_STATELESS = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
+"""Samplers whose suggestions depend on the study's trials only. Others may have internal state (a
+distribution, a position in a sequence), which is lost when the Optuna study is replaced.
 """
 
 
 class OptunaSampler:
-    """An Optuna sampler over a search space, told every trial as it stands.
+    """An Optuna sampler over a search space, with every trial of the study in an Optuna study.
 
-    Reached and censored trials are told with `Target.score` (on other hardware than the usual, with
-    what `likeness.scores` makes of it); running ones are known as running;
-    failed ones as failed; infeasible ones with a violated constraint, from which samplers that
-    model constraints learn where the boundary lies, and the worst score, for those that do not.
-    Configurations outside the space are not told. Samplers of `SEEN` are not told of all trials of
-    a long study.
+    Reached and censored trials have the value `Target.score` (on other hardware than the usual one,
+    that of `ranking.hardware.scores`); running trials are running, failed ones failed. Infeasible
+    trials have a violated constraint, for samplers that model constraints, and the worst score, for
+    those that do not. Configurations outside the space are left out, and so are some trials of a
+    long study for the samplers in `TRIAL_LIMITS`.
 
     Args:
         sampler: a name of `SAMPLERS`, the dotted path of an Optuna sampler with or without keyword
             arguments (`optuna.samplers.TPESampler(n_startup_trials=20)`), or a sampler.
-        space: what is searched.
+        space: the search space.
         target: gives each trial its score.
-        seed: of the sampler's random numbers, together with the number of the first trial that it
-            is asked for, so that a resumed study does not draw the same points again.
+        seed: of the sampler's random numbers, together with the number of the first ask, so that a
+            resumed study does not draw the same points again.
 
     Raises:
         UserError: an unknown name, a path that leads to no sampler, or wrong arguments.
@@ -63,35 +64,36 @@ class OptunaSampler:
         self._sampler, self._seed = sampler, seed
         self._space = space
         self._target = target
-        self._most = SEEN.get(sampler, math.inf) if isinstance(sampler, str) else math.inf
-        self._study = self._from(0)
-        self._told: dict[int, optuna.Trial] = {}
-        self._open: set[int] = set()
-        self._closed: set[int] = set()  # ended: told, or never to be
-        self._ends: dict[int, tuple[State, float]] = {}
-        self._constrained = False
+        self._limit = TRIAL_LIMITS.get(sampler, math.inf) if isinstance(sampler, str) else math.inf
+        self._study = self._new_study(0)
+        self._optuna_trials: dict[int, optuna.Trial] = {}
+        self._running: set[int] = set()
+        self._finished: set[int] = set()  # in the Optuna study with their result, or left out
+        self._results: dict[int, tuple[State, float]] = {}
+        self._has_constraints = False
         self._scores: Mapping[int, float | None] = {}
 
-    def _from(self, number: int) -> optuna.Study:
-        made = self._sampler
-        if isinstance(made, str):
+    def _new_study(self, number: int) -> optuna.Study:
+        sampler = self._sampler
+        if isinstance(sampler, str):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                made = make_sampler(made, zlib.crc32(f"{self._seed}/{number}".encode()))
-        return optuna.create_study(direction="minimize", sampler=made)
+                sampler = make_sampler(sampler, zlib.crc32(f"{self._seed}/{number}".encode()))
+        return optuna.create_study(direction="minimize", sampler=sampler)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
-        if self._sampler == _BLIND:
-            return self._drawn(self._from(number).ask())
+        if self._sampler == _UNINFORMED:
+            return self._draw_point(self._new_study(number).ask())
         constrained = any(t.state is State.INFEASIBLE and t.params is not None for t in trials)
         self._scores = scores(trials, self._target)
-        fresh = [t for t in trials if t.number not in self._closed]
-        known = len(self._told) - len(self._open) + sum(_tells(t) for t in fresh)
-        anew = constrained != self._constrained or self._stands_anew(trials)
-        if not self._told or known > 1.25 * self._most or anew:
-            self._constrained = constrained  # all are told with constraints, or none
-            self._begin(number, trials)
-            fresh = [t for t in trials if t.number not in self._closed]
+        fresh = [t for t in trials if t.number not in self._finished]
+        finished = len(self._optuna_trials) - len(self._running)
+        finished += sum(is_informative(t) for t in fresh)
+        changed = constrained != self._has_constraints or self._results_changed(trials)
+        if not self._optuna_trials or finished > 1.25 * self._limit or changed:
+            self._has_constraints = constrained  # all trials have constraints, or none has
+            self._restart(number, trials)
+            fresh = [t for t in trials if t.number not in self._finished]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             warnings.filterwarnings("ignore", "Constraints have been set, but")
@@ -99,71 +101,65 @@ class OptunaSampler:
                 if trial.params is not None:
                     self._tell(trial, trial.params)
             if self._sampler == WIDENING and number <= widening.WIDENED:
-                self._study.enqueue_trial(self._kept(number, trials))
+                self._study.enqueue_trial(self._inherited(number, trials))
             live = self._study.ask()
-            point = self._drawn(live)
-        self._told[number] = live
-        self._open.add(number)
+            point = self._draw_point(live)
+        self._optuna_trials[number] = live
+        self._running.add(number)
         return point
 
-    def _drawn(self, live: optuna.Trial) -> Params:
+    def _draw_point(self, live: optuna.Trial) -> Params:
         return self._space.suggest(lambda name, parameter: draw(live, name, parameter))
 
-    def _stands_anew(self, trials: Sequence[Trial]) -> bool:
-        """Whether repeats have changed how a trial stands that was told already.
+    def _results_changed(self, trials: Sequence[Trial]) -> bool:
+        """Whether repeats have changed the result of a trial that the sampler has.
 
-        Only where that costs nothing else: a sampler with a state of its own goes on with the
-        first times.
+        False for samplers with internal state, which keep the first results.
         """
-        if not isinstance(self._study.sampler, _MADE_ANEW):
+        if not isinstance(self._study.sampler, _STATELESS):
             return False
-        return any(self._ends.get(t.number, _end(t)) != _end(t) for t in trials)
+        return any(self._results.get(t.number, _result(t)) != _result(t) for t in trials)
 
-    def _begin(self, number: int, trials: Sequence[Trial]) -> None:
-        """Know nothing, and be told of no more ended trials than the sampler is to look at."""
-        self._study = self._from(number)
-        self._told, self._open, self._ends = {}, set(), {}
-        ended = [t for t in trials if _tells(t)]
-        self._closed = set()
-        if len(ended) > self._most:
-            kept = _best_and_newest(ended, self._scores, int(self._most))
-            self._closed = {t.number for t in ended} - kept
+    def _restart(self, number: int, trials: Sequence[Trial]) -> None:
+        """Start a new Optuna study with no more ended trials than the sampler's limit."""
+        self._study = self._new_study(number)
+        self._optuna_trials, self._running, self._results = {}, set(), {}
+        ended = [t for t in trials if is_informative(t)]
+        self._finished = set()
+        if len(ended) > self._limit:
+            kept = _best_and_newest(ended, self._scores, int(self._limit))
+            self._finished = {t.number for t in ended} - kept
 
-    def _kept(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
-        """What the trial takes over from the baseline: less and less of it, the rest is drawn."""
+    def _inherited(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
+        """The values that the trial keeps of the baseline; fewer from trial to trial."""
         known = next((t.params for t in trials if t.kind == "baseline" and t.params), {})
         parameters, random = self._space.parameters(), Random(f"{self._seed}/{number}")
         kept = widening.kept(number, known, parameters, random)
-        return {name: inside(parameters[name], value) for name, value in kept.items()}
+        return {name: to_optuna(parameters[name], value) for name, value in kept.items()}
 
     def _tell(self, trial: Trial, params: Params) -> None:
         ask = trial.ask_number
-        if ask not in self._told:
-            self._study.add_trial(frozen(trial, params, self._space, TrialState.RUNNING))
-            made = self._study.get_trials(deepcopy=False)[-1]
-            self._told[ask] = optuna.Trial(self._study, made._trial_id)
-            self._open.add(ask)
-        if _tells(trial) and ask in self._open:
-            self._open.remove(ask)
-            self._closed.add(trial.number)
-            self._ends[trial.number] = _end(trial)
-            told, score = self._told[ask], self._scores[trial.number]
+        if ask not in self._optuna_trials:
+            self._study.add_trial(frozen_trial(trial, params, self._space, TrialState.RUNNING))
+            added = self._study.get_trials(deepcopy=False)[-1]
+            self._optuna_trials[ask] = optuna.Trial(self._study, added._trial_id)
+            self._running.add(ask)
+        if is_informative(trial) and ask in self._running:
+            self._running.remove(ask)
+            self._finished.add(trial.number)
+            self._results[trial.number] = _result(trial)
+            optuna_trial, score = self._optuna_trials[ask], self._scores[trial.number]
             infeasible = trial.state is State.INFEASIBLE
-            if self._constrained:
-                told.set_constraint("feasible", 1.0 if infeasible else -1.0)
+            if self._has_constraints:
+                optuna_trial.set_constraint("feasible", 1.0 if infeasible else -1.0)
             if infeasible:
                 score = 2 * self._target.limit  # the worst score
             state = TrialState.FAIL if score is None else TrialState.COMPLETE
-            self._study.tell(told, score, state)
+            self._study.tell(optuna_trial, score, state)
 
 
-def _end(trial: Trial) -> tuple[State, float]:
+def _result(trial: Trial) -> tuple[State, float]:
     return trial.state, trial.seconds
-
-
-def _tells(trial: Trial) -> bool:
-    """Whether the trial has ended and says something of its point."""
-    return trial.ended and trial.params is not None and trial.reason not in CUT
 
 
 def _best_and_newest(

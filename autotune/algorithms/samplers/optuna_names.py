@@ -1,4 +1,4 @@
-"""Samplers by name: what a user may write, and the Optuna sampler that it stands for."""
+"""Samplers by name or dotted path, and the Optuna samplers that they name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from autotune.algorithms.samplers import policy
-from autotune.algorithms.specs import keywords, made, parsed
+from autotune.algorithms.specs import build, keyword_arguments, split_call
 from autotune.errors import UserError, unknown
 
 
@@ -32,7 +32,7 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
 NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
-"""Every sampler by name, also those that are not Optuna's."""
+"""The names of all samplers, of Optuna's and of others."""
 
 
 def make_sampler(text: str, seed: int) -> BaseSampler:
@@ -46,13 +46,13 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
     """
     if text in SAMPLERS:
         return SAMPLERS[text](seed)
-    path, call = parsed("sampler", text, NAMES)
+    path, call = split_call("sampler", text, NAMES)
     if path in NAMES:
         raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
     kind = _sampler_class(path)
-    given = path, keywords("sampler", call, text)
+    spec = path, keyword_arguments("sampler", call, text)
     seeded = {"seed": seed} if "seed" in inspect.signature(kind).parameters else {}
-    return made("sampler", text, given, kind, **seeded)
+    return build("sampler", text, spec, kind, **seeded)
 
 
 def _sampler_class(path: str) -> type[BaseSampler]:

@@ -1,4 +1,4 @@
-"""A search space as Optuna has it: its parameters as distributions, its points as trials."""
+"""Conversion of a search space to Optuna: parameters to distributions, points to trials."""
 
 from __future__ import annotations
 
@@ -44,18 +44,20 @@ def draw(live: optuna.Trial, name: str, parameter: Parameter) -> Any:
             return live.suggest_categorical(name, choices)
 
 
-def inside(parameter: Parameter, value: Any) -> Any:
-    """`value` as Optuna's distribution for `parameter` has it."""
+def to_optuna(parameter: Parameter, value: Any) -> Any:
+    """`value` in the units of Optuna's distribution for `parameter`."""
     if isinstance(parameter, Int) and parameter.power_of_two:
         return int(math.log2(value))
     return float(value) if isinstance(parameter, Float) else value
 
 
-def frozen(trial: Trial, params: Params, space: SearchSpace, state: TrialState) -> FrozenTrial:
+def frozen_trial(
+    trial: Trial, params: Params, space: SearchSpace, state: TrialState
+) -> FrozenTrial:
     parameters = space.parameters()
     return create_trial(
         state=state,
-        params={name: inside(parameters[name], value) for name, value in params.items()},
+        params={name: to_optuna(parameters[name], value) for name, value in params.items()},
         distributions={name: distribution(parameters[name]) for name in params},
         user_attrs={"autotune.trial": trial.number},
     )

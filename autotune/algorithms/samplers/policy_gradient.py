@@ -1,8 +1,8 @@
-"""REINFORCE and PPO: gradient steps of a policy on trials that it, or an older one, has drawn.
+"""REINFORCE and PPO: gradient steps of a policy on trials drawn from it or from earlier versions.
 
-Rewards are the normal scores of the trials' ranks, so that only the order counts and the mean is a
-baseline. A trial was drawn under the policy of its time, and counts with the ratio of how likely
-its draw is now to how likely it was then.
+Rewards are the normal scores of the trials' ranks: only the order counts, and the mean is the
+baseline. A trial has the importance weight of its draw: its density now over its density when it
+was drawn.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.algorithms.policy_optimization import (
+    PPO_EPOCHS,
+    Array,
+    Moments,
+    adam_step,
+    clipped_weights,
+)
 from autotune.algorithms.samplers.distribution import (
     FARTHEST,
     FLOOR,
@@ -24,29 +29,18 @@ from autotune.algorithms.samplers.distribution import (
     Policy,
 )
 
-_RATE, _BETAS, _TINY = 0.15, (0.9, 0.999), 1e-8  # of Adam
+_RATE, _PPO_RATE = 0.15, 0.05  # of Adam
 _ENTROPY = 0.02
-_HEAVIEST = 2.0  # truncates the weights of REINFORCE, whose variance else has no bound
-_EPOCHS, _CLIP, _PPO_RATE = 8, 0.2, 0.05
-Array = NDArray[Any]
+_MOST_WEIGHT = 2.0  # truncates the importance weights of REINFORCE, to bound their variance
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A draw, the log density with which it was drawn, and its reward."""
+    """A draw, its log density when it was drawn, and its reward."""
 
     draw: Draw
     log_behaviour: float
     reward: float
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Adam's running averages of the gradient and its square."""
-
-    first: tuple[float, ...] = ()
-    second: tuple[float, ...] = ()
-    steps: int = 0
 
 
 def reinforce(policy: Policy, moments: Moments, batch: Sequence[Sample]) -> tuple[Policy, Moments]:
@@ -55,37 +49,34 @@ def reinforce(policy: Policy, moments: Moments, batch: Sequence[Sample]) -> tupl
     The gradient is the mean of weight * reward * slope of the log density, where the weight is the
     density now over the density when it was drawn, at most 2.
     """
-    frame = _Frame(policy, batch)
+    arrays = _Batch(policy, batch)
     theta = _vector(policy)
-    log_density, slopes = frame.densities(theta)
-    weights = np.minimum(np.exp(log_density - frame.log_behaviour), _HEAVIEST)
-    gradient = (weights * frame.rewards) @ slopes / len(batch)
-    theta, moments = _adam(theta, gradient + _ENTROPY * frame.entropy_slope(theta), moments, _RATE)
-    return frame.policy(theta), moments
+    log_density, slopes = arrays.densities(theta)
+    weights = np.minimum(np.exp(log_density - arrays.log_behaviour), _MOST_WEIGHT)
+    gradient = (weights * arrays.rewards) @ slopes / len(batch)
+    theta, moments = adam_step(
+        theta, gradient + _ENTROPY * arrays.entropy_slope(theta), moments, _RATE
+    )
+    return arrays.policy(theta), moments
 
 
 def ppo(policy: Policy, moments: Moments, batch: Sequence[Sample]) -> tuple[Policy, Moments]:
-    """Eight epochs of PPO's clipped objective (Schulman et al. 2017, arXiv 1707.06347), by Adam.
-
-    A sample whose density has already moved 20 % in the direction of its reward has no gradient.
-    """
-    frame = _Frame(policy, batch)
+    """Eight epochs of PPO's clipped objective (Schulman et al. 2017, arXiv 1707.06347), by Adam."""
+    arrays = _Batch(policy, batch)
     theta = _vector(policy)
-    for _ in range(_EPOCHS):
-        log_density, slopes = frame.densities(theta)
-        ratios = np.exp(np.minimum(log_density - frame.log_behaviour, 20.0))
-        gone = (frame.rewards > 0) & (ratios > 1 + _CLIP)
-        gone |= (frame.rewards < 0) & (ratios < 1 - _CLIP)
-        gradient = (np.where(gone, 0.0, ratios) * frame.rewards) @ slopes / len(batch)
-        gradient = gradient + _ENTROPY * frame.entropy_slope(theta)
-        theta, moments = _adam(theta, gradient, moments, _PPO_RATE)
-        theta = _vector(frame.policy(theta))
-    return frame.policy(theta), moments
+    for _ in range(PPO_EPOCHS):
+        log_density, slopes = arrays.densities(theta)
+        ratios = np.exp(np.minimum(log_density - arrays.log_behaviour, 20.0))
+        gradient = clipped_weights(ratios, arrays.rewards) @ slopes / len(batch)
+        gradient = gradient + _ENTROPY * arrays.entropy_slope(theta)
+        theta, moments = adam_step(theta, gradient, moments, _PPO_RATE)
+        theta = _vector(arrays.policy(theta))
+    return arrays.policy(theta), moments
 
 
 def log_density(policy: Policy, draw: Draw) -> tuple[float, Array]:
     """The log density of one draw, and its slope by means, log spreads and logits."""
-    values, slopes = _Frame(policy, [Sample(draw, 0.0, 0.0)]).densities(_vector(policy))
+    values, slopes = _Batch(policy, [Sample(draw, 0.0, 0.0)]).densities(_vector(policy))
     return float(values[0]), slopes[0]
 
 
@@ -95,21 +86,21 @@ def _vector(policy: Policy) -> Array:
     return np.array([*policy.means.values(), *spreads, *logits])
 
 
-class _Frame:
-    """A batch as arrays, in the order of a policy's vector: means, log spreads, logits."""
+class _Batch:
+    """A batch as arrays in the order of a policy's vector: means, log spreads, logits."""
 
-    def __init__(self, like: Policy, batch: Sequence[Sample]) -> None:
-        self._like = like
-        self._count = len(like.means)
+    def __init__(self, template: Policy, batch: Sequence[Sample]) -> None:
+        self._template = template
+        self._count = len(template.means)
         self.rewards = np.array([s.reward for s in batch])
         self.log_behaviour = np.array([s.log_behaviour for s in batch])
-        drawn = [[s.draw.get(name, math.nan) for name in like.means] for s in batch]
+        drawn = [[s.draw.get(name, math.nan) for name in template.means] for s in batch]
         scores = np.array(drawn).reshape(len(batch), self._count)
-        self._there = ~np.isnan(scores)
+        self._present = ~np.isnan(scores)
         self._scores = np.nan_to_num(scores)
         at = 2 * self._count
         self._groups: list[tuple[slice, Array]] = []
-        for name, own in like.logits.items():
+        for name, own in template.logits.items():
             hits = [[s.draw.get(name) == i for i in range(len(own))] for s in batch]
             self._groups.append((slice(at, at + len(own)), np.array(hits, dtype=float)))
             at += len(own)
@@ -122,14 +113,14 @@ class _Frame:
         spreads = np.exp(theta[count : 2 * count])
         away = (self._scores - theta[:count]) / spreads
         each = -0.5 * away**2 - np.log(spreads * math.sqrt(2 * math.pi))
-        total = (each * self._there).sum(axis=1)
-        slopes[:, :count] = self._there * away / spreads
-        slopes[:, count : 2 * count] = self._there * (away**2 - 1.0)
+        total = (each * self._present).sum(axis=1)
+        slopes[:, :count] = self._present * away / spreads
+        slopes[:, count : 2 * count] = self._present * (away**2 - 1.0)
         for group, hits in self._groups:
             shares = _softmax(theta[group])
             odds = (1.0 - FLOOR) * shares + FLOOR / len(shares)
-            there = hits.sum(axis=1) > 0
-            own = np.where(there, hits @ odds, 1.0)
+            present = hits.sum(axis=1) > 0
+            own = np.where(present, hits @ odds, 1.0)
             total += np.log(own)
             pull = (1.0 - FLOOR) * (hits @ shares) / own
             slopes[:, group] = pull[:, None] * (hits - shares)
@@ -147,16 +138,16 @@ class _Frame:
 
     def policy(self, theta: Array) -> Policy:
         """The policy of a vector, its means and spreads within their bounds."""
-        like, count = self._like, self._count
+        template, count = self._template, self._count
         means = np.clip(theta[:count], -FARTHEST, FARTHEST)
         logs = np.clip(theta[count : 2 * count], math.log(LEAST_SPREAD), math.log(MOST_SPREAD))
         spreads = np.clip(np.exp(logs), LEAST_SPREAD, MOST_SPREAD)
         groups = [tuple(float(x) for x in theta[group]) for group, _ in self._groups]
         return Policy(
-            like.parameters,
-            dict(zip(like.means, map(float, means), strict=True)),
-            dict(zip(like.spreads, map(float, spreads), strict=True)),
-            dict(zip(like.logits, groups, strict=True)),
+            template.parameters,
+            dict(zip(template.means, map(float, means), strict=True)),
+            dict(zip(template.spreads, map(float, spreads), strict=True)),
+            dict(zip(template.logits, groups, strict=True)),
         )
 
 
@@ -164,16 +155,3 @@ def _softmax(logits: Array) -> Array:
     powers = np.exp(logits - logits.max())
     shares: Array = powers / powers.sum()
     return shares
-
-
-def _adam(theta: Array, gradient: Array, moments: Moments, rate: float) -> tuple[Array, Moments]:
-    """One step up the gradient (Kingma and Ba 2015)."""
-    steps = moments.steps + 1
-    zero = np.zeros_like(theta)
-    first = _BETAS[0] * (np.array(moments.first) if moments.first else zero)
-    second = _BETAS[1] * (np.array(moments.second) if moments.second else zero)
-    first = first + (1 - _BETAS[0]) * gradient
-    second = second + (1 - _BETAS[1]) * gradient**2
-    size = np.sqrt(second / (1 - _BETAS[1] ** steps)) + _TINY
-    moved: Array = theta + rate * first / (1 - _BETAS[0] ** steps) / size
-    return moved, Moments(tuple(map(float, first)), tuple(map(float, second)), steps)

@@ -1,4 +1,4 @@
-"""A search that begins near the baseline: first trials take over most of it, later ones less."""
+"""Search that starts near the baseline: first trials keep most of its values, later ones fewer."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from typing import Any
 from autotune.space.parameters import Float, Parameter, drawn
 from autotune.trial import Params
 
-WIDENED = 10  # trials, as many as TPE draws at random before it has a model
-_OTHERS = 20  # draws for a value unlike the baseline's
-_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3  # shares of the baseline, before the first and at the end
+WIDENED = 10  # trials: as many as TPE draws at random before it has a model
+_OTHERS = 20  # the most draws for a value that differs from the baseline's
+_KEPT_FIRST, _KEPT_LAST = (
+    0.8,
+    0.3,
+)  # share of the baseline's values, before the first trial and at the end
 
 
 def kept(
     number: int, known: Params, parameters: Mapping[str, Parameter], random: Random
 ) -> dict[str, Any]:
-    """What trial `number` takes over from the baseline's point `known`; the rest is to be drawn."""
+    """The values that ask `number` keeps of the baseline's point `known`; the rest is drawn."""
     share = _KEPT_FIRST + (_KEPT_LAST - _KEPT_FIRST) * number / WIDENED
-    made = {name: value for name, value in known.items() if random.random() < share}
-    if len(made) == len(known) and made:  # the baseline itself has run already
-        del made[random.choice(sorted(made))]
-    return made | _other(parameters, known, made, random)
+    values = {name: value for name, value in known.items() if random.random() < share}
+    if len(values) == len(known) and values:  # the baseline itself has run already
+        del values[random.choice(sorted(values))]
+    return values | _other(parameters, known, values, random)
 
 
 def _other(
-    parameters: Mapping[str, Parameter], known: Params, made: Params, random: Random
+    parameters: Mapping[str, Parameter], known: Params, values: Params, random: Random
 ) -> dict[str, Any]:
-    """One more value, unlike the baseline's, where all that is left to draw could be as there."""
-    left = [name for name in known if name not in made]
+    """One value unlike the baseline's, if the values still to be drawn could all equal it."""
+    left = [name for name in known if name not in values]
     if any(_continuous(parameters[name]) for name in left):
         return {}
-    for name in random.sample(left, len(left)) + random.sample(sorted(made), len(made)):
+    for name in random.sample(left, len(left)) + random.sample(sorted(values), len(values)):
         for _ in range(_OTHERS):
             value = drawn(parameters[name], random)
             if value != known[name]:

@@ -22,7 +22,7 @@ from autotune.storage import journal
 from autotune.study import recipes
 from autotune.study.options import StudyOptions
 from autotune.study.options import options as all_options
-from autotune.tracking.uris import check_keeps, check_uri, has_credentials, keeps, label
+from autotune.tracking.uris import check_server, check_uri, has_credentials, is_server, label
 
 _CANCEL_SECONDS = 600.0
 _FROM_THE_NODE = re.compile(r"(?<=://)(([\w.-]+|\$\{\w+\}):)?\$\{\w+\}@")  # as pip reads ${NAME}
@@ -181,8 +181,8 @@ def _check_places(options: StudyOptions, out: Path | None) -> None:
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to the cluster's nodes"
             )
     if options.mirror:
-        check_keeps(uri)
-    elif out is None and not keeps(uri):
+        check_server(uri)
+    elif out is None and not is_server(uri):
         raise UserError(
             "submit needs --out DIR on storage that all nodes share, or the --tracking-uri of an "
             "MLflow server (http://HOST:5000), which then keeps what resume needs"

@@ -15,7 +15,7 @@ from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
-from autotune.trial import CUT, Hardware, State, Target, Trial, usual_hardware
+from autotune.trial import INTERRUPTED_REASONS, Hardware, State, Target, Trial, usual_hardware
 
 _MISSED = ("diverged", "finished", "limit")  # ends after which a run cannot reach the target
 
@@ -58,7 +58,8 @@ class Study:
         """Runs on fresh seeds by the trial that they repeat, the best first; None: of a replay."""
         groups: dict[int | None, list[Trial]] = {}
         for trial in self.trials:
-            if trial.kind == "confirm" and trial.reason not in CUT:  # those are run again
+            interrupted = trial.reason in INTERRUPTED_REASONS  # those are run again
+            if trial.kind == "confirm" and not interrupted:
                 groups.setdefault(trial.repeats, []).append(trial)
         first = len(self.places)
         order = sorted(groups, key=lambda n: first if n is None else self.places.get(n, first))

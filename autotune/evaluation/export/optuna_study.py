@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autotune.algorithms.samplers.optuna_space import frozen
+from autotune.algorithms.samplers.optuna_space import frozen_trial
 from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
 from autotune.trial import State, Target, Trial
@@ -46,7 +46,7 @@ def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str
 
 
 def _exported(trial: Trial, space: SearchSpace, target: Target) -> FrozenTrial:
-    known = frozen(trial, trial.params or {}, space, TrialState.RUNNING)
+    known = frozen_trial(trial, trial.params or {}, space, TrialState.RUNNING)
     bound = trial.seconds if trial.state is State.CENSORED else None
     facts = {
         "state": str(trial.state),

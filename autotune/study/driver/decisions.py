@@ -17,7 +17,17 @@ from autotune.algorithms.pruners.rules import Pruner
 from autotune.errors import StudyError, UserError, unknown
 from autotune.study.driver.checkpoints import sweep
 from autotune.study.driver.state import StudyState
-from autotune.trial import CUT, Change, Ended, Fork, State, Stop, Target, Trial, diverged
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    Change,
+    Ended,
+    Fork,
+    State,
+    Stop,
+    Target,
+    Trial,
+    diverged,
+)
 
 Decision = TypeVar("Decision")
 
@@ -116,7 +126,7 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     trial = state.trials[number]
     seconds, at = trial.seconds, state.elapsed()
     state.append(Ended(number, ended, stop.reason, seconds, stop.detail, error, at))
-    if ended is State.CENSORED and stop.reason not in (*CUT, "diverged"):
+    if ended is State.CENSORED and stop.reason not in (*INTERRUPTED_REASONS, "diverged"):
         check_metric(trial, state.target, ended=True)
     sweep(state)
     limit = state.plan.experiment.failure.max_consecutive_failed_trials

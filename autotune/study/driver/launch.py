@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.algorithms.ranking.hardware import began_on, like, stamped
+from autotune.algorithms.ranking.hardware import began_on, comparable_hardware, trial_fingerprint
 from autotune.backends.protocol import Launch
 from autotune.study.driver.decisions import end
 from autotune.study.driver.microbatch import fitting
@@ -16,7 +16,7 @@ def start(state: StudyState, trial: Trial) -> None:
     if broken:
         end(state, trial.number, State.INFEASIBLE, Stop("constraint", broken))
         return
-    comparable = like(trial, state.trials)
+    comparable = comparable_hardware(trial, state.trials)
     launch = Launch(
         trial.number,
         trial.config,
@@ -28,7 +28,7 @@ def start(state: StudyState, trial: Trial) -> None:
         comparable,
     )
     ran, began = state.pool.start(launch), began_on(trial, state.trials)
-    hardware = stamped(ran, began, state.plan.mix_hardware)
+    hardware = trial_fingerprint(ran, began, state.plan.mix_hardware)
     at = state.elapsed()
     waited = at - trial.waiting_since
     state.append(Started(trial.number, waited, hardware, at, launch.microbatch))

@@ -51,7 +51,7 @@ from autotune.study.driver.signals import interrupts
 from autotune.study.driver.state import StudyState, warn
 from autotune.study.driver.suggester import Suggester
 from autotune.trial import (
-    CUT,
+    INTERRUPTED_REASONS,
     Changed,
     Config,
     Fork,
@@ -122,7 +122,7 @@ class Loop:
         if ended and all(t.state is State.FAILED for t in ended) and not why:
             raise StudyError(f"every trial failed; the last: {ended[-1].reason}")
         complete = self.state.count >= self.plan.trials or self.suggester.exhausted
-        interrupted = any(t.reason in CUT for t in ended)
+        interrupted = any(t.reason in INTERRUPTED_REASONS for t in ended)
         return "done" if complete and not interrupted else why or "done"
 
     # --- starting -----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Recovery of interrupted attempts: by a new driver, or after a worker or a rank has failed.
 
-Each recovery is one `Lost` in the journal, after which the trial waits for a worker group again,
-at its checkpoint.
+Each recovery is one `Interrupted` in the journal, after which the trial waits for a worker group
+again, at its checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autotune.study.driver.forking import end_exploited
 from autotune.study.driver.microbatch import halved
 from autotune.study.driver.replication import runs_alone
 from autotune.study.driver.state import StudyState, warn
-from autotune.trial import Lost, State, Stop, Trial
+from autotune.trial import Interrupted, State, Stop, Trial
 
 _MOST_TRIES = 10  # to reach a checkpoint, before the study ends and can be resumed
 MOST_ATTEMPTS = 20  # from then on a lost node counts as a retry: the trial may be the cause
@@ -38,7 +38,9 @@ def resume_trials(state: StudyState) -> None:
         if verdict is not None and not trial.ended:
             decisions.end(state, trial.number, *verdict)
         elif trial.attempts or trial.ended:
-            state.append(Lost(trial.number, "driver restarted", broke=False, at=state.elapsed()))
+            state.append(
+                Interrupted(trial.number, "driver restarted", broke=False, at=state.elapsed())
+            )
 
 
 def _make_root(state: StudyState) -> None:
@@ -61,7 +63,9 @@ def broke(state: StudyState, trial: Trial, signal: WorkerFailed) -> None:
     if signal.store_unreachable:
         _out_of_reach(state, trial, signal)
     elif not counts or trial.retries < state.plan.experiment.failure.max_retries:
-        state.append(Lost(trial.number, signal.reason, signal.error, counts, state.elapsed()))
+        state.append(
+            Interrupted(trial.number, signal.reason, signal.error, counts, state.elapsed())
+        )
     else:
         stop = Stop(signal.reason, f"{trial.attempts} attempts")
         decisions.end(state, trial.number, State.FAILED, stop, signal.error)
@@ -81,7 +85,9 @@ def _out_of_reach(state: StudyState, trial: Trial, signal: WorkerFailed) -> None
         raise StudyError(f"{problem}, tried {tries} times: {advice}")
     warn(f"{problem}: it is tried again")
     state.append(
-        Lost(number, "checkpoint out of reach", signal.error, broke=False, at=state.elapsed())
+        Interrupted(
+            number, "checkpoint out of reach", signal.error, broke=False, at=state.elapsed()
+        )
     )
 
 
@@ -105,7 +111,7 @@ def _damaged(state: StudyState, trial: Trial, signal: Raised) -> None:
     problem = f"the checkpoint at step {checkpoint.step} cannot be used ({signal.reason})"
     warn(f"trial {trial.number}: {problem}: it goes on from step {step}")
     number, at = trial.number, state.elapsed()
-    state.append(Lost(number, "checkpoint damaged", signal.reason, False, at, damaged=True))
+    state.append(Interrupted(number, "checkpoint damaged", signal.reason, False, at, damaged=True))
     discard(state, checkpoint.path)
 
 
@@ -117,4 +123,4 @@ def _out_of_memory(state: StudyState, trial: Trial, signal: Raised) -> None:
         stop = Stop(reason, signal.reason)
         decisions.end(state, number, State.INFEASIBLE, stop, signal.error)
         return
-    state.append(Lost(number, reason, broke=False, at=state.elapsed(), microbatch=smaller))
+    state.append(Interrupted(number, reason, broke=False, at=state.elapsed(), microbatch=smaller))

@@ -12,7 +12,7 @@ from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import CONFIRM, RACE, again, confirming
 from autotune.study.driver.plan import fresh_seed
 from autotune.study.driver.state import StudyState
-from autotune.trial import CUT, Trial
+from autotune.trial import INTERRUPTED_REASONS, Trial
 
 _FIRST_RACE = 0.5  # share of the search; an earlier leader will be overtaken anyway
 
@@ -71,6 +71,10 @@ def _round_seed(state: StudyState, trial: Trial, trials: Sequence[Trial]) -> int
 
     What they have in common (the order of the data) then does not decide which one is faster.
     """
-    own = [t for t in confirming(trials) if t.repeats == trial.number and t.reason not in CUT]
+    own = [
+        t
+        for t in confirming(trials)
+        if t.repeats == trial.number and t.reason not in INTERRUPTED_REASONS
+    ]
     used = [t for t in trials if t.kind != CONFIRM]
     return fresh_seed(state.plan.seed, f"round {len(own)}", [*used, *own])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import searched
-from autotune.algorithms.ranking.trial_index import Ledger
+from autotune.algorithms.ranking.trial_index import TrialIndex
 from autotune.backends.protocol import Pool
 from autotune.storage.checkpoint_files import OWN
 from autotune.storage.journal import Closed, Journal, Opened
@@ -47,7 +47,7 @@ class StudyState:
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))
-        self.trial_index = Ledger(self.trials)
+        self.trial_index = TrialIndex(self.trials)
         self.repeat_index = RepeatIndex(self.trials, self.target, bool(plan.racing))
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()

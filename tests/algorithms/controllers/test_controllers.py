@@ -23,7 +23,7 @@ from autotune.algorithms.controllers import make_controller, policy, regulator, 
 from autotune.algorithms.controllers.features import FEATURES, View, change_of, decisions
 from autotune.algorithms.controllers.learners import LEARNERS, Episode, awr
 from autotune.algorithms.controllers.pbt import Population
-from autotune.algorithms.controllers.policy import Linear, noises, worths
+from autotune.algorithms.controllers.policy import Linear, noises, values_of
 from autotune.backends.simulator import Live
 from autotune.evaluation.export.replay import SamePoint
 from autotune.storage import journal, manifest
@@ -210,7 +210,7 @@ def learned(name: str, features: int, episodes: list[Episode], spread: float) ->
     """What a learner makes of all the episodes, one knob, from 0."""
     learner, weights = LEARNERS[name], np.zeros((1, features))
     for end in range(learner.every, len(episodes) + 1, learner.every):
-        before = weights if learner.goes_on else np.zeros((1, features))
+        before = weights if learner.incremental else np.zeros((1, features))
         seen = episodes[max(0, end - learner.window) : end]
         weights = learner.update(before, seen, spread)
     return weights
@@ -249,7 +249,7 @@ def test_trials_that_diverged_are_worth_least() -> None:
         return Trial(number, {}, state=state, reason=reason, seconds=seconds, reports=reports)
 
     rows = [("diverged", 0.9), ("limit", 0.5), ("target", 0.97), ("limit", 0.6)]
-    found = worths([ended(i, *row) for i, row in enumerate(rows)], TARGET)
+    found = values_of([ended(i, *row) for i, row in enumerate(rows)], TARGET)
     assert sorted(found, key=found.__getitem__) == [0, 1, 3, 2]
 
 

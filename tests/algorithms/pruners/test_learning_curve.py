@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import autotune as at
 from autotune.algorithms.pruners.learning_curve import (
-    Known,
+    ForecastParameters,
     Lesson,
     Lessons,
     chance,
-    known_from,
     lesson,
+    parameters_from,
     span_of,
 )
 from autotune.algorithms.pruners.rules import PRUNERS, first_of, forecast, slower_than_best
@@ -31,7 +31,7 @@ from tests.support.curves import CASES, above_zero, progresses, quick
 from tests.support.sims import METRIC, memory, simulate, toy_train
 
 TARGET = Target("acc", 0.9, limit=100)
-KNOWN = Known(span=0.8, noise=0.1)
+KNOWN = ForecastParameters(span=0.8, noise=0.1)
 LCBENCH = Path(__file__).parents[4] / "shared" / "data" / "lcbench_dev.npz"
 Form = Callable[[float], float]
 
@@ -196,7 +196,7 @@ def test_what_decay_brings_is_learned_from_ended_trials() -> None:
     rich = run(blooming(steps, 0.4), 99, lr=steps, state=State.CENSORED)
     poor = run(blooming(steps, 0.0), 99, lr=steps, state=State.CENSORED)
     assert lesson(poor, TARGET).noises == lesson(rich, TARGET).noises == ()
-    known = [Lessons().known([ended] * 8, TARGET, 0.1) for ended in (poor, rich)]
+    known = [Lessons().parameters([ended] * 8, TARGET, 0.1) for ended in (poor, rich)]
     assert known[0] is not None
     assert known[1] is not None
     assert known[0].rise < 0.05 < known[1].rise
@@ -207,7 +207,7 @@ def test_what_decay_brings_is_learned_from_ended_trials() -> None:
 def test_noise_is_learned_from_trials_that_came_further_than_was_forecast() -> None:
     late = run(lambda s: 0.1 + 0.75 / (1 + math.exp((60 - s) / 4)), 99, state=State.CENSORED)
     plain = run(lambda s: 0.8 - 0.7 * math.exp(-s / 10), 99, state=State.CENSORED)
-    told = [Lessons().known([ended], TARGET, 0.1) for ended in (late, plain)]
+    told = [Lessons().parameters([ended], TARGET, 0.1) for ended in (late, plain)]
     assert [k and k.span for k in told] == pytest.approx([0.8, 0.8], rel=1e-3)
     assert told[0] is not None
     assert told[0].noise > 0.3
@@ -220,7 +220,9 @@ def test_a_floor_keeps_those_that_pause_before_they_rise_again() -> None:
     assert stopped_at(pausing, [reached(80)], forecast(floor=0.001)) < 30
     assert stopped_at(pausing, [reached(80)], forecast(floor=0.1)) == math.inf
     now = run(lambda s: 0.7 - 0.6 * math.exp(-s / 3), 30)
-    chances = [chance(now, 90, TARGET, Known(0.8, floor)) for floor in (0.01, 0.1, 0.2, 0.5)]
+    chances = [
+        chance(now, 90, TARGET, ForecastParameters(0.8, floor)) for floor in (0.01, 0.1, 0.2, 0.5)
+    ]
     assert chances == sorted(chances)
     assert chances[0] < 0.01 < 0.2 < chances[-1]
 
@@ -234,7 +236,7 @@ def test_the_unit_of_the_metric_does_not_matter(scale: float, shift: float) -> N
     own = run(lambda s: 0.8 - 0.7 * math.exp(-s / 20), 30)
     loss = run(lambda s: scale * (shift - 0.8 + 0.7 * math.exp(-s / 20)), 30)
     least = Target("acc", scale * (shift - 0.9), mode="min", limit=100)
-    known = Known(KNOWN.span * scale, KNOWN.noise)
+    known = ForecastParameters(KNOWN.span * scale, KNOWN.noise)
     assert chance(loss, 90, least, known) == pytest.approx(chance(own, 90, TARGET, KNOWN), rel=1e-3)
 
 
@@ -270,7 +272,7 @@ def test_a_loss_that_began_astronomically_high_upsets_nothing() -> None:
     ended = run(lambda s: 1e9 if s < 31 else 0.5, 60, number=5, metric="loss", state=State.CENSORED)
     assert forecast()(wild, usual, target) is not None
     for told in (ended, run(lambda s: 1e300 * (61 - s), 60, metric="loss", state=State.CENSORED)):
-        known = Lessons().known([*usual, told], target, 0.1)
+        known = Lessons().parameters([*usual, told], target, 0.1)
         assert known is not None
         assert 0.1 <= known.noise <= 1
         assert forecast()(run(lambda s: 2.0, 70, metric="loss"), [*usual, told], target) is not None
@@ -281,8 +283,8 @@ def test_nothing_is_said_before_there_are_reports_enough() -> None:
         flat = run(lambda s: 0.1, 99)
         assert stopped_at(flat, [reached(30)], forecast(least_reports=least)) >= least
     assert chance(Trial(1, {}), 10, TARGET, KNOWN) == 1
-    assert Lessons().known([], TARGET, 0.1) is None
-    assert known_from([], 2.0, 0.3) == Known(2.0, 0.3)
+    assert Lessons().parameters([], TARGET, 0.1) is None
+    assert parameters_from([], 2.0, 0.3) == ForecastParameters(2.0, 0.3)
     assert span_of([run(lambda s: 1.0, 3), Trial(2, {})], TARGET) == 0
 
 

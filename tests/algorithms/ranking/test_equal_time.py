@@ -13,7 +13,7 @@ from autotune.algorithms.pruners.rules import (
     hyperband,
     slower_than_best,
 )
-from autotune.algorithms.ranking.equal_time import standings
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target("acc", 0.9, limit=27.0)
@@ -27,7 +27,7 @@ def trial(number: int, rate: float, seconds: int, state: State = State.CENSORED,
 
 
 def order(*trials: Trial) -> list[int]:
-    places = standings(trials, TARGET)
+    places = equal_time_ranks(trials, TARGET)
     return sorted(places, key=places.__getitem__)
 
 
@@ -55,19 +55,19 @@ def test_what_has_shown_too_little_has_no_place() -> None:
     reached = trial(0, 0.09, 10, State.REACHED)
     running, young = trial(1, 0.05, 4, State.RUNNING), trial(2, 0.05, 1, State.RUNNING)
     cut = Trial(3, {}, {}, state=State.CENSORED, reason="budget", seconds=1.0)
-    assert set(standings([reached, running, young, cut], TARGET)) == {0, 1}
-    assert standings([], TARGET) == {}
+    assert set(equal_time_ranks([reached, running, young, cut], TARGET)) == {0, 1}
+    assert equal_time_ranks([], TARGET) == {}
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 0.2), st.integers(1, 27)), min_size=2, max_size=12))
 def test_places_span_the_unit_interval(drawn: list[tuple[float, int]]) -> None:
     trials = [trial(i, rate, seconds) for i, (rate, seconds) in enumerate(drawn)]
-    places = standings(trials, TARGET)
+    places = equal_time_ranks(trials, TARGET)
     assert set(places) == set(range(len(trials)))
     assert min(places.values()) == 0.0
     assert max(places.values()) <= 1.0
     equal = [trial(i, rate, 9) for i, (rate, _) in enumerate(drawn)]
-    found = standings(equal, TARGET)
+    found = equal_time_ranks(equal, TARGET)
     for a, (rate, _) in enumerate(drawn):
         for b, (other, _) in enumerate(drawn):
             assert rate <= other or found[a] <= found[b]

@@ -1,4 +1,4 @@
-"""Only like is ranked with like: stamps, scores and standings across unequal hardware."""
+"""Only like is ranked with like: stamps, scores and equal_time_ranks across unequal hardware."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import pytest
 from sims import METRIC, race, racing, simulate
 
 import autotune as at
-from autotune.algorithms.ranking.equal_time import standings
-from autotune.algorithms.ranking.hardware import began_on, like, scores, stamped
+from autotune.algorithms.ranking.equal_time import equal_time_ranks
+from autotune.algorithms.ranking.hardware import (
+    began_on,
+    comparable_hardware,
+    scores,
+    trial_fingerprint,
+)
 from autotune.algorithms.ranking.racing import for_pruning
 from autotune.algorithms.ranking.repeats import merged
 from autotune.algorithms.samplers.optuna import OptunaSampler
@@ -92,28 +97,30 @@ def test_time_on_two_kinds_of_hardware_is_like_neither(
     trial: Trial, parent: Trial | None, before: str
 ) -> None:
     began = began_on(trial, {0: parent} if parent is not None else {})
-    assert stamped(FAST, began) == replace(FAST, before=before)
-    assert stamped(FAST, began, mixed=True) == replace(SLOW, mixed=True)
+    assert trial_fingerprint(FAST, began) == replace(FAST, before=before)
+    assert trial_fingerprint(FAST, began, mixed=True) == replace(SLOW, mixed=True)
 
 
 def test_going_on_at_the_same_place_changes_no_stamp() -> None:
-    moved = stamped(FAST, SLOW)
+    moved = trial_fingerprint(FAST, SLOW)
     assert moved != FAST
-    assert stamped(FAST, moved) == moved
+    assert trial_fingerprint(FAST, moved) == moved
 
 
 def test_trials_go_on_fork_and_are_repeated_where_they_can_be_ranked() -> None:
     moved = Trial(1, {}, attempts=1, seconds=1.0, hardware=replace(SLOW, before="1 x other"))
     trials = {0: reached(0, 3.0, FAST), 1: moved}
-    assert like(Trial(2, {}), trials) is None
-    assert like(moved, trials) == SLOW
-    assert like(Trial(2, {}, repeats=0), trials) == FAST
+    assert comparable_hardware(Trial(2, {}), trials) is None
+    assert comparable_hardware(moved, trials) == SLOW
+    assert comparable_hardware(Trial(2, {}, repeats=0), trials) == FAST
     fork = Trial(2, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
-    assert like(fork, trials) == FAST
-    assert like(replace(fork, attempts=1, hardware=SLOW), trials) == SLOW
+    assert comparable_hardware(fork, trials) == FAST
+    assert comparable_hardware(replace(fork, attempts=1, hardware=SLOW), trials) == SLOW
     begins_anew = Trial(2, {}, repeats=0, attempts=1, hardware=SLOW)
-    assert like(begins_anew, trials) == FAST, "of its earlier attempt no time is left"
-    assert like(replace(begins_anew, repeats=None), trials) is None
+    assert comparable_hardware(begins_anew, trials) == FAST, (
+        "of its earlier attempt no time is left"
+    )
+    assert comparable_hardware(replace(begins_anew, repeats=None), trials) is None
 
 
 def test_a_confirmation_runs_where_its_trial_did(fast_path: Path) -> None:
@@ -241,7 +248,7 @@ def test_standings_are_those_among_like_trials() -> None:
     fast = [reached(n, s, FAST) for n, s in ((3, 2.0), (4, 1.0))]
     failed = Trial(5, {}, state=State.FAILED, attempts=1, hardware=FAST)
     never = Trial(6, {}, state=State.INFEASIBLE)
-    places = standings([*slow, *fast, failed, never], TARGET)
+    places = equal_time_ranks([*slow, *fast, failed, never], TARGET)
     assert places[1] < places[2] < places[0] < places[5] == places[6]
     assert (places[4], places[3]) == (0.0, 1.0)
 

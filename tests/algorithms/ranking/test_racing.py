@@ -27,7 +27,7 @@ from autotune.cli import text
 from autotune.evaluation import summary as documents
 from autotune.storage.journal import JOURNAL, read
 from autotune.study.manifest import Manifest
-from autotune.trial import CUT, Hardware, Params, State, Suggested, Trial
+from autotune.trial import INTERRUPTED_REASONS, Hardware, Params, State, Suggested, Trial
 
 TARGET = at.Target(METRIC, 1.0, limit=30)
 
@@ -38,7 +38,7 @@ def race(number: int, of: int, seconds: float, **more: Any) -> Trial:
 
 def runs(trials: Sequence[Trial]) -> Counter[int]:
     """How often each searched trial's configuration has been run, with those that still run."""
-    counted = (t for t in trials if t.reason not in CUT)
+    counted = (t for t in trials if t.reason not in INTERRUPTED_REASONS)
     return Counter(t.number if t.repeats is None else t.repeats for t in counted)
 
 

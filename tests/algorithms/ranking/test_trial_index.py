@@ -1,4 +1,4 @@
-"""A ledger says what going through all trials says, at every event; so no decision is another."""
+"""A trial index gives what a scan of all trials gives, at every event; so decisions are equal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sims import learning, lines, simulate, wide
 from autotune.algorithms.pruners.learning_curve import Lessons
 from autotune.algorithms.pruners.rules import make_pruner
 from autotune.algorithms.ranking.racing import race_leader
-from autotune.algorithms.ranking.trial_index import Ledger, recent
-from autotune.algorithms.samplers.optuna import SEEN, OptunaSampler
+from autotune.algorithms.ranking.trial_index import TrialIndex, recent
+from autotune.algorithms.samplers.optuna import TRIAL_LIMITS, OptunaSampler
 from autotune.space.search_space import Float, SearchSpace
 from autotune.study.driver.state import StudyState
 from autotune.trial import Report, State, Target, Trial, after, incumbent
@@ -27,36 +27,38 @@ TARGET = Target("acc", 0.9, limit=100.0)
 
 
 @given(st.integers(0, 10**6))
-def test_a_ledger_says_what_going_through_all_trials_says(seed: int) -> None:
+def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
     random, trials = Random(seed), dict[int, Trial]()
-    ledger, lessons = Ledger(trials), Lessons()
+    trial_index, lessons = TrialIndex(trials), Lessons()
     for turn in range(60):
         event = happening(random, trials, float(turn // 2))  # two events at the same time
         before = trials.get(event.trial)
         trials[event.trial] = after(before, event)
-        ledger.note(before, trials[event.trial])
+        trial_index.note(before, trials[event.trial])
         everyone, trial = list(trials.values()), trials[event.trial]
         plain = [t for t in everyone if t.number != trial.number]
-        others = ledger.others(trial)
+        others = trial_index.others(trial)
         assert (list(others), len(others)) == (plain, len(plain))
         assert others[:2] == tuple(plain[:2])
         for like in (None, *KINDS):
             assert incumbent(others, like) == incumbent(plain, like)
-            assert ledger.fastest(like) == incumbent(everyone, like)
-        assert ledger.leader() == race_leader(everyone)
+            assert trial_index.fastest(like) == incumbent(everyone, like)
+        assert trial_index.leader() == race_leader(everyone)
         idle = [t for t in everyone if not t.ended and not t.placed]
-        assert ledger.waiting() == (idle[0] if idle else None)
-        assert [t.number for t in ledger.running()] == [t.number for t in everyone if not t.ended]
+        assert trial_index.waiting() == (idle[0] if idle else None)
+        assert [t.number for t in trial_index.running()] == [
+            t.number for t in everyone if not t.ended
+        ]
         for count in (1, 3, 1000):
             assert recent(others, count) == recent(plain, count)
         known, all_known = (
-            lessons.known(others, TARGET, 0.1),
-            Lessons().known(everyone, TARGET, 0.1),
+            lessons.parameters(others, TARGET, 0.1),
+            Lessons().parameters(everyone, TARGET, 0.1),
         )
         assert known == all_known
-        again = Ledger(trials)  # as a resumed driver makes it
-        assert again.last_ended(5) == ledger.last_ended(5)
-        assert (again.leader(), again.waiting()) == (ledger.leader(), ledger.waiting())
+        again = TrialIndex(trials)  # as a resumed driver makes it
+        assert again.last_ended(5) == trial_index.last_ended(5)
+        assert (again.leader(), again.waiting()) == (trial_index.leader(), trial_index.waiting())
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_study_decided_from_plain_lists_is_the_same(
         simulate(wide(), fast_path / name, 40, learning, **options)
         return lines(fast_path / name)
 
-    known = study("ledger")
+    known = study("indexed")
 
     def plain(self: StudyState, trial: Trial) -> Sequence[Trial]:
         return [t for t in self.trials.values() if t.number != trial.number]
@@ -106,7 +108,7 @@ def test_a_decision_looks_at_no_more_trials_in_a_longer_study() -> None:
         trials = {n: stopped(n) for n in range(count)}
         own = replace(stopped(count), state=State.RUNNING, reason="", ended_at=None, placed=True)
         trials[count] = own
-        others, looked = Ledger(trials).others(own), 0
+        others, looked = TrialIndex(trials).others(own), 0
         assert make_pruner("bottom_at_same_time")(own, others, TARGET) is None
         looks.append(looked)
     assert looks[0] == looks[1] > 0
@@ -123,7 +125,7 @@ def test_a_sampler_is_told_of_no_more_than_it_can_use(name: str) -> None:
                      attempts=1, ended_at=float(number))  # fmt: skip
 
     sampler = OptunaSampler(name, space, TARGET, 0)
-    most = SEEN[name]
+    most = TRIAL_LIMITS[name]
     trials = [trial(n) for n in range(4 * most)]
     sizes = []
     for count in (most, most + 20, 2 * most, 4 * most):

@@ -9,7 +9,7 @@ from pathlib import Path
 from sims import EVERYTHING, WIDE, simulate, wide
 from sims import learning as learn
 
-from autotune.algorithms.samplers.convergence import ConvergenceSampler, doubt
+from autotune.algorithms.samplers.convergence import ConvergenceSampler, noise_scale
 from autotune.space.parameters import Float
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Report, State, Target, Trial
@@ -78,7 +78,7 @@ def test_a_whole_study_on_a_virtual_clock(fast_path: Path) -> None:
 def test_a_trial_stopped_early_is_trusted_less() -> None:
     late, early = (Trial(1, {}, state=State.CENSORED, seconds=s) for s in (10.0, 1.0))
     reached = Trial(1, {}, state=State.REACHED, seconds=1.0)
-    assert doubt(reached, 10.0) == doubt(late, 10.0) == 1.0
-    assert doubt(early, 10.0) > 2.0
-    assert doubt(early, 0.0) == 1.0  # a target that was met before any training
-    assert doubt(Trial(1, {}, state=State.CENSORED), 10.0) < 20.0  # finite at no time at all
+    assert noise_scale(reached, 10.0) == noise_scale(late, 10.0) == 1.0
+    assert noise_scale(early, 10.0) > 2.0
+    assert noise_scale(early, 0.0) == 1.0  # a target that was met before any training
+    assert noise_scale(Trial(1, {}, state=State.CENSORED), 10.0) < 20.0  # finite at no time at all

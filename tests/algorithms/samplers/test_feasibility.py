@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from sims import METRIC
 
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
-from autotune.algorithms.samplers.feasibility import SURE, Feasible
+from autotune.algorithms.samplers.feasibility import LIKELY, Feasible
 from autotune.algorithms.samplers.optuna import OptunaSampler
 from autotune.algorithms.samplers.optuna_names import SAMPLERS
 from autotune.space.parameters import Float
@@ -57,20 +57,20 @@ def searched(sampler: Any, count: int, *, blind: bool = False) -> list[bool]:
 def test_the_boundary_is_learned() -> None:
     random = np.random.default_rng(1)
     points = [{"x": float(x), "y": float(y)} for x, y in random.random((60, 2))]
-    told = [tried(i, p) for i, p in enumerate(points)]
-    chances = Feasible(SQUARE).chances(told, [{"x": 0.1, "y": 0.1}, {"x": 0.9, "y": 0.9}])
-    assert chances[0] > SURE
-    assert chances[1] < 1 - SURE
+    trials = [tried(i, p) for i, p in enumerate(points)]
+    chances = Feasible(SQUARE).chances(trials, [{"x": 0.1, "y": 0.1}, {"x": 0.9, "y": 0.9}])
+    assert chances[0] > LIKELY
+    assert chances[1] < 1 - LIKELY
 
 
 def test_where_nothing_was_infeasible_everything_is_possible() -> None:
-    told = [tried(0, {"x": 0.1, "y": 0.1})]
-    assert Feasible(SQUARE).chances(told, [{"x": 0.9, "y": 0.9}]).tolist() == [1.0]
+    trials = [tried(0, {"x": 0.1, "y": 0.1})]
+    assert Feasible(SQUARE).chances(trials, [{"x": 0.9, "y": 0.9}]).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("name", ["tpe", "convergence"])
 def test_fewer_and_fewer_suggestions_are_infeasible(name: str) -> None:
-    """Over seeds: less at the end than at the beginning, and less than without being told.
+    """Over seeds: less at the end than at the beginning, and less than without being trials.
 
     Half of the space is beyond the boundary, and the fastest points are close to it.
     """
@@ -80,18 +80,18 @@ def test_fewer_and_fewer_suggestions_are_infeasible(name: str) -> None:
             return ConvergenceSampler(SQUARE, TARGET, seed)
         return OptunaSampler(name, SQUARE, TARGET, seed)
 
-    told = [searched(sampler(seed), 60) for seed in range(5)]
-    first = statistics.fmean(bad for run in told for bad in run[:15])
-    last = statistics.fmean(bad for run in told for bad in run[-30:])
+    trials = [searched(sampler(seed), 60) for seed in range(5)]
+    first = statistics.fmean(bad for run in trials for bad in run[:15])
+    last = statistics.fmean(bad for run in trials for bad in run[-30:])
     blind = [searched(sampler(seed), 60, blind=True) for seed in range(5)]
     untold = statistics.fmean(bad for run in blind for bad in run)
     assert last < 0.75 * first
-    assert statistics.fmean(bad for run in told for bad in run) < 0.75 * untold
+    assert statistics.fmean(bad for run in trials for bad in run) < 0.75 * untold
 
 
 @pytest.mark.parametrize("name", sorted({*SAMPLERS} - {"random"}))  # which looks at no trial
 def test_every_sampler_of_optunas_is_told(name: str) -> None:
-    """The first infeasible trial comes late: what was told without constraints then has them."""
+    """The first infeasible trial comes late: what was trials without constraints then has them."""
     sampler = OptunaSampler(name, SQUARE, TARGET, 1)
     trials: list[Trial] = []
     for number in range(14):

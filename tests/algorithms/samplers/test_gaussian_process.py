@@ -12,9 +12,9 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from autotune.algorithms.samplers.gaussian_process import (
     Hyper,
     Process,
-    fitted,
-    unlikeliness,
-    usual,
+    fit,
+    negative_log_posterior,
+    prior_medians,
 )
 
 
@@ -42,24 +42,25 @@ def test_the_gradient_is_that_of_the_value() -> None:
     x, y, weights = data(12)
     squares = (x.T[:, :, None] - x.T[:, None, :]) ** 2
     logs = np.array([-0.5, 0.2, 0.7, 0.3, -2.0])
-    _, gradient = unlikeliness(logs, squares, y - y.mean(), weights)
+    _, gradient = negative_log_posterior(logs, squares, y - y.mean(), weights)
     for i, slope in enumerate(gradient):
         step = np.zeros(5)
         step[i] = 1e-5
         above, below = (
-            unlikeliness(logs + s * step, squares, y - y.mean(), weights)[0] for s in (1, -1)
+            negative_log_posterior(logs + s * step, squares, y - y.mean(), weights)[0]
+            for s in (1, -1)
         )
         assert slope == pytest.approx((above - below) / 2e-5, abs=1e-4)
 
 
 def test_a_fit_finds_the_feature_that_matters() -> None:
     x, y, weights = data(60)
-    hyper = fitted(x, y, weights)
+    hyper = fit(x, y, weights)
     assert hyper.scales[0] < min(hyper.scales[1:])
     z = np.random.default_rng(5).random((50, 3))
     truth = np.sin(5 * z[:, 0])
     better = np.abs(Process(x, y, weights, hyper).at(z)[0] - truth).mean()
-    assert better < np.abs(Process(x, y, weights, usual(3)).at(z)[0] - truth).mean()
+    assert better < np.abs(Process(x, y, weights, prior_medians(3)).at(z)[0] - truth).mean()
     assert better < 0.15
 
 

@@ -18,20 +18,21 @@ from sims import EVERYTHING, METRIC, WIDE, lines, simulate, toy_train, wide
 from sims import learning as learn
 
 import autotune as at
+from autotune.algorithms.policy_optimization import Moments
 from autotune.algorithms.samplers import policy_gradient
 from autotune.algorithms.samplers.distribution import (
     FLOOR,
     LEAST_SPREAD,
     Policy,
-    carried,
     document,
     draw_of_point,
-    even,
     from_document,
+    natural_gradient_step,
     softmax,
-    towards,
+    transferred,
+    uniform,
 )
-from autotune.algorithms.samplers.elite import Version, log_behaviour, sampled
+from autotune.algorithms.samplers.elite import Version, log_behaviour, sample_point
 from autotune.algorithms.samplers.policy import NAMES, PolicySampler
 from autotune.backends.simulator import Curve, Point
 from autotune.cli import main
@@ -139,19 +140,19 @@ def test_a_whole_study_on_a_virtual_clock(fast_path: Path, name: str) -> None:
     result = simulate(wide(), fast_path, 40, learn, workers=4, sampler=name)
     assert len(result.trials) == 40
     assert result.best.seconds < result.baseline.seconds
-    told = json.loads((fast_path / "policy.json").read_text())
-    assert (told["sampler"], told["trials"], told["version"]) == (name, 40, 1)
-    assert from_document(told).means.keys() == even(WIDE.parameters()).means.keys()
+    payload = json.loads((fast_path / "policy.json").read_text())
+    assert (payload["sampler"], payload["trials"], payload["version"]) == (name, 40, 1)
+    assert from_document(payload).means.keys() == uniform(WIDE.parameters()).means.keys()
 
 
-def test_it_starts_around_the_baseline() -> None:
+def test_it_starts_near_the_baseline() -> None:
     space = SearchSpace({f"x{i}": Float(0, 1) for i in range(40)})
     known = dict.fromkeys(space.parameters(), 0.7)
     baseline = Trial(0, known, known, kind="baseline")
     points = [PolicySampler("policy", space, TARGET, s).ask(1, [baseline]) for s in range(20)]
     means = [statistics.mean(p.values()) for p in points]
     near = [p for p, mean in zip(points, means, strict=True) if mean > 0.62]
-    assert 5 <= len(near) <= 15  # the baseline is doubted half of the time
+    assert 5 <= len(near) <= 15  # half of the draws are uniform
 
 
 def test_a_space_without_parameters_has_one_point() -> None:
@@ -192,13 +193,13 @@ def test_the_version_that_drew_a_trial_is_found_again() -> None:
     sampler = PolicySampler("policy:reinforce", EVERYTHING, TARGET, 3)
     trials = run(sampler, EVERYTHING, rate_like, 41)
     sampler.ask(41, trials)
-    versions, anywhere = sampler._versions, even(EVERYTHING.parameters())
+    versions, prior = sampler._versions, uniform(EVERYTHING.parameters())
     drawn_late = 0
     for trial in trials:
         version = versions[max(trial.number - 2, 0) // 4]  # what had ended when it was asked for
         point, draw = sampler._draw(version, trial.number)
         assert point == trial.params
-        assert sampler._origin(trial) == (draw, log_behaviour(version, anywhere, draw))
+        assert sampler._origin(trial) == (draw, log_behaviour(version, prior, draw))
         drawn_late += versions[trial.number // 4] is not version
     assert drawn_late > 5
 
@@ -209,13 +210,13 @@ def test_a_point_of_nobody_counts_as_drawn_evenly() -> None:
     (given_point,) = WIDE.sample(1, seed=99)
     draw, log_density = sampler._origin(ended(8, given_point, 2.0))
     assert draw == draw_of_point(WIDE.parameters(), given_point)
-    assert log_density == even(WIDE.parameters()).log_density(draw)
+    assert log_density == uniform(WIDE.parameters()).log_density(draw)
     sampler.ask(9, [*trials, ended(8, given_point, 2.0)])
 
 
 def some_policy(seed: int) -> Policy:
     random = Random(seed)
-    start = even(EVERYTHING.parameters())
+    start = uniform(EVERYTHING.parameters())
     return Policy(
         start.parameters,
         {n: random.uniform(-1, 1) for n in start.means},
@@ -225,14 +226,12 @@ def some_policy(seed: int) -> Policy:
 
 
 def test_the_behaviour_is_the_mixture_and_bounds_every_weight() -> None:
-    policy, anywhere = some_policy(0), even(EVERYTHING.parameters())
+    policy, prior = some_policy(0), uniform(EVERYTHING.parameters())
     version, random = Version(policy, 0.1), Random(1)
     for _ in range(200):
-        _, draw = sampled(policy, EVERYTHING, random)
-        density = math.exp(log_behaviour(version, anywhere, draw))
-        mixed = 0.9 * math.exp(policy.log_density(draw)) + 0.1 * math.exp(
-            anywhere.log_density(draw)
-        )
+        _, draw = sample_point(policy, EVERYTHING, random)
+        density = math.exp(log_behaviour(version, prior, draw))
+        mixed = 0.9 * math.exp(policy.log_density(draw)) + 0.1 * math.exp(prior.log_density(draw))
         assert density == pytest.approx(mixed)
         assert math.exp(policy.log_density(draw)) / density <= 1 / 0.9 + 1e-9
 
@@ -246,10 +245,10 @@ def test_weighted_means_are_those_of_the_new_policy() -> None:
     space = SearchSpace({n: EVERYTHING.entries[n] for n in ("optimizer", "trust", "units")})
     weights, values = [], []
     for _ in range(60_000):
-        _, draw = sampled(old, space, random)
+        _, draw = sample_point(old, space, random)
         weights.append(math.exp(new.log_density(draw) - old.log_density(draw)))
         values.append(draw.get("trust", 9.0))
-    direct = [sampled(new, space, random)[1].get("trust", 9.0) for _ in range(60_000)]
+    direct = [sample_point(new, space, random)[1].get("trust", 9.0) for _ in range(60_000)]
     assert statistics.mean(weights) == pytest.approx(1.0, abs=0.03)
     weighted = statistics.mean(w * v for w, v in zip(weights, values, strict=True))
     assert weighted == pytest.approx(statistics.mean(direct), abs=0.15)
@@ -259,7 +258,7 @@ def test_weighted_means_are_those_of_the_new_policy() -> None:
 @settings(max_examples=30)
 def test_slopes_are_those_of_the_log_density(seed: int) -> None:
     policy, step = some_policy(seed), 1e-6
-    _, draw = sampled(policy, EVERYTHING, Random(seed))
+    _, draw = sample_point(policy, EVERYTHING, Random(seed))
     value, slope = policy_gradient.log_density(policy, draw)
     assert value == pytest.approx(policy.log_density(draw))
     names = list(policy.means)
@@ -284,7 +283,7 @@ def test_slopes_are_those_of_the_log_density(seed: int) -> None:
 
 @pytest.mark.parametrize("step", [policy_gradient.reinforce, policy_gradient.ppo])
 def test_what_is_rewarded_becomes_likelier_and_what_is_masked_stays(step: Callable) -> None:
-    start = even(EVERYTHING.parameters())
+    start = uniform(EVERYTHING.parameters())
     draws = [
         dict.fromkeys(("units", "momentum"), z) | {"optimizer": k} for z, k in ((1, 0), (-1, 2))
     ]
@@ -292,7 +291,7 @@ def test_what_is_rewarded_becomes_likelier_and_what_is_masked_stays(step: Callab
         policy_gradient.Sample(draw, start.log_density(draw), reward)
         for draw, reward in zip(draws, (1.0, -1.0), strict=True)
     ]
-    policy, moments = step(start, policy_gradient.Moments(), batch)
+    policy, moments = step(start, Moments(), batch)
     assert policy.means["units"] > 0.1
     assert policy.means["momentum"] > 0.1
     assert policy.probabilities("optimizer")[0] > policy.probabilities("optimizer")[2]
@@ -302,13 +301,13 @@ def test_what_is_rewarded_becomes_likelier_and_what_is_masked_stays(step: Callab
 
 
 def test_ppo_stops_where_the_ratio_is_clipped_and_reinforce_truncates_weights() -> None:
-    start = even({"x": Float(0, 1)})
+    start = uniform({"x": Float(0, 1)})
     draw = {"x": 0.5}
     gone = [policy_gradient.Sample(draw, start.log_density(draw) - 5.0, 1.0)]
-    policy, _ = policy_gradient.ppo(start, policy_gradient.Moments(), gone)
+    policy, _ = policy_gradient.ppo(start, Moments(), gone)
     assert policy.means["x"] == pytest.approx(0.0)
     density, slopes = policy_gradient.log_density(start, draw)
-    _, moments = policy_gradient.reinforce(start, policy_gradient.Moments(), gone)
+    _, moments = policy_gradient.reinforce(start, Moments(), gone)
     assert moments.first[0] == pytest.approx(0.1 * 2.0 * slopes[0])
     assert density == pytest.approx(start.log_density(draw))
 
@@ -317,30 +316,30 @@ def test_ppo_stops_where_the_ratio_is_clipped_and_reinforce_truncates_weights() 
 
 
 def test_the_elites_step_is_the_formula() -> None:
-    policy = even({"x": Float(0, 1), "o": Choice(("a", "b"))})
+    policy = uniform({"x": Float(0, 1), "o": Choice(("a", "b"))})
     weights = np.log(2.5) - np.log([1, 2])
     weights = weights / weights.sum()
-    moved = towards(policy, [{"x": 1.0, "o": 1}, {"x": 0.0, "o": 1}])
+    moved = natural_gradient_step(policy, [{"x": 1.0, "o": 1}, {"x": 0.0, "o": 1}])
     assert moved.means["x"] == pytest.approx(0.5 * weights[0])
     assert moved.spreads["x"] == pytest.approx(math.sqrt(0.5 + 0.5 * weights[0]))
     assert softmax(moved.logits["o"]) == pytest.approx([0.25, 0.75])
-    masked = towards(policy, [{"o": 0}, {"o": 0}])
+    masked = natural_gradient_step(policy, [{"o": 0}, {"o": 0}])
     assert masked.means["x"] == 0.0
     assert masked.spreads["x"] == 1.0
-    seldom = towards(policy, [{"o": 0}, {"x": 1.0, "o": 0}])
+    seldom = natural_gradient_step(policy, [{"o": 0}, {"x": 1.0, "o": 0}])
     assert seldom.means["x"] == pytest.approx(0.5 * weights[1])
 
 
 def test_spreads_and_probabilities_keep_their_floors() -> None:
-    policy = even({"x": Float(0, 1), "o": Choice(("a", "b", "c"))})
+    policy = uniform({"x": Float(0, 1), "o": Choice(("a", "b", "c"))})
     for _ in range(100):
-        policy = towards(policy, [{"x": 2.6, "o": 2}] * 6)
+        policy = natural_gradient_step(policy, [{"x": 2.6, "o": 2}] * 6)
     assert policy.spreads["x"] == LEAST_SPREAD
     assert policy.means["x"] <= 2.6
     assert min(policy.probabilities("o")) >= FLOOR / 3
     assert sum(policy.probabilities("o")) == pytest.approx(1.0)
     samples = [policy_gradient.Sample({"x": 2.6, "o": 2}, 0.0, 1.0)]
-    moments = policy_gradient.Moments()
+    moments = Moments()
     for _ in range(100):
         policy, moments = policy_gradient.reinforce(policy, moments, samples)
     assert policy.spreads["x"] >= LEAST_SPREAD
@@ -378,9 +377,9 @@ def test_what_a_policy_draws_is_in_the_space_and_only_what_exists(
     seed: int, which: SearchSpace
 ) -> None:
     random = Random(seed)
-    start = even(which.parameters())
+    start = uniform(which.parameters())
     policy = replace(start, means={n: random.uniform(-2.6, 2.6) for n in start.means})
-    point, draw = sampled(policy, which, random)
+    point, draw = sample_point(policy, which, random)
     assert which.check(point) == point
     assert point.keys() == draw.keys()
     assert ("trust" in draw) == (point["optimizer"] == "lars")
@@ -389,9 +388,9 @@ def test_what_a_policy_draws_is_in_the_space_and_only_what_exists(
 def test_even_scores_are_even_values() -> None:
     random = Random(0)
     for parameter, count in ((Int(1, 9, step=3), 3), (Int(16, 256, power_of_two=True), 5)):
-        policy = even({"n": parameter})
+        policy = uniform({"n": parameter})
         space = SearchSpace({"n": parameter})
-        drawn = [sampled(policy, space, random)[0]["n"] for _ in range(6000)]
+        drawn = [sample_point(policy, space, random)[0]["n"] for _ in range(6000)]
         for value in set(drawn):
             assert drawn.count(value) / 6000 == pytest.approx(1 / count, abs=0.03)
     assert unit_at(score_of(0.3)) == pytest.approx(0.3)
@@ -470,7 +469,7 @@ def test_a_warm_start_helps_on_a_related_task_and_does_not_ruin_an_unrelated_one
     assert longer[1] < 0.1
 
 
-def test_what_two_spaces_share_is_carried_by_value_and_made_wider() -> None:
+def test_what_two_spaces_share_is_transferred_by_value_and_made_wider() -> None:
     old = SearchSpace(
         {
             "lr": Float(0.001, 10, log=True),
@@ -489,12 +488,12 @@ def test_what_two_spaces_share_is_carried_by_value_and_made_wider() -> None:
             "new": Float(0, 1),
         }
     )
-    source = even(old.parameters())
+    source = uniform(old.parameters())
     for _ in range(30):
-        source = towards(
+        source = natural_gradient_step(
             source, [draw_of_point(old.parameters(), {"lr": 0.2, "batch": 512, "o": "sgd"})] * 6
         )
-    policy = carried(source, new)
+    policy = transferred(source, new)
     assert value_at(new.parameters()["lr"], unit_at(policy.means["lr"])) == pytest.approx(0.2, 0.05)
     assert policy.spreads["lr"] > 2 * source.spreads["lr"]
     assert value_at(new.parameters()["batch"], unit_at(policy.means["batch"])) == 64
@@ -508,8 +507,8 @@ def test_what_two_spaces_share_is_carried_by_value_and_made_wider() -> None:
 
 def test_a_policy_is_read_back_as_it_was_written() -> None:
     policy = some_policy(4)
-    told = json.loads(json.dumps(document(policy)))
-    again = from_document(told)
+    payload = json.loads(json.dumps(document(policy)))
+    again = from_document(payload)
     assert again.means == policy.means
     assert again.spreads == policy.spreads
     for name in policy.logits:
@@ -531,8 +530,8 @@ def test_a_policy_is_read_back_as_it_was_written() -> None:
 def test_a_damaged_policy_is_told_in_one_line(tmp_path: Path, change: dict, says: str) -> None:
     source = tmp_path / "old"
     source.mkdir()
-    told = {**document(even(BOWL.parameters())), **change}
-    (source / "policy.json").write_text(json.dumps(told))
+    payload = {**document(uniform(BOWL.parameters())), **change}
+    (source / "policy.json").write_text(json.dumps(payload))
     experiment, curve = racing_to(NEAR, "next")
     with pytest.raises(UserError, match=says) as caught:
         simulate(experiment, tmp_path / "n", 3, curve, sampler="policy", start_from=source)

@@ -24,7 +24,18 @@ from autotune.cli import main
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.study.result import read
-from autotune.trial import Ended, Event, Lost, Saved, Started, State, Suggested, Target, Trial, fold
+from autotune.trial import (
+    Ended,
+    Event,
+    Interrupted,
+    Saved,
+    Started,
+    State,
+    Suggested,
+    Target,
+    Trial,
+    fold,
+)
 
 TRIALS = 6
 DEADLINE = 900.0  # a guard against hangs, for what takes a second or two on an idle machine
@@ -162,7 +173,7 @@ def test_a_node_that_is_added_is_used_while_the_study_runs(story: Story) -> None
 
 def test_a_lost_node_costs_its_trial_what_came_after_the_checkpoint(story: Story) -> None:
     events = story.study.events()
-    by_node = [e for e in events if isinstance(e, Lost) and e.reason.startswith("node lost")]
+    by_node = [e for e in events if isinstance(e, Interrupted) and e.reason.startswith("node lost")]
     assert [e.trial for e in by_node] == [story.lost]
     assert not by_node[0].broke, "no fault of the trial's, and no retry"
     own = [e for e in events if e.trial == story.lost]
@@ -193,7 +204,7 @@ def test_a_lost_head_is_told_and_the_study_goes_on_with_another(story: Story) ->
     assert len(reasons) == 2
     assert reasons[1] == "done"
     events = story.study.events()
-    restarted = [e for e in events if isinstance(e, Lost) and e.reason == "driver restarted"]
+    restarted = [e for e in events if isinstance(e, Interrupted) and e.reason == "driver restarted"]
     assert restarted, "something ran when the head was killed"
 
 
@@ -292,7 +303,7 @@ def test_what_ray_kills_for_its_memory_goes_on_with_half_the_microbatch(
     study = Study(tmp_path / "study")
     said = finished(study.run("swells", tight.address, 2), main.DONE)
     first, second = study.trials().values()
-    lost = [e for e in study.events() if isinstance(e, Lost)]
+    lost = [e for e in study.events() if isinstance(e, Interrupted)]
     own, later = ([e for e in lost if e.trial == t.number] for t in (first, second))
     assert own
     assert {(e.reason, e.broke) for e in lost} == {("out of memory", False)}, said

@@ -14,7 +14,7 @@ from toys import METRIC
 
 import autotune as at
 from autotune.storage import journal
-from autotune.trial import Lost, Saved, State
+from autotune.trial import Interrupted, Saved, State
 
 pytestmark = pytest.mark.usefixtures("ray_address")
 LARGE = 2 * 2**20
@@ -58,7 +58,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     trial = result.trials[0]
     assert (trial.state, trial.retries) == (State.REACHED, 1), trial.error
     begun = [int(step) for step in starts(tmp_path)]
-    lost = [e for e in journal.read(result.folder) if isinstance(e, Lost)]
+    lost = [e for e in journal.read(result.folder) if isinstance(e, Interrupted)]
     assert [e.damaged for e in lost] == [False, True]
     assert begun[0] == 0
     assert begun[-1] == 200, "300 was the last that was written down"

@@ -30,7 +30,7 @@ from autotune.backends.worker.hardware_probe import (
 from autotune.study.driver.recovery import MOST_ATTEMPTS
 from autotune.study.manifest import resolved
 from autotune.study.options import StudyOptions
-from autotune.trial import Hardware, Lost, State
+from autotune.trial import Hardware, Interrupted, State
 
 TWO = at.Scaling(num_workers=2)
 
@@ -169,7 +169,7 @@ def test_a_lost_node_is_no_retry_until_the_trial_itself_is_suspected(fast_path: 
     pool = Fleeting(dying, 1)
     with pytest.raises(at.StudyError, match="every trial failed"):
         simulate(racing([1.0]), fast_path, 1, pool=pool, watch=lambda event, _: seen.append(event))
-    losses = [e for e in seen if isinstance(e, Lost)]
+    losses = [e for e in seen if isinstance(e, Interrupted)]
     assert [e.broke for e in losses] == [False] * (MOST_ATTEMPTS - 1) + [True, True]
     assert {e.reason for e in losses} == {"node lost"}
     assert seen[-1].state is State.FAILED

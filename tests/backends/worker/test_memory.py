@@ -8,7 +8,7 @@ import pytest
 from toys import METRIC, hungry
 
 import autotune as at
-from autotune.trial import Event, Lost, State
+from autotune.trial import Event, Interrupted, State
 
 pytestmark = pytest.mark.usefixtures("ray_address")
 MIB = 8  # a sample; 200 MiB hold 16 of them and not 32
@@ -89,7 +89,7 @@ def test_the_global_batch_stays(studied: Any) -> None:
 @pytest.mark.slow
 def test_the_rank_that_waits_in_a_collective_does_not_hang(studied: Any) -> None:
     """Rank 0 waits for rank 1 in an all-reduce, of which nobody tells it that it never comes."""
-    lost = next(e for e in studied[1] if isinstance(e, Lost))
+    lost = next(e for e in studied[1] if isinstance(e, Interrupted))
     assert "out of memory" in lost.reason, "and not that it hung"
     assert not lost.broke
 

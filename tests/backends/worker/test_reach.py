@@ -24,7 +24,7 @@ from autotune.backends.worker.checkpoint_io import retry_reading
 from autotune.storage import journal
 from autotune.storage.checkpoint_files import DamagedError, UnreachableError, writing
 from autotune.storage.journal import JOURNAL
-from autotune.trial import Lost, Saved, State
+from autotune.trial import Interrupted, Saved, State
 
 LOST = "checkpoint out of reach"
 
@@ -105,10 +105,12 @@ def is_whole(result: at.StudyResult, folder: Path, said: str) -> None:
     """It went on from the last checkpoint that was written down, with no retry for the outage."""
     trial, events = result.trials[0], journal.read(result.folder)
     assert (trial.state, trial.retries) == (State.REACHED, 1), trial.error
-    lost = [(e.reason.partition(":")[0], e.broke, e.damaged) for e in events if type(e) is Lost]
+    lost = [
+        (e.reason.partition(":")[0], e.broke, e.damaged) for e in events if type(e) is Interrupted
+    ]
     assert lost[0] == ("worker died", True, False)
     assert set(lost[1:]) == {(LOST, False, False)}
-    first = next(i for i, e in enumerate(events) if type(e) is Lost)
+    first = next(i for i, e in enumerate(events) if type(e) is Interrupted)
     known = [e.checkpoint.step for e in events[:first] if type(e) is Saved]
     rows = [row.split(" ") for row in (folder / "log").read_text().splitlines()]
     begun = [int(row[4]) for row in rows if row[1] == "0" and row[3] == "start"]
@@ -156,8 +158,8 @@ def test_nothing_is_written_into_the_mount_point_of_a_mount_that_is_gone(
     trial, events = result.trials[0], journal.read(result.folder)
     assert (trial.state, trial.retries) == (State.REACHED, 1), trial.error
     assert list((tmp_path / "mount-point").rglob("*")) == []
-    assert [(e.broke, e.damaged) for e in events if type(e) is Lost] == [(True, False)]
-    lost = next(i for i, e in enumerate(events) if type(e) is Lost)
+    assert [(e.broke, e.damaged) for e in events if type(e) is Interrupted] == [(True, False)]
+    lost = next(i for i, e in enumerate(events) if type(e) is Interrupted)
     known = [e.checkpoint.step for e in events[:lost] if type(e) is Saved]
     rows = [row.split(" ") for row in (tmp_path / "log").read_text().splitlines()]
     begun = [int(row[4]) for row in rows if row[1] == "0" and row[3] == "start"]

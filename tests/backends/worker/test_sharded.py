@@ -15,7 +15,7 @@ import autotune as at
 from autotune.backends.worker.checkpoint_io import restored
 from autotune.evaluation import register
 from autotune.storage import journal
-from autotune.trial import Lost, Saved, State
+from autotune.trial import Interrupted, Saved, State
 from trainers import language
 
 pytestmark = pytest.mark.usefixtures("ray_address")
@@ -101,7 +101,10 @@ def test_a_killed_rank_with_a_damaged_shard_costs_one_checkpoint(
     result = study(tmp_path, 1, url, dies=3072, damage=[damage, 2])
     trial = result.trials[0]
     assert (trial.state, trial.retries) == (State.REACHED, 1), trial.error
-    assert [e.damaged for e in journal.read(result.folder) if isinstance(e, Lost)] == [False, True]
+    assert [e.damaged for e in journal.read(result.folder) if isinstance(e, Interrupted)] == [
+        False,
+        True,
+    ]
     begun = [int(row.split()[1]) for row in (tmp_path / "log").read_text().splitlines()]
     assert begun[0] == 0
     assert 0 < begun[-1] < 2560

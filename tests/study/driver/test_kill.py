@@ -17,7 +17,7 @@ import torch
 
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
-from autotune.trial import Ended, Lost, Saved, State, Suggested, fold
+from autotune.trial import Ended, Interrupted, Saved, State, Suggested, fold
 
 KILLS = 20
 SECONDS = 900.0  # a guard against hangs
@@ -68,7 +68,9 @@ def check(folder: Path) -> list[Any]:
         starts = [int(row[4]) for row in rows if row[0] == str(trial.seed) and row[3] == "start"]
         assert starts == sorted(starts), "each start is at the newest checkpoint"
         assert set(starts) <= {0, *saved}
-        attempts = len([e for e in events if isinstance(e, Lost) and e.trial == trial.number])
+        attempts = len(
+            [e for e in events if isinstance(e, Interrupted) and e.trial == trial.number]
+        )
         assert len(starts) <= 1 + attempts
     return events
 
@@ -88,7 +90,7 @@ def test_a_driver_killed_at_twenty_random_moments(bare_ray: str, fast_path: Path
         process.communicate(timeout=SECONDS)
     finish(folder, bare_ray)
     events = check(folder)
-    lost = [e for e in events if isinstance(e, Lost)]
+    lost = [e for e in events if isinstance(e, Interrupted)]
     assert len(lost) >= KILLS // 4
     assert not any(e.broke for e in lost)
     assert any(t.checkpoint and t.attempts > 2 for t in fold(events).values())

@@ -16,7 +16,7 @@ from autotune.backends.simulator import OUT_OF_MEMORY, Curve, Point
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL
 from autotune.study.driver.microbatch import fitting, halved, memory_keys
-from autotune.trial import Change, Hardware, Lost, Started, State, Trial
+from autotune.trial import Change, Hardware, Interrupted, Started, State, Trial
 
 GPU = Hardware("gpu", 2)
 
@@ -148,7 +148,7 @@ def test_the_microbatch_is_halved_until_it_fits(studied: at.StudyResult) -> None
 
 
 def test_a_trial_goes_on_from_its_checkpoint(studied: at.StudyResult) -> None:
-    events = [e for e in journal.read(studied.folder) if isinstance(e, Lost)]
+    events = [e for e in journal.read(studied.folder) if isinstance(e, Interrupted)]
     assert [(e.trial, e.microbatch, e.broke) for e in events][:2] == [
         (0, 64, False),
         (0, 32, False),

@@ -14,7 +14,7 @@ from autotune.backends.protocol import Launch, WorkerFailed
 from autotune.backends.simulator import Curve, SimPool
 from autotune.errors import StudyError
 from autotune.storage import journal
-from autotune.trial import Checkpoint, Config, Hardware, Lost, Saved, State
+from autotune.trial import Checkpoint, Config, Hardware, Interrupted, Saved, State
 
 SAID = "trial 0: its checkpoint cannot be reached (OSError: no answer)"
 
@@ -65,10 +65,10 @@ def test_a_trial_waits_for_its_checkpoint_and_no_retry_is_counted(
     trial = result.trials[0]
     assert (trial.state, trial.retries, trial.seconds) == (State.REACHED, 1, 40.0)
     events = journal.read(result.folder)
-    first = next(i for i, e in enumerate(events) if isinstance(e, Lost))
+    first = next(i for i, e in enumerate(events) if isinstance(e, Interrupted))
     before = [e.checkpoint for e in events[:first] if isinstance(e, Saved)][-1]
     assert pool.given == [None] + [before] * 10
-    lost = [e for e in events if isinstance(e, Lost)]
+    lost = [e for e in events if isinstance(e, Interrupted)]
     assert [(e.broke, e.damaged) for e in lost] == [(True, False)] + [(False, False)] * 9
     assert capsys.readouterr().err.count(f"{SAID}: it is tried again") == 9
 

@@ -22,7 +22,7 @@ from autotune.storage.journal import JOURNAL, Closed, Journal, Opened, to_line
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study.manifest import resolved
 from autotune.study.options import StudyOptions
-from autotune.trial import Ended, Lost, Started, State, Suggested, Trial, fold
+from autotune.trial import Ended, Interrupted, Started, State, Suggested, Trial, fold
 
 RULE = at.Constraint("rate below 50", lambda c: c["rate"] < 50)
 SPACE = at.SearchSpace(RATES.entries, constraints=(RULE,))
@@ -151,7 +151,7 @@ def test_a_resumed_trial_is_started_from_its_checkpoint(fast_path: Path) -> None
     assert launched[0].seed == result.trials[0].seed
     trial = result.trials[0]
     assert (trial.seconds, trial.attempts, trial.retries) == (10.0, 2, 0)
-    lost = [e for e in journal.read(fast_path) if isinstance(e, Lost)]
+    lost = [e for e in journal.read(fast_path) if isinstance(e, Interrupted)]
     assert [(e.reason, e.broke) for e in lost] == [("driver restarted", False)]
 
 
@@ -291,7 +291,7 @@ def test_what_else_the_time_limit_cut_off_stays_so(fast_path: Path) -> None:
     cut = simulate(experiment, fast_path, 2, time_limit=6.5)
     assert [(t.reason, t.resumable) for t in cut.trials] == [("target", False), ("budget", False)]
     assert simulate(experiment, fast_path, 2).trials == cut.trials
-    assert not any(isinstance(e, Lost) for e in journal.read(fast_path))
+    assert not any(isinstance(e, Interrupted) for e in journal.read(fast_path))
 
 
 def test_a_baseline_that_ended_by_its_own_merit_is_not_run_again(fast_path: Path) -> None:
