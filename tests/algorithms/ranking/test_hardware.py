@@ -129,7 +129,7 @@ def test_a_confirmation_runs_where_its_trial_did(fast_path: Path) -> None:
 
         def start(self, launch: Any) -> Hardware:
             super().start(launch)
-            return launch.like or (FAST if launch.trial < 2 else SLOW)
+            return launch.comparable_to or (FAST if launch.trial < 2 else SLOW)
 
     made = racing([1.0, 10.0])
     done = simulate(made, fast_path, 2, pool=Chosen(race, 1), pruner="none", repeats=2, top=2)
@@ -149,7 +149,7 @@ class Moving(SimPool):
     def start(self, launch: Any) -> Hardware:
         super().start(launch)
         attempt = [number for number, _ in self.asked].count(launch.trial)
-        self.asked.append((launch.trial, launch.like))
+        self.asked.append((launch.trial, launch.comparable_to))
         return FAST if (launch.trial, attempt) in self.fast else SLOW
 
 
