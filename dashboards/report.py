@@ -35,7 +35,7 @@ def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, 
         UserError: the folder holds no study, the file cannot be written, or plotly is missing.
     """
     result, manifest = _read(study)
-    comparison = confirmed(result, manifest) if manifest is not None else None
+    comparison = confirmed(result, manifest)
     rows = tables.leaderboard(result, comparison)
     write(_page(result, manifest, rows), Path(path))
     return _interval(result, rows)
@@ -62,14 +62,14 @@ def _read(study: str | Path | StudyResult) -> tuple[StudyResult, Manifest | None
     if isinstance(study, StudyResult):
         return study, Manifest.existing(study.folder)
     manifest = Manifest.read(Path(study))
-    target = manifest.target
-    return read(Path(study), target, {target.metric, *tables.METRICS}), manifest
+    metrics = {manifest.target.metric, *tables.METRICS}
+    return read(Path(study), manifest.target, metrics), manifest
 
 
 def study_page(
     result: StudyResult, manifest: Manifest | None, comparison: Comparison | None = None
 ) -> Page:
-    """A study's whole report; without a manifest it has the folder's name."""
+    """A study's whole report; without a manifest it has the folder's name and no foot."""
     return _page(result, manifest, tables.leaderboard(result, comparison))
 
 

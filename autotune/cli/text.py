@@ -131,8 +131,8 @@ def _conclusion(result: StudyResult) -> str:
 
 
 def _unfinished(result: StudyResult, options: StudyOptions) -> str:
-    """What is said where confirmations that were asked for have not been run."""
-    if result.ended in ("interrupted", "budget"):  # how to go on is said by who ends so
+    """A hint where requested confirmations have not been run; else empty."""
+    if result.ended in ("interrupted", "budget"):  # the command itself prints how to continue
         return ""
     repeats, top = options.repeats, options.top
     if result.best is None or next_to_confirm(result.trials, result.target, repeats, top) is None:

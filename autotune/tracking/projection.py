@@ -150,7 +150,7 @@ class Projection:
         return before is not None and before != now
 
     def _settle(self, entry: Entry, number: int, trial: Trial) -> None:
-        """Forget what cannot be reported again: it ended, or two checkpoints lie beyond it."""
+        """Forget what cannot be reported again: it ended, or two checkpoints are later."""
         if isinstance(entry, Ended) and not trial.resumable:
             self._sums.pop(number, None)
         elif isinstance(entry, Saved) and trial.earlier is not None:

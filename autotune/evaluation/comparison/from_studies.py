@@ -92,20 +92,22 @@ def read(folder: Path, label: str | None = None, source: str | None = None) -> S
     manifest = Manifest.read(folder)
     if not (folder / JOURNAL).is_file():
         raise UserError(f"{source} has no trial yet: it has no {JOURNAL}")
-    study = of_result(result.read(folder, manifest.target, {manifest.target.metric}), manifest)
-    if not study.trials:
+    found = result.read(folder, manifest.target, {manifest.target.metric})
+    if not found.trials:
         raise UserError(f"{source} has no trial yet")
+    study = of_result(found, manifest)
     return replace(study, label=label or study.label, source=source)
 
 
-def of_result(found: StudyResult, manifest: Manifest) -> Study:
+def of_result(found: StudyResult, manifest: Manifest | None) -> Study:
     """The study of a result that has been read already, with its manifest.
 
     Raises:
         UserError: the manifest is damaged.
     """
+    scaling = manifest.scaling if manifest is not None else {}
     try:
-        gpus = float((manifest.scaling or {}).get("gpus_per_worker") or 0)
+        gpus = float((scaling or {}).get("gpus_per_worker") or 0)
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{found.folder / EXPERIMENT_JSON} is damaged: {error}") from None
     return Study(found.folder.resolve().name, str(found.folder), found, gpus)

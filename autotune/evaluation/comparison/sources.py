@@ -192,7 +192,7 @@ def _label(candidate: Candidate) -> str:
     return candidate.name.removesuffix(number)
 
 
-def confirmed(result: StudyResult, manifest: Manifest) -> Comparison | None:
+def confirmed(result: StudyResult, manifest: Manifest | None) -> Comparison | None:
     """The confirmed times of a study against its baseline's; None where there are none yet.
 
     Nothing is read: `result` has the trials.

@@ -193,6 +193,6 @@ def seeds(first: int, count: int) -> tuple[int, ...]:
 
 
 def source(manifest: Manifest) -> Path | None:
-    """The export that a study is the replay of, or None if it is no replay."""
+    """The export that a study replays, by its manifest; None if it is not a replay."""
     recipe = Path(manifest.options.recipe or "")
     return recipe.parent if recipe.name == TRIAL else None

@@ -67,7 +67,7 @@ def _equal(a: float | None, b: float | None) -> bool:
 
 
 def document(exported: Exported, result: StudyResult, manifest: Manifest) -> dict[str, Any]:
-    """The outcome as one JSON document: the trial, its repeats, and how they compare."""
+    """The outcome as one JSON document: the trial, its repeats, and their comparison."""
     trial, repeats = exported.trial, result.trials
     own = next((t for t in repeats if t.seed == trial.seed), None)
     same, difference = 0, None
