@@ -32,7 +32,7 @@ class Knots:
     direction: Direction
 
     def check(self) -> None:
-        """Raise a ValueError for more knots than available are different edges or values."""
+        """Raise a ValueError for more knots than there are different edges or values."""
         low, high = bounds(self.count)
         if isinstance(self.count, bool | float) or not 1 <= low <= high <= 16:
             raise ValueError(f"ScheduleSpace knots must lie in 1 to 16 but got {self.count!r}")
