@@ -130,7 +130,7 @@ def step_side(task: Task) -> Answer:
     from torch import nn
 
     from autotune import schedules as s
-    from trainers.knobs import Knobs, build_optimizer, held
+    from trainers.knobs import Knobs, build_optimizer, fast
     from trainers.training import read_training
 
     found = {}
@@ -142,7 +142,7 @@ def step_side(task: Task) -> Answer:
         ("scheduled", scheduled, size),
     ):
         training, _ = read_training(config, {}, "here")
-        knobs, held_size = Knobs(training, 1, {}), held(of_size)
+        knobs, held_size = Knobs(training, 1, {}), fast(of_size)
         optimizer = build_optimizer(nn.Linear(2, 2), training)
         places = [Random(0).random() for _ in range(CALLS)]
 

@@ -1,6 +1,6 @@
 """Recipes: functions that return a complete `Experiment`.
 
-Deriving one takes three lines: keep what is there, replace what differs.
+A recipe can be derived from another with `replace`:
 
 >>> from dataclasses import replace
 >>> from search_spaces import digits
@@ -10,7 +10,7 @@ Deriving one takes three lines: keep what is there, replace what differs.
 >>> harder().target.value
 0.99
 
-Another entry in the space, or a parameter that is no longer searched, is a new `SearchSpace`:
+Another search space, for example with a parameter fixed, is a new `SearchSpace`:
 
 >>> from autotune.space import Fixed, SearchSpace
 >>> space = SearchSpace({**usual.space.entries, "momentum": Fixed(0.9)})

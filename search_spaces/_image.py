@@ -1,4 +1,4 @@
-"""What the recipes for image classification share: spaces for SGD, LARS and LAMB."""
+"""Shared parts of the image-classification recipes: search spaces for SGD, LARS and LAMB."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.space.coupling import SpaceEntry
 from autotune.space.schedule_space import RULES
 from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.study.experiment import Experiment
@@ -13,8 +14,6 @@ from autotune.trial import Target
 from autotune.trial.scaling import Scaling
 from trainers.data import FILES, require_data
 from trainers.image import train
-
-Entry = Choice | Fixed | Float | Int | ScheduleSpace
 
 SGD_BASELINE: Mapping[str, Any] = {
     "lr.family": "cosine",
@@ -44,7 +43,7 @@ LAMB_BASELINE: Mapping[str, Any] = {
     "weight_decay": 0.01,
     "trust_max": None,
 }
-"""The usual settings of each optimizer; batch size and horizon are the problem's."""
+"""Common settings of each optimizer; batch size and horizon depend on the problem."""
 
 SCHEDULES_BASELINE: Mapping[str, Any] = {
     "batch_size.family": "constant",
@@ -62,17 +61,17 @@ SCHEDULES_BASELINE: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """An image data set with a model and a target: what no optimizer changes.
+    """An image data set with a model and a target, independent of the optimizer.
 
     Args:
         data: the data set's name, also that of its recipes.
-        setting: further keys of the trainer's configuration that stay as they are.
+        setting: further fixed keys of the trainer's configuration.
         batch_size: the global batch sizes to search.
         horizon: the lengths of the schedules to search, in epochs.
-        target: what trials race to.
-        scaling: what a trial runs on.
-        image_size: the sizes to train at, of which the greatest is the images' own; None for a
-            model that takes one size only.
+        target: the target of the trials.
+        scaling: the resources of a trial.
+        image_size: the training sizes to search, of which the greatest is that of the images; None
+            for a model with a fixed size.
     """
 
     data: str
@@ -86,7 +85,7 @@ class Problem:
     def experiment(
         self,
         optimizer: str,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, SpaceEntry],
         baseline: Mapping[str, Any],
         name: str = "",
     ) -> Experiment:
@@ -96,7 +95,7 @@ class Problem:
             name: of the recipe; the optimizer's by default.
 
         Raises:
-            FileNotFoundError: the data set is not there; in one line, where it belongs.
+            FileNotFoundError: the data set is missing; one line that says where to put it.
         """
         setting = {"data": self.data, **self.setting, "optimizer": optimizer}
         if self.data in FILES:
@@ -124,7 +123,7 @@ def _lr(low: float, high: float) -> ScheduleSpace:
 
 def sgd(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
     """SGD with Nesterov momentum."""
-    entries: dict[str, Entry] = {
+    entries: dict[str, SpaceEntry] = {
         "nesterov": Fixed(True),
         "lr": _lr(0.01, 1.0),
         "momentum": Float(0.7, 0.98),
@@ -135,7 +134,7 @@ def sgd(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
 
 def lars(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
     """LARS with the learning rate inside the momentum, as in its paper."""
-    entries: dict[str, Entry] = {
+    entries: dict[str, SpaceEntry] = {
         "lr": _lr(1.0, 100.0),
         "momentum": Float(0.7, 0.98),
         "weight_decay": Float(1e-5, 1e-2, log=True),
@@ -147,7 +146,7 @@ def lars(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
 
 def lamb(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
     """LAMB, whose trust ratio may be bounded."""
-    entries: dict[str, Entry] = {
+    entries: dict[str, SpaceEntry] = {
         "lr": _lr(0.001, 0.2),
         "beta1": Float(0.7, 0.98),
         "beta2": Float(0.9, 0.9999),
@@ -160,7 +159,7 @@ def lamb(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
 def schedules(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
     """SGD with a schedule for every knob: learning rate, batch size, momentum and image size.
 
-    What is searched as `lr.peak` is the effective learning rate, lr / (1 - momentum). The learning
+    The searched `lr.peak` is that of the effective learning rate, lr / (1 - momentum). The learning
     rate may follow the batch size, and the momentum move against the learning rate.
     """
     grown: dict[str, Any] = {
@@ -168,7 +167,7 @@ def schedules(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
         "knots": Int(1, 2),
         "direction": "rising",
     }
-    entries: dict[str, Entry] = {
+    entries: dict[str, SpaceEntry] = {
         "nesterov": Fixed(True),
         "batch_size": ScheduleSpace(problem.batch_size, **grown),
         "momentum": ScheduleSpace(

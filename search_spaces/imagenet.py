@@ -1,8 +1,8 @@
-"""ResNet-50 on ImageNet in the space of the record runs: large batch, LARS, progressive resizing.
+"""ResNet-50 on ImageNet: large batches, LARS and progressive resizing, as in DAWNBench records.
 
-`resnet50` is for a cluster: it reads `imagenet/train/CLASS/*` and `imagenet/val/CLASS/*` below the
-data folder. `resnet50_synthetic` is the same space scaled down, on made-up images, to run anywhere.
-The record runs of `search_spaces.published` are tried first, as they are.
+`resnet50` is for a cluster: it reads `imagenet/train/CLASS/*` and `imagenet/val/CLASS/*` in the
+data folder. `resnet50_synthetic` is the same space scaled down, on synthetic images, for any
+machine. The first trials are the record runs of `search_spaces.published`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainers.image import train
 
 @dataclass(frozen=True)
 class Scale:
-    """The record runs' sizes, scaled to what a machine can hold.
+    """Factors that scale the record runs down to a machine.
 
     Args:
         batch: factor of batch sizes, and by the linear rule of learning rates.
@@ -112,12 +112,13 @@ def _experiment(
 
 
 def resnet50() -> Experiment:
-    """ImageNet on eight GPUs a trial; `Scaling` is what to change for more.
+    """ImageNet on eight GPUs a trial; change `Scaling` for more.
 
-    The target is MLPerf's 75.9 % top-1. A rank takes 256 images at a time; larger batches add up.
+    The target is MLPerf's 75.9 % top-1. Gradients of larger batches are accumulated
+    over microbatches of 256 images a rank.
 
     Raises:
-        FileNotFoundError: the folder of images is not there; in one line, where it belongs.
+        FileNotFoundError: the folder of images is missing; one line that says where to put it.
     """
     folder = data_folder(None).resolve() / "imagenet"
     made_up = "ImageNet (search_spaces.imagenet:resnet50_synthetic needs none)"
@@ -139,7 +140,7 @@ def resnet50() -> Experiment:
 
 
 def resnet50_synthetic() -> Experiment:
-    """A narrow ResNet-50 on 2,048 made-up images, on one CPU core a trial.
+    """A narrow ResNet-50 on 2,048 synthetic images, on one CPU core a trial.
 
     Batches are a 256th, images half of the record runs'.
     """

@@ -1,8 +1,9 @@
 """The complete schedules of record runs of ImageNet training, as values.
 
 Facts from the entries of DAWNBench (github.com/stanford-futuredata/dawn-bench-entries), all on 128
-V100 GPUs with ResNet-50 to 93 % top-5; every length is in epochs. What an entry leaves out is left
-out here too and said so. `RECORDS[name].config()` is the trainer's part of a configuration.
+V100 GPUs with ResNet-50 to 93 % top-5; every length is in epochs. Settings that an entry does not
+publish are left out, and the description says so. `RECORDS[name].config()` gives the keys for the
+trainer.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Record:
     """A published run.
 
     Args:
-        told: who, when, with what; and what the entry does not say.
-        seconds: to 93 % top-5, evaluation not counted.
-        epochs: the length that the schedules are laid out over.
+        description: who, when, with what; and what the entry does not publish.
+        seconds: time to 93 % top-5, without evaluation.
+        epochs: the horizon of the schedules.
         lr, batch_size, image_size, momentum: schedules over these epochs.
         settings: the other keys of the trainer's configuration.
     """
 
-    told: str
+    description: str
     seconds: float
     epochs: int
     lr: Schedule
@@ -46,9 +47,9 @@ class Record:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, batch: float = 1.0, image: float = 1.0) -> dict[str, Any]:
-        """The trainer's keys; batches and images may be scaled down to what a machine can hold.
+        """The keys for the trainer; batches and images can be scaled down to a smaller machine.
 
-        With smaller batches the learning rate falls by the linear rule.
+        With smaller batches the learning rate is reduced by the linear rule.
         """
         return {
             "lr": scaled(self.lr, batch),
@@ -64,7 +65,7 @@ _MOXING_LR = LinearCosine(28.0, 0.2)
 
 RECORDS: Mapping[str, Record] = {
     "fast.ai": Record(
-        told="fast.ai/DIUx, PyTorch 0.4.1, 2018-09-06",
+        description="fast.ai/DIUx, PyTorch 0.4.1, 2018-09-06",
         seconds=1085.2,
         epochs=40,
         lr=stages(
@@ -75,7 +76,7 @@ RECORDS: Mapping[str, Record] = {
         settings={"optimizer": "sgd", "weight_decay": 1e-4, "nesterov": False},
     ),
     "modelarts-mxnet": Record(
-        told="Huawei ModelArts, MXNet, 2018-12-30",
+        description="Huawei ModelArts, MXNet, 2018-12-30",
         seconds=561.2,
         epochs=30,
         lr=stages(
@@ -86,8 +87,8 @@ RECORDS: Mapping[str, Record] = {
         settings={"optimizer": "sgd", "weight_decay": 1.1e-4, "nesterov": True},
     ),
     "modelarts-moxing": Record(
-        told="Huawei ModelArts, MoXing 1.13 and TensorFlow 1.13, 2019-05-08; LARS's coefficient "
-        "and a warm-up are not published",
+        description="Huawei ModelArts, MoXing 1.13 and TensorFlow 1.13, 2019-05-08; "
+        "LARS's coefficient and a warm-up are not published",
         seconds=162.3,
         epochs=36,
         lr=_MOXING_LR,
@@ -97,8 +98,8 @@ RECORDS: Mapping[str, Record] = {
         settings={"optimizer": "lars", "weight_decay": 1e-4, "nesterov": True},
     ),
     "aiacc": Record(
-        told="Alibaba AIACC, TensorFlow 2.1, 2020-03-17; the warm-up is taken to start at 0; "
-        "weight decay is not published",
+        description="Alibaba AIACC, TensorFlow 2.1, 2020-03-17; "
+        "the warm-up is taken to start at 0; weight decay is not published",
         seconds=157.6,
         epochs=28,
         lr=OneCycle(0.0, 25.0, 0.2, peak_at=0.5, shape="linear"),

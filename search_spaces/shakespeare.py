@@ -1,7 +1,7 @@
 """A character-level language model on 1 MB of Shakespeare, two ranks: half a minute per trial.
 
-The text belongs into `tinyshakespeare/input.txt` below the data folder. What is counted (steps,
-milestones, epochs) is tokens.
+The text is `tinyshakespeare/input.txt` in the data folder. Steps, milestones and epochs count
+tokens.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autotune.space.coupling import SpaceEntry
 from autotune.space.schedule_space import RULES
 from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.study.experiment import Experiment
@@ -16,8 +17,6 @@ from autotune.trial import Target
 from autotune.trial.scaling import Scaling
 from trainers.data import require_data
 from trainers.language import train
-
-Entry = Choice | Fixed | Float | Int | ScheduleSpace
 
 SETTING: Mapping[str, Any] = {
     "text": "tinyshakespeare",
@@ -39,13 +38,13 @@ _BASELINE: Mapping[str, Any] = {
     "lr.warmup": 0.05,
     "weight_decay": 0.1,
 }
-_BETAS: Mapping[str, Entry] = {"beta1": Float(0.8, 0.98), "beta2": Float(0.9, 0.999)}
+_BETAS: Mapping[str, SpaceEntry] = {"beta1": Float(0.8, 0.98), "beta2": Float(0.9, 0.999)}
 
 
 def _experiment(
-    name: str, optimizer: str, entries: Mapping[str, Entry], baseline: Mapping[str, Any]
+    name: str, optimizer: str, entries: Mapping[str, SpaceEntry], baseline: Mapping[str, Any]
 ) -> Experiment:
-    """Raises FileNotFoundError: the text is not there; in one line, where it belongs."""
+    """Raises FileNotFoundError: the text is missing; one line that says where to put it."""
     data_dir = str(require_data("tinyshakespeare"))
     fixed = {**SETTING, "data_dir": data_dir, "optimizer": optimizer}
     return Experiment(
@@ -76,7 +75,7 @@ def _lr(low: float, high: float) -> ScheduleSpace:
 
 def adamw() -> Experiment:
     """AdamW; the baseline is a cosine from 0.003 over two epochs."""
-    entries: dict[str, Entry] = {
+    entries: dict[str, SpaceEntry] = {
         "batch_size": _BATCH,
         "sequence_length": Fixed(64),
         **_BETAS,
@@ -88,7 +87,7 @@ def adamw() -> Experiment:
 
 def lamb() -> Experiment:
     """LAMB, whose trust ratio may be bounded; the baseline is its linear decay, a larger batch."""
-    entries: dict[str, Entry] = {
+    entries: dict[str, SpaceEntry] = {
         "batch_size": _BATCH,
         "sequence_length": Fixed(64),
         **_BETAS,
@@ -107,7 +106,7 @@ def schedules() -> Experiment:
         "knots": Int(1, 2),
         "direction": "rising",
     }
-    entries: dict[str, Entry] = {
+    entries: dict[str, SpaceEntry] = {
         "batch_size": ScheduleSpace(_BATCH, **grown),
         "sequence_length": ScheduleSpace(Int(16, 64, power_of_two=True), **grown),
         "beta1": ScheduleSpace(

@@ -1,1 +1,1 @@
-"""Trainers that know torch, `Milestone` and schedules, and nothing of the services around them."""
+"""Trainers in plain PyTorch that yield `Milestone`s; they depend on schedules and trial only."""

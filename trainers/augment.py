@@ -1,7 +1,7 @@
-"""Changes of images on the device: random crop with padding, flip and cutout of a batch, and size.
+"""Image augmentation on the device: crop with padding, flip and cutout of a batch, and resizing.
 
-What is drawn depends on the seed, the epoch and the sample's place in it, never on the batch size,
-the number of ranks or what ran before: `draw` once an epoch, `augmented` at every step.
+Random numbers depend on the seed, the epoch and the sample's position in it, and not on the batch
+size, the number of ranks or earlier steps: `draw` once an epoch, `augmented` at every step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PARTS = ("crop", "flip", "cutout")
 
 
 def draw(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Five numbers for each of `count` samples: shift down and right, flip, cutout's centre."""
+    """Five random numbers for each of `count` samples: two shifts, flip, centre of the cutout."""
     _, height, width = shape
     pad_y, pad_x = _padding(height), _padding(width)
     ranges = ((-pad_y, pad_y + 1), (-pad_x, pad_x + 1), (0, 2), (0, height), (0, width))
@@ -22,7 +22,7 @@ def draw(count: int, shape: tuple[int, int, int], generator: torch.Generator) ->
 
 
 def augmented(images: Tensor, index: Tensor, drawn: Tensor, parts: frozenset[str]) -> Tensor:
-    """The images at `index`, changed as `drawn` (5, len(index)) says.
+    """The images at `index`, augmented by the numbers `drawn` (5, len(index)).
 
     `crop` shifts by up to an eighth of the size and mirrors what is missing, `flip` mirrors left
     and right half of the time, `cutout` (DeVries and Taylor 2017, arXiv 1708.04552) sets a square
@@ -47,9 +47,9 @@ def augmented(images: Tensor, index: Tensor, drawn: Tensor, parts: frozenset[str
 
 
 def resized(images: Tensor, size: int) -> Tensor:
-    """The images (N, C, H, W) with `size` pixels a side, as they are where that is their size.
+    """Resize the images (N, C, H, W) to `size` pixels a side.
 
-    Bilinear, and where they shrink over all pixels that become one (antialiased).
+    Bilinear, and antialiased when they shrink. Images of that size are returned unchanged.
     """
     own = images.shape[-1]
     if size == own:

@@ -41,10 +41,10 @@ class Images:
         return channels, height, width
 
     def first(self, train_size: int | None, val_size: int | None) -> Images:
-        """The first so many images of each part; None for all.
+        """The first images of each part, `train_size` and `val_size` of them; None for all.
 
         Raises:
-            ValueError: more than there are.
+            ValueError: there are fewer images.
         """
         for name, size, there in (
             ("train_size", train_size, len(self.train_y)),
@@ -64,10 +64,10 @@ def data_folder(data_dir: str | None) -> Path:
 
 
 def require(path: Path, what: str) -> Path:
-    """`path`, which must exist.
+    """Return `path` if it exists.
 
     Raises:
-        FileNotFoundError: in one line, what is missing and where it belongs.
+        FileNotFoundError: it is missing; one line that says where to put it.
     """
     if not path.exists():
         raise FileNotFoundError(
@@ -78,7 +78,7 @@ def require(path: Path, what: str) -> Path:
 
 
 SIDES = {"digits": 8, "fashion_mnist": 28, "cifar10": 32}
-"""Pixels of a side of the images of each data set."""
+"""The pixels a side of each data set's images."""
 
 FILES: dict[str, tuple[str, ...]] = {
     "fashion_mnist": (
@@ -90,14 +90,14 @@ FILES: dict[str, tuple[str, ...]] = {
     "cifar10": ("train_1.npz", "test.npz"),
     "tinyshakespeare": ("input.txt",),
 }
-"""What a data set's folder must hold (CIFAR-10 may have further `train_N.npz`)."""
+"""The files that a data set's folder must have (CIFAR-10 may have more `train_N.npz`)."""
 
 
 def require_data(name: str, data_dir: str | None = None) -> Path:
     """The absolute data folder, with every file of the data set `name` below it.
 
     Raises:
-        FileNotFoundError: in one line, the first missing file and where it belongs.
+        FileNotFoundError: a file is missing; one line that says where to put it.
     """
     folder = data_folder(data_dir).resolve()
     for file in FILES.get(name, ()):
@@ -170,7 +170,7 @@ def _read(name: str, folder: Path, device: torch.device) -> Images:
 
 @lru_cache(maxsize=1)
 def synthetic(train_size: int, val_size: int, image_size: int, device: torch.device) -> Images:
-    """Ten random patterns in noise: learnable, always the same, nothing to download."""
+    """Synthetic images: ten fixed random patterns in noise."""
     generator = torch.Generator().manual_seed(0)
     patterns = torch.randn(10, 3, image_size, image_size, generator=generator)
     total = train_size + val_size
@@ -184,6 +184,6 @@ def read_images(name: str, data_dir: str | None, device: torch.device) -> Images
     """The data set `name` of `READERS`, on `device`; a process reads it only once.
 
     Raises:
-        FileNotFoundError: naming the missing file and where it belongs.
+        FileNotFoundError: a file is missing; one line that says where to put it.
     """
     return _read(name, require_data(name, data_dir), device)

@@ -1,4 +1,4 @@
-"""Ranks of a process group: the caller's, torchrun's, or this process alone."""
+"""The ranks of the caller's or torchrun's process group, or a single rank."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-# Its functions take the group that exists when it is imported as their default, for good: imported
-# later (by DistributedDataParallel), it would keep the group that is opened here alive beyond its
-# end, and a thread of gloo that frees a tensor while Python shuts down aborts the process.
+# Its functions bind the process group that exists at import time as their default. If it is
+# imported later (by DistributedDataParallel), it keeps the group that is opened here alive after
+# its end, and a thread of gloo that frees a tensor while Python shuts down aborts the process.
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the `size` processes that train together, and its device."""
+    """The rank of this process among `size` ranks, and its device."""
 
     rank: int
     size: int
@@ -44,9 +44,9 @@ class Ranks:
 
 @contextmanager
 def process_group() -> Iterator[Ranks]:
-    """The ranks of the process group that exists, or of one that `torchrun`'s variables describe.
+    """The ranks of the existing process group, or of one opened by `torchrun`'s variables.
 
-    A group that is opened here is closed at the end; one that was there stays.
+    A group that is opened here is closed at the end; an existing one stays open.
     """
     device = _device()
     opened = not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -59,7 +59,7 @@ def process_group() -> Iterator[Ranks]:
             yield Ranks(0, 1, device)
     finally:
         if opened:
-            gc.collect()  # a model in a cycle of references would keep the group as well
+            gc.collect()  # a model in a reference cycle would keep the group alive
             dist.destroy_process_group()
 
 
@@ -75,11 +75,11 @@ def _device() -> torch.device:
 
 @contextmanager
 def averaged_buffers(model: nn.Module, ranks: Ranks) -> Iterator[None]:
-    """Inside, the running statistics are their means over the ranks; after it, as before.
+    """Inside the context, running statistics are their means over the ranks; then as before.
 
-    Every rank keeps its own statistics of batch normalisation while it trains, which saves a
-    broadcast per step. They are linear in what was seen, so their mean is the statistic that
-    averaging at every step would give. They are put back so that evaluating leaves no trace.
+    During training every rank has its own statistics of batch normalisation, which saves a
+    broadcast per step. They are linear in the samples, so their mean equals the statistics that
+    averaging at every step would give. They are restored so that evaluation has no side effects.
     """
     own = [b for b in model.buffers() if b.is_floating_point()] if ranks.size > 1 else []
     if not own:

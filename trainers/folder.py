@@ -1,8 +1,8 @@
 """Batches from an ImageNet-style folder: `root/train/CLASS/*.jpg` and `root/val/CLASS/*.jpg`.
 
-Images are decoded by `DataLoader` workers, which read ahead: the batches to come and their image
-sizes are known from their schedules. What is cropped from an image depends on the seed, the epoch
-and the image only; the crop is resized to the size of its batch as it is decoded.
+Images are decoded ahead by `DataLoader` workers, as schedules determine the next batches and their
+image sizes. The crop of an image depends on the seed, the epoch and the image only; it is resized
+to the size of its batch when it is decoded.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         self._seed = seed
 
     def keep(self, size: int | None, name: str) -> None:
-        """Keep `size` images, evenly spaced over all, so that every class has its share."""
+        """Keep `size` images, evenly spaced, so that classes keep their shares."""
         there = len(self.paths)
         if size is None:
             return
@@ -106,7 +106,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 class _Plan:
     """The keys of this rank's batches after `start`: samples seen, first batch and image size.
 
-    `planned` says which batches are under way.
+    `planned` are the batches that are being loaded.
     """
 
     def __init__(self, count: int, seed: int, ranks: Ranks, step_at: StepAt) -> None:
@@ -135,7 +135,7 @@ class FolderStream:
     """Batches that `workers` processes of this rank decode ahead of time.
 
     Args:
-        step_at: batch size and image size of the step that follows so many samples.
+        step_at: batch size and image size of the step after a number of samples.
     """
 
     def __init__(self, settings: Settings, ranks: Ranks, step_at: StepAt) -> None:
@@ -169,7 +169,7 @@ class FolderStream:
             num_workers=self._workers,
             persistent_workers=persistent,
             pin_memory=self._ranks.device.type == "cuda",
-            generator=torch.Generator(),  # its workers' base seed, else drawn from the global one
+            generator=torch.Generator(),  # else the global generator gives the base seed
         )
 
     def take(self, seen: int, batch_size: int, size: int) -> Batch:
@@ -206,6 +206,6 @@ class FolderStream:
         return passes(stop - start, EVALUATED)
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self._batches = iter(())
         self._loader._iterator = None

@@ -1,9 +1,9 @@
 """A compact decoder-only transformer (GPT) for any sequence length.
 
-Positions are rotary (Su et al., arXiv 2104.09864): only distances count, so that a model trained on
-short sequences can be evaluated on long ones. Blocks normalise first (RMSNorm, arXiv 1910.07467),
-the output shares the embedding's weights (Press and Wolf, arXiv 1608.05859), and there is no
-dropout, so that a step draws no random numbers.
+Rotary position embeddings (Su et al., arXiv 2104.09864) depend on distances only, so that a model
+trained on short sequences can be evaluated on long ones. Pre-norm blocks (RMSNorm, arXiv
+1910.07467), an output layer with the embedding's weights (Press and Wolf, arXiv 1608.05859), and no
+dropout: a step draws no random numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def rotation(length: int, width: int, device: torch.device) -> Rotation:
 
 
 def rotated(x: Tensor, turn: Rotation) -> Tensor:
-    """`x` (..., length, width), its first half and its second turned into each other by position.
+    """Apply rotary position embeddings to `x` (..., length, width).
 
     >>> x = torch.ones(1, 2, 4)
     >>> bool(torch.equal(rotated(x, rotation(2, 4, x.device))[:, 0], x[:, 0]))
@@ -39,7 +39,7 @@ def rotated(x: Tensor, turn: Rotation) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Causal self-attention and a perceptron of four times the width, each added to its input."""
+    """A transformer block: causal self-attention and a perceptron of four times the width."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class GPT(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """As GPT-2: what is added to the stream starts smaller the more is added."""
+        """Initialise as GPT-2: residual projections are scaled down by the depth."""
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 added = name.endswith(("mix.weight", "down.weight"))

@@ -1,8 +1,8 @@
 """Distributed data-parallel training of an image classifier in plain PyTorch.
 
-It runs alone, `for milestone in train(config): print(milestone.step, milestone.evaluate())`, under
-`torchrun`, or inside a process group that someone else has opened. The keys of `config` are in
-`trainers.settings` and `trainers.training`.
+It runs in one process (`for milestone in train(config): print(milestone.evaluate())`), under
+`torchrun`, or in an existing process group. The keys of `config` are in `trainers.settings` and
+`trainers.training`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     """Train as `config` says until closed, or until `max_epochs`.
 
     The first milestone, at the starting step, ends the set-up (data, model, compilation, a warm-up
-    that leaves no trace); the next ones follow every `milestone` images. A `Change` that is sent
+    without side effects); the next ones follow every `milestone` images. A `Change` that is sent
     in holds from then on: `lr_factor` multiplies the learning rate (and earlier factors),
     `batch_size` and `momentum` replace their schedules.
 
     `evaluate` gives val_accuracy and val_loss at full size; lr, momentum, batch_size, image_size
     and progress (above 1 beyond the horizon) now; and, once trained, train_loss, samples_per_second
     and what `trainers.statistics` measures, all since the last milestone. `state`
-    restores bit for bit on as many ranks (on a GPU as far as its kernels are deterministic). What
-    comes next depends on the seed and the samples seen only, so no random state is kept.
+    restores bit for bit on as many ranks (on a GPU as far as its kernels are deterministic). The
+    next steps depend on the seed and the samples seen only, so no random state is saved.
 
     Raises:
-        ValueError: a key or value that is not allowed, in one line.
-        FileNotFoundError: data that is missing, with its place.
+        ValueError: a key or value that is not allowed; one line.
+        FileNotFoundError: missing data; one line that says where to put it.
     """
     settings = read_settings(config)
     with process_group() as ranks:
@@ -60,7 +60,7 @@ def trained(
     Images are float32 (N, channels, height, width), each channel normalised by its mean and
     standard deviation over the training images (`trainers.data`); the output has the classes'
     scores.
-    No data is read: what it said of the model's shape is in the shapes of the weights.
+    No data is read: the weights' shapes determine that of the model.
     """
     settings, weights = read_settings(config), served.weights(states)
     first, last = served.outer(weights)
@@ -72,9 +72,9 @@ def trained(
     return made.eval(), torch.zeros(served.EXAMPLES, channels, size, size)
 
 
-train.model = trained  # type: ignore[attr-defined]  # what a registry gets
-train.check = read_settings  # type: ignore[attr-defined]  # what a study asks before it starts
-train.memory_keys = (  # type: ignore[attr-defined]  # what decides the memory of a step
+train.model = trained  # type: ignore[attr-defined]  # for registration of the model
+train.check = read_settings  # type: ignore[attr-defined]  # called before a study starts
+train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the memory of a step
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
     *("optimizer", "precision", "compile"),
 )

@@ -1,4 +1,4 @@
-"""What is turned while training: schedules, and what a controller made of them."""
+"""The knobs of a training: schedules, and the changes that controllers make."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainers.training import SCHEDULED, Training
 
 
 def build_optimizer(model: nn.Module, training: Training) -> Optimizer:
-    """The optimizer that `training` names; `Knobs` set its numbers before every step.
+    """Build the optimizer; `Knobs` sets its scheduled values before every step.
 
     Raises:
-        ValueError: an option out of range, or a variant that the optimizer does not have.
+        ValueError: an option out of range, or an unknown variant of the optimizer.
     """
     options = {k: v(0.0) if k in SCHEDULED else v for k, v in training.options.items()}
     if "beta1" in options:
@@ -31,15 +31,15 @@ def build_optimizer(model: nn.Module, training: Training) -> Optimizer:
 class Knobs:
     """Learning rate, momentum, weight decay, trust coefficient, smoothing and batch size.
 
-    What a controller sets holds at every progress in place of a schedule, also where the learning
+    A value that a controller sets replaces the schedule at every progress, also where the learning
     rate depends on it. A learning rate that is a `Following` of the batch size's schedule then
-    follows the batch size that was set: it is (new / scheduled) ** power times what it would be.
-    An `Effective` one makes up for the momentum that was set.
+    follows the new batch size: it is multiplied by (new / scheduled) ** power. An `Effective` one
+    compensates the new momentum.
 
     Args:
-        training: with a schedule for each.
-        ranks: their number, which no batch size may be below.
-        state: what `state` gave, or empty.
+        training: has a schedule for each knob.
+        ranks: the number of ranks, the least batch size.
+        state: a result of `state`, or empty.
 
     Raises:
         ValueError: a batch size below the number of ranks.
@@ -48,7 +48,7 @@ class Knobs:
     def __init__(self, training: Training, ranks: int, state: Mapping[str, Any]) -> None:
         rule = f"at least the number of ranks, {ranks}"
         require("batch_size", training.batch_size, rule, lambda value: round(value) >= ranks)
-        self.smoothing = held(training.label_smoothing)
+        self.smoothing = fast(training.label_smoothing)
         self._training = training
         self._ranks = ranks
         self._lr_factor: float = state.get("lr_factor", 1.0)
@@ -57,33 +57,33 @@ class Knobs:
         self._arrange()
 
     def _arrange(self) -> None:
-        """Find out what is asked at every step, and which of the optimizer's numbers change."""
+        """Determine the functions for every step, and which of the optimizer's values change."""
         training, options = self._training, self._training.options
         momentum, batch_size = momentum_of(training), training.batch_size
         lr = training.lr
         if self._set_batch_size is not None:
-            lr = depending(lr, batch_size, self._set_batch_size)
+            lr = with_constant(lr, batch_size, self._set_batch_size)
             batch_size = Constant(self._set_batch_size)
         if self._set_momentum is not None:
-            lr = depending(lr, momentum, self._set_momentum)
+            lr = with_constant(lr, momentum, self._set_momentum)
             momentum = Constant(self._set_momentum)
-        self._lr, self._momentum, self._batch_size = held(lr), held(momentum), held(batch_size)
+        self._lr, self._momentum, self._batch_size = fast(lr), fast(momentum), fast(batch_size)
         self._numbers: dict[str, Callable[[float], Any]] = {"lr": self.lr}
         parts = {"lr": [lr]}
         if "beta1" in options:
-            beta2 = held(options["beta2"])
+            beta2 = fast(options["beta2"])
             self._numbers["betas"] = lambda progress: (self.momentum(progress), beta2(progress))
             parts["betas"] = [momentum, options["beta2"]]
         else:
             self._numbers["momentum"], parts["momentum"] = self.momentum, [momentum]
         for name in ("weight_decay", "trust_coefficient"):
             if name in options:
-                self._numbers[name], parts[name] = held(options[name]), [options[name]]
+                self._numbers[name], parts[name] = fast(options[name]), [options[name]]
         changing = (n for n, found in parts.items() if not all(map(is_constant, found)))
         self._changing = tuple(changing)
 
     def change(self, change: Change) -> None:
-        """Follow a controller: the factors of the learning rate multiply, the others replace.
+        """Apply a controller's change: factors of the learning rate multiply, other values replace.
 
         Raises:
             ValueError: a batch size below the number of ranks.
@@ -106,15 +106,15 @@ class Knobs:
         return self._momentum(progress)
 
     def batch_size(self, progress: float) -> int:
-        """The global batch, the nearest whole number to its schedule."""
+        """The global batch size, rounded to a whole number."""
         return round(self._batch_size(progress))
 
     def set(self, optimizer: Optimizer, progress: float) -> None:
-        """Set all of the optimizer's numbers, also those that stay."""
+        """Set all of the optimizer's values, including constant ones."""
         self._set(optimizer, progress, tuple(self._numbers))
 
     def turn(self, optimizer: Optimizer, progress: float) -> None:
-        """Set those of the optimizer's numbers that change with progress."""
+        """Set those of the optimizer's values that change with progress."""
         if self._changing:
             self._set(optimizer, progress, self._changing)
 
@@ -123,11 +123,11 @@ class Knobs:
         decay = values.pop("weight_decay", None)
         for group in optimizer.param_groups:
             group.update(values)
-            if decay is not None and group["decays"]:  # the others keep none
+            if decay is not None and group["decays"]:  # other groups have none
                 group["weight_decay"] = decay
 
     def state(self) -> dict[str, Any]:
-        """What controllers changed."""
+        """The changes by controllers, for a checkpoint."""
         return {
             "lr_factor": self._lr_factor,
             "batch_size": self._set_batch_size,
@@ -143,24 +143,24 @@ def momentum_of(training: Training) -> Schedule:
 
 
 def is_constant(schedule: Schedule) -> bool:
-    """Whether a schedule is known to have one value only."""
+    """Whether a schedule is a `Constant`."""
     return isinstance(schedule, Constant)
 
 
-def held(schedule: Schedule) -> Schedule:
-    """A schedule, made cheap to ask where it is constant."""
+def fast(schedule: Schedule) -> Schedule:
+    """The schedule, or a fast function if it is constant."""
     if not isinstance(schedule, Constant):
         return schedule
     value = schedule.value
     return lambda progress: value
 
 
-def depending(schedule: Schedule, old: Schedule, new: float) -> Schedule:
-    """A learning rate as it is once what it depends on, `old`, has the one value `new`.
+def with_constant(schedule: Schedule, old: Schedule, new: float) -> Schedule:
+    """A learning rate with the schedule `old` that it depends on replaced by the constant `new`.
 
     >>> from autotune.schedules import Following, Linear
     >>> batch_size = Linear(100, 200)
-    >>> depending(Following(Constant(0.1), batch_size, 1.0, 100), batch_size, 400)(0.5)
+    >>> with_constant(Following(Constant(0.1), batch_size, 1.0, 100), batch_size, 400)(0.5)
     0.4
     """
     if not isinstance(schedule, schedules.Schedule) or not isinstance(old, schedules.Schedule):

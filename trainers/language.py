@@ -85,14 +85,14 @@ OWN: Mapping[str, Key] = {
     "sharding": ("none", one_of(SHARDINGS)),
 }
 KEYS: Mapping[str, Key] = {**OWN, **TRAINING}
-"""Every key but the optimizer's: its default, and what reads it."""
+"""All keys but the optimizer's: the default and the reader."""
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """`config`, checked and completed with the defaults.
 
     Raises:
-        ValueError: in one line, naming the key, its value, what is allowed, the nearest right key.
+        ValueError: one line with the key, its value, what is allowed, and the nearest valid key.
     """
     training, own = read_training(config, OWN, "trainers.language")
     width, heads = own["width"], own["heads"]
@@ -116,8 +116,8 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     `trainers.statistics` measures, all since the last milestone.
 
     Raises:
-        ValueError: a key or value that is not allowed, in one line.
-        FileNotFoundError: a text that is missing, with its place.
+        ValueError: a key or value that is not allowed; one line.
+        FileNotFoundError: a missing text; one line that says where to put it.
     """
     settings = read_settings(config)
     with process_group() as ranks:
@@ -133,7 +133,7 @@ def trained(
         states: the checkpoint of every rank, in the order of ranks.
 
     L is the length at which it was evaluated; the output has the scores of the next token at every
-    place. No text is read: the number of words is in the weights.
+    place. No text is read: the weights determine the vocabulary's size.
     """
     settings, weights = read_settings(config), served.weights(states)
     words = len(weights["embedding.weight"])
@@ -143,9 +143,9 @@ def trained(
     return made.eval(), torch.zeros(served.EXAMPLES, length, dtype=torch.int64)
 
 
-train.model = trained  # type: ignore[attr-defined]  # what a registry gets
-train.check = read_settings  # type: ignore[attr-defined]  # what a study asks before it starts
-train.memory_keys = (  # type: ignore[attr-defined]  # what decides the memory of a step
+train.model = trained  # type: ignore[attr-defined]  # for registration of the model
+train.check = read_settings  # type: ignore[attr-defined]  # called before a study starts
+train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the memory of a step
     *("text", "tokens", "vocabulary", "sequence_length", "val_sequence_length"),
     *("layers", "width", "heads", "sharding", "optimizer", "precision", "compile"),
 )
@@ -173,10 +173,10 @@ def _task(settings: Settings, ranks: Ranks) -> Task[TextStream]:
 
 
 def _part(settings: Settings, found: Text, ranks: Ranks) -> Text:
-    """The part of a text that is used, which every sequence must fit into.
+    """The part of the text to train on.
 
     Raises:
-        ValueError: more is asked for than there is, or there is nothing to validate on.
+        ValueError: the text is too short for the sizes, or has nothing to validate on.
     """
     asked = {"train_size": settings.train_size, "val_size": settings.val_size}
     if len(found.val) < 2:

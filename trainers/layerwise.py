@@ -1,4 +1,4 @@
-"""How a step of LARS or LAMB is made: lists of tensors, their norms and ratios on the device."""
+"""The step of LARS and LAMB on lists of tensors, with norms and ratios on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
 class LayerwiseOptimizer(Protocol):
-    """What `step` needs of LARS and LAMB."""
+    """The attributes of LARS and LAMB that `step` uses."""
 
     param_groups: list[Settings]
     state: Any
@@ -33,7 +33,7 @@ _BUCKET_ELEMENTS = 2**21
 
 @dataclass
 class _Bucket:
-    """Local tensors that one list operation can take: same device, dtype, sharding and age."""
+    """Local tensors for one list operation: same device, dtype, sharding and step count."""
 
     groups: tuple[dist.ProcessGroup, ...]
     step: int

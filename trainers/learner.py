@@ -1,4 +1,4 @@
-"""A model with its optimizer on every rank: one step, an evaluation, a checkpoint."""
+"""A model with its optimizer on every rank: steps, evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map_only
 
 from trainers.distributed import Ranks, averaged_buffers
 from trainers.knobs import build_optimizer
-from trainers.sharding import in_step, like, sharded, split, unsynchronised
+from trainers.sharding import in_step, on_mesh_of, sharded, split, unsynchronised
 from trainers.statistics import Statistics
 from trainers.stream import NO_LABEL, Batch
 from trainers.training import Training
@@ -22,29 +23,23 @@ from trainers.training import Training
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
-EVALUATED_MICROBATCHES = 4  # that an evaluation has in a forward pass, at most
+EVALUATED_MICROBATCHES = 4  # the most in a forward pass of an evaluation
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")  # the second up to torch 2.12
 _OWN_BUFFERS: dict[str, Any] = {
     next(n for n in _NAMES if n in signature(DistributedDataParallel).parameters): False
 }
-"""Every rank keeps its own buffers while it trains; see `averaged_buffers`."""
+"""Every rank has its own buffers during training; see `averaged_buffers`."""
 
 
 def copied(value: Any) -> Any:
-    """A copy of nested dicts and lists, its tensors in memory of their own on the host."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {k: copied(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copied(v) for v in value)
-    return value
+    """Copy nested dicts and lists, with tensors copied to the host."""
+    return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), value)
 
 
 def _split(batch: Batch, most: int | None) -> list[Batch]:
-    """The batch in parts of up to `most` items; None: in one."""
+    """Split the batch into parts of up to `most` items; None: one part."""
     x, y = batch
     if most is None or len(y) <= most:
         return [batch]
@@ -57,10 +52,10 @@ class Learner:
     Args:
         model: on the ranks' device, with the same parameters on every rank; it gives the scores
             of the classes in its output's last dimension.
-        training: of which the optimizer, precision and microbatch count.
+        training: its optimizer, precision and microbatch are used.
         layout: the memory format of its input.
-        units: parts of the model that are sharded over the ranks, each on its own; None: every
-            rank has all of the model.
+        units: modules that are sharded over the ranks, each on its own; None: every rank has the
+            whole model.
     """
 
     def __init__(
@@ -88,7 +83,7 @@ class Learner:
                 **_OWN_BUFFERS,
             )
         self.prepares = training.compile or ranks.device.type != "cpu"
-        """Whether each shape of input has kernels that are compiled or chosen for it."""
+        """Whether kernels are compiled or chosen for each input shape."""
         if ranks.device.type == "cuda":  # by trial: in `warm_up`, off the clock
             torch.backends.cudnn.benchmark = True
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
@@ -104,7 +99,7 @@ class Learner:
     def step(self, batch: Batch, samples: int, smoothing: float) -> None:
         """One optimizer step on this rank's share of a global batch of so many samples (labels).
 
-        The gradient is that of the mean loss over the global batch, however it is shared out.
+        The gradient is that of the mean loss over the global batch, for any split over ranks.
         """
         parts = self._parts(batch, samples)
         for part in parts[:-1]:
@@ -148,10 +143,10 @@ class Learner:
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch]) -> tuple[int, float, int, float]:
-        """Over all ranks: right answers, summed loss, samples, and the summed training loss.
+        """Over all ranks: correct predictions, summed loss, samples, and the summed training loss.
 
-        `batches` are this rank's; what is labelled `NO_LABEL` is no sample. The model is left in
-        training mode, its buffers as they were.
+        `batches` are this rank's; the label `NO_LABEL` marks padding. The model stays in training
+        mode, with unchanged buffers.
         """
         sums = torch.zeros(4, dtype=torch.float64, device=self._ranks.device)
         self.model.eval()
@@ -169,18 +164,18 @@ class Learner:
         return int(right), loss, int(count), trained
 
     def _fitting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches in parts of a few microbatches: without gradients little is kept."""
+        """The batches in parts of a few microbatches: no gradients need less memory."""
         microbatch = self._training.microbatch
         most = microbatch and microbatch * EVALUATED_MICROBATCHES
         parts = (part for batch in batches for part in _split(batch, most))
         return parts if self._sharded is None else in_step(list(parts), self._ranks)
 
     def warm_up(self, batches: Iterable[Batch], evaluated: Iterable[Batch]) -> None:
-        """Steps on dummy batches and an evaluation of others, of which no trace remains.
+        """Train on dummy batches and evaluate on others, then restore the initial state.
 
-        Compiles, allocates, and lets DDP order its buckets, which takes two steps; then parameters
-        and buffers are put back and the optimizer and the scaler are made anew. A further shape
-        takes one more step on a CPU, and two where kernels are compiled or chosen by trial.
+        This compiles, allocates, and lets DDP order its buckets, which takes two steps. Then
+        parameters and buffers are restored, and optimizer and scaler are built again. A further
+        shape takes one more step on a CPU, and two where kernels are compiled or benchmarked.
         """
         before = {k: v.clone() for k, v in self.model.state_dict().items()}
         for number, (x, y) in enumerate(batches):
@@ -194,17 +189,17 @@ class Learner:
         self._fresh()
 
     def state(self) -> dict[str, Any]:
-        """This rank's checkpoint, read back by `restore`."""
+        """This rank's checkpoint, for `restore`."""
         return {
-            "model": copied(self.model.state_dict()),
+            "model": copied(dict(self.model.state_dict())),
             "optimizer": copied(self.optimizer.state_dict()),
             "scaler": {} if self._scaler is None else self._scaler.state_dict(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state`; the optimizer's settings stay those of this configuration."""
+        """Restore `state`; the optimizer keeps the settings of this configuration."""
         if self._sharded is not None:
-            state = like(state, self.model)
+            state = on_mesh_of(state, self.model)
         self.model.load_state_dict(state["model"])
         own = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
@@ -214,6 +209,6 @@ class Learner:
             self._scaler.load_state_dict(state["scaler"])
 
     def close(self) -> None:
-        """Free DDP's hooks and the memory of model and optimizer, whoever still refers to this."""
+        """Free DDP's hooks and the memory of model and optimizer, whatever references remain."""
         self.optimizer.state.clear()
         del self._network, self._sharded, self.model, self.optimizer, self.statistics

@@ -1,4 +1,4 @@
-"""What every trainer does: progress by samples seen, knobs, milestones, checkpoints, warm-up."""
+"""The training loop of all trainers: progress, knobs, milestones, checkpoints, warm-up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotune import schedules
 from autotune.schedules import edges_of
 from autotune.trial import Change, Milestone
 from trainers.distributed import Ranks
-from trainers.knobs import Knobs, held, is_constant
+from trainers.knobs import Knobs, fast, is_constant
 from trainers.learner import Learner
 from trainers.readers import Schedule
 from trainers.stream import Batch, Stream, passes
@@ -30,18 +30,18 @@ GRID = tuple(i / 1000 for i in range(1001))
 
 @dataclass(frozen=True)
 class Task(Generic[S]):
-    """What one kind of training adds to the loop: its data, its model, and what is sized.
+    """The parts of one kind of training: its data, its model, and its scheduled size.
 
     Args:
-        size_key: the key and the metric that tell the size of an item.
+        size_key: the key and the metric of an item's size.
         size: that size, a schedule; rounded to a whole number at every step.
         samples: samples in an item of a given size: 1 image, or the tokens of a sequence.
-        stream: opens the data; its argument gives batch size and size of the step that follows so
-            many samples, and may be asked once training goes on.
-        model: builds the model for a stream, on the host, from torch's global generator.
+        stream: opens the data; its argument gives batch size and size of the step after a number of
+            samples, and may be called once training has started.
+        model: builds the model for a stream, on the host, with torch's global generator.
         layout: memory format of the model's input.
-        flops: of a training step by sample, for a model and an item's size; None: not told.
-        units: the parts of a model that are sharded over the ranks one by one; None: it is not.
+        flops: of training per sample, for a model and an item's size; None: not reported.
+        units: the modules that are sharded over the ranks one by one; None: no sharding.
     """
 
     size_key: str
@@ -66,14 +66,14 @@ def run(
 
 
 class Loop(Generic[S]):
-    """One training: its data, its learner, its knobs, and how far it is."""
+    """One training: its data, learner, knobs and progress."""
 
     def __init__(self, training: Training, ranks: Ranks, task: Task[S]) -> None:
         state = training.state or {"seen": 0}
         self._training = training
         self._ranks = ranks
         self._task = task
-        self._size = held(task.size)
+        self._size = fast(task.size)
         self._seen: int = state["seen"]
         self._knobs = Knobs(training, ranks.size, state)
         self._stream = task.stream(self._step_at)
@@ -111,7 +111,7 @@ class Loop(Generic[S]):
             change = yield self._milestone(self._stream.waited - waited)
 
     def _train_until(self, target: float) -> None:
-        """Train until `target` samples are seen; waits for the device at the end only."""
+        """Train until `target` samples are seen; synchronise with the device at the end only."""
         knobs, stream, learner, task = self._knobs, self._stream, self._learner, self._task
         learner.loss.zero_()
         learner.statistics.clear()
@@ -173,7 +173,7 @@ class Loop(Generic[S]):
         return {"seen": self._seen, **self._knobs.state(), "learner": self._learner.state()}
 
     def _evaluated(self) -> Iterator[Batch]:
-        """Batches like those of an evaluation, or one no larger than a step's if any will do."""
+        """Dummy batches of an evaluation's shapes, or one of at most a step's if that suffices."""
         counts = self._stream.evaluated()
         if not self._learner.prepares:
             batch_size, _ = self._step_at(self._seen)
@@ -187,9 +187,9 @@ class Loop(Generic[S]):
         return stop - start
 
     def _dummies(self) -> Iterator[Batch]:
-        """Batches of all shapes that are still to come, or of the most important of them."""
+        """Dummy batches of all shapes of the remaining training, or of the most important ones."""
         now, end = self._progress(self._seen), self._progress(self._end)
-        steps = [self._planned(at) for at in self._looked_at(now, max(now, end))]
+        steps = [self._planned(at) for at in self._sampled_progresses(now, max(now, end))]
         for batch_size, size in warmed_up(steps, self._ranks.size, self._training.microbatch):
             local = self._local(batch_size)
             if self._task.units is not None:  # all ranks make the same passes
@@ -197,12 +197,12 @@ class Loop(Generic[S]):
             count = sum(passes(local, self._training.microbatch))
             yield self._stream.dummy(count, size)
 
-    def _looked_at(self, now: float, end: float) -> list[float]:
-        """Progresses that show every shape from now to the end: an even grid and all edges."""
-        looked = (self._training.batch_size, self._task.size)
-        if all(map(is_constant, looked)):
+    def _sampled_progresses(self, now: float, end: float) -> list[float]:
+        """Progresses that cover every shape from now to the end: a regular grid and all edges."""
+        scheduled = (self._training.batch_size, self._task.size)
+        if all(map(is_constant, scheduled)):
             return [now]
-        ours = (s for s in looked if isinstance(s, schedules.Schedule))
+        ours = (s for s in scheduled if isinstance(s, schedules.Schedule))
         edges = (edge for schedule in ours for edge in edges_of(schedule))
         return [now, *sorted(x for x in (*edges, *GRID) if now < x <= end)]
 
@@ -215,10 +215,10 @@ class Loop(Generic[S]):
 def warmed_up(
     steps: Sequence[tuple[int, int]], ranks: int, microbatch: int | None
 ) -> list[tuple[int, int]]:
-    """The steps (batch size, size) that stand for all kinds of `steps`, the largest first.
+    """One step (batch size, size) of each kind in `steps`, the largest first.
 
-    Of more than 16 kinds, those of the first step, the last one and the most frequent one are
-    taken. The largest has the most pixels or tokens in a forward pass.
+    With more than 16 kinds, those of the first, the last and the most frequent step. The largest
+    has the most pixels or tokens in a forward pass.
 
     >>> warmed_up([(32, 8), (33, 8), (32, 4), (32, 8)], 2, None)
     [(33, 8), (32, 8), (32, 4)]
@@ -237,7 +237,7 @@ def warmed_up(
 class Kind(NamedTuple):
     """Steps of one kind: forward passes of the same shapes, on ranks of the least and most items.
 
-    It tells the shapes of all ranks, so that all choose alike what to warm up.
+    It has the shapes of all ranks, so that all choose the same steps for the warm-up.
     """
 
     size: int

@@ -23,7 +23,7 @@ _VECTOR = 16  # numbers of 32 bits, AVX-512's
 
 
 class Thinned(nn.Conv2d):
-    """A strided 1x1 convolution, as one of stride 1 over those pixels that it reads.
+    """A strided 1x1 convolution, computed with stride 1 over the pixels that it reads.
 
     Channels last, with fewer inputs than a vector holds, oneDNN's own writes past its memory when
     it computes the weights' gradient (its issue 6035), on processors with AVX2 at least.
@@ -73,7 +73,7 @@ class Block(nn.Module):
 
 
 LARGE = 64
-"""Images of more pixels a side are reduced fourfold by the stem of a residual network."""
+"""The stem of a residual network reduces images with more pixels a side fourfold."""
 
 
 def _stem(channels: int, width: int, size: int, norm: Norm) -> list[nn.Module]:
@@ -86,8 +86,8 @@ def _stem(channels: int, width: int, size: int, norm: Norm) -> list[nn.Module]:
 class Chain(nn.Sequential):
     """Layers one after another.
 
-    torch.compile looks into a `forward` of ours as a whole; of torch's own it leaves the loop out,
-    and compiles what the layers call one by one, if at all.
+    torch.compile traces this `forward` as a whole. It does not trace the loop of nn.Sequential, and
+    compiles the calls of its layers one by one, if at all.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ WIDTHS: dict[str, int] = {"mlp": 128, "resnet8": 16, "resnet18": 64, "resnet50":
 
 
 def stride_of(name: str, shape: tuple[int, int, int]) -> int:
-    """Pixels a side that become one before the mean is taken: the smallest image it can take.
+    """The total stride of a model, which is the smallest image size that it supports.
 
     Args:
         shape: of the images at full size, which choose the stem.

@@ -1,4 +1,4 @@
-"""What the settings of LARS and LAMB may be; checked at every step, as schedules change them."""
+"""Validation of the settings of LARS and LAMB, at every step, as schedules change them."""
 
 from __future__ import annotations
 

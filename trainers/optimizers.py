@@ -1,8 +1,8 @@
-"""LARS and LAMB on torch's foreach kernels, and one door to them and to torch's SGD and AdamW.
+"""LARS and LAMB on torch's foreach kernels, and one constructor for these, SGD and AdamW.
 
-Two implementations called LARS can differ by half of the weights after thirty steps, because
-papers and frameworks disagree on where the learning rate enters and on what is divided by what.
-Here each such choice is a setting, and `VARIANTS` names the sources that chose it.
+Two implementations of LARS can differ by half of the weights after thirty steps, because papers and
+frameworks disagree on where the learning rate enters and on the definition of the trust ratio. Each
+such choice is a setting here, and `VARIANTS` has the settings of published implementations.
 
 A step never waits for the device: norms, trust ratios and clip factors stay tensors. All work is
 done on lists of tensors; only the multiplication by the per-layer ratios is one kernel per
@@ -336,6 +336,6 @@ def _setting_names(kind: type[Optimizer]) -> list[str]:
 
 
 def _with_process_groups(optimizer: LARS | LAMB, state: Settings) -> Settings:
-    """Keeps the groups in copies; pickling them fails loudly, which beats local norms unseen."""
+    """Keep the process groups in copies; pickling them raises, which is better than wrong norms."""
     groups = {key: getattr(optimizer, key) for key in ("shard_group", "partition_group")}
     return {**state, **groups}

@@ -1,7 +1,7 @@
-"""How a value of a configuration is read: what is allowed, and the one line that says so.
+"""Readers of configuration values: validation with one-line errors.
 
-A reader takes a value and gives it back, perhaps completed; it raises `NotAllowedError`, whose text
-says what is allowed. Schedules are checked over their whole course, not at some points of it.
+A reader takes a value and returns it, perhaps converted; it raises `NotAllowedError`, whose text
+says what is allowed. Schedules are checked over their whole range, not at some points.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from autotune.schedules import Constant, as_schedule, extremes, outside
 Schedule = Callable[[float], float]
 Reader = Callable[[Any], Any]
 Key = tuple[Any, Reader]
-"""A key's default, or `REQUIRED`, and what reads its value."""
+"""A key's default, or `REQUIRED`, and its reader."""
 
 REQUIRED = object()
 SAMPLED = tuple(i / 20 for i in range(21))
-"""Where a function that is no schedule of ours is looked at."""
+"""The progresses at which a function that is no `Schedule` is checked."""
 
 
 class NotAllowedError(Exception):
-    """A value that is not allowed; its text says what is."""
+    """A value is not allowed; the text says what is."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def optional(reader: Reader) -> Reader:
 
 
 def scheduled(number: Number, plain: Reader | None = None) -> Reader:
-    """Reads a number that `plain` (else `number`) allows, or a schedule that keeps to `number`."""
+    """Reads a number that `plain` (else `number`) allows, or a schedule with values in `number`."""
 
     def read(value: Any) -> Any:
         if not callable(value):
@@ -104,7 +104,7 @@ def flag(value: Any) -> Any:
 
 
 def unscheduled(value: Any) -> Any:
-    """Reads what the optimizer checks itself, but no schedule: nothing would turn it."""
+    """Reads a value that the optimizer validates, but no schedule."""
     if isinstance(value, schedules.Schedule):
         raise NotAllowedError("one value all along, not a schedule")
     return value
@@ -123,10 +123,10 @@ def saved_state(value: Any) -> Any:
 
 
 def fault_of(schedule: Schedule, allows: Callable[[float], bool]) -> str | None:
-    """Where a schedule leaves what `allows` allows, to follow the rule in a message; None: nowhere.
+    """Where a schedule leaves the allowed values, as the end of a message; None if it never does.
 
-    Schedules of `autotune.schedules` are judged by the extremes of each of their stages, other
-    functions at 21 points.
+    Schedules of `autotune.schedules` are checked by the extremes of each stage, other functions at
+    21 points.
 
     >>> from autotune.schedules import Linear
     >>> fault_of(Linear(0.1, 0.0), lambda value: value >= 0) is None
@@ -135,8 +135,8 @@ def fault_of(schedule: Schedule, allows: Callable[[float], bool]) -> str | None:
     if isinstance(schedule, Constant):
         return None if allows(schedule.value) else ""
     if isinstance(schedule, schedules.Schedule):
-        told = outside(schedule, allows)
-        return f", but {told}" if told else None
+        violation = outside(schedule, allows)
+        return f", but {violation}" if violation else None
     for progress in SAMPLED:
         if not _gives(schedule, progress, allows):
             return f" at every progress, also at {progress:g}"
@@ -144,7 +144,7 @@ def fault_of(schedule: Schedule, allows: Callable[[float], bool]) -> str | None:
 
 
 def _gives(function: Schedule, progress: float, allows: Callable[[float], bool]) -> bool:
-    """Whether a function gives a number there, and an allowed one."""
+    """Whether a function gives an allowed number there."""
     try:
         value = function(progress)
         return not isinstance(value, str) and allows(float(value))
@@ -153,10 +153,10 @@ def _gives(function: Schedule, progress: float, allows: Callable[[float], bool])
 
 
 def require(key: str, schedule: Schedule, rule: str, allows: Callable[[float], bool]) -> None:
-    """Hold all values of the schedule under `key` to a rule.
+    """Require that all values of the schedule under `key` satisfy a rule.
 
     Raises:
-        ValueError: in one line, with the key, the rule, the stage that breaks it and its number.
+        ValueError: one line with the key, the rule, and the stage that violates it.
 
     >>> require("batch_size", Constant(1), "at least the number of ranks, 2", lambda v: v >= 2)
     Traceback (most recent call last):
@@ -175,7 +175,7 @@ def greatest(schedule: Schedule) -> float:
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: schedules as their text, constant ones as their number."""
+    """A value as text for errors: schedules as their text, constant ones as their number."""
     if isinstance(value, Constant):
         whole_number = value.value == int(value.value)
         return str(int(value.value) if whole_number else value.value)

@@ -1,4 +1,4 @@
-"""The configuration of the image trainer: its own keys, beside the common ones.
+"""The configuration of the image trainer: the keys beside the common ones.
 
 | key | value (default) |
 |---|---|
@@ -48,7 +48,7 @@ from trainers.training import OPTIONS, TAKES, TRAINING, Training, read_training
 __all__ = ["KEYS", "OPTIONS", "TAKES", "Settings", "read_settings"]
 
 UNSIZED = {"folder": 224, "synthetic": 32}
-"""Data whose images have no size of their own, and the size that they get."""
+"""The default size for data whose images have no fixed size."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ OWN: Mapping[str, Key] = {
     "channels_last": (False, flag),
 }
 KEYS: Mapping[str, Key] = {**OWN, **TRAINING}
-"""Every key but the optimizer's: its default, and what reads it."""
+"""All keys but the optimizer's: the default and the reader."""
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """`config`, checked and completed with the defaults.
 
     Raises:
-        ValueError: in one line, naming the key, its value, what is allowed, the nearest right key.
+        ValueError: one line with the key, its value, what is allowed, and the nearest valid key.
     """
     training, own = read_training(config, OWN, "trainers.image")
     if own["data"] == "folder" and "cutout" in own["augment"]:

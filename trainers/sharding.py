@@ -1,8 +1,8 @@
 """Models whose parameters, gradients and optimizer are sharded over the ranks (`fully_shard`).
 
-Each rank keeps its part of every tensor; the parts of a model (its layers) are gathered one after
-another as they are needed. Zhao et al., arXiv 2304.11277, after Rajbhandari et al., arXiv
-1910.02054. What is gathered is gathered by all ranks, so all must make as many forward passes.
+Each rank has its part of every tensor; the layers of a model are gathered one after another as they
+are needed. Zhao et al., arXiv 2304.11277, after Rajbhandari et al., arXiv 1910.02054. Gathering is
+collective, so all ranks must make the same number of forward passes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from trainers.distributed import Ranks
 from trainers.stream import NO_LABEL, Batch
 
-if TYPE_CHECKING:  # half a second that only what is sharded pays
+if TYPE_CHECKING:  # an import of half a second, for sharded models only
     from torch.distributed.fsdp import FSDPModule
 
 SHARDINGS = ("none", "full")
 
 
 def sharded(model: nn.Module, units: Iterable[nn.Module]) -> FSDPModule:
-    """The model, in place, each of its `units` gathered on its own and the rest at once."""
+    """Shard the model in place, with each of its `units` gathered on its own."""
     from torch.distributed.fsdp import fully_shard
 
     for unit in units:
@@ -34,7 +35,7 @@ def sharded(model: nn.Module, units: Iterable[nn.Module]) -> FSDPModule:
 
 @contextmanager
 def unsynchronised(model: FSDPModule) -> Iterator[None]:
-    """Inside, gradients add up on each rank and are not shared out."""
+    """Inside the context, gradients accumulate on each rank without synchronisation."""
     model.set_requires_gradient_sync(False)
     try:
         yield
@@ -42,37 +43,35 @@ def unsynchronised(model: FSDPModule) -> Iterator[None]:
         model.set_requires_gradient_sync(True)
 
 
-def like(value: Any, model: nn.Module) -> Any:
+def on_mesh_of(value: Any, model: nn.Module) -> Any:
     """Nested dicts and lists with each sharded tensor on the mesh and device of the model's."""
     from torch.distributed.tensor import DTensor
 
-    if isinstance(value, DTensor):
-        own = next(p for p in model.parameters() if isinstance(p, DTensor))
+    own = next(p for p in model.parameters() if isinstance(p, DTensor))
+
+    def moved(tensor: DTensor) -> DTensor:
         return DTensor.from_local(
-            value.to_local().to(own.to_local().device),
+            tensor.to_local().to(own.to_local().device),
             own.device_mesh,
-            value.placements,
+            tensor.placements,
             run_check=False,
-            shape=value.shape,
-            stride=value.stride(),
+            shape=tensor.shape,
+            stride=tensor.stride(),
         )
-    if isinstance(value, dict):
-        return {k: like(v, model) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(like(v, model) for v in value)
-    return value
+
+    return tree_map_only(DTensor, moved, value)
 
 
 def whole(value: Tensor) -> Tensor:
-    """All of a tensor, on every rank; of one that is not sharded, itself."""
+    """The whole tensor on every rank; a tensor that is not sharded is returned."""
     full = getattr(value, "full_tensor", None)
     return value if full is None else full()
 
 
 def split(batch: Batch, samples: int, ranks: Ranks, most: int | None) -> list[Batch]:
-    """The batch in as many parts as on the rank with the largest one.
+    """Split the batch into as many parts as the rank with the largest batch has.
 
-    A rank with less to do than there are parts repeats its first item without a label.
+    A rank with fewer items than parts repeats its first item without a label.
 
     Args:
         samples: in the global batch.
@@ -88,7 +87,7 @@ def split(batch: Batch, samples: int, ranks: Ranks, most: int | None) -> list[Ba
 
 
 def in_step(batches: Sequence[Batch], ranks: Ranks) -> Iterator[Batch]:
-    """The batches of an evaluation, and then such without a label until all ranks have ended."""
+    """The batches of an evaluation, and unlabelled ones until all ranks have finished."""
     yield from batches
     most = torch.tensor(len(batches), device=ranks.device)
     if ranks.size > 1:

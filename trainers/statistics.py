@@ -1,9 +1,9 @@
-"""What a training tells of its gradients and its steps, for controllers; measured at few steps.
+"""Statistics of gradients and steps for controllers, sampled at few steps.
 
-Nothing waits for the device, and nothing is gathered over ranks: gradients that were averaged are
-the same on all of them (of sharded ones the norms are gathered at the milestone). One step in 8,
-and the last one before a milestone, costs the norm of the gradient; that last one also a copy of
-the weights, to see how far it moves them.
+Sampling does not wait for the device and is not collective: averaged gradients are equal on all
+ranks (norms of sharded ones are gathered at the milestone). One step in 8, and the last one before
+a milestone, computes the norm of the gradient; the last one also copies the weights, for the size
+of the update.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from torch.amp.grad_scaler import GradScaler
 
 from trainers.sharding import whole
 
-EVERY = 8  # one step in so many is sampled
+EVERY = 8  # every n-th step is sampled
 
 
 class Statistics:
-    """Sampled norms since the last `clear`, left on the device until `metrics` reads them."""
+    """Sampled norms since the last `clear`, on the device until `metrics` reads them."""
 
     def __init__(self, model: nn.Module) -> None:
         self._weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was measured; the next step is the first."""
+        """Drop all samples; the next step is the first."""
         self._step = 0
         self._sampled = self._last = False
         self._norms: list[tuple[Sequence[Tensor], Tensor | None]] = []
         self._before: list[Tensor] = []
 
     def next(self, last: bool) -> None:
-        """The step that follows is one more, and perhaps the last one before a milestone."""
+        """Count the next step; `last` before a milestone."""
         self._step += 1
         self._last = last
         self._sampled = last or self._step % EVERY == 0
 
     def before(self, scaler: GradScaler | None) -> None:
-        """Before the optimizer's step, when the gradient is complete (and, in fp16, scaled)."""
+        """Sample before the optimizer's step, with the complete (and, in fp16, scaled) gradient."""
         if self._sampled:
             self._sampled = False
             self._sample(scaler)
 
-    @torch.no_grad()  # not on `before`: at most steps it would be all that is done
+    @torch.no_grad()  # not on `before`, whose cost it would be at most steps
     def _sample(self, scaler: GradScaler | None) -> None:
         gradients = [p.grad for p in self._weights if p.grad is not None]
         if not gradients:
             return
-        norms = torch._foreach_norm(gradients)  # put together when it is read
+        norms = torch._foreach_norm(gradients)  # combined when it is read
         scale = None if scaler is None else scaler.scale(torch.ones_like(norms[0]))
         self._norms.append((norms, scale))
         if self._last:
@@ -61,9 +61,9 @@ class Statistics:
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:
-        """What was measured; what is not finite or too little is left out.
+        """The measured statistics, without those that are not finite or have too few samples.
 
-        To be asked at the milestone, before the weights change again.
+        Call it at the milestone, before the weights change again.
 
         `grad_norm`: mean norm of the gradient; `grad_norm_spread`: its standard deviation over its
         mean; `weight_norm`: now; `update_ratio`: |change of the weights| / |weights| in the last
@@ -76,7 +76,7 @@ class Statistics:
         weight, moved, *read = _totals([*own, *(norms for norms, _ in self._norms)])
         scales = [s for _, s in self._norms if s is not None]
         if scales:
-            by = torch.stack(scales).tolist()  # 0 after some 165 steps in a row without a number
+            by = torch.stack(scales).tolist()  # 0 after some 165 overflows
             read = [norm / s if s else math.nan for norm, s in zip(read, by, strict=True)]
         norms = [norm for norm in read if math.isfinite(norm)]
         found = {"weight_norm": weight}

@@ -1,10 +1,9 @@
-"""The order of training samples, and batches of a data set that lies on the device.
+"""The order of training samples, and batches of a data set on the device.
 
-Training is one long stream of samples: epoch after epoch, each in an order of its own that depends
-on the seed and the epoch only. A batch is the next so many samples of the stream (the last of an
-epoch may go on into the next), and a rank takes its share of it. So what comes next is a function
-of the seed and the number of samples seen: a checkpoint needs no more, and neither the number of
-ranks nor the batch size changes the order.
+Training samples are one stream: epoch after epoch, each in an order that depends on the seed and
+the epoch only. A batch is the next part of the stream (it may extend into the next epoch), and each
+rank takes its share. The next batch is thus a function of the seed and the number of samples seen,
+which a checkpoint stores, and the order does not depend on the number of ranks or the batch size.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from trainers.distributed import Ranks
 
 Batch = tuple[Tensor, Tensor]
 EVALUATED = 512  # images in a forward pass of an evaluation
-NO_LABEL = -100  # of what fills up the last sequence of an evaluation
+NO_LABEL = -100  # the label of padding in the last sequence of an evaluation
 
 
 class Stream(Protocol):
     """A rank's batches for training and validation.
 
-    A batch is of so many items of one size: images of so many pixels a side, or sequences of so
-    many tokens. `train_size` is the samples (images, tokens) of an epoch, and `waited` the seconds
-    that `take` has spent waiting for input so far.
+    A batch has items of one size: images with so many pixels a side, or sequences with so many
+    tokens. `train_size` is the number of samples (images, tokens) of an epoch, and `waited` the
+    seconds that `take` has spent waiting for input so far.
     """
 
     train_size: int
@@ -75,7 +74,7 @@ def blank(count: int, channels: int, size: int, device: torch.device) -> Batch:
 
 
 def generator(seed: int, epoch: int) -> torch.Generator:
-    """Random numbers for one epoch, the same on every rank."""
+    """The random generator of an epoch, the same on every rank."""
     mixed = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(mixed) >> 1)
 
@@ -96,7 +95,7 @@ def spans(start: int, stop: int, count: int) -> list[tuple[int, int, int]]:
 
 
 class MemoryStream:
-    """Batches of images that lie on the device: one index per batch, no copying from the host."""
+    """Batches of images on the device: one index per batch, no copies from the host."""
 
     waited = 0.0
 

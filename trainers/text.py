@@ -1,8 +1,8 @@
 """Text as tokens on the device, and windows of it drawn at random.
 
-Which windows a step takes is a function of the seed and the tokens seen only: the window that
-begins after so many tokens is at a place found by hashing the two. So a checkpoint needs no random
-state, and neither the number of ranks nor the batch size changes what comes.
+The windows of a step are a function of the seed and the tokens seen only: the position of a window
+is a hash of the two. So a checkpoint needs no random state, and the windows do not depend on the
+number of ranks or the batch size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORD = re.compile(r"\w+|[^\w\s]|\n")
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens for training and validation, int64, and what they stand for."""
+    """Tokens for training and validation, int64, and the vocabulary."""
 
     train: Tensor
     val: Tensor
@@ -47,7 +47,7 @@ def text_file(name: str, data_dir: str | None) -> Path | None:
     """The file of the text `name`: its own, or the path that `name` is; None for "synthetic".
 
     Raises:
-        FileNotFoundError: in one line, what is missing and where it belongs.
+        FileNotFoundError: it is missing; one line that says where to put it.
     """
     if name == "synthetic":
         return None
@@ -66,7 +66,7 @@ def read_text(path: Path) -> str:
     """The text of a file.
 
     Raises:
-        ValueError: a file that is not UTF-8, or holds next to nothing.
+        ValueError: a file that is not UTF-8 or too short.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -81,7 +81,7 @@ def read_text(path: Path) -> str:
 def synthetic_text(words: int = 60_000) -> str:
     """Sentences of a small grammar: each of 50 words is followed by one of 4. Always the same.
 
-    A model that knows the last letter only is far from one that knows the last word.
+    A model of the last letter is much worse than one of the last word.
     """
     random = Random(0)
     syllables = [c + v for c in "bdfgklmnprst" for v in "aeiou"]
@@ -135,8 +135,8 @@ def load_text(
     """The text `name`, `tokenised`, on `device`; a process reads it only once.
 
     Raises:
-        FileNotFoundError: in one line, what is missing and where it belongs.
-        ValueError: a file that is not UTF-8, or holds next to nothing.
+        FileNotFoundError: it is missing; one line that says where to put it.
+        ValueError: a file that is not UTF-8 or too short.
     """
     known = vocabulary if tokens == "words" else 0  # characters are all known
     return _load(text_file(name, data_dir), tokens, known, device)
@@ -161,7 +161,7 @@ def _signed(number: int) -> int:
 
 
 class TextStream:
-    """Batches of windows of a text that lies on the device.
+    """Batches of windows of a text on the device.
 
     Args:
         text: of whose training part windows are drawn.
@@ -200,7 +200,7 @@ class TextStream:
         return x, x.clone()
 
     def validation(self, size: int = EVALUATED) -> Iterator[Batch]:
-        """The tokens in order, each once, in windows; what the last one lacks has no label."""
+        """The tokens in order, each once, in windows; padding of the last one has no label."""
         length, count = self._val_length, self._val_size
         rows = -(-count // length)
         x, y = (self._windows(start, rows, fill) for start, fill in ((0, 0), (1, NO_LABEL)))

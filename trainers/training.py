@@ -1,4 +1,4 @@
-"""What the trainers' configurations have in common: its keys, their defaults, what is allowed.
+"""The common part of the trainers' configurations: keys, defaults and validation.
 
 | key | value (default) |
 |---|---|
@@ -14,9 +14,9 @@
 | `compile` | (False) |
 | `seed`, `state` | reserved: set by autotune, as is `microbatch` once memory has run out |
 
-What is marked * takes a number or a schedule, as do the optimizers' options `momentum` (or
-`beta1`), `beta2`, `weight_decay` and `trust_coefficient`. A schedule is held to what is allowed
-over its whole course.
+Keys marked * take a number or a schedule, as do the optimizers' options `momentum` (or
+`beta1`), `beta2`, `weight_decay` and `trust_coefficient`. All values of a schedule must
+be allowed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trainers.readers import (
 
 @dataclass(frozen=True)
 class Training:
-    """The checked common part; numbers that may be schedules are schedules."""
+    """The validated common part; numbers that may be schedules are schedules."""
 
     optimizer: str
     lr: Schedule
@@ -77,7 +77,7 @@ TRAINING: Mapping[str, Key] = {
     "seed": (0, whole(0)),
     "state": (None, optional(saved_state)),
 }
-"""Every common key but the optimizer's: its default, and what reads it."""
+"""All common keys but the optimizer's: the default and the reader."""
 
 _FRACTION = scheduled(Number(0.0, 1.0))
 SCHEDULED: Mapping[str, Key] = {
@@ -87,7 +87,7 @@ SCHEDULED: Mapping[str, Key] = {
     "weight_decay": (0.0, scheduled(Number(0.0))),
     "trust_coefficient": (None, scheduled(Number(0.0, open_low=True))),
 }
-"""The options of the optimizers that may be schedules: the default, and what reads it."""
+"""The options of the optimizers that may be schedules: the default and the reader."""
 
 _GIVEN = (None, unscheduled)
 OPTIONS: Mapping[str, Key] = {
@@ -112,7 +112,7 @@ TAKES: Mapping[str, tuple[str, ...]] = {
         *("weight_norm_min", "weight_norm_max"),
     ),
 }
-"""Which optimizer takes which of them; what they mean is told in `trainers.optimizers`."""
+"""The options of each optimizer; `trainers.optimizers` documents them."""
 
 _OWNERS: Mapping[str, str] = {
     **dict.fromkeys(("image_size", "val_image_size", "augment", "norm"), "trainers.image"),
@@ -123,14 +123,14 @@ _OWNERS: Mapping[str, str] = {
 def read_training(
     config: Mapping[str, Any], own: Mapping[str, Key], trainer: str
 ) -> tuple[Training, dict[str, Any]]:
-    """The common part of `config`, and the values of the keys that are a trainer's own.
+    """Read the common part of `config` and the trainer's own keys.
 
     Args:
         own: the trainer's keys beyond the common ones.
         trainer: the module's name, for messages.
 
     Raises:
-        ValueError: in one line, naming the key, its value, what is allowed, the nearest right key.
+        ValueError: one line with the key, its value, what is allowed, and the nearest valid key.
     """
     for key in config:
         if key not in own and key not in TRAINING and key not in OPTIONS:

@@ -1,1 +1,1 @@
-"""What other libraries' users get: pieces of autotune behind those libraries' own interfaces."""
+"""Integrations with Lightning, Hugging Face and Optuna."""

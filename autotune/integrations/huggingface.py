@@ -8,8 +8,8 @@
         trainer = Trainer(model, args, callbacks=[callback], ...)
         trainer.train(resume_from_checkpoint=callback.checkpoint)
 
-Every evaluation is a milestone: its metrics are reported, with the training clock paused while it
-ran, and the trial may be stopped, saved or changed there on all ranks. Tested with transformers
+Every evaluation is a milestone: its metrics are reported, the training clock pauses during it, and
+the trial can be stopped, saved or changed there on all ranks. Tested with transformers
 5.23 and accelerate 1.15.
 """
 
@@ -29,22 +29,22 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from autotune.backends.worker.reporting import report
 from autotune.errors import UserError
 from autotune.integrations import training
-from autotune.integrations.training import Kept
+from autotune.integrations.training import CallbackState
 
 
 class AutotuneCallback(TrainerCallback):
-    """Reports every evaluation during `Trainer.train` to autotune, and acts on the answer.
+    """Reports every evaluation of `Trainer.train` to autotune and follows its decision.
 
-    The first step ends the set-up. `step` is the samples that all ranks have trained on. Besides
-    the metrics of the evaluation, `train_loss` is reported, the Trainer's mean since it logged
-    last; it logs at every evaluation, and `logging_nan_inf_filter`, which hides losses that are no
-    numbers, is turned off: with them the trial has diverged.
+    The first step ends the set-up. `step` is the number of samples over all ranks. Besides the
+    metrics of the evaluation it reports `train_loss`, the Trainer's mean since its last log, and
+    logs at every evaluation. It turns off `logging_nan_inf_filter`, which hides losses that are not
+    finite: with such a loss the trial has diverged.
 
     Args:
-        config: the trial's configuration; one that goes on holds what this callback saved.
+        config: the trial's configuration; that of a resumed trial has the callback's state.
         metrics: the names to report, as a list or as `{our name: the Trainer's}`; all if None.
             Where several data sets are evaluated, the report waits for the last of these names.
-        every: report at every so manieth evaluation, at least 1.
+        every: report at every n-th evaluation, n at least 1.
 
     Raises:
         UserError: a metric that was not evaluated; no evaluation; a seed that is not the trial's;
@@ -55,7 +55,7 @@ class AutotuneCallback(TrainerCallback):
     def __init__(
         self, config: Mapping[str, Any], *, metrics: training.Names = None, every: int = 1
     ) -> None:
-        self._kept = Kept(config, metrics, every, _write)
+        self._state = CallbackState(config, metrics, every, _write)
         self._seed = config.get("seed")
         self._training = False
         self._step = -1
@@ -64,8 +64,8 @@ class AutotuneCallback(TrainerCallback):
 
     @property
     def checkpoint(self) -> str | None:
-        """For `Trainer.train(resume_from_checkpoint=callback.checkpoint)`: None if it is new."""
-        return self._kept.checkpoint
+        """For `Trainer.train(resume_from_checkpoint=callback.checkpoint)`; None for a new trial."""
+        return self._state.checkpoint
 
     # --- events -------------------------------------------------------------------------------
 
@@ -89,12 +89,12 @@ class AutotuneCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        restored = self._kept.restored
+        restored = self._state.restored
         if restored is not None:
             saved = json.loads(restored["trainer"])["global_step"]
             if state.global_step != saved:
                 raise UserError(
-                    "the trial goes on from a checkpoint: pass "
+                    "the trial resumes from a checkpoint: pass "
                     "resume_from_checkpoint=callback.checkpoint to Trainer.train"
                 )
         self._training = True
@@ -104,8 +104,8 @@ class AutotuneCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self._kept.restored = None
-        self._kept.clean()
+        self._state.restored = None
+        self._state.clean()
         self._refuse_missing()
 
     def on_step_end(
@@ -113,7 +113,7 @@ class AutotuneCallback(TrainerCallback):
     ) -> None:
         if control.should_evaluate:
             control.should_log = True
-            self._kept.pause()
+            self._state.pause()
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -123,9 +123,9 @@ class AutotuneCallback(TrainerCallback):
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """An evaluation that nothing announced, as one before the first step."""
+        """Pause the clock for an evaluation without a preceding event, as before the first step."""
         if self._training:
-            self._kept.pause()
+            self._state.pause()
 
     def on_log(
         self,
@@ -150,15 +150,15 @@ class AutotuneCallback(TrainerCallback):
             return
         step = samples(args, state, parts["train_dataloader"])
         if step <= self._step:
-            self._kept.go_on()
+            self._state.resume()
             return
         self._found |= metrics
-        names = self._kept.names
+        names = self._state.names
         if names is not None and not set(names.values()) <= set(self._found):
             return
         found, self._found = self._found, {}
-        self._kept.go_on()
-        if self._kept.counted():
+        self._state.resume()
+        if self._state.counted():
             self._step = step
             loss = {} if self._loss is None else {"train_loss": self._loss}
             self._report(loss | training.chosen(loss | found, names), state, parts)
@@ -166,11 +166,11 @@ class AutotuneCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self._kept.go_on()
+        self._state.resume()
         self._refuse_missing()
         self._training = False
 
-    # --- what they are made of ----------------------------------------------------------------
+    # --- parts of the events ------------------------------------------------------------------
 
     def _report(
         self, metrics: Mapping[str, float], state: TrainerState, parts: Mapping[str, Any]
@@ -193,14 +193,14 @@ class AutotuneCallback(TrainerCallback):
         training.turn(report(step, metrics, saved), [optimizer], [scheduler])
 
     def _refuse_missing(self) -> None:
-        """Told where it is sure that no other data set's evaluation follows."""
+        """Raise for a missing metric, once no evaluation of another data set can follow."""
         if self._found:
-            self._kept.go_on()
-            training.chosen(self._found, self._kept.names)
+            self._state.resume()
+            training.chosen(self._found, self._state.names)
 
 
 def samples(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
-    """The samples that all ranks have trained on; one that fills up a batch does not count."""
+    """The number of samples that all ranks have trained on, without padding of batches."""
     done: int = state.global_step
     ranks = args.world_size * args.gradient_accumulation_steps
     batch: int = (state.train_batch_size or args.train_batch_size) * ranks
@@ -214,7 +214,7 @@ def samples(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
 
 
 def _write(folder: Path, saved: Mapping[str, Any]) -> Path:
-    """A checkpoint folder as the Trainer reads it; every rank writes and reads one of its own."""
+    """Write a checkpoint folder for the Trainer; every rank has its own."""
     (folder / "trainer_state.json").write_text(saved["trainer"])
     torch.save(saved["model"], folder / "pytorch_model.bin")
     for name in ("optimizer", "scheduler", "scaler"):
@@ -226,7 +226,7 @@ def _write(folder: Path, saved: Mapping[str, Any]) -> Path:
         "numpy": training.numpy_state(saved["random"]),
         "cpu": saved["random"]["torch"],
     }
-    if "cuda" in saved["random"]:  # a distributed Trainer wants one for each device that it sees
+    if "cuda" in saved["random"]:  # a distributed Trainer expects one for each visible device
         state = saved["random"]["cuda"]
         generators["cuda"] = [state] if "LOCAL_RANK" in os.environ else state
     rank = f"_{torch.distributed.get_rank()}" if training.world_size() > 1 else ""

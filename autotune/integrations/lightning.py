@@ -8,8 +8,8 @@
                           logger=False, enable_checkpointing=False)
         trainer.fit(Module(config), train_loader, val_loader, ckpt_path=callback.checkpoint)
 
-Every validation is a milestone: its metrics are reported, with the training clock paused while it
-ran, and the trial may be stopped, saved or changed there on all ranks. Tested with 2.6.
+Every validation is a milestone: its metrics are reported, the training clock pauses during it, and
+the trial can be stopped, saved or changed there on all ranks. Tested with 2.6.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from autotune.backends.worker.reporting import StopTrial, report
 from autotune.errors import UserError
 from autotune.integrations import training
-from autotune.integrations.training import Kept
+from autotune.integrations.training import CallbackState
 
 _REMEDY = "pass Trainer(strategy=lightning_strategy(), devices=1)"
 
 
 class AutotuneCallback(Callback):
-    """Reports every validation of a `Trainer.fit` to autotune, and acts on the answer.
+    """Reports every validation of a `Trainer.fit` to autotune and follows its decision.
 
-    The first batch ends the set-up, sanity checks included. `step` is the samples that all ranks
-    have trained on. Besides the metrics that the module logged, `train_loss` is reported, the mean
-    over the stretch, unless the module logs one: where it is no number the trial has diverged.
+    The first batch ends the set-up, sanity checks included. `step` is the number of samples over
+    all ranks. Besides the metrics that the module logged it reports `train_loss`, the mean since
+    the last report, unless the module logs one: if it is not finite the trial has diverged.
 
     Args:
-        config: the trial's configuration; one that goes on holds what this callback saved.
+        config: the trial's configuration; that of a resumed trial has the callback's state.
         metrics: the names to report, as a list or as `{our name: the module's}`; all if None.
-        every: report at every so manieth validation, at least 1.
+        every: report at every n-th validation, n at least 1.
         samples: the samples in a batch of this rank; by default the length of its first tensor.
 
     Raises:
@@ -60,7 +60,7 @@ class AutotuneCallback(Callback):
         every: int = 1,
         samples: Callable[[Any], int] = extract_batch_size,
     ) -> None:
-        self._kept = Kept(config, metrics, every, _write)
+        self._state = CallbackState(config, metrics, every, _write)
         self._samples_of = samples
         self._random: Mapping[str, Any] | None = None
         self._step = 0
@@ -69,8 +69,8 @@ class AutotuneCallback(Callback):
 
     @property
     def checkpoint(self) -> str | None:
-        """For `Trainer.fit(..., ckpt_path=callback.checkpoint)`: None if the trial is new."""
-        return self._kept.checkpoint
+        """For `Trainer.fit(..., ckpt_path=callback.checkpoint)`; None for a new trial."""
+        return self._state.checkpoint
 
     # --- hooks --------------------------------------------------------------------------------
 
@@ -83,16 +83,16 @@ class AutotuneCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.enable_validation:
             raise UserError("AutotuneCallback reports validations, and this Trainer has none")
-        restored = self._kept.restored
+        restored = self._state.restored
         if restored is not None:
             if trainer.global_step != restored["lightning"]["global_step"]:
                 raise UserError(
-                    "the trial goes on from a checkpoint: pass ckpt_path=callback.checkpoint to "
+                    "the trial resumes from a checkpoint: pass ckpt_path=callback.checkpoint to "
                     "Trainer.fit"
                 )
             self._step, self._random = restored["step"], restored["random"]
-            self._kept.restored = None
-            self._kept.clean()
+            self._state.restored = None
+            self._state.clean()
         self._report(trainer, {})
         self._restore_random()
 
@@ -113,26 +113,26 @@ class AutotuneCallback(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._counts(trainer):
-            self._kept.pause()
+            self._state.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._counts(trainer):
             return
         metrics = {}
-        if due := self._kept.counted():
+        if due := self._state.counted():
             found = self._summed(pl_module.device) | dict(trainer.callback_metrics)
-            metrics = training.chosen(found, self._kept.names)
+            metrics = training.chosen(found, self._state.names)
             metrics |= {"train_loss": float(found["train_loss"])} if "train_loss" in found else {}
-        self._kept.go_on()
+        self._state.resume()
         if due:
             self._report(trainer, metrics)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """After an exception Lightning leaves `teardown` out; a stopped trial has ended well."""
-        self._kept.go_on()
-        self._kept.clean()
+        """Clean up; call `teardown` of a stopped trial, which Lightning skips on exceptions."""
+        self._state.resume()
+        self._state.clean()
         if isinstance(exception, StopTrial):
             for hooks in (*trainer.callbacks, trainer.datamodule, pl_module):
                 if isinstance(hooks, Callback):
@@ -141,9 +141,9 @@ class AutotuneCallback(Callback):
                     hooks.teardown("fit")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._kept.clean()
+        self._state.clean()
 
-    # --- what they are made of ----------------------------------------------------------------
+    # --- parts of the hooks -------------------------------------------------------------------
 
     def _report(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
         step = self._step
@@ -156,7 +156,7 @@ class AutotuneCallback(Callback):
         training.turn(change, trainer.optimizers, schedulers)
 
     def _summed(self, device: torch.device) -> dict[str, float]:
-        """Count what all ranks have trained on since the last report; their mean loss."""
+        """Add the samples of all ranks since the last report to `step`; return their mean loss."""
         own = (self._samples, self._batches, self._loss)
         sums = torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in own])
         if training.world_size() > 1:
@@ -167,18 +167,18 @@ class AutotuneCallback(Callback):
         return {"train_loss": loss / batches} if batches else {}
 
     def _restore_random(self) -> None:
-        """Until the first batch: Lightning draws from the generators while it starts anew."""
+        """Restore the generators until the first batch, as Lightning's start draws from them."""
         if self._random is not None:
             training.set_random_state(self._random)
 
     @staticmethod
     def _counts(trainer: Trainer) -> bool:
-        """Whether this validation is one of the training's own, and no check before it."""
+        """Whether the validation belongs to the training and is no sanity check."""
         return trainer.state.fn == "fit" and not trainer.sanity_checking
 
 
 def dumped(trainer: Trainer) -> dict[str, Any]:
-    """Lightning's checkpoint of this rank, less hyperparameters: they are the configuration's."""
+    """Lightning's checkpoint of this rank without hyperparameters, which are in the config."""
     saved = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
     return {k: v for k, v in saved.items() if "hparams" not in k and "hyper_parameters" not in k}
 
@@ -189,10 +189,10 @@ def _write(folder: Path, saved: Mapping[str, Any]) -> Path:
 
 
 def lightning_strategy(**options: Any) -> Strategy | str:
-    """The strategy that trains on the ranks of this trial, in the process group that they have.
+    """The Lightning strategy that trains on the ranks of this trial, in their process group.
 
-    Pass it with `devices=1`: each rank is a process with a device of its own. Where there is one
-    rank, or none of autotune's, it is "auto".
+    Pass it with `devices=1`: each rank is a process with its own device. With one rank, or outside
+    a trial, it is "auto".
 
     Args:
         options: of Lightning's `DDPStrategy`.
@@ -203,7 +203,7 @@ def lightning_strategy(**options: Any) -> Strategy | str:
 
 
 class _Group(ClusterEnvironment):
-    """The process group that exists."""
+    """The existing process group."""
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -225,13 +225,13 @@ class _Group(ClusterEnvironment):
         return dist.get_world_size()
 
     def set_world_size(self, size: int) -> None:
-        """It is what it is."""
+        """Do nothing: the process group exists already."""
 
     def global_rank(self) -> int:
         return dist.get_rank()
 
     def set_global_rank(self, rank: int) -> None:
-        """It is what it is."""
+        """Do nothing: the process group exists already."""
 
     def local_rank(self) -> int:
         return int(os.environ.get("LOCAL_RANK", "0"))
@@ -241,7 +241,7 @@ class _Group(ClusterEnvironment):
 
 
 class _GroupStrategy(DDPStrategy):
-    """DDP over ranks of which each has one device of its own."""
+    """DDP over ranks with one device each."""
 
     @property
     def root_device(self) -> torch.device:

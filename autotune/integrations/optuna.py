@@ -1,4 +1,4 @@
-"""The sampler `convergence` for studies of Optuna's own.
+"""The sampler `convergence` as an Optuna sampler.
 
     import optuna
     from autotune import Target
@@ -19,8 +19,8 @@
     study = optuna.create_study(sampler=ConvergenceSampler(target, seed=0))
     study.optimize(objective, n_trials=50)
 
-A trial's value is its seconds to the target. One that did not get there, for whatever reason,
-raises `TrialPruned`: what it reported until then is what it is judged by. Steps are milliseconds.
+A trial's value is its time to target in seconds. A trial that did not reach the target raises
+`TrialPruned`, and is ranked by its reports until then. Steps are milliseconds.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ _STATES = {
 
 
 class ConvergenceSampler(BaseSampler):
-    """An Optuna sampler that looks for the least time to a target.
+    """An Optuna sampler that searches for the least time to a target.
 
-    The space is what the study's trials have asked for so far; what an objective asks for only
-    sometimes is learned from the trials that did. Anything asked for the first time is drawn at
-    random. It is a function of the study's trials, the seed and the trial's number, so a study in
-    a storage goes on as if it had not been interrupted.
+    The search space is that of the study's trials so far; conditional parameters are learned from
+    the trials that have them. A parameter that no trial has had is drawn at random. Points are
+    functions of the study's trials, the seed and the trial's number, so a study in a storage
+    continues as if it had not been interrupted.
 
     Args:
-        target: what the trials race to; its `mode` is that of the reported values, its `limit`
-            the seconds after which a trial has not reached it.
+        target: the target of the trials; its `mode` is that of the reported values, its `limit`
+            the seconds after which a trial is censored.
         seed: of the random numbers.
 
     Raises:
@@ -78,7 +78,7 @@ class ConvergenceSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Every parameter that an ended trial has asked for, as the last one asked for it."""
+        """Every parameter of the ended trials, with its distribution in the last one."""
         if study.directions != [StudyDirection.MINIMIZE]:
             raise UserError(
                 "ConvergenceSampler minimises seconds: the study must minimise one value"
@@ -99,8 +99,9 @@ class ConvergenceSampler(BaseSampler):
             self._space = search_space
             self._sampler = OurSampler(space, self._target, self._seed)
         trials = study.get_trials(deepcopy=False)
-        told = [as_trial(t, self._target, search_space) for t in trials if t.number != trial.number]
-        point = self._sampler.ask(trial.number, told)
+        others = [t for t in trials if t.number != trial.number]
+        known = [as_trial(t, self._target, search_space) for t in others]
+        point = self._sampler.ask(trial.number, known)
         return {name: _on_grid(d, point[_safe(name)]) for name, d in search_space.items()}
 
     def sample_independent(
@@ -116,7 +117,7 @@ class ConvergenceSampler(BaseSampler):
 
 
 def as_trial(frozen: FrozenTrial, target: Target, space: Mapping[str, BaseDistribution]) -> Trial:
-    """An Optuna trial as one of ours: its value is seconds, its steps are milliseconds.
+    """Convert an Optuna trial: its value is seconds, its steps are milliseconds.
 
     A complete one whose value is not below the target's limit did not reach the target.
     """
@@ -145,15 +146,15 @@ def as_trial(frozen: FrozenTrial, target: Target, space: Mapping[str, BaseDistri
 
 
 def _point(params: Params, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """The searched part of a trial's parameters; without what the space's ranges do not hold."""
-    held = {n: v for n, v in params.items() if n in space}
+    """The searched parameters of a trial, without those outside the ranges of the space."""
+    searched = {n: v for n, v in params.items() if n in space}
     return {
-        _safe(n): v for n, v in held.items() if space[n]._contains(space[n].to_internal_repr(v))
+        _safe(n): v for n, v in searched.items() if space[n]._contains(space[n].to_internal_repr(v))
     }
 
 
 def _safe(name: str) -> str:
-    """A name for our space, where names have no dots and some are reserved."""
+    """A name that a `SearchSpace` allows: without dots, and not reserved."""
     return ("\0" if name in RESERVED else "") + name.replace(".", "\0")
 
 
@@ -169,7 +170,7 @@ def _parameter(distribution: BaseDistribution) -> Parameter:
 
 
 def _on_grid(distribution: BaseDistribution, value: Any) -> Any:
-    """The value that a float with steps may have next to `value`."""
+    """The value on the grid of a stepped float next to `value`."""
     if isinstance(distribution, FloatDistribution) and distribution.step is not None:
         low, step = distribution.low, distribution.step
         steps = min(round((value - low) / step), round((distribution.high - low) / step))

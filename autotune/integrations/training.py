@@ -1,4 +1,4 @@
-"""What the callbacks of frameworks share: metrics by name, random state, a controller's changes."""
+"""Shared parts of the frameworks' callbacks: metrics, random state, changes by controllers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.errors import UserError, unknown
 from autotune.trial import Change
 
 Names = Mapping[str, str] | Sequence[str] | None
-"""Which metrics are reported: all, those of these names, or `{our name: the framework's}`."""
+"""The metrics to report: None for all, a list of names, or `{our name: the framework's}`."""
 
 _LR = ("lr", "initial_lr", "max_lr", "min_lr")
 
@@ -37,7 +37,7 @@ def named(names: Names) -> dict[str, str] | None:
 
 
 def chosen(found: Mapping[str, Any], names: Mapping[str, str] | None) -> dict[str, float]:
-    """The metrics to report, of those `found`.
+    """The metrics to report, selected from those `found`.
 
     Raises:
         UserError: one of `names` was not found.
@@ -57,19 +57,19 @@ def _is_number(value: Any) -> bool:
 
 
 def check_every(every: int) -> int:
-    """Raises UserError unless `every` is a whole number of at least 1."""
+    """Raise UserError unless `every` is a whole number of at least 1."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise UserError(f"every must be a whole number of evaluations, at least 1, got {every!r}")
     return every
 
 
 def world_size() -> int:
-    """The number of ranks of the process group that exists; 1 if there is none."""
+    """The number of ranks of the process group; 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def check_ranks(framework: str, found: int, remedy: str) -> None:
-    """Raises UserError where a framework would train on each rank alone."""
+    """Raise UserError if a framework would train on each rank alone."""
     if found != world_size():
         raise UserError(
             f"{framework} sees {found} of this trial's {world_size()} ranks, which would train "
@@ -78,7 +78,7 @@ def check_ranks(framework: str, found: int, remedy: str) -> None:
 
 
 def random_state() -> dict[str, Any]:
-    """Python's, numpy's and torch's global generators, as plain values and tensors."""
+    """The state of the generators of Python, numpy and torch, as plain values and tensors."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
     state: dict[str, Any] = {
@@ -93,7 +93,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put back what `random_state` gave."""
+    """Restore a state from `random_state`."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     np.random.set_state(numpy_state(state))
@@ -103,19 +103,19 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 
 
 def numpy_state(state: Mapping[str, Any]) -> tuple[str, Any, int, int, float]:
-    """numpy's part of what `random_state` gave, as numpy wants it."""
+    """The part of a state from `random_state` for `numpy.random.set_state`."""
     name, keys = state["numpy"]
     position, has_gauss, cached = state["numpy_gauss"]
     return name, keys.numpy().astype(np.uint32), position, has_gauss, cached
 
 
 def turn(change: Change | None, optimizers: Iterable[Any], schedulers: Iterable[Any]) -> None:
-    """Follow a controller: the factor of the learning rate multiplies, the momentum replaces.
+    """Apply a controller's change: multiply the learning rate, replace the momentum.
 
-    Optimizers and schedulers save what is changed here in their own states.
+    Optimizers and schedulers save the changed values in their own states.
 
     Raises:
-        UserError: a change that a framework's own loop cannot follow.
+        UserError: a change that the framework's loop does not support.
     """
     if change is None:
         return
@@ -150,18 +150,18 @@ def _set_momentum(group: dict[str, Any], momentum: float) -> None:
         raise UserError("a controller set momentum, which this optimizer does not have")
 
 
-class Kept:
-    """Which evaluations and metrics are reported, the pause of the clock, and what was restored.
+class CallbackState:
+    """The state of a callback: counts of evaluations, the paused clock, and the restored state.
 
     Args:
-        config: the trial's configuration; one that goes on holds what the callback saved.
+        config: the trial's configuration; that of a resumed trial has the callback's state.
         metrics: the names to report, as a list or as `{our name: the framework's}`; all if None.
-        every: report at every so manieth evaluation, at least 1.
-        write: writes what was saved into a folder, for the framework to read it from the path that
-            is returned.
+        every: report at every n-th evaluation, n at least 1.
+        write: writes the restored state into a folder, and returns the path from which the
+            framework reads it.
 
     Raises:
-        UserError: `metrics` or `every` is none of that.
+        UserError: `metrics` or `every` is invalid.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Kept:
 
     @property
     def checkpoint(self) -> str | None:
-        """Where the framework finds what the trial goes on from; None if the trial is new."""
+        """The path of the checkpoint for the framework; None for a new trial."""
         if self.restored is None:
             return None
         if self._place is None:
@@ -191,23 +191,23 @@ class Kept:
         return str(self._place[1])
 
     def clean(self) -> None:
-        """Remove what was written for the framework."""
+        """Remove the checkpoint that was written for the framework."""
         if self._place is not None:
             self._place[0].cleanup()
             self._place = None
 
     def counted(self) -> bool:
-        """Count an evaluation; whether it is one of those to report."""
+        """Count an evaluation; return whether it is to be reported."""
         self._evaluations += 1
         return self._evaluations % self._every == 0
 
     def pause(self) -> None:
-        """Stop the training clock, if it has not been stopped."""
+        """Pause the training clock, if it is not paused."""
         if not self._paused:
             self._pause.enter_context(evaluating())
             self._paused = True
 
-    def go_on(self) -> None:
-        """Let the training clock go on."""
+    def resume(self) -> None:
+        """Resume the training clock."""
         self._pause.close()
         self._paused = False

@@ -1,13 +1,13 @@
 """Schedules: frozen functions of progress.
 
-Progress runs from 0 (the start of training) to 1 (its configured horizon). Past 1 a schedule holds
-its final value, so a trial that outlives its horizon trains on; below 0, or NaN, is a `ValueError`.
+Progress runs from 0 (the start of training) to 1 (its configured horizon). Past 1 the final value
+holds, so that a trial can train beyond its horizon; below 0, or NaN, is a `ValueError`.
 Arrays give arrays of the same shape. Values are any finite numbers in the unit of what is scheduled
 (a learning rate, a momentum, a batch size) and always come back as floats. Where a schedule says
 `start` and `end`, it returns exactly these at 0 and at 1.
 
-There is one rule for edges: **at an edge the later part holds.** A warm-up is a stage and not a
-kind of schedule, and any schedule may be a stage:
+At an edge the later part holds. A warm-up is a stage and not a kind of schedule, and any schedule
+may be a stage:
 
 >>> lr = Stages(edges=(0.1,), parts=(Linear(0.0, 0.4), Cosine(0.4, 0.0)))
 >>> print(lr)
@@ -17,10 +17,10 @@ kind of schedule, and any schedule may be a stage:
 >>> lr == warmed(Cosine(0.4, 0.0), 0.1) == from_json(lr.to_json())
 True
 
-A schedule may also be made from others: one that follows the batch size (`Following`), that moves
-opposite to another (`Mirrored`), that makes up for a changing momentum (`Effective`), or that was
-set anew on the way (`Until`). Any of
-them can be asked for its `extremes`, its edges, and whether it means the same as another:
+Schedules can be made from others: one that follows the batch size (`Following`), that moves
+opposite to another (`Mirrored`), that compensates a changing momentum (`Effective`), or that a
+controller replaced during training (`Until`). Functions give the `extremes` and edges of any
+schedule, and whether two are the same function:
 
 >>> same_meaning(stages((1, Linear(0, 0.4)), (9, Linear(0.4, 0.4))), warmed(Constant(0.4), 0.1))
 True

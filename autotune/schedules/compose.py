@@ -1,4 +1,4 @@
-"""Schedules that are made of schedules."""
+"""Schedules composed of other schedules."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from autotune.schedules.formulas import between, inside, local
 from autotune.schedules.text import span
 
 _MOST_E = 345.0  # e to this is about 1e150
-_SAMPLES = 1024  # points at which a product is looked at, spread over its pieces
+_SAMPLES = 1024  # points at which a product is evaluated, spread over its pieces
 _LEAST_SAMPLES = 16  # in every piece
 
 
 @dataclass(frozen=True)
 class Stages(ScheduleFunction):
-    """Schedules one after another, each seeing its own progress from 0 to 1.
+    """Schedules one after another, each with its own progress from 0 to 1.
 
     `edges` lie strictly increasing in (0, 1), with one part more than edges. A part holds from its
     edge on, and neighbours need not meet. `stages` makes one from lengths.
@@ -53,15 +53,15 @@ class Stages(ScheduleFunction):
         return self.parts[stage]._at(local(self.edges, stage, x))
 
     def _spans(self) -> Iterable[tuple[float, float, Schedule]]:
-        """Where each part begins and ends, and the part."""
+        """The start and the end of each part, and the part."""
         knots = pairwise((0.0, *self.edges, 1.0))
         return ((low, high, part) for (low, high), part in zip(knots, self.parts, strict=True))
 
     def _corners(self) -> Iterable[float]:
         yield from self.edges
         for low, high, part in self._spans():
-            found = (inside(low, high, place) for place in part._places)
-            yield from (x for x in found if x < high)
+            own = (inside(low, high, place) for place in part._edge_list)
+            yield from (x for x in own if x < high)
 
     def _extremes(self) -> tuple[float, float]:
         each = [part._bounds for part in self.parts]
@@ -80,8 +80,8 @@ class Stages(ScheduleFunction):
 class Until(ScheduleFunction):
     """`base` up to the first edge, and from each edge on its value.
 
-    What becomes of a schedule once a controller sets its knob while training, as DYNAMIX does with
-    the batch size (arXiv 2510.08522). As many values as edges, of which there is at least one.
+    The schedule of a knob that a controller sets during training, as DYNAMIX does with the batch
+    size (arXiv 2510.08522). It has as many values as edges, at least one.
 
     >>> [Until(Linear(64, 128), (0.5, 0.75), (32, 512))(x) for x in (0.25, 0.5, 1.0)]
     [80.0, 32.0, 512.0]
@@ -101,7 +101,7 @@ class Until(ScheduleFunction):
         return self.values[place - 1] if place else self.base._at(x)
 
     def _corners(self) -> Iterable[float]:
-        yield from (x for x in self.base._places if x < self.edges[0])
+        yield from (x for x in self.base._edge_list if x < self.edges[0])
         yield from self.edges
 
     def _extremes(self) -> tuple[float, float]:
@@ -117,8 +117,8 @@ class Until(ScheduleFunction):
 class Spliced(ScheduleFunction):
     """Schedules of one and the same progress: f(x) = part i (x) from its edge on.
 
-    Unlike a stage, a part does not begin anew at its edge: it goes on as if it had held all along.
-    This is what a training has seen whose schedule was replaced under way.
+    Unlike a stage, a part does not restart at its edge: its progress is that of the whole. This is
+    the schedule of a training in which one schedule was replaced by another.
 
     >>> Spliced((0.5,), (Linear(0, 1), Linear(0, 10)))(0.5)
     5.0
@@ -136,10 +136,10 @@ class Spliced(ScheduleFunction):
     def _corners(self) -> Iterable[float]:
         yield from self.edges
         for low, high, part in self._spans():
-            yield from (x for x in part._places if low < x < high)
+            yield from (x for x in part._edge_list if low < x < high)
 
     def _spans(self) -> Iterable[tuple[float, float, Schedule]]:
-        """From where to where each part holds, and the part."""
+        """The start and the end of each part, and the part."""
         knots = pairwise((0.0, *self.edges, 1.0))
         return ((low, high, part) for (low, high), part in zip(knots, self.parts, strict=True))
 
@@ -190,7 +190,7 @@ class Following(ScheduleFunction):
         return self.base._at(x) * math.pow(ratio, self.power)
 
     def _corners(self) -> Iterable[float]:
-        return (*self.base._places, *self.other._places)
+        return (*self.base._edge_list, *self.other._edge_list)
 
     def _extremes(self) -> tuple[float, float]:
         return _sampled(self)
@@ -228,7 +228,7 @@ class Mirrored(ScheduleFunction):
         return between(self.high, self.low, max(0.0, share))
 
     def _corners(self) -> Iterable[float]:
-        return self.of._places
+        return self.of._edge_list
 
     def _extremes(self) -> tuple[float, float]:
         least, most = self.of._bounds
@@ -262,7 +262,7 @@ class Effective(ScheduleFunction):
         return self.base._at(x) * (1.0 - self.momentum._at(x))
 
     def _corners(self) -> Iterable[float]:
-        return (*self.base._places, *self.momentum._places)
+        return (*self.base._edge_list, *self.momentum._edge_list)
 
     def _extremes(self) -> tuple[float, float]:
         return _sampled(self)
@@ -293,7 +293,7 @@ Schedule = (
 
 
 def substituted(schedule: Schedule, old: Schedule, new: Schedule) -> Schedule:
-    """A schedule with `new` wherever it follows `old`, or makes up for it.
+    """A schedule with `new` wherever it follows or compensates `old`.
 
     >>> batch_size = Linear(100, 200)
     >>> substituted(Following(Constant(0.1), batch_size, 1.0, 100), batch_size, Constant(400))(0.5)
@@ -312,7 +312,9 @@ def substituted(schedule: Schedule, old: Schedule, new: Schedule) -> Schedule:
 
 
 def compressed(schedule: Schedule, times: float) -> Schedule:
-    """The schedule run through in 1 / `times` of the progress, then held; `times` is at least 1.
+    """The schedule compressed into 1 / `times` of the progress; then its final value holds.
+
+    `times` is at least 1.
 
     >>> compressed(Linear(1.0, 0.0), 2)(0.25), compressed(Linear(1.0, 0.0), 2)(0.75)
     (0.5, 0.0)
@@ -332,12 +334,12 @@ def compressed(schedule: Schedule, times: float) -> Schedule:
 
 
 def _sampled(schedule: ScheduleFunction, until: float = 1.0) -> tuple[float, float]:
-    """Extremes by looking: at every edge from both sides, and at many points between them."""
-    knots = (0.0, *(x for x in schedule._places if x < until), until)
+    """Extremes by evaluation: on both sides of every edge, and at many points between edges."""
+    knots = (0.0, *(x for x in schedule._edge_list if x < until), until)
     points = max(_LEAST_SAMPLES, _SAMPLES // (len(knots) - 1))
-    found = [schedule._at(1.0)] if until == 1.0 else []
+    values = [schedule._at(1.0)] if until == 1.0 else []
     for low, high in pairwise(knots):
         between_them = (low + (high - low) * i / points for i in range(points))
-        found += map(schedule._at, between_them)
-        found.append(schedule._at(math.nextafter(high, 0.0)))
-    return min(found), max(found)
+        values += map(schedule._at, between_them)
+        values.append(schedule._at(math.nextafter(high, 0.0)))
+    return min(values), max(values)

@@ -1,4 +1,4 @@
-"""What every schedule can do, and the checks of its fields."""
+"""The methods that all schedules share, and the validation of their fields."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kind = Literal["linear", "constant"]
 
 @dataclass(frozen=True)
 class ScheduleFunction(ABC):
-    """What every schedule can do, given its value at a valid progress.
+    """A schedule: a function of progress with values, text, JSON, plot and a torch scheduler.
 
     The methods below `_at` have a default for schedules that are a formula of the fields `value`,
     `start`, `peak` and `end`, monotone between those that it has.
@@ -42,7 +42,7 @@ class ScheduleFunction(ABC):
         """Raise a `ValueError` if fields, each valid by itself, do not fit together."""
 
     def _corners(self) -> Iterable[float]:
-        """Where in its own progress it may jump or bend, in any order."""
+        """The progresses at which it may jump or bend, in any order."""
         return ()
 
     def _extremes(self) -> tuple[float, float]:
@@ -57,7 +57,7 @@ class ScheduleFunction(ABC):
         return replace(self, **new)
 
     def _text(self) -> str:
-        """Readable, of any length."""
+        """Readable text of any length."""
         return sentence(self)
 
     @cached_property
@@ -66,7 +66,7 @@ class ScheduleFunction(ABC):
         return self._extremes()
 
     @cached_property
-    def _places(self) -> tuple[float, ...]:
+    def _edge_list(self) -> tuple[float, ...]:
         """All its edges, computed once; see `edges_of`."""
         return tuple(sorted({edge for edge in self._corners() if 0.0 < edge < 1.0}))
 
@@ -78,7 +78,7 @@ class ScheduleFunction(ABC):
         self._check()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields only: equal schedules are pickled alike, whatever was asked of them before."""
+        """The fields without cached values, so that equal schedules have equal pickles."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @overload
@@ -100,7 +100,7 @@ class ScheduleFunction(ABC):
         return values.reshape(points.shape)
 
     def __str__(self) -> str:
-        """Readable, and at most 250 characters (for an MLflow parameter); `to_json` tells all."""
+        """Readable text of at most 250 characters, for MLflow parameters; `to_json` is complete."""
         return shortened(self._text())
 
     def to_json(self) -> dict[str, Any]:
@@ -123,8 +123,8 @@ class ScheduleFunction(ABC):
         """A torch scheduler that sets every group's `lr` to exactly `self(step / total_steps)`.
 
         Args:
-            optimizer: its groups' `initial_lr` becomes 1 (`LambdaLR` multiplies by it), so what
-                `lr` it was built with no longer matters.
+            optimizer: its groups' `initial_lr` becomes 1 (`LambdaLR` multiplies by it), so the `lr`
+                that it was built with has no effect.
             total_steps: calls of `scheduler.step()` until progress 1; at least 1.
 
         Raises:
@@ -145,16 +145,16 @@ def _plain(value: Any) -> Any:
     return value.to_json() if isinstance(value, ScheduleFunction) else value
 
 
-# Checks of a field, which is chosen by its name; `where` begins the error's line.
+# Validation of a field, chosen by its name; `where` is the start of the error message.
 
 
 def number(where: str, value: Any) -> float:
     """A finite number as a float."""
     if isinstance(value, Real) and not isinstance(value, bool):
         with suppress(OverflowError):  # an int beyond all floats
-            found = float(value)
-            if -LARGEST <= found <= LARGEST:
-                return found
+            converted = float(value)
+            if -LARGEST <= converted <= LARGEST:
+                return converted
     raise ValueError(f"{where} must be a finite number, got {value!r}")
 
 

@@ -53,7 +53,7 @@ def _read(obj: Mapping[str, Any]) -> Schedule:
 
 
 def _check_version(name: str, version: Any) -> None:
-    """A later version may mean something else by the same fields; there is no earlier one."""
+    """Raise ValueError for any other version: a later one may give fields another meaning."""
     if version != VERSION or isinstance(version, bool):
         later = isinstance(version, int) and version > VERSION
         hint = ": a later autotune wrote it, and reads it" if later else ""

@@ -29,7 +29,7 @@ class Constant(ScheduleFunction):
 
 @dataclass(frozen=True)
 class Linear(ScheduleFunction):
-    """f(x) = start + (end - start) x; monotone. To 0, it is the habit of speed runs.
+    """f(x) = start + (end - start) x; monotone. To 0, it is common in speed runs.
 
     >>> Linear(1.0, 0.0)(0.25)
     0.75
@@ -100,7 +100,7 @@ class Polynomial(ScheduleFunction):
 
 @dataclass(frozen=True)
 class Exponential(ScheduleFunction):
-    """f(x) = start (end / start)^x; monotone. Both ends > 0: it never reaches 0, so name a floor.
+    """f(x) = start (end / start)^x; monotone. Both ends > 0, as it never reaches 0.
 
     As in torch's `ExponentialLR` with gamma^steps = end / start.
 
@@ -226,7 +226,7 @@ class WSD(ScheduleFunction):
 
     def _corners(self) -> Iterable[float]:
         decays = 1.0 - self.decay
-        without_hold = math.isclose(decays, self.warmup, abs_tol=1e-15)  # but for rounding
+        without_hold = math.isclose(decays, self.warmup, abs_tol=1e-15)  # except for rounding
         return (self.warmup,) if without_hold else (self.warmup, decays)
 
     def _extremes(self) -> tuple[float, float]:
@@ -244,10 +244,10 @@ class WSD(ScheduleFunction):
 
 @dataclass(frozen=True)
 class Piecewise(ScheduleFunction):
-    """Given values, joined by lines or held.
+    """Given values, joined by lines or constant between edges.
 
     `kind="linear"`: `values` at 0, at each edge and at 1 (two more values than edges); continuous.
-    `kind="constant"`: each value is held up to the next edge (one more value than edges).
+    `kind="constant"`: each value holds up to the next edge (one more value than edges).
 
     >>> Piecewise((0.5,), (0.0, 1.0, 0.5))(0.75)
     0.75

@@ -1,4 +1,4 @@
-"""What the formulas of several schedules share."""
+"""Formulas that several schedules share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPES: Mapping[str, Callable[[float], float]] = {
 
 
 def between(start: float, end: float, weight: float) -> float:
-    """From `start` (weight 0) to `end` (1): exact at both, monotone and never outside."""
+    """Interpolate from `start` (weight 0) to `end` (1): exact at both ends, monotone, bounded."""
     if weight >= 1.0:
         return end
     value = start + (end - start) * weight  # rounding may overshoot `end`, never `start`
@@ -24,7 +24,7 @@ def between(start: float, end: float, weight: float) -> float:
 
 
 def geometric(start: float, end: float, weight: float) -> float:
-    """From `start` (weight 0) to `end` (1), both > 0, by equal factors."""
+    """Interpolate geometrically from `start` (weight 0) to `end` (1), both > 0."""
     return end if weight >= 1.0 else clamp(start * (end / start) ** weight, start, end)
 
 
@@ -41,9 +41,9 @@ def local(edges: tuple[float, ...], piece: int, x: float) -> float:
 
 
 def inside(low: float, high: float, place: float) -> float:
-    """The first progress at which the part from `low` to `high` has come to its own `place`.
+    """The first progress at which the part from `low` to `high` is at its own progress `place`.
 
-    Found to the last digit, so that the later piece holds there and the earlier one just before.
+    Exact to the last digit, so that the later piece holds there and the earlier one just before.
     """
     x = low + (high - low) * place
     while (x - low) / (high - low) >= place and x > low:

@@ -1,4 +1,4 @@
-"""Short ways to make schedules: by name, from numbers, from lengths, from other schedules."""
+"""Constructors of schedules: by name, from numbers, from lengths, from other schedules."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def as_schedule(value: Schedule | float) -> Schedule:
 def warmed(schedule: Schedule | float, warmup: float) -> Schedule:
     """Rise linearly from 0 to the schedule's first value in the fraction `warmup` in [0, 1).
 
-    All of the schedule then runs in what is left. A warm-up of 0 gives the schedule itself.
+    The schedule is compressed into the rest. A warm-up of 0 gives the schedule itself.
 
     >>> print(warmed(Constant(0.1), 0.05))
     0-5%: linear 0 -> 0.1, 5-100%: constant 0.1
@@ -75,8 +75,8 @@ def scaled(schedule: Schedule | float, factor: float) -> Schedule:
 def stages(*parts: tuple[float, Schedule | float]) -> Schedule:
     """Parts one after another, each with its length > 0 in one unit of your choice.
 
-    Numbers are held; only numbers make a constant `Piecewise`, and a single part is itself. Whole
-    lengths give edges that are exactly `sum of those before / total`.
+    A number is constant; numbers alone make a constant `Piecewise`, and a single part is returned.
+    With whole lengths, edges are exactly `sum of those before / total`.
 
     >>> print(stages((6, Linear(1.88, 3.76)), (10, 1.88), (4, 0.25)))
     0-30%: linear 1.88 -> 3.76, 30-80%: constant 1.88, 80-100%: constant 0.25
@@ -84,7 +84,7 @@ def stages(*parts: tuple[float, Schedule | float]) -> Schedule:
     Piecewise(edges=(0.25,), values=(128.0, 256.0), kind='constant')
 
     Raises:
-        ValueError: no parts, or the number of the part that is none.
+        ValueError: no parts, or one that is invalid, with its number.
     """
     if not parts:
         raise ValueError("stages needs at least 1 part, got 0")
@@ -108,7 +108,7 @@ def _part(where: str, part: Any) -> tuple[float, Schedule | float]:
 
 
 def _edges(lengths: list[float]) -> tuple[float, ...]:
-    """Where all parts but the first begin; every sum is exact, and rounded once."""
+    """The starts of all parts but the first; sums are exact, and rounded once."""
     total = math.fsum(lengths)
     knots = [math.fsum(lengths[:i]) / total for i in range(len(lengths))] + [1.0]
     for i, (low, high) in enumerate(pairwise(knots), 1):

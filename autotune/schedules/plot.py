@@ -1,4 +1,4 @@
-"""Drawings of schedules, kept apart so that only who draws imports matplotlib."""
+"""Plots of schedules, in a module of their own so that matplotlib is imported only for them."""
 
 from __future__ import annotations
 

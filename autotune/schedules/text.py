@@ -1,23 +1,23 @@
-"""How schedules read: their fields as one line."""
+"""Schedules as one line of text."""
 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-LONGEST = 250  # characters: what MLflow takes for a parameter
+LONGEST = 250  # characters: the limit of an MLflow parameter
 VALUES = ("value", "start", "peak", "end")  # the fields in the unit of what is scheduled
-_SUBJECTS = ("base", "of")  # the schedules that others are made from
+_SUBJECTS = ("base", "of")  # the fields with the schedules that others are made from
 _FRACTIONS = ("edges", "peak_at", "warmup", "decay")  # the fields in progress
 
 
 def shortened(text: str) -> str:
-    """At most 250 characters of it."""
+    """The text, shortened to at most 250 characters."""
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def sentence(schedule: Any) -> str:
-    """The name, what it is about, and in parentheses all further fields."""
+    """The name, the main fields, and all other fields in parentheses."""
     own = {field.name: getattr(schedule, field.name) for field in fields(schedule)}
     values = " -> ".join(words(name, own[name]) for name in own if name in (*VALUES, *_SUBJECTS))
     more = [name for name in own if name not in (*VALUES, *_SUBJECTS)]

@@ -1,1 +1,1 @@
-"""What is searched: parameters, schedules, couplings, constraints."""
+"""Search spaces: parameters, schedules, couplings, constraints."""

@@ -1,4 +1,4 @@
-"""How large a search space is, counted from its flat parameters and their conditions."""
+"""The size of a search space, from its flat parameters and their conditions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autotune.space.parameters import Fixed, Float, Leaf, Parameter, active, opt
 
 @dataclass(frozen=True)
 class Size:
-    """How large a search space is.
+    """The size of a search space.
 
     Args:
-        shapes: combinations of the values on which the existence of other parameters depends.
-        least, most: the fewest and the most parameters that one point has.
-        points: how many points there are, infinite where a real number is searched.
+        shapes: the number of combinations of values on which other parameters are conditioned.
+        least, most: the fewest and the most parameters of a point.
+        points: the number of points, infinite if a real number is searched.
     """
 
     shapes: int
@@ -26,7 +26,7 @@ class Size:
     points: float
 
     def with_all(self, other: Size) -> Size:
-        """The size of both together, where neither depends on the other."""
+        """The size of the product of two independent spaces."""
         least, most = self.least + other.least, self.most + other.most
         return Size(self.shapes * other.shapes, least, most, self.points * other.points)
 
@@ -54,7 +54,7 @@ def _count(parameter: Parameter) -> float:
 
 
 def _depending(leaves: Sequence[Leaf]) -> list[list[Leaf]]:
-    """The parameters in groups that do not depend on each other, each in its order."""
+    """The parameters in independent groups, each in order."""
     groups: list[list[Leaf]] = []
     for leaf in leaves:
         parents = leaf[1].when or {}
@@ -67,7 +67,7 @@ def _depending(leaves: Sequence[Leaf]) -> list[list[Leaf]]:
 def _counted(
     leaves: Sequence[Leaf], parents: set[str], values: dict[str, Any], searched: int, points: float
 ) -> Iterator[tuple[int, float]]:
-    """For each combination of what others depend on: parameters searched, and points."""
+    """For each combination of conditions: the number of searched parameters and of points."""
     for i, (name, parameter) in enumerate(leaves):
         if not active(parameter.when, values):
             continue

@@ -1,7 +1,7 @@
-"""What couples the entries of a search space: one mirrors another, follows it, or makes up for it.
+"""Couplings between entries of a search space: mirroring, following, effective learning rates.
 
-Each is drawn and built by itself; then the couplings are applied, in an order in which none sees
-what another has done to the schedule that it refers to.
+Each entry is drawn and built by itself. Then the couplings are applied in a fixed order, in which
+none depends on the effect of another on the schedule that it refers to.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from autotune.errors import unknown
 from autotune.space.parameters import Choice, Fixed, Float, Int, Parameter, When, is_real
 from autotune.space.schedule_space import RULES, ScheduleSpace
 
-Entry = Parameter | ScheduleSpace | Fixed
-Entries = Mapping[str, Entry]
+SpaceEntry = Parameter | ScheduleSpace | Fixed
+SpaceEntries = Mapping[str, SpaceEntry]
 _COUPLINGS = ("mirrors", "follows", "effective")
 
 
-# --- what may be coupled --------------------------------------------------------------------------
+# --- validation -----------------------------------------------------------------------------------
 
 
-def check(entries: Entries) -> None:
-    """Raise a ValueError for a coupling to no entry, or to one that it cannot be coupled to."""
+def check(entries: SpaceEntries) -> None:
+    """Raise a ValueError for a coupling to a missing or unsuitable entry."""
     for name, entry in entries.items():
         for coupling in _COUPLINGS:
             other = getattr(entry, coupling, None)
@@ -39,7 +39,7 @@ def check(entries: Entries) -> None:
 
 
 def _check(where: str, coupling: str, other: Any) -> None:
-    """What a schedule is coupled to must be a schedule or a number, in the range that it needs."""
+    """Raise a ValueError unless `other` is a schedule or a number in the range of the coupling."""
     if isinstance(other, Choice) or (isinstance(other, Fixed) and not _is_number(other.value)):
         raise ValueError(f"{where} must be a schedule or a number but got {other!r}")
     if isinstance(other, ScheduleSpace) and coupling == "mirrors" and "mirror" in other.families:
@@ -52,7 +52,7 @@ def _check(where: str, coupling: str, other: Any) -> None:
 
 
 def _is_plain(entry: Any) -> bool:
-    """Whether an entry is a number, searched as it is or fixed."""
+    """Whether an entry is a searched or fixed number without a coupling."""
     if isinstance(entry, Fixed):
         return is_real(entry.value)
     return isinstance(entry, Int) or (isinstance(entry, Float) and entry.effective is None)
@@ -63,7 +63,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _span(entry: Any) -> tuple[float, float]:
-    """The least and the greatest value that an entry can take."""
+    """The range of values of an entry."""
     if isinstance(entry, ScheduleSpace):
         return entry.span
     if isinstance(entry, Fixed):
@@ -71,8 +71,8 @@ def _span(entry: Any) -> tuple[float, float]:
     return float(entry.low), float(entry.high)
 
 
-def changes(entries: Entries, followed: str | None) -> When | None:
-    """When the schedule that another follows is not constant; None: never."""
+def changes(entries: SpaceEntries, followed: str | None) -> When | None:
+    """The condition under which the followed schedule is not constant; None for never."""
     entry = entries.get(followed or "")
     if isinstance(entry, Fixed) and isinstance(entry.value, schedules.Schedule):
         low, high = schedules.extremes(entry.value)
@@ -83,41 +83,41 @@ def changes(entries: Entries, followed: str | None) -> When | None:
     return {f"{followed}.family": changing} if changing else None
 
 
-def effective(entries: Entries) -> dict[str, str]:
-    """The numbers of which the effective value is searched, each with its momentum."""
+def effective(entries: SpaceEntries) -> dict[str, str]:
+    """The numbers whose effective value is searched, each with its momentum."""
     floats = {n: e for n, e in entries.items() if isinstance(e, Float)}
     return {n: e.effective for n, e in floats.items() if e.effective is not None}
 
 
-# --- what coupled entries stand for ---------------------------------------------------------------
+# --- building -------------------------------------------------------------------------------------
 
 
-def built(entries: Entries, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The schedules that drawn values stand for: each by itself, then what couples them."""
+def build(entries: SpaceEntries, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the schedules of drawn values, first each by itself, then with their couplings."""
     spaces = {
         name: (entry, _fields_of(name, values))
         for name, entry in entries.items()
         if isinstance(entry, ScheduleSpace) and f"{name}.family" in values
     }
-    made: dict[str, Any] = {
+    built: dict[str, Any] = {
         name: space.build(own) for name, (space, own) in spaces.items() if own["family"] != "mirror"
     }
-    alone = {**values, **made}
+    alone = {**values, **built}
     for name, (space, own) in spaces.items():
         if own["family"] == "mirror":
-            made[name] = _mirrored(own, alone.get(str(space.mirrors)))
-    known = {**values, **made}
+            built[name] = _mirrored(own, alone.get(str(space.mirrors)))
+    known = {**values, **built}
     for name, (space, own) in spaces.items():
         if space.effective in known:
-            made[name] = _with_momentum(made[name], known[space.effective])
+            built[name] = _with_momentum(built[name], known[space.effective])
         if space.follows in known:
             rule = own.get("rule", space.steady_rule)
-            made[name] = _following(made[name], known[space.follows], rule)
-    return made
+            built[name] = _following(built[name], known[space.follows], rule)
+    return built
 
 
 def _fields_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The drawn fields of one schedule, by field name."""
+    """The drawn values of one schedule's fields, by field name."""
     start = f"{name}."
     return {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)}
 
@@ -125,7 +125,7 @@ def _fields_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _mirrored(
     values: Mapping[str, Any], of: schedules.Schedule | float | None
 ) -> schedules.Schedule:
-    """The schedule of the family `mirror`, from its fields and what it mirrors, if it is there."""
+    """The schedule of the family `mirror`, from its fields and the mirrored schedule, if any."""
     peak = values["peak"]
     if of is None:
         return schedules.Constant(peak)
@@ -135,7 +135,7 @@ def _mirrored(
 def _with_momentum(
     effective: schedules.Schedule, momentum: schedules.Schedule | float
 ) -> schedules.Schedule:
-    """The learning rate of an effective one: times 1 - momentum, at every progress."""
+    """The learning rate for an effective one: multiplied by 1 - momentum at every progress."""
     momentum = schedules.as_schedule(momentum)
     if isinstance(momentum, schedules.Constant):
         return schedules.scaled(effective, 1.0 - momentum.value)
@@ -147,7 +147,7 @@ def _following(
 ) -> schedules.Schedule:
     """`base`, scaled by `rule` with the growth of `other` since the start.
 
-    Also where `other` is constant: a controller may change it.
+    A constant `other` is followed too, as a controller may change it.
     """
     other = schedules.as_schedule(other)
     if RULES[rule] == 0.0:

@@ -1,8 +1,8 @@
-"""Parameters as numbers: places in the unit interval, normal scores, and a forest's features.
+"""Encoding of parameters as numbers: positions in the unit interval, normal scores, features.
 
-Every value of a whole number has a cell of its own in the unit interval, as wide as it is likely
-to be drawn; a real number has its place. The normal score of a place is where a standard normal
-variable has as much of its mass to the left: an even place is a standard normal score.
+Every value of a whole number has a cell in the unit interval, whose width is its probability under
+uniform draws; a real number has a position. The normal score of a position is the quantile of the
+standard normal distribution there: uniform positions have standard normal scores.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from autotune.space.parameters import Choice, Float, Int, Parameter
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
 
-ABSENT = -0.5  # stands for a parameter that a point does not have
-_EDGE = 0.005  # places nearer to an end than this have the normal score of this place
+ABSENT = -0.5  # the feature of a parameter that a point does not have
+_EDGE = 0.005  # positions nearer to an end than this have the normal score of this position
 _NORMAL = NormalDist()
 _MISSING = object()
 _RATES = ("lr", "learning_rate")
 _MOMENTA = ("momentum", "beta1", "beta_1")
-_LEAST_FRICTION = 1e-4  # of 1 - momentum, where a momentum may be 1
+_LEAST_FRICTION = 1e-4  # the least 1 - momentum, as a momentum may be 1
 
 
 def edges(parameter: Float | Int) -> tuple[float, float, bool]:
-    """The interval that the values' cells fill, and whether it is searched by factors.
+    """The interval of the values' cells, and whether it is on a logarithmic scale.
 
     >>> edges(Float(0.1, 10, log=True)), edges(Int(1, 9, step=3))
     ((0.1, 10, True), (-0.5, 8.5, False))
@@ -44,7 +44,7 @@ def edges(parameter: Float | Int) -> tuple[float, float, bool]:
 
 
 def unit_of(parameter: Float | Int, value: float) -> float:
-    """The place of a value, from 0 to 1: the middle of its cell; of what lies outside, an end.
+    """The position of a value in [0, 1], the middle of its cell; values outside get an end.
 
     >>> unit_of(Float(0.01, 1.0, log=True), 0.1), unit_of(Int(1, 4), 1), unit_of(Int(1, 4), 99)
     (0.5, 0.125, 1.0)
@@ -58,13 +58,13 @@ def unit_of(parameter: Float | Int, value: float) -> float:
 
 
 def real_at(parameter: Float | Int, unit: float) -> float:
-    """The number at a place from 0 to 1, not yet rounded to a value of the parameter."""
+    """The number at a position in [0, 1], not rounded to a value of the parameter."""
     low, high, log = edges(parameter)
     return low * (high / low) ** unit if log and high > low else low + unit * (high - low)
 
 
 def value_at(parameter: Float | Int, unit: float) -> float:
-    """The value in whose cell a place from 0 to 1 lies; always one that the parameter allows.
+    """The value whose cell contains a position in [0, 1]; always an allowed value.
 
     >>> value_at(Int(16, 256, power_of_two=True), 0.5), value_at(Int(1, 9, step=3), 0.99)
     (64, 7)
@@ -80,7 +80,7 @@ def value_at(parameter: Float | Int, unit: float) -> float:
 
 
 def score_of(unit: float) -> float:
-    """The normal score of a place; no more than 2.6 from 0.
+    """The normal score of a position; its absolute value is at most 2.6.
 
     >>> score_of(0.5), round(score_of(0.0), 2)
     (0.0, -2.58)
@@ -89,23 +89,23 @@ def score_of(unit: float) -> float:
 
 
 def unit_at(score: float) -> float:
-    """The place of a normal score."""
+    """The position of a normal score."""
     return _NORMAL.cdf(score)
 
 
-def rank_score(place: float, count: int) -> float:
-    """The normal score of a standing: negative for the best (place 0) of `count`."""
-    return _NORMAL.inv_cdf((place * (count - 1) + 0.6) / (count + 0.2))
+def rank_score(rank: float, count: int) -> float:
+    """The normal score of a rank in [0, 1] among `count`: negative for the best, rank 0."""
+    return _NORMAL.inv_cdf((rank * (count - 1) + 0.6) / (count + 0.2))
 
 
-# --- features for a model over points -------------------------------------------------------------
+# --- features of points for a model ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Effective:
-    """A searched learning rate and the searched momentum that it acts through, by flat name.
+class EffectiveRate:
+    """The effective learning rate, learning rate / (1 - momentum), of two searched parameters.
 
-    What a step does in the long run is learning rate / (1 - momentum): the effective one.
+    `rate` and `momentum` are flat names; `low` and `high` are the range of its logarithm.
     """
 
     rate: str
@@ -125,15 +125,15 @@ def _effective(rate: float, momentum: float) -> float:
     return math.log(max(rate, 1e-12)) - math.log(max(1.0 - momentum, _LEAST_FRICTION))
 
 
-def effective_rate(space: SearchSpace) -> Effective | None:
-    """The learning rate and momentum of a space that searches both as numbers on the usual names.
+def effective_rate(space: SearchSpace) -> EffectiveRate | None:
+    """The effective learning rate of a space that searches learning rate and momentum.
 
-    These are `lr` or `learning_rate`, and `momentum` or `beta1`; of schedules, their peaks. None
-    where it is the effective learning rate already that is searched.
+    Their names are `lr` or `learning_rate`, and `momentum` or `beta1`; of schedules, their peaks.
+    None if the space does not search both as numbers, or searches the effective one already.
 
     >>> space = SearchSpace({"lr": Float(0.1, 1.0), "momentum": Float(0.5, 0.9)})
-    >>> found = effective_rate(space)
-    >>> found.feature({"lr": 1.0, "momentum": 0.9}), found.feature({"lr": 0.1, "momentum": 0.5})
+    >>> rate = effective_rate(space)
+    >>> rate.feature({"lr": 1.0, "momentum": 0.9}), rate.feature({"lr": 0.1, "momentum": 0.5})
     (1.0, 0.0)
     """
     parameters = space.parameters()
@@ -146,7 +146,7 @@ def effective_rate(space: SearchSpace) -> Effective | None:
         return None
     if isinstance(r, Choice) or isinstance(m, Choice) or not 0 <= m.low <= m.high <= 1 or r.low < 0:
         return None
-    return Effective(rate, momentum, _effective(r.low, m.low), _effective(r.high, m.high))
+    return EffectiveRate(rate, momentum, _effective(r.low, m.low), _effective(r.high, m.high))
 
 
 def _named(parameters: Mapping[str, Parameter], names: Sequence[str]) -> str | None:
@@ -154,7 +154,7 @@ def _named(parameters: Mapping[str, Parameter], names: Sequence[str]) -> str | N
 
 
 def features(parameter: Parameter, value: Any = _MISSING) -> list[float]:
-    """A value as numbers: its place in the unit interval, or one number an option of a choice.
+    """A value as features: its position in [0, 1], or one number for each option of a choice.
 
     >>> features(Choice(("a", "b")), "b"), features(Float(0, 2), 1.0), features(Float(0, 2))
     ([0.0, 1.0], [0.5], [-0.5])
@@ -165,8 +165,8 @@ def features(parameter: Parameter, value: Any = _MISSING) -> list[float]:
 
 
 def encoded(
-    parameters: Mapping[str, Parameter], point: Mapping[str, Any], effective: Effective | None
+    parameters: Mapping[str, Parameter], point: Mapping[str, Any], effective: EffectiveRate | None
 ) -> list[float]:
-    """A point as one row of features, its effective learning rate last where there is one."""
+    """A point as one row of features, with its effective learning rate last if there is one."""
     row = [x for name, p in parameters.items() for x in features(p, point.get(name, _MISSING))]
     return [*row, effective.feature(point)] if effective is not None else row

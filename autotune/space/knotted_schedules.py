@@ -1,7 +1,7 @@
-"""Schedules with knots as places in a box: what is drawn for them, and what it stands for.
+"""Schedules with knots: their parameters, and the schedule of a point.
 
-Every point of the box is a valid schedule, and no two points are the same one: nothing is rejected,
-sorted or clipped.
+Every point of the box of parameters is a valid schedule, and different points are different
+schedules: nothing is rejected, sorted or clipped.
 """
 
 from __future__ import annotations
@@ -32,52 +32,52 @@ class Knots:
     direction: Direction
 
     def check(self) -> None:
-        """Raise a ValueError for more knots than can be told apart by edges, or by values."""
+        """Raise a ValueError for more knots than there are different edges or values."""
         low, high = bounds(self.count)
         if isinstance(self.count, bool | float) or not 1 <= low <= high <= 16:
             raise ValueError(f"ScheduleSpace knots must lie in 1 to 16 but got {self.count!r}")
         if not isinstance(self.peak, Int):
             return
-        there = len(options(self.peak))
+        available = len(options(self.peak))
         need = 2 if self.direction == "free" else int(high) + 1
-        if there < need:
+        if available < need:
             raise ValueError(
                 f"ScheduleSpace staircase with {high} knots needs {need} different values, but "
-                f"{self.peak!r} has {there}"
+                f"{self.peak!r} has {available}"
             )
-        if self.direction != "free" and math.comb(there, int(high) + 1) > _MOST_LEVELS:
+        if self.direction != "free" and math.comb(available, int(high) + 1) > _MOST_LEVELS:
             raise ValueError(
-                f"ScheduleSpace staircase: {there} values at {high} knots can be chosen in too "
+                f"ScheduleSpace staircase: {available} values at {high} knots can be chosen in too "
                 "many ways: give the peak a larger step"
             )
 
     def fields(self) -> Iterator[tuple[str, tuple[Parameter, tuple[int, ...]]]]:
-        """Each knot's parameters, with the numbers of knots at which they exist."""
+        """Each knot's parameters, with the counts of knots for which they exist."""
         counts = options(self.count)
-        there = len(options(self.peak))
+        available = len(options(self.peak))
         free = self.direction == "free"
         if free:
-            first = Int(0, there - 1) if isinstance(self.peak, Int) else self.anywhere()
+            first = Int(0, available - 1) if isinstance(self.peak, Int) else self.free_value()
             yield "value0", (first, counts)
         for knot in range(1, counts[-1] + 1):
             from_here = tuple(n for n in counts if n >= knot)
             yield f"edge{knot}", (_SHARE, from_here)
             if not isinstance(self.peak, Int):
-                yield f"value{knot}", (self.anywhere() if free else _SHARE, from_here)
+                yield f"value{knot}", (self.free_value() if free else _SHARE, from_here)
             elif free:
-                yield f"value{knot}", (Int(0, there - 2), from_here)
+                yield f"value{knot}", (Int(0, available - 2), from_here)
         if isinstance(self.peak, Int) and not free:
             for knots in counts:
-                yield f"levels{knots}", (Int(0, math.comb(there, knots + 1) - 1), (knots,))
+                yield f"levels{knots}", (Int(0, math.comb(available, knots + 1) - 1), (knots,))
 
-    def anywhere(self) -> Float:
-        """A knot's own value, from the lowest final value to the highest peak."""
+    def free_value(self) -> Float:
+        """The parameter of a free knot's value: from the lowest final value to the highest peak."""
         low, high = bounds(self.peak)
         log = isinstance(self.peak, Float) and self.peak.log and bounds(self.final)[0] > 0
         return Float(low * bounds(self.final)[0], high, log=log)
 
     def build(self, values: Mapping[str, Any]) -> schedules.Schedule:
-        """The schedule that drawn fields stand for, by field name, without its warm-up."""
+        """Build the schedule of drawn fields (by field name), without its warm-up."""
         count = values["knots"]
         edges = spread([values[f"edge{i}"] for i in range(1, count + 1)])
         smooth = values["family"] == "piecewise"
@@ -102,31 +102,31 @@ class Knots:
         return heights[::-1] if self.direction == "rising" else heights
 
     def _counted(self, values: Mapping[str, Any], count: int) -> list[float]:
-        there = options(self.peak)
+        available = options(self.peak)
         if self.direction == "free":
             indices = unrepeated([values[f"value{i}"] for i in range(count + 1)])
-            return [there[i] for i in indices]
-        chosen = _choices(len(there), count + 1)[values[f"levels{count}"]]
-        heights = [there[i] for i in chosen]
+            return [available[i] for i in indices]
+        chosen = _choices(len(available), count + 1)[values[f"levels{count}"]]
+        heights = [available[i] for i in chosen]
         return heights[::-1] if self.direction == "falling" else heights
 
 
 def spread(shares: Sequence[float]) -> tuple[float, ...]:
-    """Strictly growing places in (0, 1), one for each share in (0, 1).
+    """Strictly increasing positions in (0, 1), one for each share in (0, 1).
 
-    Each share says how much of the rest its place takes up, such that even shares give places that
-    are distributed as sorted even numbers. Different shares give different places: nothing is
-    sorted, so no two points of a sampler's box are one.
+    Each share determines how much of the rest its position takes, such that uniform shares give
+    positions that are distributed as sorted uniform numbers. Different shares give different
+    positions: nothing is sorted, so no two points of a sampler's box are the same schedule.
 
     >>> [round(x, 3) for x in spread([0.5])], [round(x, 3) for x in spread([0.75, 0.5])]
     ([0.5], [0.5, 0.75])
     """
-    places: list[float] = []
+    positions: list[float] = []
     left = 0.0
     for i, share in enumerate(shares):
         left += (1.0 - left) * (1.0 - (1.0 - share) ** (1.0 / (len(shares) - i)))
-        places.append(left)
-    return tuple(places)
+        positions.append(left)
+    return tuple(positions)
 
 
 def unrepeated(numbers: Sequence[int]) -> list[int]:
@@ -142,6 +142,6 @@ def unrepeated(numbers: Sequence[int]) -> list[int]:
 
 
 @lru_cache(maxsize=64)
-def _choices(there: int, count: int) -> list[tuple[int, ...]]:
-    """All ways of choosing so many of so many values, alike ones beside each other."""
-    return sorted(combinations(range(there), count), key=lambda chosen: (sum(chosen), chosen))
+def _choices(available: int, count: int) -> list[tuple[int, ...]]:
+    """All combinations of `count` of `available` values, similar ones next to each other."""
+    return sorted(combinations(range(available), count), key=lambda chosen: (sum(chosen), chosen))

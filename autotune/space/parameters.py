@@ -1,4 +1,4 @@
-"""The parameters of a search space: what each may be, and when it exists."""
+"""The parameters of a search space: their values and conditions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Float:
     `when={"optimizer": ("lars", "lamb")}` makes it exist only if the named parameter, declared
     before it, has (one of) the given value(s).
 
-    `effective="momentum"` searches value / (1 - momentum) in its place, under the flat name
-    `NAME.effective`: of a learning rate, what a step does in the long run. The range is that of
-    the effective value; the configuration gets the value itself.
+    `effective="momentum"` searches value / (1 - momentum) instead, under the flat name
+    `NAME.effective`: for a learning rate, the long-run effect of a step. The range is that of the
+    effective value; the configuration gets the value itself.
     """
 
     low: float
@@ -112,7 +112,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A value that is not searched but belongs to the configuration."""
+    """A value of the configuration that is not searched."""
 
     value: Any
     _: KW_ONLY
@@ -137,7 +137,7 @@ def check_range(kind: str, low: float, high: float, log: bool) -> None:
 
 
 def bounds(value: Float | Int | float) -> tuple[float, float]:
-    """The least and greatest value of a parameter, or of a number that stays."""
+    """The range of a parameter, or of a fixed number."""
     return (value.low, value.high) if isinstance(value, Float | Int) else (value, value)
 
 
@@ -152,7 +152,7 @@ def options(value: Int | Choice | Any) -> tuple[Any, ...]:
 
 
 def drawn(parameter: Parameter, random: Random) -> Any:
-    """A value at random: even over the options, over the range, or over its logarithm."""
+    """A random value: uniform over the options, the range, or its logarithm."""
     if isinstance(parameter, Choice):
         return random.choice(parameter.options)
     if isinstance(parameter, Int) and parameter.power_of_two:
@@ -172,22 +172,22 @@ def drawn(parameter: Parameter, random: Random) -> Any:
 
 
 def active(when: When | None, values: Mapping[str, Any]) -> bool:
-    """Whether the condition holds for what has been drawn so far."""
+    """Whether the condition holds for the values drawn so far."""
     return all(k in values and values[k] in wanted_values(v) for k, v in (when or {}).items())
 
 
 def wanted_values(wanted: Any) -> tuple[Any, ...]:
-    """The values that a condition names for one parent."""
+    """The values in a condition for one parent."""
     return tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
 
 
 def is_real(value: Any) -> bool:
-    """Whether it is a number, and not True or False."""
+    """Whether it is a number but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def say_when(when: When | None) -> str:
-    """A condition in words.
+    """A condition as text.
 
     >>> say_when({"optimizer": ("lars", "lamb")})
     "optimizer is 'lars' or 'lamb'"
@@ -198,7 +198,7 @@ def say_when(when: When | None) -> str:
 
 
 def allowed(parameter: Parameter) -> str:
-    """What a parameter may be, in words."""
+    """The allowed values of a parameter as text."""
     if isinstance(parameter, Choice):
         return parameter.check(object())
     return f"a number from {parameter.low:g} to {parameter.high:g}"

@@ -1,4 +1,4 @@
-"""Searched schedules: a schedule is searched by searching the fields of its family.
+"""Search spaces of schedules: the parameters are the fields of its families.
 
 As flat parameters they are `NAME.family`, `NAME.peak`, ...; each exists only for the families that
 have it.
@@ -36,37 +36,37 @@ _OWN: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ScheduleSpace:
-    """A schedule, searched by searching its fields; in the configuration, a ready value.
+    """A search space of a schedule; the configuration gets the schedule.
 
-    Each field is a parameter, or a value that stays:
+    Each field is a parameter or a fixed value:
 
     Args:
-        peak: the greatest value. An `Int` (say of powers of two) is for what is counted: batch
-            size, image size, sequence length.
+        peak: the greatest value. An `Int` (say of powers of two) is for counts: batch size, image
+            size, sequence length.
         family: names of `FAMILIES`. `constant`, `linear`, `cosine`, `linear_cosine`, `polynomial`,
             `exponential`, `inverse_sqrt`, `step` and `wsd` go from `peak` to `final * peak`;
             `one_cycle` rises from `start * peak` to `peak` first; `piecewise` joins `knots` inner
             points by lines; `staircase` changes its value at `knots` edges; `mirror` moves between
-            `peak` and `final * peak`, opposite to the schedule that `mirrors` names.
+            `peak` and `final * peak`, opposite to the schedule named by `mirrors`.
         final: the last value (the first, where `direction` is rising) as a share of the peak.
-        warmup: share of the horizon in which it first rises linearly from 0; not for `one_cycle`.
+        warmup: share of the horizon for a linear rise from 0 first; not for `one_cycle`.
         power, decay, start, peak_at: of `polynomial`, `wsd`, `one_cycle`, as in `schedules`; the
             `start` is a share of the peak, at most all of it.
-        knots: how many inner knots or edges, for `piecewise` and `staircase`.
+        knots: the number of inner knots or edges, for `piecewise` and `staircase`.
         direction: whether it goes from the peak down (`falling`), up to it (`rising`: it begins
-            at `final * peak`), or, for knots, anywhere between the two (`free`: each knot has a
-            value of its own). `one_cycle` and `wsd` only fall.
+            at `final * peak`), or, for knots, is free between the two (`free`: each knot has its
+            own value). `one_cycle` and `wsd` only fall.
         mirrors: the schedule that the family `mirror` moves opposite to, as a momentum that falls
-            while the learning rate rises (Smith and Topin, arXiv 1708.07120). It mirrors the shape
-            as searched, before that one follows another or makes up for this momentum.
+            while the learning rate rises (Smith and Topin, arXiv 1708.07120). It mirrors the
+            searched shape, before that schedule follows another or compensates this momentum.
         follows: the schedule with which this one is scaled whenever that one changes, as a
             learning rate with the batch size; by `rule`: none, sqrt or linear.
-        effective: the momentum (or first beta) with which the peak is understood as
-            peak / (1 - momentum): what is searched is the effective learning rate.
-        when: condition of the whole, as for `Float`.
+        effective: a momentum (or first beta); the searched peak is then that of the effective
+            learning rate, peak / (1 - momentum).
+        when: the condition of the schedule, as for `Float`.
 
     Raises:
-        ValueError: a family that is not known, or bounds that no schedule of a family can have.
+        ValueError: an unknown family, or bounds that no schedule of a family can have.
     """
 
     peak: Float | Int | float
@@ -110,12 +110,12 @@ class ScheduleSpace:
 
     @property
     def steady_rule(self) -> str:
-        """The rule where there is none to choose: that for changes that only a controller makes."""
+        """The rule for changes by a controller only: the fixed rule, or none if it is searched."""
         return self.rule if isinstance(self.rule, str) else "none"
 
     @property
     def span(self) -> tuple[float, float]:
-        """The least and the greatest value that its schedules can take, before any coupling."""
+        """The range of its schedules' values, before couplings."""
         low, high = bounds(self.peak)
         ends = [low, high]
         if set(self.families) - {"constant"} and not self._only_levels():
@@ -138,10 +138,10 @@ class ScheduleSpace:
         """The families that are searched."""
         return options(self.family)
 
-    # --- what is allowed ----------------------------------------------------------------------
+    # --- validation ---------------------------------------------------------------------------
 
     def _check_kinds(self) -> None:
-        """Each field must be of the kind that it is searched as."""
+        """Raise a ValueError for a field of the wrong type."""
         numbers: dict[str, Any] = {"peak": Float | Int, "knots": Int}
         for field in ("peak", "final", "warmup", "power", "decay", "start", "peak_at", "knots"):
             value, kind = getattr(self, field), numbers.get(field, Float)
@@ -188,11 +188,11 @@ class ScheduleSpace:
             raise ValueError("ScheduleSpace piecewise needs a Float peak; 'staircase' takes an Int")
 
     def _check_corners(self, family: str) -> None:
-        """Build what the corners of the box stand for, so that no point of it can fail."""
+        """Build the schedules at the corners of the box, so that no point of it can fail."""
         drawn = dict(self._shape_fields())
         if family in KNOTTED:
             drawn |= {name: parameter for name, (parameter, _) in self._knotted.fields()}
-        drawn["end"] = self._knotted.anywhere()
+        drawn["end"] = self._knotted.free_value()
         low = {k: p.low if isinstance(p, Float | Int) else options(p)[0] for k, p in drawn.items()}
         knots = options(self.knots)[-1]
         for peak, final in product(bounds(self.peak), bounds(self.final)):
@@ -214,8 +214,8 @@ class ScheduleSpace:
     def parameters(self, name: str, changes: When | None = None) -> dict[str, Parameter | Fixed]:
         """Its parameters by flat name, in the order in which they are drawn.
 
-        `changes` says when the schedule that it follows is not constant: only then there is a rule
-        to choose. None: it never changes.
+        `changes` is the condition under which the followed schedule is not constant, which is that
+        of the parameter `rule`; None if it is always constant.
         """
         named: list[tuple[str, Any, dict[str, Any]]] = [("family", self.family, {})]
         for field, value in self._shape_fields():
@@ -228,7 +228,7 @@ class ScheduleSpace:
             for field, (value, knots) in self._knotted.fields():
                 named.append((field, value, {**family, f"{name}.knots": knots}))
         if self.direction == "free" and "piecewise" in self.families:
-            named.append(("end", self._knotted.anywhere(), {f"{name}.family": "piecewise"}))
+            named.append(("end", self._knotted.free_value(), {f"{name}.family": "piecewise"}))
         if self.follows is not None and changes is not None:
             named.append(("rule", self.rule, dict(changes)))
         return {
@@ -246,10 +246,10 @@ class ScheduleSpace:
     def _shape_fields(self) -> Iterator[tuple[str, Any]]:
         return ((field, getattr(self, field)) for field in _OWN)
 
-    # --- the schedule that they stand for -----------------------------------------------------
+    # --- building -----------------------------------------------------------------------------
 
     def build(self, values: Mapping[str, Any]) -> schedules.Schedule:
-        """The schedule that drawn fields stand for, by field name, before any coupling."""
+        """Build the schedule of drawn fields (by field name), before couplings."""
         family = values["family"]
         rising = self.direction == "rising"
         shape = (

@@ -1,7 +1,7 @@
-"""What is searched: parameters, conditions, constraints, and the configuration they make.
+"""A search space: parameters, conditions, constraints, and configurations of points.
 
-A sampler sees a flat point, `{"lr.peak": 0.1, "batch_size": 128}`; a trainer sees a configuration,
-`{"lr": Stages(...), "batch_size": 128}`. `SearchSpace` turns the one into the other.
+A sampler gives a flat point, `{"lr.peak": 0.1, "batch_size": 128}`; a trainer gets a configuration,
+`{"lr": Stages(...), "batch_size": 128}`. `SearchSpace` converts the one into the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune import schedules
 from autotune.errors import UserError, unknown
-from autotune.schedules.analysis import Glimpse, glimpse, same_at_a_glimpse
+from autotune.schedules.analysis import Sketch, same_by_sketch, sketch
 from autotune.space import coupling
 from autotune.space.cardinality import Size, size
 from autotune.space.parameters import (
@@ -114,7 +114,7 @@ class SearchSpace:
         return {n: p for n, p in self._leaves if not isinstance(p, Fixed)}
 
     def size(self) -> Size:
-        """How large the space is.
+        """The size of the space.
 
         >>> print(SearchSpace({"lr": Float(0, 1), "n": Int(1, 4), "o": Choice((1, 2))}).size())
         1 shape with 3 parameters, infinitely many points
@@ -127,28 +127,28 @@ class SearchSpace:
         return [self.suggest(lambda _, parameter: drawn(parameter, random)) for _ in range(count)]
 
     def duplicates(self, points: Sequence[Params]) -> list[tuple[int, ...]]:
-        """Groups of points, by index, whose configurations mean the same.
+        """Groups of points, by index, with equivalent configurations.
 
-        Schedules are compared by `schedules.same_meaning`, however they are written: a polynomial
-        of power 1 is a line.
+        Schedules are compared as functions by `schedules.same_meaning`: a polynomial of power 1 is
+        a line.
         """
-        groups: dict[Any, list[tuple[dict[str, Glimpse], list[int]]]] = {}
+        groups: dict[Any, list[tuple[dict[str, Sketch], list[int]]]] = {}
         for i, point in enumerate(points):
             config = self.config(point)
-            drawn = {k: glimpse(v) for k, v in config.items() if isinstance(v, schedules.Schedule)}
+            drawn = {k: sketch(v) for k, v in config.items() if isinstance(v, schedules.Schedule)}
             plain = tuple((k, None if k in drawn else repr(v)) for k, v in config.items())
-            alike = groups.setdefault(plain, [])
-            for others, found in alike:
-                if all(same_at_a_glimpse(drawn[name], others[name]) for name in drawn):
-                    found.append(i)
+            candidates = groups.setdefault(plain, [])
+            for others, indices in candidates:
+                if all(same_by_sketch(drawn[name], others[name]) for name in drawn):
+                    indices.append(i)
                     break
             else:
-                alike.append((drawn, [i]))
-        found_all = (tuple(found) for alike in groups.values() for _, found in alike)
-        return sorted(group for group in found_all if len(group) > 1)
+                candidates.append((drawn, [i]))
+        equal = (tuple(indices) for candidates in groups.values() for _, indices in candidates)
+        return sorted(group for group in equal if len(group) > 1)
 
     def suggest(self, draw: Callable[[str, Parameter], Any]) -> Params:
-        """A point: `draw` is asked for each parameter whose condition holds, in order."""
+        """A point: `draw` gives the value of each parameter whose condition holds, in order."""
         values: dict[str, Any] = {}
         point: dict[str, Any] = {}
         for name, parameter in self._leaves:
@@ -161,7 +161,7 @@ class SearchSpace:
         return point
 
     def config(self, params: Params) -> dict[str, Any]:
-        """The configuration that a point stands for: fixed values added, schedules built."""
+        """The configuration of a point: with fixed values, and schedules built."""
         values: dict[str, Any] = {}
         for name, parameter in self._leaves:
             if active(parameter.when, values):
@@ -170,11 +170,11 @@ class SearchSpace:
             if f"{name}.effective" in values:
                 values[name] = values[f"{name}.effective"] * (1.0 - values.get(momentum, 0.0))
         config = {name: values[name] for name in self.entries if name in values}
-        config |= coupling.built(self.entries, values)
+        config |= coupling.build(self.entries, values)
         return {name: config[name] for name in self.entries if name in config}
 
     def check(self, params: Params) -> Params:
-        """`params` with nothing missing, nothing unknown, and every value inside its range.
+        """Validate a point: nothing missing, nothing unknown, every value in its range.
 
         Raises:
             ValueError: naming the key, the value, what is allowed, and the nearest right name.
@@ -203,7 +203,8 @@ class SearchSpace:
         """A user's configuration, and its point in the space if it has one.
 
         `given` is either a point (flat names; fixed values may be left out) or a configuration
-        (ready schedules and any further keys), which may lie outside the space: its point is None.
+        (with schedules and any further keys). A configuration may be outside the space, with None
+        as its point.
         """
         parameters, fixed = self.parameters(), self._fixed()
         flat = {k: v for k, v in given.items() if not (k in fixed and fixed[k] == v)}
@@ -232,7 +233,7 @@ class SearchSpace:
         return {name: config[name] for name in self.entries if name in config}, None
 
     def _with_effective(self, flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """A configuration's numbers, with the effective values that are searched in their place."""
+        """The configuration's values, with effective ones where these are searched."""
         known = {**self._fixed(), **given}
         point = dict(flat)
         for name, momentum in self._effective.items():
@@ -247,10 +248,10 @@ class SearchSpace:
         return schedules.as_schedule(value) if is_schedule and is_real(value) else value
 
     def broken(self, config: Config) -> str:
-        """The text of the first constraint that `config` breaks, or an empty string.
+        """The text of the first constraint that `config` violates, or an empty string.
 
         Raises:
-            UserError: a constraint that cannot be computed, say from a value that is conditional.
+            UserError: a constraint raised an exception, say as a conditional value is missing.
         """
         for constraint in self.constraints:
             try:

@@ -118,7 +118,7 @@ class Backup:
 
     @contextlib.contextmanager
     def heartbeats(self, store: CopyStore) -> Iterator[None]:
-        """Send heartbeats from a thread inside the context, which a large upload may take long.
+        """Send heartbeats from a thread inside the context, as a large upload may take long.
 
         A heartbeat shows that a process works for the study, not that the store is fast.
         """

@@ -139,7 +139,7 @@ def test_a_trial_that_forgets_its_checkpoint_is_told(
     assert shared("stop", str(tmp_path)).saved
     again = start(shared, framework, checkpoint=Checkpoint(64, str(tmp_path)), forgets=True)
     assert again.kind == "raised"
-    assert again.reason.startswith("UserError: the trial goes on from a checkpoint: pass ")
+    assert again.reason.startswith("UserError: the trial resumes from a checkpoint: pass ")
 
 
 @both

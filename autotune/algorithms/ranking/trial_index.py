@@ -104,7 +104,7 @@ class TrialIndex:
         return self.trials[best[1]] if best is not None else None
 
     def leader(self) -> Trial | None:
-        """`trial.leader` of all trials."""
+        """The fastest trial on the usual hardware."""
         return self.fastest(self.usual())
 
     def usual(self) -> Hardware | None:

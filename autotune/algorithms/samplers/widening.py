@@ -11,10 +11,7 @@ from autotune.trial import Params
 
 WIDENED = 10  # trials: as many as TPE draws at random before it has a model
 _OTHERS = 20  # the most draws for a value that differs from the baseline's
-_KEPT_FIRST, _KEPT_LAST = (
-    0.8,
-    0.3,
-)  # share of the baseline's values, before the first trial and at the end
+_KEPT_FIRST, _KEPT_LAST = 0.8, 0.3  # share of the baseline's values: at first, at the end
 
 
 def kept(
