@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.trial import Event, Hardware, Interrupted, State, Trial
+from autotune.algorithms.ranking.best import best
+from autotune.trial import Event, Interrupted, State, Target, Trial
 
 NAMES: Mapping[str, str] = {
     "autotune_trials": "Trials of the study by state.",
     "autotune_trials_planned": "Trials that the study is to have in all.",
-    "autotune_best_seconds": "Least seconds to the target so far, on the hardware of most trials.",
+    "autotune_best_seconds": "Seconds to the target of the best trial so far, in its first run.",
     "autotune_spent_seconds": "Seconds of worker groups that all trials have cost together.",
     "autotune_workers_busy": "Workers that run a trial.",
     "autotune_gpus_busy": "GPUs of the workers that run a trial.",
@@ -42,6 +43,7 @@ class Meter:
 
     Args:
         study: the study's name, the label `study` of all figures.
+        target: of the study, by which its best trial is known.
         planned: trials in all.
         gpus_per_worker: see `Scaling`.
         observe: takes the figures.
@@ -52,6 +54,7 @@ class Meter:
     def __init__(
         self,
         study: str,
+        target: Target,
         planned: int,
         gpus_per_worker: float,
         observe: Observe,
@@ -59,15 +62,14 @@ class Meter:
         every: float = 5.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._study, self._planned, self._gpus = study, planned, gpus_per_worker
+        self._study, self._target = study, target
+        self._planned, self._gpus = planned, gpus_per_worker
         self._observe, self._every, self._now = observe, every, now
         self._next = -float("inf")
         self._seen: dict[int, Trial] | None = None  # each trial as it was last counted
         self._states: Counter[State] = Counter()
         self._rates: dict[int, float] = {}
         self._workers: dict[int, int] = {}
-        self._bests: dict[Hardware, Trial] = {}
-        self._ran: Counter[Hardware] = Counter()
         self._spent = 0.0
         self._restarts = 0
 
@@ -101,21 +103,14 @@ class Meter:
         else:
             self._workers[trial.number] = trial.hardware.num_workers
             self._rates[trial.number] = _rate(trial)
-        if own and trial.state is State.REACHED:
-            best = self._bests.get(trial.hardware, trial)
-            self._bests[trial.hardware] = min(best, trial, key=lambda t: t.seconds)
-        if before is not None and before.attempts:
-            self._ran[before.hardware] -= own
-        self._ran[trial.hardware] += own and trial.attempts > 0
 
     def figures(self) -> Iterator[Figure]:
         """All figures as they are now."""
         for state in State:
             yield self._figure("autotune_trials", self._states[state], state=state.lower())
-        usual = max(self._ran, key=lambda hardware: self._ran[hardware], default=Hardware())
-        best = self._bests.get(usual)
-        if best is not None:
-            yield self._figure("autotune_best_seconds", best.seconds)
+        leading = best(list((self._seen or {}).values()), self._target)
+        if leading is not None:
+            yield self._figure("autotune_best_seconds", leading.seconds)
         workers = sum(self._workers.values())
         for name, value in (
             ("autotune_trials_planned", self._planned),

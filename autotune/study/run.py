@@ -212,7 +212,8 @@ def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch
     if not pool.realtime or not isinstance(pool, Observed):
         return watch
     scaling = plan.experiment.scaling
-    meter = Meter(plan.experiment.name, plan.trials, scaling.gpus_per_worker, pool.observe)
+    name, target = plan.experiment.name, plan.experiment.target
+    meter = Meter(name, target, plan.trials, scaling.gpus_per_worker, pool.observe)
     targets = [{"labels": {"job": "ray"}, "targets": pool.endpoints()}]
     with contextlib.suppress(OSError):
         (folder / "prometheus.json").write_text(json.dumps(targets) + "\n")

@@ -24,8 +24,11 @@ from autotune.trial import (
     Started,
     State,
     Suggested,
+    Target,
     after,
 )
+
+TARGET = Target("val_accuracy", 1.0, limit=50)
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 
@@ -64,7 +67,7 @@ def test_the_figures_of_a_study_are_those_of_its_trials(fast_path: Path) -> None
         assert figures["autotune_workers_busy"] == sum(t.placed for t in trials.values())
         assert figures["autotune_restarts"] == sum(t.retries for t in trials.values())
 
-    meter = Meter("racing", 9, 0, told.append, every=0.0)
+    meter = Meter("racing", TARGET, 9, 0, told.append, every=0.0)
     simulate(
         racing([2.0, 4.0, 0.1, 0.101, 0.102]),
         fast_path,
@@ -83,7 +86,7 @@ def test_the_figures_of_a_study_are_those_of_its_trials(fast_path: Path) -> None
 
 def test_samples_and_gpus_of_trials_that_run() -> None:
     told: list[Sequence[Figure]] = []
-    meter = Meter("s", 5, 0.5, told.append, every=0.0)
+    meter = Meter("s", TARGET, 5, 0.5, told.append, every=0.0)
     trials: dict[int, Any] = {}
 
     def happen(event: Any) -> dict[str, Any]:
@@ -120,7 +123,7 @@ def test_figures_are_passed_on_every_few_seconds_only(fast_path: Path) -> None:
         meter(event, trials)
         spent += time.process_time() - begin
 
-    meter = Meter("racing", 60, 1, observe, every=5.0, now=lambda: clock)
+    meter = Meter("racing", TARGET, 60, 1, observe, every=5.0, now=lambda: clock)
     result = simulate(racing([0.15]), fast_path, 60, workers=4, pruner="none", watch=watch)
     events = len(lines(fast_path)) - 2
     lasted = max(t.ended_at or 0.0 for t in result.trials)
@@ -170,12 +173,13 @@ def test_servers_of_the_compose_file_listen_on_loopback() -> None:
 
 def test_repeats_are_no_trials_of_the_plan_and_no_best_time() -> None:
     told: list[Sequence[Figure]] = []
-    meter = Meter("race", 1, 0, told.append, every=0.0)
+    meter = Meter("race", TARGET, 1, 0, told.append, every=0.0)
     trials: dict[int, Any] = {}
     events: list[Any] = []
     for number, repeats, seconds in ((0, None, 5.0), (1, 0, 2.0)):
         kind = "trial" if repeats is None else "confirm"
         events.append(Suggested(number, {}, None, kind, number, repeats=repeats))
+        events.append(Started(number, 0.0, Hardware()))
         events.append(Ended(number, State.REACHED, "target", seconds))
     for event in events:
         trials[event.trial] = after(trials.get(event.trial), event)

@@ -25,7 +25,8 @@ from autotune.evaluation.comparison.sources import confirmed
 from autotune.evaluation.export.export import choose
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL
-from autotune.study import manifest, result
+from autotune.study import result
+from autotune.study.manifest import Manifest
 from autotune.tracking.projection import Projection
 from autotune.tracking.run_content import read_study_info
 from autotune.trial import Hardware, State, incumbent
@@ -75,7 +76,7 @@ def printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[st
 
 def first_in_table(found: at.StudyResult, folder: Path) -> int:
     out = io.StringIO()
-    text.print_result(found, manifest.load(folder), out)
+    text.print_result(found, Manifest.read(folder), out)
     row = next(line.split() for line in out.getvalue().splitlines() if line.split()[:1] == ["1"])
     return int(row[1])
 
@@ -99,7 +100,7 @@ def test_everything_names_the_same_best_trial(
             ["compare", str(folder), "--json", "--allow", "hardware", "--allow", "sharing"], capsys
         )
         found = result.read(folder, done.target)
-        rows = tables.leaderboard(found, confirmed(found, manifest.load(folder)))
+        rows = tables.leaderboard(found, confirmed(found, Manifest.read(folder)))
         names = {
             "StudyResult": done.best and done.best.number,
             "a result that was read": found.best and found.best.number,
@@ -112,7 +113,7 @@ def test_everything_names_the_same_best_trial(
             "MLflow": projected(folder),
             "export": choose(found, None).number,  # type: ignore[union-attr]
         }
-        cards = " ".join(remark for _, _, remark in study_page(found, {}).cards)
+        cards = " ".join(remark for _, _, remark in study_page(found, None).cards)
     assert len(set(names.values())) == 1, names
     assert f"trial {names['best']}" in cards or found.best is found.baseline
     order = [c.number for c in found.confirmed]
@@ -174,7 +175,7 @@ def test_a_speedup_is_bootstrapped_once_and_for_the_pair_that_is_shown(
     monkeypatch.setattr(ratios, "interval", counted)
     with memory() as place:
         found = study(place / "study", 4)
-        text.print_result(found, manifest.load(place / "study"), io.StringIO())
+        text.print_result(found, Manifest.read(place / "study"), io.StringIO())
         assert len(calls) == 1
         document = summary.summary(found, "x")
         assert len(calls) == 2

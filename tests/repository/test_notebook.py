@@ -32,8 +32,8 @@ def test_many_trials_stay_a_small_table() -> None:
 
 def test_a_result_that_is_printed_is_one_line() -> None:
     result = made.study(made.trial(0, 5.0), made.trial(1, 4.0))
-    assert str(result).endswith("2 trials, the fastest to val_accuracy 0.9: trial 1 in 4.00 s")
-    assert str(made.study()).endswith("0 trials, the fastest to val_accuracy 0.9: none yet")
+    assert str(result).endswith("2 trials, the best to val_accuracy 0.9: trial 1 in 4.00 s")
+    assert str(made.study()).endswith("0 trials, the best to val_accuracy 0.9: none yet")
     assert len(repr(made.many(200))) < 500
 
 

@@ -50,15 +50,15 @@ def read(file: Path, aim: Aim = TOP5) -> Candidate:
         if now < before:
             where = f"{file}, line {i}"
             raise UserError(f"{where}: time runs backwards, {now:g} s after {before:g} s")
-    told = _description(file.with_suffix(".json"))
-    hardware = told.get("hardware")
+    described = _description(file.with_suffix(".json"))
+    hardware = described.get("hardware")
     return Candidate(
         file.stem,
         str(file),
         PUBLISHED,
         (run(str(file), curve, aim),),
         Terms(str(hardware) if hardware else None, None, None, "train", aim),
-        config=told,
+        config=described,
     )
 
 
@@ -168,9 +168,9 @@ def _listed(names: list[str]) -> str:
 
 def _description(file: Path) -> dict[str, Any]:
     try:
-        told = json.loads(file.read_bytes())
+        described = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}") from None
-    return told if isinstance(told, dict) else {}
+    return described if isinstance(described, dict) else {}

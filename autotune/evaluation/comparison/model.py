@@ -1,4 +1,4 @@
-"""The words of a comparison: frozen values, from single runs to the table that is shown.
+"""The values of a comparison: frozen, from single runs to the table.
 
 Nothing here reads a file or draws a picture. Times are seconds on the target's clock unless their
 name says otherwise.
@@ -14,7 +14,7 @@ from autotune.errors import UserError, unknown
 
 CONFIRMED, TUNING, PUBLISHED = "confirmed", "tuning", "published"
 TERMS = ("hardware", "workers", "sharing", "clock", "target")
-"""What must be alike for times to be compared, by the names that `--allow` takes."""
+"""The terms that must be equal for times to be compared, as `--allow` names them."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Terms:
-    """Under which terms times were taken. None: the source does not say.
+    """The terms under which times were taken. None: the source does not state it.
 
     `hardware` is a device's name, or the sentence with which a published run describes its
     cluster. `sharing` says whether other trials ran on the same cores or GPUs. `target` holds

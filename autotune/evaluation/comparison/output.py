@@ -26,9 +26,9 @@ _LEGEND = {
 
 
 def print_table(comparison: Comparison, out: TextIO) -> None:
-    """Two tables, of times and of what they cost, and the notes; no line above 100 columns."""
-    times = _telling([_TIMES, *(_times(r) for r in comparison.rows)])
-    costs = _telling([_COSTS, *(_costs(r) for r in comparison.rows)])
+    """Two tables, of times and of costs, and the notes; no line has more than 100 columns."""
+    times = _informative([_TIMES, *(_times(r) for r in comparison.rows)])
+    costs = _informative([_COSTS, *(_costs(r) for r in comparison.rows)])
     print(_title(comparison), file=out)
     _print(times, out)
     print(file=out)
@@ -36,7 +36,7 @@ def print_table(comparison: Comparison, out: TextIO) -> None:
     print(file=out)
     names = {column[0] for column in (*times, *costs)}
     legend = " ".join(meaning for name, meaning in _LEGEND.items() if name in names)
-    for line in (x for n in (legend, *_said(comparison)) for x in _wrapped(n)):
+    for line in (x for n in (legend, *_remarks(comparison)) for x in _wrapped(n)):
         print(line, file=out)
 
 
@@ -127,24 +127,27 @@ def _costs(row: Row) -> tuple[str, ...]:
     )
 
 
-def _said(comparison: Comparison) -> list[str]:
-    said = []
+def _remarks(comparison: Comparison) -> list[str]:
+    remarks = []
     if comparison.tau_seconds is not None:
-        said.append(f"Means are restricted: of the first {comparison.tau_seconds:.4g} s.")
+        remarks.append(
+            f"restricted mean over the first {comparison.tau_seconds:.4g} s (unreached runs count "
+            f"as {comparison.tau_seconds:.4g} s)"
+        )
     if any(row.speedup_bound for row in comparison.rows):
-        said.append(
-            ">= and <=: runs that did not arrive count with the time up to which they were seen, "
-            "so that the ratio is a bound; ~: on both sides."
+        remarks.append(
+            ">= and <=: runs that did not reach the target count with the time for which they were "
+            "observed, so that the ratio is a bound; ~: on both sides."
         )
     for row in comparison.rows:
         seconds = row.candidate.tuning_seconds
         if row.candidate.kind == "confirmed" and seconds is not None:
-            said.append(f"{row.name} took {seconds:.4g} s when it was found.")
-    return [*said, *comparison.notes]
+            remarks.append(f"{row.name} took {seconds:.4g} s in the search.")
+    return [*remarks, *comparison.notes]
 
 
-def _telling(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """The columns of the rows, without those that say nothing."""
+def _informative(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """The columns of the rows, without empty ones."""
     return [c for c in zip(*rows, strict=True) if {*c[1:]} - {"", "-"}]
 
 
@@ -154,8 +157,8 @@ def _print(columns: Sequence[tuple[str, ...]], out: TextIO) -> None:
     longest, *others = (max(len(cell) for cell in column) for column in zip(*rows, strict=True))
     width = min(longest, max(10, WIDTH - sum(others) - 2 * len(others)))
     for name, *cells in rows:
-        shown = (f"{c:>{w}}" for c, w in zip(cells, others, strict=True))
-        print("  ".join((f"{_short(name, width):<{width}}", *shown)).rstrip(), file=out)
+        padded = (f"{c:>{w}}" for c, w in zip(cells, others, strict=True))
+        print("  ".join((f"{_short(name, width):<{width}}", *padded)).rstrip(), file=out)
 
 
 def _number(value: float | None) -> str:
@@ -208,14 +211,14 @@ def _wrapped(text: str) -> list[str]:
 
 def _document(row: Row) -> dict[str, Any]:
     candidate = row.candidate
-    told = {f.name: encode(getattr(row, f.name)) for f in fields(row) if f.name != "candidate"}
+    values = {f.name: encode(getattr(row, f.name)) for f in fields(row) if f.name != "candidate"}
     runs = [
         {f.name: encode(getattr(run, f.name)) for f in fields(run) if f.name != "curve"}
         for run in candidate.runs
     ]
     own = ("source", "kind", "trial", "tuning_seconds", "search_seconds", "search_trials")
     about = {name: encode(getattr(candidate, name)) for name in (*own, "terms", "left_out")}
-    return {"name": candidate.name, **about, **told, "runs": runs}
+    return {"name": candidate.name, **about, **values, "runs": runs}
 
 
 def _flat(row: Row) -> dict[str, Any]:

@@ -263,7 +263,7 @@ def _ordered(rows: Sequence[Row]) -> list[Row]:
 def _notes(
     candidates: Sequence[Candidate], base: Candidate, differing: Collection[str]
 ) -> tuple[str, ...]:
-    """What a reader must know of this table."""
+    """The notes below the table."""
     notes = []
     if differing:
         notes.append(
@@ -279,6 +279,6 @@ def _notes(
         )
     single = [c.name for c in candidates if c.kind != TUNING and len(c.runs) == 1]
     if single:
-        notes.append(f"One run only, so that luck is not told from merit: {', '.join(single)}.")
+        notes.append(f"Only one run, so that luck cannot be excluded: {', '.join(single)}.")
     notes += [f"{c.name}: {text}." for c in candidates for text in c.left_out]
     return tuple(notes)

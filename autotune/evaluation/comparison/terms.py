@@ -26,17 +26,17 @@ def check(
             found.setdefault(term, candidate)
     refused = [term for term in TERMS if term in found and term not in allow]
     if refused:
-        why = "; ".join(told(term, found[term], baseline) for term in refused)
+        why = "; ".join(described(term, found[term], baseline) for term in refused)
         flags = " ".join(f"--allow {term}" for term in refused)
         raise UserError(f"these times cannot be compared: {why} (compare all the same: {flags})")
     return tuple(term for term in TERMS if term in found)
 
 
 def differing(own: Terms, other: Terms) -> list[str]:
-    """The names of the terms that are not alike.
+    """The names of the terms that differ.
 
-    What a source does not say is unlike what another says. Not so for world size and sharing: a
-    published run tells them in the sentence that is its hardware, if at all.
+    A term that one source lacks differs from any value. World size and sharing do not: a published
+    run states them in its hardware sentence, if at all.
     """
     found = []
     for term in TERMS:
@@ -47,13 +47,13 @@ def differing(own: Terms, other: Terms) -> list[str]:
     return found
 
 
-def told(term: str, candidate: Candidate, baseline: Candidate) -> str:
+def described(term: str, candidate: Candidate, baseline: Candidate) -> str:
     """One difference in words."""
-    own, other = (_shown(term, c.terms) for c in (candidate, baseline))
+    own, other = (_value(term, c.terms) for c in (candidate, baseline))
     return f"{term} is {own} for {candidate.name} and {other} for {baseline.name}"
 
 
-def _shown(term: str, terms: Terms) -> str:
+def _value(term: str, terms: Terms) -> str:
     value = getattr(terms, term)
     if value is None:
         return "not known"

@@ -68,7 +68,6 @@ def export(result: StudyResult, trial: Trial, out: Path) -> dict[str, Any]:
     """
     out, folder = out.resolve(), result.folder
     checkpoint = saved(folder, trial)
-    manifest = Manifest.read(folder)
     line: tuple[Segment, ...] = ()
     fault = ""
     if trial.origin is not None:
@@ -76,7 +75,7 @@ def export(result: StudyResult, trial: Trial, out: Path) -> dict[str, Any]:
         trial = trial if fault else replace(trial, config=as_one(line))
     if trial.microbatch is not None:  # the size at which it fitted into memory
         trial = replace(trial, config={**trial.config, MICROBATCH: trial.microbatch})
-    content = document_of(manifest, trial)
+    content = document_of(Manifest.read(folder), trial)
     content["lineage"] = [
         {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
         for s in line

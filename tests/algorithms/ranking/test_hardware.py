@@ -290,7 +290,7 @@ def test_a_race_elsewhere_is_no_run_of_the_time_that_it_would_prove() -> None:
 
 def test_figures_show_the_best_of_the_usual_hardware() -> None:
     seen: list[Any] = []
-    meter = Meter("s", 3, 0, seen.append, every=0.0)
+    meter = Meter("s", TARGET, 3, 0, seen.append, every=0.0)
     trials: dict[int, Trial] = {}
     for trial in (reached(0, 5.0), reached(1, 1.0, FAST), reached(2, 4.0)):
         trials[trial.number] = trial

@@ -253,7 +253,7 @@ def test_the_table_fits_into_a_hundred_columns() -> None:
     lost = candidate("studies/another-name-that-goes-on-and-on#3", [99, 30, 40], limit=20)
     text = shown(compare([long, lost, replace(SLOW, kind="published")], "slow"))
     assert max(len(line) for line in text.splitlines()) <= 100
-    for words in ("3/3", "0/3", "baseline", "* slow", "took 2.5 s when it was found", "trial 9"):
+    for words in ("3/3", "0/3", "baseline", "* slow", "took 2.5 s in the search", "trial 9"):
         assert words in text
     assert text.index("#12") < text.index("* slow") < text.index("#3")
 
