@@ -12,7 +12,7 @@ A recipe can be derived from another with `replace`:
 
 Another search space, for example with a parameter fixed, is a new `SearchSpace`:
 
->>> from autotune.space import Fixed, SearchSpace
+>>> from autotune import Fixed, SearchSpace
 >>> space = SearchSpace({**usual.space.entries, "momentum": Fixed(0.9)})
 >>> "momentum" in replace(usual, space=space).space.parameters()
 False

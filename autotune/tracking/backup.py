@@ -36,10 +36,7 @@ MIRRORED = "autotune.mirrored"  # the tag with the time of the last heartbeat
 ALIVE_SECONDS = 180.0  # a copy with a heartbeat not older than this has a driver
 _HEARTBEAT_SECONDS = 60.0  # between two heartbeats, also during an upload
 WATCH_SECONDS = 2 * _HEARTBEAT_SECONDS  # within which a live driver sends a heartbeat
-_SHORTEST_PAUSE, _SHARE = (
-    5.0,
-    10.0,
-)  # pause between copies: least seconds, least multiple of a copy's time
+_SHORTEST_PAUSE, _SHARE = 5.0, 10.0  # pause between copies: least seconds, least multiple
 _TRIES = 5
 _OWN = ("mlflow.json", ORIGIN)  # JSON files of the folder that are left out
 

@@ -38,10 +38,7 @@ from autotune.trial import Trial
 _POLL_SECONDS = 1.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _LINES = 500  # of the journal, written before the cursor moves on
-_REPORT_SECONDS, _REPORT_SHARE = (
-    30.0,
-    0.05,
-)  # the least pause between reports, and their share
+_REPORT_SECONDS, _REPORT_SHARE = 30.0, 0.05  # least pause between reports, and their share
 
 Say = Callable[[str], None]
 Write = Callable[[Path, Path], Mapping[str, float]]

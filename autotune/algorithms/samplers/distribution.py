@@ -24,10 +24,7 @@ FARTHEST = 2.6  # of a mean from 0
 FLOOR = 0.1  # share of a choice's probability that is uniform over its options
 STEP = 0.5  # of the natural gradient: the weight of the newest elite in the running average
 _WIDENING = 2.0  # times the spread of a policy that is transferred to another space
-_START_SPREAD, _START_PROBABILITY = (
-    0.5,
-    0.6,
-)  # spread and probability of a policy centred on a point
+_START_SPREAD, _START_PROBABILITY = 0.5, 0.6  # of a policy centred on a point
 
 Draw = Mapping[str, float]
 """A sample: a number's normal score or a choice's index for each active parameter."""

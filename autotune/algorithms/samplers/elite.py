@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.algorithms.policy_optimization import Moments
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.distribution import (
     STEP,
@@ -23,6 +22,9 @@ from autotune.space.parameters import Parameter
 from autotune.space.search_space import SearchSpace
 from autotune.trial import INTERRUPTED_REASONS, Params, State, Target, Trial
 
+if TYPE_CHECKING:  # it imports numpy
+    from autotune.algorithms.policy_optimization import Moments
+
 VERSION_INTERVAL = 4  # ended trials from one version to the next
 _ARCHIVE, _LEAST_ELITE, _ELITE = 24, 6, 0.2
 LEAST_UNIFORM = 0.1  # the least share of uniform draws
@@ -33,13 +35,13 @@ class Version:
     """One version of a policy: a mixture of the policy and uniform draws.
 
     `uniform_share` is the share of uniform draws. `archive` has the best trials so far, the best
-    first; `moments` are those of the optimiser of a gradient method.
+    first; `moments` are those of a gradient method's optimiser.
     """
 
     policy: Policy
     uniform_share: float
     archive: tuple[Trial, ...] = ()
-    moments: Moments = Moments()
+    moments: Moments | None = None
 
 
 def log_behaviour(version: Version, prior: Policy, draw: Draw) -> float:

@@ -186,6 +186,7 @@ class PolicySampler:
         share = max(LEAST_UNIFORM, before.uniform_share * _FADING)
         if self.name in ("policy", "policy:actor"):
             return replace(elite_step(before, ended, self._target), uniform_share=share)
+        from autotune.algorithms.policy_optimization import Moments
         from autotune.algorithms.samplers import policy_gradient
 
         step, newest = (
@@ -199,7 +200,7 @@ class PolicySampler:
             policy_gradient.Sample(*self._origin(t), -rank_score(ranks[t.number], len(window)))
             for t in window[-newest:]
         ]
-        policy, moments = step(before.policy, before.moments, batch)
+        policy, moments = step(before.policy, before.moments or Moments(), batch)
         return Version(policy, share, moments=moments)
 
     def _origin(self, trial: Trial) -> tuple[Draw, float]:
