@@ -232,11 +232,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "other.seconds / baseline.seconds",
     ),
     Mutant(
-        "a store without runs is not written from the start",
+        "runs that a store has lost are not written again",
         "tracking",
         "autotune/tracking/sync.py",
         "if lost or not store.runs:",
-        "if lost:",
+        "if not store.runs:",
     ),
     Mutant(
         "tags that changed are not sent",

@@ -175,6 +175,24 @@ def test_runs_that_were_doubled_or_deleted(study) -> None:
     assert study.ids(after) == study.ids(before)
 
 
+def test_a_run_that_the_store_has_lost_for_good_is_written_again(study) -> None:
+    study.trial(0, 1.0)
+    study.trial(1, 2.0)
+    study.copier().catch_up(over=False)
+    before = study.runs()
+    lost = before["trial-0001"].info.run_id
+    study.client()._tracking_client.store._hard_delete_run(lost)  # as `mlflow gc` does
+    study.close()
+    said: list[str] = []
+    study.copier(said).catch_up(over=True)
+    after = study.runs()
+    assert after["trial-0000"].info.run_id == before["trial-0000"].info.run_id
+    assert after["trial-0001"].info.run_id != lost
+    for name in ("trial-0000", "trial-0001"):
+        assert study.history(after[name], "acc") == [(0, 0.0), (100, 0.1), (200, 0.2)]
+    assert said == ["1 runs are missing: the store is written from the start"]
+
+
 def test_a_deleted_experiment_is_restored(study) -> None:
     study.copier().catch_up(over=False)
     study.client().delete_experiment(study.runs()["digits"].info.experiment_id)

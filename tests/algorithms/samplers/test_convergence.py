@@ -10,6 +10,7 @@ from sims import EVERYTHING, WIDE, simulate, wide
 from sims import learning as learn
 
 from autotune.algorithms.samplers.convergence import ConvergenceSampler, noise_scale
+from autotune.algorithms.samplers.elite import learned_policy
 from autotune.space.parameters import Float
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Report, State, Target, Trial
@@ -45,6 +46,15 @@ def test_a_resumed_sampler_proposes_what_the_old_one_would_have() -> None:
     fresh = ConvergenceSampler(WIDE, TARGET, 2)
     assert fresh.ask(19, trials[:19]) == trials[19].params
     assert fresh.ask(20, trials) != fresh.ask(21, trials)
+
+
+def test_the_distribution_follows_the_fastest() -> None:
+    space = SearchSpace({"x": Float(0, 1)})
+    places = [i / 23 for i in range(24)]
+    trials = [ended(i, {"x": x}, 1 + 8 * abs(x - 0.8)) for i, x in enumerate(places)]
+    found = learned_policy(space, TARGET, trials)
+    assert found is not None
+    assert 0.4 < found.means["x"] < 1.2, "the normal score of 0.8 is 0.84"
 
 
 def test_it_finds_what_random_points_do_not() -> None:
