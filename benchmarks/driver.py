@@ -35,7 +35,7 @@ from _common import Answer, Side, Task, arguments, introduce, keep, measure, mis
 from _noop import SIDES, row
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.storage.journal import JOURNAL
 from autotune.trial import Config, Report, State, Trial
 
@@ -60,12 +60,14 @@ def _nothing(config: Config) -> Any:
     """Stands for a trainer where none is run."""
 
 
-def learning(config: Config, seed: int) -> Curve:
+def learning(config: Config, seed: int) -> SimCurve:
     """Ten reports on the way to 1, the sooner the larger the learning rate."""
     random = Random(seed)
     speed = 0.02 + config["lr"] * random.random()
     points = [(5.0 * i + random.random(), i) for i in range(1, REPORTS + 1)]
-    return Curve([Point(i, t, {"score": 1 - 1 / (1 + speed * t), "loss": 1.0}) for t, i in points])
+    return SimCurve(
+        [SimPoint(i, t, {"score": 1 - 1 / (1 + speed * t), "loss": 1.0}) for t, i in points]
+    )
 
 
 # --- a virtual clock ------------------------------------------------------------------------------
@@ -140,10 +142,10 @@ def _drawn(parameter: Any, random: Random) -> Any:
 def mirror(task: Task) -> Answer:
     names = [f"metric_{i:03d}" for i in range(task["metrics"] - 1)]
 
-    def many(config: Config, seed: int) -> Curve:
+    def many(config: Config, seed: int) -> SimCurve:
         steps = range(1, task["milestones"] + 1)
         shown = [dict.fromkeys(names, 1.0 / i) | {"score": 0.0} for i in steps]
-        return Curve([Point(i, 0.01 * i, m) for i, m in zip(steps, shown, strict=True)])
+        return SimCurve([SimPoint(i, 0.01 * i, m) for i, m in zip(steps, shown, strict=True)])
 
     folder = Path(task["folder"], "study")
     uri = f"sqlite:///{folder / 'mlflow.db'}" if task["mlflow"] else "off"

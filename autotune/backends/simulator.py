@@ -28,7 +28,7 @@ OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True)
-class Point:
+class SimPoint:
     """One milestone of a recorded run: `seconds` of training since its start."""
 
     step: int
@@ -37,28 +37,28 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Curve:
+class SimCurve:
     """A recorded run, and its end: `finished`, `died` (a worker), `out of memory`, or an error.
 
     A point's metrics are read when its milestone is reported, and not at all if the trial is
     stopped before: they may be a mapping that computes them then.
     """
 
-    points: Sequence[Point]
+    points: Sequence[SimPoint]
     end: str = "finished"
     setup_seconds: float = 0.0
 
 
-Live = Generator[Point, Change | None, None]
+Live = Generator[SimPoint, Change | None, None]
 """Yields a run's points and is sent a controller's changes; its state cannot be saved."""
-Simulate = Callable[[Config, int], Curve | Live]
-GoOn = Callable[[Config, int, Point], Curve]
+Simulate = Callable[[Config, int], SimCurve | Live]
+GoOn = Callable[[Config, int, SimPoint], SimCurve]
 
 
 @dataclass
 class _Running:
     launch: Launch
-    curve: Curve
+    curve: SimCurve
     first: int
     next: int
     live: Live | None = None
@@ -115,13 +115,13 @@ class SimPool:
         return self.workers - len(self._running)
 
     def start(self, launch: Launch) -> Hardware:
-        made: Curve | Live
+        made: SimCurve | Live
         if launch.checkpoint is not None and self.go_on is not None:
             made = self.go_on(_trainer_config(launch), launch.seed, _point(launch.checkpoint))
         else:
             made = self.simulate(_trainer_config(launch), launch.seed)
-        live = None if isinstance(made, Curve) else made
-        curve = made if isinstance(made, Curve) else Curve(())
+        live = None if isinstance(made, SimCurve) else made
+        curve = made if isinstance(made, SimCurve) else SimCurve(())
         step = launch.checkpoint.step if launch.checkpoint else -1
         first = next((i for i, p in enumerate(curve.points) if p.step > step), len(curve.points))
         self._running[launch.trial] = _Running(launch, curve, first, first, live)
@@ -221,7 +221,7 @@ def _trainer_config(launch: Launch) -> Config:
     return {**launch.config, "microbatch": launch.microbatch}
 
 
-def _point(checkpoint: Checkpoint) -> Point:
+def _point(checkpoint: Checkpoint) -> SimPoint:
     """The point at which a checkpoint was made: all the state of a simulated trial."""
     metrics = json.loads(unquote(checkpoint.path.partition("?")[2]))
-    return Point(checkpoint.step, checkpoint.clock.train, metrics)
+    return SimPoint(checkpoint.step, checkpoint.clock.train, metrics)

@@ -27,7 +27,7 @@ from _shared import introduce, keep
 import autotune as at
 from autotune.algorithms.controllers import policy, regulator, weights_file
 from autotune.algorithms.controllers.policy import Linear
-from autotune.backends.simulator import Point, SimPool
+from autotune.backends.simulator import SimPoint, SimPool
 from autotune.evaluation.export.replay import SamePoint
 from trainers.image import train
 
@@ -52,14 +52,14 @@ SCHEDULE = at.ScheduleSpace(
 )
 
 
-def live(config: dict[str, Any], seed: int) -> Iterator[Point]:
+def live(config: dict[str, Any], seed: int) -> Iterator[SimPoint]:
     """The real trainer, a milestone every quarter of an epoch."""
     running, change = train({**config, "seed": seed}), None
     try:
         while True:
             milestone = running.send(change)
             metrics = milestone.evaluate() if milestone.step else {}
-            change = yield Point(milestone.step, milestone.step / EPOCH, metrics)
+            change = yield SimPoint(milestone.step, milestone.step / EPOCH, metrics)
     finally:
         running.close()
 

@@ -26,7 +26,7 @@ from _shared import arguments, introduce, keep
 from _signals import Data, load
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool, Simulate
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool, Simulate
 
 METRIC = METRICS[0]
 MILESTONES = 32
@@ -252,9 +252,9 @@ class Task:
         """
         farm = farm or self.farm()
 
-        def run(config: Config, seed: int) -> Curve:
+        def run(config: Config, seed: int) -> SimCurve:
             network = farm.plant(self.plan(config), seed + seed_offset)
-            return Curve(self._points(farm, network))
+            return SimCurve(self._points(farm, network))
 
         return run
 
@@ -299,7 +299,7 @@ class Task:
 
     def _curves(
         self, pairs: Sequence[tuple[Config, int]], value: float
-    ) -> Iterator[Sequence[Point]]:
+    ) -> Iterator[Sequence[SimPoint]]:
         """Of each pair the milestones until `value`, 64 networks in training at a time."""
         for begin in range(0, len(pairs), 64):
             farm = self.farm()
@@ -313,10 +313,10 @@ class Task:
             for own, points in zip(asked, curves, strict=True):
                 yield points[: own + 1]
 
-    def _points(self, farm: Farm, network: Network) -> list[Point]:
+    def _points(self, farm: Farm, network: Network) -> list[SimPoint]:
         each = step_seconds(network.plan.batch)
         return [
-            Point(step, step * each, farm.reading(network, i))
+            SimPoint(step, step * each, farm.reading(network, i))
             for i, step in enumerate(network.plan.stops)
         ]
 

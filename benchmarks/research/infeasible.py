@@ -24,7 +24,7 @@ from _shared import arguments, introduce, keep, repeats_of
 
 import autotune as at
 from autotune.algorithms.samplers import Sampler
-from autotune.backends.simulator import OUT_OF_MEMORY, Curve, Point, SimPool
+from autotune.backends.simulator import OUT_OF_MEMORY, SimCurve, SimPoint, SimPool
 from autotune.trial import Params, State, Trial
 
 METRIC = "val_accuracy"
@@ -52,16 +52,16 @@ def needed_mib(config: Mapping[str, Any]) -> float:
     return (weights + sample) / 2**20
 
 
-def curve(config: Mapping[str, Any], seed: int) -> Curve:
+def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
     """Out of memory at once, or a course that reaches the target the sooner the larger it is."""
     if needed_mib(config) > LIMIT_MIB:
-        return Curve((), OUT_OF_MEMORY, setup_seconds=1.0)
+        return SimCurve((), OUT_OF_MEMORY, setup_seconds=1.0)
     size = math.log2(config["width"] * config["depth"] * config["image_size"] / 2**11)
     rate = math.exp(-((math.log10(config["lr"]) + 1.5) ** 2)) / (1 + config["batch_size"] / 256)
     speed = 0.01 * rate * 1.35**size * (1 + 0.05 * math.sin(seed))
     seconds = [0.0] + [1.03**i for i in range(217)]
-    points = [Point(i, s, {METRIC: 1 - math.exp(-speed * s)}) for i, s in enumerate(seconds)]
-    return Curve(points, setup_seconds=1.0)
+    points = [SimPoint(i, s, {METRIC: 1 - math.exp(-speed * s)}) for i, s in enumerate(seconds)]
+    return SimCurve(points, setup_seconds=1.0)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Problem:
 
     space: at.SearchSpace
     target: at.Target
-    curve: Callable[[Mapping[str, Any], int], Curve]
+    curve: Callable[[Mapping[str, Any], int], SimCurve]
     fits: Callable[[Mapping[str, Any]], bool]
 
 
@@ -78,12 +78,12 @@ def in_square(config: Mapping[str, Any]) -> bool:
     return bool(config["x"] + config["y"] < 1)
 
 
-def square_curve(config: Mapping[str, Any], _: int) -> Curve:
+def square_curve(config: Mapping[str, Any], _: int) -> SimCurve:
     """Out of memory at once, or at the target after the seconds that the point takes."""
     if not in_square(config):
-        return Curve((), OUT_OF_MEMORY)
+        return SimCurve((), OUT_OF_MEMORY)
     seconds = 1 + 2 * math.dist((config["x"], config["y"]), (0.45, 0.4))
-    return Curve([Point(i, i * seconds / 10, {METRIC: 0.9 * i / 10}) for i in range(11)])
+    return SimCurve([SimPoint(i, i * seconds / 10, {METRIC: 0.9 * i / 10}) for i in range(11)])
 
 
 PROBLEMS = {

@@ -29,7 +29,7 @@ import autotune as at
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.lineage import descent
 from autotune.algorithms.ranking.repeats import again
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from trainers.image import train
 
 WORKERS = 8
@@ -45,13 +45,13 @@ METHODS: dict[str, tuple[Any, str, str | None]] = {
 }
 
 
-class Milestones(Sequence[Point]):
+class Milestones(Sequence[SimPoint]):
     """The points of a run that is trained when they are asked for."""
 
     def __init__(self, config: at.trial.Config, seed: int, states: list[Any]) -> None:
         self._running = train({**config, "seed": seed})
         self._states = states
-        self._points: list[Point] = []
+        self._points: list[SimPoint] = []
         next(self._running)
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Milestones(Sequence[Point]):
             assert milestone.state is not None
             self._states.append(milestone.state())
             metrics = {**milestone.evaluate(), "kept": len(self._states) - 1}
-            self._points.append(Point(milestone.step, milestone.step / EPOCH, metrics))
+            self._points.append(SimPoint(milestone.step, milestone.step / EPOCH, metrics))
         return self._points[i]
 
 
@@ -74,12 +74,12 @@ def study(method: str, seed: int, spend: float) -> at.StudyResult:
     lr, sampler, controller = METHODS[method]
     states: list[Any] = []
 
-    def from_scratch(config: at.trial.Config, seed: int) -> Curve:
-        return Curve(Milestones(config, seed, states))
+    def from_scratch(config: at.trial.Config, seed: int) -> SimCurve:
+        return SimCurve(Milestones(config, seed, states))
 
-    def go_on(config: at.trial.Config, seed: int, point: Point) -> Curve:
+    def go_on(config: at.trial.Config, seed: int, point: SimPoint) -> SimCurve:
         state = copy.deepcopy(states[int(point.metrics["kept"])])
-        return Curve(Milestones({**config, "state": state}, seed, states))
+        return SimCurve(Milestones({**config, "state": state}, seed, states))
 
     space = at.SearchSpace({**{k: at.Fixed(v) for k, v in SETTING.items()}, "lr": lr})
     with tempfile.TemporaryDirectory() as folder:

@@ -27,7 +27,7 @@ from typing import Any
 from _shared import arguments, introduce, keep, repeats_of
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.trial import Config, Params, Trial
 
 WORKERS, LIMIT, EVERY, LEAST = 8, 60.0, 3.0, 10.0
@@ -54,13 +54,15 @@ class Evenly:
 
 
 def study(seed: int, share: float, spread: float, spend: float, sampler: str) -> Answer:
-    def simulate(config: Config, run: int) -> Curve:
+    def simulate(config: Config, run: int) -> SimCurve:
         luck = math.exp(spread * Random(f"{seed}/{run}").gauss(0, 1) - spread**2 / 2)
         took = true_mean(config) * luck
         times = sorted({*(EVERY * i for i in range(1 + round(LIMIT / EVERY))), min(took, LIMIT)})
         values = (TARGET.value * min(seconds / took, 1.0) for seconds in times)
         pairs = enumerate(zip(times, values, strict=True))
-        return Curve([Point(i, seconds, {TARGET.metric: value}) for i, (seconds, value) in pairs])
+        return SimCurve(
+            [SimPoint(i, seconds, {TARGET.metric: value}) for i, (seconds, value) in pairs]
+        )
 
     experiment = at.Experiment("racing", _nothing, SPACE, TARGET)
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:

@@ -52,7 +52,7 @@ from _tables import Runs, merged, table
 import autotune as at
 from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
-from autotune.backends.simulator import Curve, Point, SimPool, Simulate
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool, Simulate
 from autotune.storage import journal
 from autotune.trial import INTERRUPTED_REASONS, Config, Ended, Event, Params, State, Trial, after
 
@@ -138,10 +138,12 @@ def _recorded(number: int, unit: np.ndarray, accuracy: np.ndarray, seconds: np.n
         point = np.array([to_unit(name, config[name]) for name in RANGES])
         return int(((unit - point) ** 2).sum(axis=1).argmin())
 
-    def simulate(config: Config, _: int) -> Curve:
+    def simulate(config: Config, _: int) -> SimCurve:
         row = nearest(config)
         pairs = zip(seconds[row], accuracy[row], strict=True)
-        return Curve([Point(i + 1, float(t), {METRIC: float(a)}) for i, (t, a) in enumerate(pairs)])
+        return SimCurve(
+            [SimPoint(i + 1, float(t), {METRIC: float(a)}) for i, (t, a) in enumerate(pairs)]
+        )
 
     entries: dict[str, Any] = {
         name: at.Int(int(low), int(high), log=log) if whole else at.Float(low, high, log=log)
@@ -282,7 +284,7 @@ class Peer:
     def run(self, spend: float) -> Answer:
         from autotune.algorithms.samplers.optuna_space import draw
 
-        agenda: list[tuple[float, int, Any, Config, Curve, int]] = []
+        agenda: list[tuple[float, int, Any, Config, SimCurve, int]] = []
         found: Found = []
         done: list[Run] = []
         met: set[int] = set()

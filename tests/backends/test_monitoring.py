@@ -13,7 +13,7 @@ import pytest
 from sims import lines, race, racing, simulate
 
 from autotune.backends.monitoring import NAMES, Figure, Meter
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.trial import (
     Clock,
     Ended,
@@ -42,12 +42,12 @@ def by_name(figures: Sequence[Figure]) -> dict[str, Any]:
 def test_the_figures_of_a_study_are_those_of_its_trials(fast_path: Path) -> None:
     """At every event, of a study with failures, retries and trials that are stopped."""
 
-    def curve(config: Any, seed: int) -> Curve:
+    def curve(config: Any, seed: int) -> SimCurve:
         end = ["died", "finished", "boom"][int(1000 * config["rate"]) % 3]
         points = [
-            Point(10 * t, float(t), {"val_accuracy": config["rate"] * t / 10}) for t in range(9)
+            SimPoint(10 * t, float(t), {"val_accuracy": config["rate"] * t / 10}) for t in range(9)
         ]
-        return Curve(points, end=end)
+        return SimCurve(points, end=end)
 
     told: list[Sequence[Figure]] = []
     moments = 0

@@ -15,7 +15,7 @@ import pytest
 from sims import METRIC
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.errors import UserError
 from autotune.evaluation.comparison import (
     CONFIRMED,
@@ -169,12 +169,12 @@ def wordy(config, seed, point):
     """As populations are trained; a report has more metrics than a page shows."""
     more = {"momentum": 0.9, "progress": 0.5, "train_loss": 1.0, "grad_norm": 2.0}
     points = populations.trained(config, seed, point).points
-    return Curve([replace(p, metrics={**p.metrics, **more}) for p in points])
+    return SimCurve([replace(p, metrics={**p.metrics, **more}) for p in points])
 
 
 def test_only_the_metrics_that_a_page_shows_are_read(fast_path: Path) -> None:
     """A study of ten million points took gigabytes for its report."""
-    pool = SimPool(lambda c, s: wordy(c, s, Point(0, 0.0, {METRIC: 0.0})), 6, go_on=wordy)
+    pool = SimPool(lambda c, s: wordy(c, s, SimPoint(0, 0.0, {METRIC: 0.0})), 6, go_on=wordy)
     study = at.run(
         populations.experiment(), trials=12, controller="pbt", sampler="random",
         out=fast_path / "s", tracking_uri="off", pool=pool,

@@ -17,7 +17,7 @@ from sims import METRIC, memory, racing
 import autotune as at
 from autotune.algorithms.ranking.best import by_expected_time, confirmed_speedup
 from autotune.algorithms.ranking.finalists import finalists
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.cli import main, text
 from autotune.evaluation import summary
 from autotune.evaluation.comparison import ratios
@@ -37,14 +37,14 @@ SLOW, FAST = Hardware("slow"), Hardware("fast")
 SEEDS = (4, 11, 13, 18, 24, 25)  # in which other definitions name other trials
 
 
-def noisy(config: Mapping[str, Any], seed: int) -> Curve:
+def noisy(config: Mapping[str, Any], seed: int) -> SimCurve:
     """Rate r takes 10 / r seconds times a factor of the seed; one run in six never gets there."""
     random = Random(f"noise {seed}")
     pace, misses = math.exp(0.6 * random.gauss(0, 1)), random.random() < 1 / 6
     most = 0.9 if misses else math.inf
-    return Curve(
+    return SimCurve(
         [
-            Point(10 * t, t * pace / 10, {METRIC: min(config["rate"] * t / 100, most)})
+            SimPoint(10 * t, t * pace / 10, {METRIC: min(config["rate"] * t / 100, most)})
             for t in range(1001)
         ]
     )

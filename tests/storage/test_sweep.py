@@ -12,7 +12,7 @@ from sims import race, racing, simulate
 
 import autotune as at
 from autotune.backends.protocol import Stopped
-from autotune.backends.simulator import Curve, SimPool
+from autotune.backends.simulator import SimCurve, SimPool
 from autotune.study.driver.plan import trial_seed
 from autotune.trial import Hardware
 
@@ -93,7 +93,7 @@ def test_a_leader_that_was_merely_lucky_does_not_cost_the_best_ones_checkpoint(
     Its checkpoint was removed when trial 2 ended, before the race had shown what trial 1 is worth.
     """
 
-    def lucky(config: Any, seed: int) -> Curve:
+    def lucky(config: Any, seed: int) -> SimCurve:
         rate = 5.0 if seed == trial_seed(0, 1) else config["rate"]
         return race({"rate": rate}, seed)
 

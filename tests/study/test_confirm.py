@@ -24,7 +24,7 @@ from autotune.algorithms.ranking.best import by_expected_time, confirmed_speedup
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.lineage import as_one, descent
 from autotune.algorithms.ranking.repeats import Confirmation, confirming, merged
-from autotune.backends.simulator import Curve, SimPool
+from autotune.backends.simulator import SimCurve, SimPool
 from autotune.cli import text
 from autotune.evaluation import summary as documents
 from autotune.evaluation.comparison.sources import gather
@@ -114,7 +114,7 @@ def test_no_pruner_stops_a_confirmation_but_limit_and_divergence_do(fast_path: P
         assert trial.kind != "confirm"
         return Stop("soon") if trial.number and trial.seconds > 7 else None
 
-    def curve(config: Any, seed: int) -> Curve:
+    def curve(config: Any, seed: int) -> SimCurve:
         first = seed == trial_seed(0, "round 0")
         slow, lost = first and config["rate"] == 2.0, first and config["rate"] == 1.5
         whole = race({"rate": 0.1 if slow else config["rate"]}, seed)
@@ -307,14 +307,14 @@ def test_a_fork_that_is_no_one_configuration_is_passed_over(fast_path: Path) -> 
 def forked_study(folder: Path, told: bool) -> at.StudyResult:
     """Population-based training of a trainer that says how far its schedules are, or does not."""
 
-    def telling(curve: Curve) -> Curve:
+    def telling(curve: SimCurve) -> SimCurve:
         points = [
             replace(p, metrics={**p.metrics, "progress": p.seconds / 100} if told else p.metrics)
             for p in curve.points
         ]
         return replace(curve, points=points)
 
-    def whole(config: Any, seed: int) -> Curve:
+    def whole(config: Any, seed: int) -> SimCurve:
         start = config["lr"] if isinstance(config["lr"], float) else config["lr"](0.0)
         return telling(populations.from_scratch({"lr": start}, seed))
 

@@ -12,7 +12,7 @@ from typing import Any
 from sims import METRIC, racing
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.storage.journal import JOURNAL
 from autotune.study.manifest import resolved
 from autotune.study.options import StudyOptions
@@ -23,14 +23,14 @@ MISSED = {"state": State.CENSORED, "reason": "limit"}
 SPREAD = 0.3  # standard deviation of the logarithm of a run's pace
 
 
-def lucky(config: Mapping[str, Any], seed: int) -> Curve:
+def lucky(config: Mapping[str, Any], seed: int) -> SimCurve:
     """Rate r takes 10 / r seconds to the target, times its luck; a milestone each tenth of that."""
     pace = math.exp(SPREAD * Random(f"luck {seed}").gauss(0, 1))
     points = [
-        Point(10 * t, round(t * pace / 10, 6), {METRIC: config["rate"] * t / 100})
+        SimPoint(10 * t, round(t * pace / 10, 6), {METRIC: config["rate"] * t / 100})
         for t in range(1001)
     ]
-    return Curve(points)
+    return SimCurve(points)
 
 
 def study(folder: Path, trials: int = 10, *, workers: int = 3, **options: Any) -> at.StudyResult:

@@ -15,7 +15,7 @@ import populations
 from sims import METRIC, race, racing, simulate
 
 import autotune as at
-from autotune.backends.simulator import Curve
+from autotune.backends.simulator import SimCurve
 
 
 def searched(folder: Path) -> at.StudyResult:
@@ -32,7 +32,7 @@ def forked(folder: Path) -> at.StudyResult:
     return populations.study(folder, 12, workers=4, **asked)
 
 
-def lucky(config: Mapping[str, Any], seed: int) -> Curve:
+def lucky(config: Mapping[str, Any], seed: int) -> SimCurve:
     """The seed makes a run faster or slower by up to a third."""
     return race({"rate": config["rate"] * (1 + math.sin(seed) / 3)}, seed)
 

@@ -15,7 +15,7 @@ from typing import Any
 from sims import METRIC, toy_train
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.space.search_space import Float, Int, SearchSpace
 from autotune.trial import Checkpoint, Clock, Report, Target, Trial
 
@@ -28,7 +28,7 @@ def best_lr(seconds: float) -> float:
     return float(0.5 * 0.01 ** (seconds / LIMIT))
 
 
-def trained(config: Mapping[str, Any], seed: int, point: Point) -> Curve:
+def trained(config: Mapping[str, Any], seed: int, point: SimPoint) -> SimCurve:
     """A milestone every 0.5 to 0.53 seconds, after the seed."""
     points, gap = [point], 1.0 - point.metrics[METRIC]
     step, seconds = point.step, point.seconds
@@ -36,12 +36,12 @@ def trained(config: Mapping[str, Any], seed: int, point: Point) -> Curve:
         wrong = math.log(config["lr"] / best_lr(seconds))
         gap *= math.exp(-0.05 * math.exp(-(wrong**2)))
         step, seconds = step + 100, round(seconds + 0.5 + seed % 4 / 100, 6)
-        points.append(Point(step, seconds, {METRIC: 1.0 - gap}))
-    return Curve(points)
+        points.append(SimPoint(step, seconds, {METRIC: 1.0 - gap}))
+    return SimCurve(points)
 
 
-def from_scratch(config: Mapping[str, Any], seed: int) -> Curve:
-    return trained(config, seed, Point(0, 0.0, {METRIC: 0.0}))
+def from_scratch(config: Mapping[str, Any], seed: int) -> SimCurve:
+    return trained(config, seed, SimPoint(0, 0.0, {METRIC: 0.0}))
 
 
 def experiment(**options: Any) -> at.Experiment:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.storage.journal import JOURNAL
 
@@ -69,13 +69,13 @@ BASELINE = {
 }
 
 
-def learning(config: Mapping[str, Any], seed: int) -> Curve:
+def learning(config: Mapping[str, Any], seed: int) -> SimCurve:
     """Learns fastest with a learning rate near 0.1, and jitters with the seed."""
     lr, batch = config["lr"](0.2), config["batch_size"]
     speed = math.exp(-((math.log10(lr) + 1) ** 2)) * (1 + 0.1 * math.sin(seed))
-    return Curve(
+    return SimCurve(
         [
-            Point(
+            SimPoint(
                 i * 1000,
                 i * 0.1 * (1 + 10 / batch),
                 {METRIC: 1 - math.exp(-speed * i * 0.15), "train_loss": 1 / (i + 1)},
@@ -108,17 +108,17 @@ def racing(rates: Sequence[float], *, limit: float = 50, **options: Any) -> at.E
     )
 
 
-def race(config: Mapping[str, Any], seed: int, **curve: Any) -> Curve:
+def race(config: Mapping[str, Any], seed: int, **curve: Any) -> SimCurve:
     """One milestone a second for 100 seconds."""
-    points = [Point(10 * t, float(t), {METRIC: config["rate"] * t / 10}) for t in range(101)]
-    return Curve(points, **curve)
+    points = [SimPoint(10 * t, float(t), {METRIC: config["rate"] * t / 10}) for t in range(101)]
+    return SimCurve(points, **curve)
 
 
 def simulate(
     experiment: at.Experiment,
     folder: Path,
     trials: int,
-    curve: Callable[..., Curve] = race,
+    curve: Callable[..., SimCurve] = race,
     *,
     workers: int = 1,
     **options: Any,

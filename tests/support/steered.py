@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import autotune as at
-from autotune.backends.simulator import Live, Point
+from autotune.backends.simulator import Live, SimPoint
 from autotune.space.search_space import Fixed, SearchSpace
 
 METRIC = "val_accuracy"
@@ -36,7 +36,7 @@ def steered(config: Mapping[str, Any], seed: int) -> Live:
             "weight_norm": 25.0,
             "update_ratio": lr / 10,
         }
-        change = yield Point(second, float(second), metrics if second else {})
+        change = yield SimPoint(second, float(second), metrics if second else {})
         if change is not None:
             lr *= change.lr_factor
             batch = batch if change.batch_size is None else float(change.batch_size)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sims import METRIC, racing, simulate
 
-from autotune.backends.simulator import Curve, Point
+from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.tracking.projection import Projection
@@ -18,14 +18,14 @@ from autotune.trial import Report, Trial, fold
 MANY = {f"metric_{i}": float(i) for i in range(40)}
 
 
-def curve(config: dict[str, float], seed: int) -> Curve:
+def curve(config: dict[str, float], seed: int) -> SimCurve:
     """Its best is neither the first report nor the last, and some reports lack the metric."""
 
     def metrics(t: int) -> dict[str, float]:
         value = config["rate"] * (t if t < 30 else 60 - t) / 10
         return MANY | ({METRIC: value if t != 7 else math.nan} if t % 2 else {})
 
-    return Curve([Point(10 * t, float(t), metrics(t)) for t in range(1, 60)])
+    return SimCurve([SimPoint(10 * t, float(t), metrics(t)) for t in range(1, 60)])
 
 
 @pytest.mark.parametrize("pruner", ["none", "slower_than_best"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import autotune as at
-from autotune.backends.simulator import Live, Point, SimPool
+from autotune.backends.simulator import Live, SimPoint, SimPool
 from autotune.evaluation.export.replay import SamePoint
 from autotune.trial import State
 from trainers.image import train
@@ -23,7 +23,7 @@ def live(config: Any, seed: int) -> Live:
         while True:
             milestone = running.send(change)
             metrics = dict(milestone.evaluate()) if milestone.step else {}
-            change = yield Point(milestone.step, milestone.step / EPOCH, metrics)
+            change = yield SimPoint(milestone.step, milestone.step / EPOCH, metrics)
     finally:
         running.close()
 

@@ -24,7 +24,7 @@ from autotune.algorithms.pruners.learning_curve import (
     span_of,
 )
 from autotune.algorithms.pruners.rules import PRUNERS, first_of, forecast, slower_than_best
-from autotune.backends.simulator import Curve, Point
+from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.schedules import Constant, Cosine, Linear, OneCycle, Schedule, Step, warmed
 from autotune.trial import Hardware, Report, State, Stop, Target, Trial
 from tests.support.curves import CASES, above_zero, progresses, quick
@@ -350,10 +350,12 @@ def test_a_decision_takes_about_a_millisecond() -> None:
 # --- studies --------------------------------------------------------------------------------------
 
 
-def studied(config: Mapping[str, Any], seed: int) -> Curve:
+def studied(config: Mapping[str, Any], seed: int) -> SimCurve:
     """Ends at `end` after 50 virtual seconds; a report each second."""
     told = [config["end"] * (1 - math.exp(-t / 8)) for t in range(51)]
-    return Curve([Point(t, float(t), {METRIC: v, "progress": t / 50}) for t, v in enumerate(told)])
+    return SimCurve(
+        [SimPoint(t, float(t), {METRIC: v, "progress": t / 50}) for t, v in enumerate(told)]
+    )
 
 
 def test_a_study_stops_by_forecast_and_says_why() -> None:

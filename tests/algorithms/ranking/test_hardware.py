@@ -21,7 +21,7 @@ from autotune.algorithms.ranking.racing import for_pruning
 from autotune.algorithms.ranking.repeats import merged
 from autotune.algorithms.samplers.optuna import OptunaSampler
 from autotune.backends.monitoring import Meter
-from autotune.backends.simulator import Curve, SimPool
+from autotune.backends.simulator import SimCurve, SimPool
 from autotune.storage import journal
 from autotune.study.driver.microbatch import fitting
 from autotune.study.result import StudyResult
@@ -157,11 +157,11 @@ def dying(rate: float, *seconds: int) -> Any:
     """The worker of the trial with this rate dies after so many seconds of each attempt."""
     left = list(seconds)
 
-    def curve(config: Any, seed: int) -> Curve:
+    def curve(config: Any, seed: int) -> SimCurve:
         whole = race(config, seed)
         if config["rate"] != rate or not left:
             return whole
-        return Curve(whole.points[: left.pop(0)], end="died")
+        return SimCurve(whole.points[: left.pop(0)], end="died")
 
     return curve
 

@@ -34,7 +34,7 @@ from autotune.algorithms.samplers.distribution import (
 )
 from autotune.algorithms.samplers.elite import Version, log_behaviour, sample_point
 from autotune.algorithms.samplers.policy import NAMES, PolicySampler
-from autotune.backends.simulator import Curve, Point
+from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.cli import main
 from autotune.errors import UserError
 from autotune.space.encoding import effective_rate, real_at, score_of, unit_at, unit_of, value_at
@@ -420,14 +420,14 @@ def test_where_there_is_an_effective_learning_rate_to_see(entries: dict, there: 
 # --- from one study to the next -------------------------------------------------------------------
 
 
-def racing_to(centre: dict[str, float], name: str) -> tuple[at.Experiment, Callable[..., Curve]]:
+def racing_to(centre: dict[str, float], name: str) -> tuple[at.Experiment, Callable[..., SimCurve]]:
     """Learns the faster the nearer the point is to the centre; a tenth of the points arrive."""
     space = SearchSpace({n: Float(0, 1) for n in centre})
 
-    def curve(config: dict, seed: int) -> Curve:
+    def curve(config: dict, seed: int) -> SimCurve:
         away = sum((config[n] - c) ** 2 for n, c in centre.items())
         speed = 1 / (1 + 6 * away)
-        return Curve([Point(t, t * 0.1, {METRIC: speed * t / 20}) for t in range(61)])
+        return SimCurve([SimPoint(t, t * 0.1, {METRIC: speed * t / 20}) for t in range(61)])
 
     return at.Experiment(name, toy_train, space, Target(METRIC, 1.0, limit=5)), curve
 
@@ -600,7 +600,7 @@ def test_the_command_line_tells_a_start_that_is_none(
 @pytest.mark.parametrize("space", [EVERYTHING, WIDE])
 def test_a_space_is_read_back_from_the_manifest(fast_path: Path, space: SearchSpace) -> None:
     experiment = at.Experiment("wide", toy_train, space, Target(METRIC, 0.9, limit=5))
-    simulate(experiment, fast_path, 1, lambda c, s: Curve([Point(0, 0.0, {METRIC: 0.1})]))
+    simulate(experiment, fast_path, 1, lambda c, s: SimCurve([SimPoint(0, 0.0, {METRIC: 0.1})]))
     again = Manifest.read(fast_path).search_space(fast_path)
     assert again.sample(200, seed=3) == space.sample(200, seed=3)
     assert describe(again) == describe(space)

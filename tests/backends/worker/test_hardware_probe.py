@@ -17,7 +17,7 @@ import autotune as at
 from autotune.backends.protocol import Signal, WorkerFailed
 from autotune.backends.ray import health
 from autotune.backends.ray.health import HeadLost, Node, Nodes, Watch, is_listening
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.backends.worker import hardware_probe
 from autotune.backends.worker.hardware_probe import (
     INTERFACES,
@@ -162,8 +162,8 @@ class Fleeting(SimPool):
 
 
 def test_a_lost_node_is_no_retry_until_the_trial_itself_is_suspected(fast_path: Path) -> None:
-    def dying(config: Any, seed: int) -> Curve:
-        return Curve([Point(1, 1.0, {"val_accuracy": 0.1})], end="died")
+    def dying(config: Any, seed: int) -> SimCurve:
+        return SimCurve([SimPoint(1, 1.0, {"val_accuracy": 0.1})], end="died")
 
     seen: list[Any] = []
     pool = Fleeting(dying, 1)

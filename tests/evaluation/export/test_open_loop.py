@@ -12,7 +12,7 @@ import torch
 from sims import METRIC, toy_train
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.evaluation.export import export, replay
 from autotune.evaluation.export.open_loop import open_loop
 from autotune.schedules import (
@@ -162,11 +162,11 @@ class Both:
         return Fork(0, {"lr": 0.2}) if (trial.number, step) == (1, 4) else None
 
 
-def going(config: Mapping[str, Any], seed: int, point: Point) -> Curve:
+def going(config: Mapping[str, Any], seed: int, point: SimPoint) -> SimCurve:
     """A milestone a second, ten in a horizon; trial 0 is a little ahead of the others."""
     metrics = [{METRIC: step / 100, "progress": step / 10} for step in range(20)]
     late = 0.1 if config["lr"] == 0.3 else 0.0
-    return Curve([Point(step, step + late, metrics[step]) for step in range(point.step, 20)])
+    return SimCurve([SimPoint(step, step + late, metrics[step]) for step in range(point.step, 20)])
 
 
 def test_a_fork_whose_knobs_were_turned_is_exported_as_one_line_with_the_path_in_it(
@@ -176,7 +176,7 @@ def test_a_fork_whose_knobs_were_turned_is_exported_as_one_line_with_the_path_in
     made = at.Experiment(
         "both", toy_train, space, Target(METRIC, 0.09, limit=50), configs=[{"lr": 0.4}, {"lr": 0.3}]
     )
-    pool = SimPool(lambda c, seed: going(c, seed, Point(0, 0.0, {})), 2, go_on=going)
+    pool = SimPool(lambda c, seed: going(c, seed, SimPoint(0, 0.0, {})), 2, go_on=going)
     rules = {"sampler": "random", "pruner": "none", "controller": Both(), "tracking_uri": "off"}
     result = at.run(made, trials=3, out=fast_path / "s", pool=pool, **rules)
     child = result.trials[2]

@@ -17,7 +17,7 @@ from sims import METRIC, RATES, RealTime, lines, race, racing, simulate, wide
 from sims import learning as learn
 
 import autotune as at
-from autotune.backends.simulator import Curve, Point, SimPool
+from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.storage.journal import JOURNAL
 from autotune.study.result import read
 from autotune.trial import Change, Ended, Hardware, State, Target, Trial
@@ -97,12 +97,12 @@ def test_a_reached_trial_is_always_below_the_limit(fast_path: Path) -> None:
 
 
 def test_diverged_finished_and_failed_carry_their_reasons(fast_path: Path) -> None:
-    def curve(config: Mapping[str, Any], seed: int) -> Curve:
-        point = Point(1, 1.0, {METRIC: 0.1, "train_loss": math.nan})
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
+        point = SimPoint(1, 1.0, {METRIC: 0.1, "train_loss": math.nan})
         ends = {
-            1.0: Curve([replace(point, metrics={METRIC: 0.1})]),
-            2.0: Curve([point, point]),
-            3.0: Curve([replace(point, metrics={METRIC: 0.2})], end="ValueError: bad"),
+            1.0: SimCurve([replace(point, metrics={METRIC: 0.1})]),
+            2.0: SimCurve([point, point]),
+            3.0: SimCurve([replace(point, metrics={METRIC: 0.2})], end="ValueError: bad"),
         }
         return ends[config["rate"]]
 
@@ -118,9 +118,9 @@ def test_diverged_finished_and_failed_carry_their_reasons(fast_path: Path) -> No
 
 def test_confirm_takes_the_time_of_the_last_evaluation(fast_path: Path) -> None:
     values = [0.5, 1.0, 0.9, 1.0, 1.0, 0.2]
-    points = [Point(i, float(i), {METRIC: v}) for i, v in enumerate(values, 1)]
+    points = [SimPoint(i, float(i), {METRIC: v}) for i, v in enumerate(values, 1)]
     target = Target(METRIC, 1.0, limit=50, confirm=2)
-    result = simulate(racing([1.0], target=target), fast_path, 1, lambda c, s: Curve(points))
+    result = simulate(racing([1.0], target=target), fast_path, 1, lambda c, s: SimCurve(points))
     assert states(result) == [(REACHED, "target", 5.0)]
 
 
@@ -152,10 +152,10 @@ class Looked(Mapping[str, float]):
 def test_metrics_are_looked_up_when_they_are_told_and_not_before(fast_path: Path) -> None:
     seen: list[int] = []
 
-    def curve(config: Any, seed: int) -> Curve:
+    def curve(config: Any, seed: int) -> SimCurve:
         first, pace = (1, 10.0) if config["rate"] == 1.0 else (11, 1.0)
-        points = [Point(i + 1, pace * (i + 1), Looked(first + i, seen)) for i in range(4)]
-        return Curve(points)
+        points = [SimPoint(i + 1, pace * (i + 1), Looked(first + i, seen)) for i in range(4)]
+        return SimCurve(points)
 
     target = Target(METRIC, 1.3, limit=50)
     result = simulate(racing([1.0, 2.0], target=target), fast_path, 2, curve, workers=2)
@@ -181,7 +181,7 @@ def dying(times: int) -> Any:
     """Each trial's worker dies after six seconds, so many times."""
     died: Counter[float] = Counter()
 
-    def curve(config: Mapping[str, Any], seed: int) -> Curve:
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
         whole = race(config, seed)
         died[config["rate"]] += 1
         return (
@@ -216,9 +216,9 @@ def test_a_trial_that_dies_too_often_has_failed(fast_path: Path) -> None:
 
 
 def failing(rates: Sequence[float]) -> Any:
-    def curve(config: Mapping[str, Any], seed: int) -> Curve:
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
         fails = config["rate"] in rates
-        return Curve([], end="ValueError: bad") if fails else race(config, seed)
+        return SimCurve([], end="ValueError: bad") if fails else race(config, seed)
 
     return curve
 
@@ -246,7 +246,7 @@ def test_running_trials_are_taken_up_after_a_study_error(fast_path: Path) -> Non
     policy = at.FailurePolicy(max_consecutive_failed_trials=1)
     experiment = racing([1.0, 2.0], failure=policy)
 
-    def curve(config: Mapping[str, Any], seed: int) -> Curve:
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
         whole = race(config, seed)
         return (
             whole if config["rate"] == 1.0 else replace(whole, points=whole.points[:3], end="bad")
@@ -444,9 +444,9 @@ def test_a_samplers_error_is_raised_and_the_study_can_be_resumed(fast_path: Path
 
 
 def test_a_metric_may_come_with_every_other_report_only(fast_path: Path) -> None:
-    def sparse(config: Mapping[str, Any], seed: int) -> Curve:
+    def sparse(config: Mapping[str, Any], seed: int) -> SimCurve:
         points = race(config, seed).points
-        return Curve(
+        return SimCurve(
             [p if p.step % 50 == 0 else replace(p, metrics={"train_loss": 1.0}) for p in points]
         )
 
@@ -455,8 +455,8 @@ def test_a_metric_may_come_with_every_other_report_only(fast_path: Path) -> None
 
 
 def test_a_metric_that_never_comes_is_told_at_the_trials_end(fast_path: Path) -> None:
-    def without(config: Mapping[str, Any], seed: int) -> Curve:
-        return Curve([replace(p, metrics={"loss": 1.0}) for p in race(config, seed).points])
+    def without(config: Mapping[str, Any], seed: int) -> SimCurve:
+        return SimCurve([replace(p, metrics={"loss": 1.0}) for p in race(config, seed).points])
 
     with pytest.raises(at.UserError, match=r"unknown target metric 'val_accuracy' .allowed: loss"):
         simulate(racing([1.0], limit=8), fast_path, 2, without)

@@ -12,7 +12,7 @@ import pytest
 from sims import METRIC, lines, simulate
 
 import autotune as at
-from autotune.backends.simulator import OUT_OF_MEMORY, Curve, Point
+from autotune.backends.simulator import OUT_OF_MEMORY, SimCurve, SimPoint
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL
 from autotune.study.driver.microbatch import fitting, halved, memory_keys
@@ -102,12 +102,12 @@ hungry_train.memory_keys = ("size",)  # type: ignore[attr-defined]
 FITS = 32
 
 
-def hungry(config: Mapping[str, Any], seed: int) -> Curve:
+def hungry(config: Mapping[str, Any], seed: int) -> SimCurve:
     """Runs out of memory after three seconds where a forward pass is of more than 32 / size."""
     passed = min(config.get("microbatch") or config["batch_size"], config["batch_size"])
     fits = passed * config["size"] <= FITS
-    points = [Point(10 * t, float(t), {METRIC: t / 10}) for t in range(101 if fits else 4)]
-    return Curve(points, "finished" if fits else OUT_OF_MEMORY)
+    points = [SimPoint(10 * t, float(t), {METRIC: t / 10}) for t in range(101 if fits else 4)]
+    return SimCurve(points, "finished" if fits else OUT_OF_MEMORY)
 
 
 def hungry_experiment(train: Any = hungry_train, **options: Any) -> at.Experiment:

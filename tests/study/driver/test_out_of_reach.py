@@ -11,7 +11,7 @@ from sims import RealTime, race, racing, simulate
 
 import autotune as at
 from autotune.backends.protocol import Launch, WorkerFailed
-from autotune.backends.simulator import Curve, SimPool
+from autotune.backends.simulator import SimCurve, SimPool
 from autotune.errors import StudyError
 from autotune.storage import journal
 from autotune.trial import Checkpoint, Config, Hardware, Interrupted, Saved, State
@@ -41,11 +41,11 @@ def died_once() -> SimPool:
     """A worker dies after 30 seconds, and never again."""
     died = False
 
-    def curve(config: Config, seed: int) -> Curve:
+    def curve(config: Config, seed: int) -> SimCurve:
         nonlocal died
         whole, before = race(config, seed), died
         died = True
-        return whole if before else Curve(whole.points[:31], end="died")
+        return whole if before else SimCurve(whole.points[:31], end="died")
 
     return Away(curve, 1)
 

@@ -16,7 +16,7 @@ from sims import RATES, lines, memory, race, racing, simulate, wide
 from sims import learning as learn
 
 import autotune as at
-from autotune.backends.simulator import Curve, SimPool
+from autotune.backends.simulator import SimCurve, SimPool
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Journal, Opened, to_line
 from autotune.storage.manifest import EXPERIMENT_JSON
@@ -31,7 +31,7 @@ EXPERIMENT = racing([1.0, 60.0, 3.0, 0.7, 0.9], space=SPACE, failure=POLICY)
 TRIALS = 9
 
 
-def eventful(config: Mapping[str, Any], seed: int) -> Curve:
+def eventful(config: Mapping[str, Any], seed: int) -> SimCurve:
     """Some raise, some lose their worker, some come to their end, most are just slow or fast."""
     whole = race(config, seed)
     points, rate = whole.points, config["rate"]
