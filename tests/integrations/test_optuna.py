@@ -68,6 +68,7 @@ def test_it_proposes_faster_than_chance_in_a_study_of_optunas() -> None:
     assert max(ours) < 0.7 * min(chance)
 
 
+@pytest.mark.slow
 def test_a_study_that_goes_on_proposes_what_it_would_have(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path}/plain.db"
     study(3, 25, storage)

@@ -314,6 +314,7 @@ def fetch(study, name: str, to: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment(uri), capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     """The same MLflow runs go on from another folder; a study that is worked on is refused."""
     none = fetch(study, "digits", tmp_path / "to")

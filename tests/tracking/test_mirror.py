@@ -50,6 +50,7 @@ def statuses(study, uri: str | None = None) -> dict[str, str]:
     return {name: run.info.status for name, run in study.runs(uri).items()}
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_and_a_study_that_goes_on(study, processes) -> None:
     study.trial(0, 2.0)
     study.begin(1)

@@ -98,6 +98,7 @@ def test_a_batch_smaller_than_the_ranks_is_refused_on_all(on_two_ranks: Any) -> 
     assert told == ["batch_size must be at least the number of ranks, 2, got 1"] * 2
 
 
+@pytest.mark.slow
 def test_the_example_runs_under_torchrun(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
@@ -152,6 +153,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_closed_group_has_no_threads_left() -> None:
     """One that frees a tensor of Python's while Python shuts down aborts the process."""
     (port,) = map(str, free_ports(1))

@@ -154,6 +154,7 @@ def test_of_many_kinds_start_end_and_the_most_frequent_are_warmed_up() -> None:
     assert len(warmed_up(steps[:16], 2, None)) == 16
 
 
+@pytest.mark.slow
 def test_ranks_warm_up_alike_whatever_their_shares(
     on_two_ranks: Any, record: Any, apart: Any
 ) -> None:

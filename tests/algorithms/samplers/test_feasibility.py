@@ -68,6 +68,7 @@ def test_where_nothing_was_infeasible_everything_is_possible() -> None:
     assert Feasible(SQUARE).chances(trials, [{"x": 0.9, "y": 0.9}]).tolist() == [1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tpe", "convergence"])
 def test_fewer_and_fewer_suggestions_are_infeasible(name: str) -> None:
     """Over seeds: less at the end than at the beginning, and less than without being trials.

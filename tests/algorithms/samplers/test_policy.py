@@ -448,6 +448,7 @@ def after(folder: Path, centre: dict, seed: int, trials: int, source: Path | Non
     return sum((best.config[n] - c) ** 2 for n, c in centre.items())
 
 
+@pytest.mark.slow
 def test_a_warm_start_helps_on_a_related_task_and_does_not_ruin_an_unrelated_one(
     fast_path: Path,
 ) -> None:
