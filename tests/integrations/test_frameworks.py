@@ -276,13 +276,3 @@ def test_the_example_reaches_its_target_on_two_ranks(
     assert result.best is not None, result.trials[0].error or result.trials[0].reason
     assert result.best.reports[-1].metrics["val_accuracy"] >= made.target.value
     assert result.best.clock.eval > 0
-
-
-@both
-def test_the_document_says_what_runs(framework: str) -> None:
-    """Its trainers are made of names that exist, with arguments that they take."""
-    text = (EXAMPLES.parent / "docs" / "frameworks.md").read_text()
-    (block,) = (b for b in text.split("```python\n")[1:] if f"integrations.{framework}" in b)
-    names: dict[str, Any] = {}
-    exec(block.partition("```")[0], names)
-    assert callable(names["train"])

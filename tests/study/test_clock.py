@@ -30,8 +30,8 @@ ALLOWED = {
         "autotune/cli/jobs/commands.py",
         "_row",
     ): "since when another machine's job runs, as Ray tells it",
-    ("autotune/tracking/backup.py", "_sign"): "a sign of life for other machines",
-    ("autotune/tracking/backup.py", "signed"): "how old such a sign is",
+    ("autotune/tracking/backup.py", "_send_heartbeat"): "a heartbeat for other machines",
+    ("autotune/tracking/backup.py", "seconds_since_heartbeat"): "how old a heartbeat is",
     ("autotune/storage/journal.py", "append"): "when a line was written, for people",
     ("autotune/cli/mirror_process.py", "_say"): "when a line of a log was written, for people",
 }
@@ -77,18 +77,18 @@ def test_what_mlflow_shows_stays_in_order(fast_path: Path, jump: timedelta) -> N
     """In a store the point of the latest time counts: an earlier end would hide a later one."""
     simulate(racing([2.0, 3.0, 1.0]), fast_path, 3)
     rows = [json.loads(line) for line in (fast_path / JOURNAL).read_text().splitlines()]
-    story, times = Projection(read_study_info(fast_path)), []
+    projection, times = Projection(read_study_info(fast_path)), []
     for number, row in enumerate(rows):
         jumped = number >= len(rows) // 3 and number < 2 * len(rows) // 3
         moment = datetime.fromisoformat(row["time"]) + (jump if jumped else timedelta())
         row["time"] = moment.isoformat(timespec="milliseconds")
-        told = story.take(json.dumps(row).encode() + b"\n")
-        times += [point.time_ms for points in told.values() for point in points]
+        changed = projection.take(json.dumps(row).encode() + b"\n")
+        times += [point.time_ms for points in changed.values() for point in points]
     assert len(times) > 30
     assert times == sorted(times)
     for number in (0, 1, 2):
-        shown = story.shown(number, over=True)
-        assert shown.start_ms <= shown.end_ms
+        content = projection.content(number, over=True)
+        assert content.start_ms <= content.end_ms
 
 
 def library() -> str | None:

@@ -313,7 +313,7 @@ def test_a_person_sees_where_the_best_comes_from(
     assert f"trial {best.number} {came}: {best.seconds:.2f} s" in capsys.readouterr().out
     assert main.main(["export", str(fast_path), "--to", str(fast_path / "out")]) == 0
     said = capsys.readouterr().err
-    assert "a replay trains its last part only: the trainer does not report its progress" in said
+    assert "a replay trains its last part only: the trainer does not report progress" in said
     assert "cannot be written as one" in (fast_path / "out" / "README.md").read_text()
 
 
@@ -482,7 +482,7 @@ def test_an_ancestor_that_was_forked_at_once_contributes_nothing() -> None:
 @pytest.mark.parametrize(
     ("configs", "step", "horizon", "says"),
     [
-        ([{"lr": 0.1}, {"lr": 0.2}], 35, 100, "does not report its progress"),
+        ([{"lr": 0.1}, {"lr": 0.2}], 35, 100, "does not report progress"),
         ([{"lr": 0.1}, {"lr": 0.2}], 30, 20, "forked after its schedules had ended"),
         ([{"o": "a"}, {"o": "b"}], 30, 100, "o changed at a fork and is not a schedule"),
         ([{"horizon": 3.0}, {"horizon": 4.0}], 30, 100, "horizon changed at a fork"),

@@ -456,7 +456,7 @@ def test_a_difference_names_what_else_differs(
     assert (said["identical"], said["milestones"]) == (False, 3)
     assert said["first_difference"]["step"] == trial.reports[3].step
     assert f"torch 1.0 then, {torch.__version__} now" in replay_report.verdict(said)
-    assert "does not repeat itself" in replay_report.verdict({**said, "other_conditions": []})
+    assert "is not deterministic" in replay_report.verdict({**said, "other_conditions": []})
     replay_report.print_document(said, sys.stdout)
     assert "of 2 reached it.\nThe same seed differs first at step 30: " in capsys.readouterr().out
     assert json.loads(json.dumps(said, allow_nan=False)) == said
