@@ -78,12 +78,12 @@ def test_every_validation_is_a_milestone(shared: Remote, framework: str) -> None
 @both
 def test_validation_is_off_the_training_clock(shared: Remote, framework: str) -> None:
     start(shared, framework, nap=0.05, eval_nap=0.1)
-    clocks = [go(shared).clock for _ in range(2)]
+    clocks = [(go(shared).clock, shared.took) for _ in range(2)]
     stop(shared)
-    for clock in clocks:  # four batches of each
-        assert 0.2 <= clock.train < 0.4 + clock.train / 2
+    for clock, seconds in clocks:  # four batches of each
+        assert clock.train >= 0.2
         assert clock.eval >= 0.4
-        assert clock.train < clock.eval
+        assert clock.train + clock.eval < seconds
 
 
 @pytest.mark.slow
