@@ -126,6 +126,7 @@ def test_workers_on_a_full_disk_go_on_without_checkpoints_and_then_from_the_last
         checkpoint = trials[0].checkpoint
         if checkpoint is not None and checkpoint.step >= 200 and not saved[0]:
             saved[0] = checkpoint.step
+            small.reserve(folder / "journal.jsonl", 1024)  # until the workers have met the disk
             small.fill()
 
     with pytest.raises(at.StudyError, match=r"journal\.jsonl: No space left on device"):

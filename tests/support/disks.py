@@ -42,6 +42,11 @@ class Disk:
     def unmount(self) -> None:
         _call("umount", str(self.place))
 
+    def reserve(self, file: Path, size: int) -> None:
+        """Keep room for `size` more bytes of a file, also when the disk is full."""
+        end = str(file.stat().st_size)
+        _call("fallocate", "--keep-size", "--offset", end, "--length", str(size), str(file))
+
     def fill(self) -> None:
         """Take all the room that is left."""
         with open(self.place / _BALLAST, "ab", buffering=0) as file:
