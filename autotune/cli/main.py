@@ -304,7 +304,3 @@ COMMANDS: dict[str, Command] = {
         arguments.CANCEL,
     ),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main())
