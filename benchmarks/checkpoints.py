@@ -103,11 +103,11 @@ def side(task: Task) -> Answer:
         due = task["how"] != "none" and clock.train - saved_at >= task["interval"]
         folder = str(place / f"step-{number % 2}") if due else None
         saved_at = clock.train if due else saved_at
-        stretch = rank.resume(None, folder)
-        if stretch.kind != "milestone" or stretch.unsaved:
-            raise RuntimeError(f"{stretch.kind}: {stretch.error or stretch.unsaved}")
-        clock, written = clock + stretch.clock, written + (stretch.saved is not None)
-        least = min(least, stretch.clock.train)
+        answer = rank.resume(None, folder)
+        if answer.kind != "milestone" or answer.save_error:
+            raise RuntimeError(f"{answer.kind}: {answer.error or answer.save_error}")
+        clock, written = clock + answer.clock, written + (answer.saved is not None)
+        least = min(least, answer.clock.train)
     wall = time.perf_counter() - begin
     rank.stop(None)
     if task["how"] != "none" and not written:

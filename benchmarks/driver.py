@@ -96,13 +96,13 @@ def virtual(task: Task) -> Answer:
 
 
 def suggest(task: Task) -> Answer:
-    from autotune.study.driver.plan import Plan
-    from autotune.study.factory import make_sampler
+    from autotune.study.factory import make_parts
+    from autotune.study.options import StudyOptions
 
     random = Random(0)
     trials = [_ended(number, random) for number in range(task["history"])]
-    plan = Plan(experiment(), 10**6, None, 0, lambda *_: None, None)
-    sampler = make_sampler(task["sampler"], plan)
+    options = StudyOptions(trials=10**6, sampler=task["sampler"], racing=0.0)
+    sampler = make_parts(experiment(), options, None).sampler
     begin = time.process_time()
     sampler.ask(len(trials), trials)  # a resumed driver's first
     first, took = time.process_time() - begin, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.util
 import os
 import shutil
 import sys
@@ -41,9 +42,8 @@ os.environ |= {
     "RAY_raylet_start_wait_time_s": "900",
 }
 
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(PRIVATE, ignore_errors=True)
+# After `multiprocessing` (priority -100) has removed its own folder below this one.
+multiprocessing.util.Finalize(None, shutil.rmtree, (PRIVATE, True), exitpriority=-200)
 
 
 # The quick tests of these files want Ray: one process starts it, and runs them all.

@@ -30,7 +30,7 @@ def test_its_example_is_a_study(tmp_path: Path) -> None:
         timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    assert re.match(r"studies/digits: 8 trials, the fastest to val_accuracy 0\.92: ", done.stdout)
+    assert re.match(r"studies/digits: 8 trials, the best to val_accuracy 0\.92: ", done.stdout)
     assert (tmp_path / "studies" / "digits" / "journal.jsonl").is_file()
 
 
