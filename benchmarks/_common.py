@@ -100,9 +100,8 @@ class CpuMeter:
         for point in self.timeline:
             if point[0] >= moment:
                 share = (moment - before[0]) / (point[0] - before[0]) if before[0] else 1.0
-                return tuple(
-                    a + share * (b - a) for a, b in zip(before[1:], point[1:], strict=True)
-                )
+                _, wall, cpu = before
+                return wall + share * (point[1] - wall), cpu + share * (point[2] - cpu)
             before = point
         return before[1:]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -107,7 +106,8 @@ def decision(learner: str, trials: int) -> tuple[float, float]:
     made, now = policy(learner=learner), ended(trials)
     running = Trial(trials, {}, reports=now.reports[:20], changes=now.changes[:5])
     running = replace(running, seconds=running.reports[-1].seconds)
-    first, later = [], []
+    first: list[float] = []
+    later: list[float] = []
     made(running, others[:-8], TARGET)
     for count in range(trials - 7, trials + 1):
         for times in (first, later):
@@ -139,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -42,7 +42,7 @@ def written(folder: Path, trials: int) -> None:
     folder.mkdir(parents=True)
     target = {"metric": "val_accuracy", "value": 0.9, "mode": "max", "clock": "train"}
     facts = {"name": "many", "study_id": STUDY_ID, "seed": 0, "space": {"entries": {}}}
-    target |= {"limit": 60.0, "confirm": 1}  # type: ignore[dict-item]
+    target |= {"limit": 60.0, "confirm": 1}
     (folder / "experiment.json").write_text(json.dumps({**facts, "target": target}))
     chance, hardware = random.Random(0), Hardware("cpu", 2, 1.0)
     with Journal(folder) as journal:

@@ -63,8 +63,8 @@ def experiment(log: str, ranks: int) -> Any:
         with open(config["log"], "a") as file:
             file.write(f"{step} {time.monotonic()} {os.getpid()}\n")
         while step <= STEPS:
-            at = step
-            yield autotune.Milestone(at, lambda at=at: {"step": at}, lambda at=at: {"step": at})
+            done = {"step": step}
+            yield autotune.Milestone(step, done.copy, done.copy)
             time.sleep(STEP_SECONDS)
             step += 1
 
@@ -84,7 +84,7 @@ def drive(task: Task) -> Answer:
     import autotune
 
     made = experiment(task["log"], task["ranks"])
-    options = {"sampler": "random", "pruner": "none", "tracking_uri": "off"}
+    options: dict[str, Any] = {"sampler": "random", "pruner": "none", "tracking_uri": "off"}
     folder, address = Path(task["folder"], "study"), task["address"]
     result = autotune.run(made, trials=1, out=folder, ray_address=address, **options)
     (trial,) = result.trials

@@ -254,7 +254,7 @@ def _optimizer(model: Any, name: str) -> Any:
     """torch's SGD with the settings that a person would give it; of the others, the trainer's."""
     import torch
 
-    settings = {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4}
+    settings: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4}
     if name == "sgd":
         return torch.optim.SGD(model.parameters(), **settings, fused=True)
     from trainers.optimizers import make_optimizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from random import Random
 from typing import Any
@@ -86,7 +86,7 @@ class Int:
 class Choice:
     """One of several values: strings, numbers, booleans or None."""
 
-    options: tuple[Any, ...]
+    options: Sequence[Any]
     _: KW_ONLY
     when: When | None = None
 
@@ -144,7 +144,7 @@ def bounds(value: Float | Int | float) -> tuple[float, float]:
 def options(value: Int | Choice | Any) -> tuple[Any, ...]:
     """The values of a whole number or choice, in order; of anything else that value alone."""
     if isinstance(value, Choice):
-        return value.options
+        return tuple(value.options)
     if isinstance(value, Int):
         grid = range(value.low, value.high + 1, value.step)
         return tuple(v for v in grid if not value.power_of_two or _is_power(v))

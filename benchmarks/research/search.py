@@ -537,7 +537,7 @@ def main() -> None:
     if options.seen:
         from autotune.algorithms.samplers import optuna as samplers
 
-        samplers.SEEN = dict.fromkeys(samplers.SEEN, options.seen)
+        samplers.TRIAL_LIMITS = dict.fromkeys(samplers.TRIAL_LIMITS, options.seen)
     if options.problem == "lcbench" and not options.data:
         parser.error("--problem lcbench needs --data")
     chosen = options.methods.split(";") if options.methods else list(METHODS)

@@ -37,7 +37,16 @@ RESEARCH = {
     "search.py": ("--methods", "the default;Optuna TPE + Hyperband"),
 }
 """Research scripts, with the arguments of their smallest run."""
-LONG = ("recovery.py", "schedule_search.py", "training_loop.py", "trial_start.py", "mlflow_ui.py")
+LONG = (
+    "demo.py",
+    "mlflow_ui.py",
+    "recovery.py",
+    "schedule_search.py",
+    "schedules.py",
+    "training_loop.py",
+    "trial_cost.py",
+    "trial_start.py",
+)
 """Those whose smallest run takes half a minute or more."""
 
 
