@@ -103,11 +103,11 @@ def side(task: Task) -> Answer:
         due = task["how"] != "none" and clock.train - saved_at >= task["interval"]
         folder = str(place / f"step-{number % 2}") if due else None
         saved_at = clock.train if due else saved_at
-        stretch = rank.resume(None, folder)
-        if stretch.kind != "milestone" or stretch.unsaved:
-            raise RuntimeError(f"{stretch.kind}: {stretch.error or stretch.unsaved}")
-        clock, written = clock + stretch.clock, written + (stretch.saved is not None)
-        least = min(least, stretch.clock.train)
+        result = rank.resume(None, folder)
+        if result.kind != "milestone" or result.unsaved:
+            raise RuntimeError(f"{result.kind}: {result.error or result.unsaved}")
+        clock, written = clock + result.clock, written + (result.saved is not None)
+        least = min(least, result.clock.train)
     wall = time.perf_counter() - begin
     rank.stop(None)
     if task["how"] != "none" and not written:

@@ -1,4 +1,4 @@
-"""The picture in docs/architecture.md, held by the imports: direction of folders, no circles."""
+"""The picture in docs/architecture.md, checked against the imports: direction of folders, no circles."""
 
 from __future__ import annotations
 

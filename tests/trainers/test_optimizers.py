@@ -662,7 +662,7 @@ def test_every_optimizer_learns(name):
     assert losses[-1] < 0.05 * losses[0]
 
 
-def test_torch_optimizers_are_fused_unless_told_otherwise():
+def test_torch_optimizers_are_fused_by_default():
     assert make_optimizer("sgd", nn.Linear(2, 2), lr=0.1).defaults["fused"]
     assert make_optimizer("adamw", nn.Linear(2, 2), lr=0.1).defaults["fused"]
     foreach = make_optimizer("adamw", nn.Linear(2, 2), lr=0.1, foreach=True)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from happenings import KINDS, happening
+from random_events import KINDS, random_event
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
     random, trials = Random(seed), dict[int, Trial]()
     shown = RepeatIndex(trials, TARGET, raced)
     for turn in range(60):
-        event = happening(random, trials, float(turn), repeating=0.4)
+        event = random_event(random, trials, float(turn), repeating=0.4)
         before = trials.get(event.trial)
         trials[event.trial] = after(before, event)
         shown.note(before, trials[event.trial])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from toys import METRIC
-from wholes import TEXT, sharded
+from sharded_trainer import TEXT, sharded
 
 import autotune as at
 from autotune.backends.worker.checkpoint_io import restored
