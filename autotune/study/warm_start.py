@@ -3,8 +3,7 @@
 The controller's is read from `controller.json`. The sampler's is computed from the earlier study's
 journal, so any study can be the source, whatever its sampler. A study with sampler `policy` also
 writes the policy to `policy.json`, to be read by people, and for folders without a journal. A study
-that starts from a policy writes it into its own manifest, so that a resume does not need the earlier
-study.
+that starts from a policy writes it into its own manifest: a resume does not need the earlier study.
 """
 
 from __future__ import annotations
