@@ -148,7 +148,7 @@ def definitions(seed: int) -> dict[str, int | None]:
     ],
 )
 def test_the_studies_distinguish_other_definitions(rule: str) -> None:
-    """Otherwise agreement in these studies would prove nothing."""
+    """Otherwise agreement in these studies would show nothing."""
     assert any(definitions(seed)[rule] != definitions(seed)["the best"] for seed in SEEDS)
 
 

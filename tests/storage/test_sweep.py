@@ -37,7 +37,7 @@ class Mixed(SimPool):
 def test_the_last_trial_of_other_hardware_leaves_no_checkpoint(
     fast_path: Path, rates: list[float]
 ) -> None:
-    """It is the fastest of its like, for which it is saved as it ends, but not of the study."""
+    """The fastest on its hardware, not of the study: saved at its end, and removed."""
     folder = fast_path / "study"
     pool = Mixed(race, 1)
     experiment = racing(rates, failure=at.FailurePolicy(checkpoint_interval=1))

@@ -24,7 +24,7 @@ SPREAD = 0.3  # standard deviation of the logarithm of a run's pace
 
 
 def noisy_curve(config: Mapping[str, Any], seed: int) -> SimCurve:
-    """Rate r takes 10 / r seconds to the target, times a random factor of its seed; a milestone each tenth of that."""
+    """Rate r takes 10 / r s, times a random factor; a milestone every 0.1 s times the factor."""
     pace = math.exp(SPREAD * Random(f"luck {seed}").gauss(0, 1))
     points = [
         SimPoint(10 * t, round(t * pace / 10, 6), {METRIC: config["rate"] * t / 100})

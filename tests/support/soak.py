@@ -1,4 +1,4 @@
-"""Kills ranks and drivers of a study at seeded moments until it is done, and counts it up anew.
+"""Kills ranks and drivers of a study at seeded moments until it is done, and counts it all again.
 
 What is counted here is read from the journal's lines as plain JSON, without the project's own code.
 """

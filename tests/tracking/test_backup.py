@@ -202,17 +202,17 @@ def test_a_copy_that_broke_off_leaves_the_one_before(study, tmp_path: Path, brea
 
 
 def test_documents_that_change_are_those_of_the_copy_that_is_named(study, tmp_path: Path) -> None:
-    """A controller writes down what it has learned at every trial's end; `resume` the record."""
-    record = study.path / "experiment.json"
+    """A controller writes down what it has learned at every trial's end; `resume` the manifest."""
+    manifest = study.path / "experiment.json"
     study.trial(0, 2.0)
-    content = record.read_text()
+    content = manifest.read_text()
     (study.path / "controller.json").write_text('{"weights": 1}')
     shelf = Shelf(tmp_path / "shelf", breaks=3)
     kept = backup.Backup(study.path, -1)
     kept.keep(shelf, over=True)
     study.trial(1, 2.0)
     (study.path / "controller.json").write_text('{"weights": 2}')
-    record.write_text(content.replace("{", '{"again": true,', 1))
+    manifest.write_text(content.replace("{", '{"again": true,', 1))
     with pytest.raises(ConnectionError):
         kept.keep(shelf, over=True)
     assert "study/controller.json" in shelf.uploads[2], "of the copy that broke off"
@@ -304,8 +304,8 @@ def test_checkpoints_of_another_node_are_left_out(study, tmp_path: Path) -> None
 
 
 def mirrored(study) -> None:
-    record = study.path / "experiment.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "mirrored": True}))
+    manifest = study.path / "experiment.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "mirrored": True}))
 
 
 def fetch(study, name: str, to: Path) -> subprocess.CompletedProcess[str]:

@@ -43,7 +43,7 @@ def test_a_lost_attempt_is_not_shown_twice(study) -> None:
 
 
 def test_what_is_measured_again_after_a_loss_hides_what_was_lost(study) -> None:
-    """A curve is that of the attempt that counts; values that are the same are not written twice."""
+    """A curve is that of the attempt that counts; equal values are not written twice."""
     study.begin(0)
     study.write(Reported(0, report(100, seen=1.0)), Reported(0, report(200, seen=2.0)))
     study.copier().catch_up(over=False)

@@ -473,7 +473,7 @@ def test_no_gradients_at_all(kind, options):
 
 @BOTH
 def test_one_group_may_mix_dtypes_and_layouts(kind, options):
-    """Alone or together, in any layout, a tensor moves alike; the global norm is over all."""
+    """Alone or together, in any layout, an update is the same; the global norm is over all."""
     torch.manual_seed(0)
     shapes = [(2, 3, 4, 4), (2, 3, 4, 4), (6,)]
     values = [torch.randn(s, dtype=torch.float64) for s in shapes]

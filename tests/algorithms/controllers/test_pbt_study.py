@@ -77,7 +77,7 @@ def test_forks_go_on_from_their_parents_checkpoint(studied: Path) -> None:
         assert restored.seconds == came.reports[-1].seconds == came.checkpoint.clock.train
         own = child.reports[len(came.reports) + 1 :]
         losses = [r.metrics["val_loss"] for r in (came.reports[-1], *own[:1])]
-        assert all(loss < 2.0 for loss in losses), "it did not begin anew"
+        assert all(loss < 2.0 for loss in losses), "it did not start over"
     own_seconds = sum(t.seconds - t.origin.checkpoint.clock.train for t in children if t.origin)
     own_seconds += sum(t.seconds for t in result.trials if t.origin is None)
     assert result.spent_seconds >= own_seconds * 0.99

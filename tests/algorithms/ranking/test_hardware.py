@@ -1,4 +1,4 @@
-"""Only like is ranked with like: stamps, scores and equal_time_ranks across unequal hardware."""
+"""Only equal hardware is ranked together: fingerprints, scores and equal-time ranks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reached(number: int, seconds: float, on: Hardware = SLOW, **more: Any) -> Tr
     return Trial(number, **{**shown, **more})
 
 
-# --- stamps -----------------------------------------------------------------------------------
+# --- fingerprints ---------------------------------------------------------------------------------
 
 
 def test_a_fingerprint_says_what_is_compared() -> None:
@@ -85,7 +85,7 @@ FORK = Trial(1, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
     ("trial", "parent", "before"),
     [
         (Trial(0, {}), None, ""),  # a first attempt
-        (Trial(0, {}, attempts=1, hardware=SLOW), None, ""),  # it begins anew
+        (Trial(0, {}, attempts=1, hardware=SLOW), None, ""),  # it starts over
         (Trial(0, {}, attempts=1, seconds=1.0, hardware=FAST), None, ""),
         (Trial(0, {}, attempts=1, seconds=1.0, hardware=SLOW), None, str(SLOW)),
         (FORK, reached(0, 3.0, SLOW), str(SLOW)),  # of an older journal
@@ -116,11 +116,11 @@ def test_trials_go_on_fork_and_are_repeated_where_they_can_be_ranked() -> None:
     fork = Trial(2, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
     assert comparable_hardware(fork, trials) == FAST
     assert comparable_hardware(replace(fork, attempts=1, hardware=SLOW), trials) == SLOW
-    begins_anew = Trial(2, {}, repeats=0, attempts=1, hardware=SLOW)
-    assert comparable_hardware(begins_anew, trials) == FAST, (
+    starts_over = Trial(2, {}, repeats=0, attempts=1, hardware=SLOW)
+    assert comparable_hardware(starts_over, trials) == FAST, (
         "of its earlier attempt no time is left"
     )
-    assert comparable_hardware(replace(begins_anew, repeats=None), trials) is None
+    assert comparable_hardware(replace(starts_over, repeats=None), trials) is None
 
 
 def test_a_confirmation_runs_where_its_trial_did(fast_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_a_trial_is_compared_on_the_hardware_of_its_checkpoint(fast_path: Path) 
     pool = Moving(dying(1.0, 8, 8), 1)
     pool.fast = frozenset({(0, 1)})
     done = simulate(racing([1.0], failure=policy), fast_path, 1, pool=pool)
-    stamps = [e.hardware for e in journal.read(fast_path) if isinstance(e, Started)]
-    assert stamps == [SLOW, replace(FAST, before=str(SLOW)), SLOW]
+    fingerprints = [e.hardware for e in journal.read(fast_path) if isinstance(e, Started)]
+    assert fingerprints == [SLOW, replace(FAST, before=str(SLOW)), SLOW]
     assert pool.asked == [(0, None), (0, SLOW), (0, SLOW)]
     assert (done.trials[0].state, done.trials[0].hardware) == (State.REACHED, SLOW)
 
@@ -200,7 +200,7 @@ def test_a_fork_is_compared_on_the_hardware_of_its_checkpoint(fast_path: Path) -
     assert origin.checkpoint.hardware == SLOW, "it is in the journal"
 
 
-# --- who decides ------------------------------------------------------------------------------
+# --- who decides ----------------------------------------------------------------------------------
 
 
 class Two(SimPool):
@@ -224,9 +224,9 @@ def test_the_fast_nodes_cap_no_trial_of_the_slow_ones(fast_path: Path) -> None:
     assert mixed.best is mixed.trials[1]
     assert apart.best is apart.trials[2], "of the hardware that most trials, or the first, ran on"
     entries = journal.read(fast_path / "mixed")
-    stamps = [e.hardware for e in entries if isinstance(e, Started)]
-    assert [s.device for s in stamps] == ["slow", "fast", "slow", "fast"]
-    assert all(s.mixed for s in stamps)
+    fingerprints = [e.hardware for e in entries if isinstance(e, Started)]
+    assert [s.device for s in fingerprints] == ["slow", "fast", "slow", "fast"]
+    assert all(s.mixed for s in fingerprints)
 
 
 def test_a_score_elsewhere_is_that_of_its_rank_among_comparable_trials() -> None:
@@ -303,8 +303,8 @@ def test_what_fitted_into_memory_is_known_where_all_is_mixed() -> None:
     """How times are ranked, and where a trial was before, has no part in what fits."""
     trial = Trial(1, {"batch_size": 64})
     moved = replace(FAST, before=str(SLOW))
-    for stamp in (FAST, replace(FAST, mixed=True), moved):
-        known = Trial(0, {"batch_size": 64}, attempts=1, microbatch=16, hardware=stamp)
+    for fingerprint in (FAST, replace(FAST, mixed=True), moved):
+        known = Trial(0, {"batch_size": 64}, attempts=1, microbatch=16, hardware=fingerprint)
         assert fitting(trial, [known], ["model"], FAST) == 16
         assert fitting(trial, [known], ["model"], SLOW) is None
 
@@ -341,7 +341,7 @@ def test_compare_takes_what_was_mixed_together(fast_path: Path) -> None:
 def test_what_was_mixed_in_one_study_is_not_compared_with_another_mixture(
     fast_path: Path,
 ) -> None:
-    """All of a study was taken to be alike, and nothing was said of what another one ran on."""
+    """All of a study was taken as comparable, and the hardware of another study was not named."""
     from autotune.evaluation.comparison.from_studies import candidates, read
     from autotune.evaluation.comparison.terms import differing
 

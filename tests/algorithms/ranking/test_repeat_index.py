@@ -38,8 +38,8 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         others = shown.others(trial)
         assert list(others) == plain
         assert len(others) == len(plain)
-        for like in (None, *KINDS):
-            assert incumbent(others, like) == incumbent(plain, like)
+        for hardware in (None, *KINDS):
+            assert incumbent(others, hardware) == incumbent(plain, hardware)
         everyone = list(trials.values())
         assert list(shown.means()) == list(merged(everyone, TARGET))
         assert shown.leader() == race_leader(merged(everyone, TARGET))

@@ -40,9 +40,9 @@ def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
         others = trial_index.others(trial)
         assert (list(others), len(others)) == (plain, len(plain))
         assert others[:2] == tuple(plain[:2])
-        for like in (None, *KINDS):
-            assert incumbent(others, like) == incumbent(plain, like)
-            assert trial_index.fastest(like) == incumbent(everyone, like)
+        for hardware in (None, *KINDS):
+            assert incumbent(others, hardware) == incumbent(plain, hardware)
+            assert trial_index.fastest(hardware) == incumbent(everyone, hardware)
         assert trial_index.leader() == race_leader(everyone)
         idle = [t for t in everyone if not t.ended and not t.placed]
         assert trial_index.waiting() == (idle[0] if idle else None)

@@ -1,4 +1,4 @@
-"""Every Optuna sampler behaves alike: one row in the table is all that a new one needs."""
+"""Every Optuna sampler behaves in the same way: a new one needs only a row in the table."""
 
 from __future__ import annotations
 

@@ -210,8 +210,8 @@ def test_a_lost_head_is_reported_and_the_study_goes_on_with_another(episode: Epi
 
 def test_trials_have_the_fingerprint_of_their_node(episode: Episode) -> None:
     trials = episode.study.trials()
-    stamps = [e.hardware for e in episode.study.events() if isinstance(e, Started)]
-    assert {h.label for h in stamps} == {"", "lent"}
+    fingerprints = [e.hardware for e in episode.study.events() if isinstance(e, Started)]
+    assert {h.label for h in fingerprints} == {"", "lent"}
     moved = trials[episode.lost].hardware
     assert "lent" in moved.before, "a part of its time was on another node"
     plain = [t for t in trials.values() if not t.hardware.before and not t.hardware.label]

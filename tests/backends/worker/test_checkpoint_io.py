@@ -127,7 +127,7 @@ def test_a_full_disk_is_reported(writer: Writer) -> None:
 
     real, checkpoint_files.writing = checkpoint_files.writing, full  # type: ignore[assignment]
     try:
-        writer.save({"w": torch.ones(LARGE)}, "anywhere")
+        writer.save({"w": torch.ones(LARGE)}, "never")
         assert taken(writer) == (None, "No space left on device")
     finally:
         checkpoint_files.writing = real

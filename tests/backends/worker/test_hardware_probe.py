@@ -1,4 +1,4 @@
-"""What a worker finds of its machine, how groups are stamped, and who looks at the cluster."""
+"""What a worker finds of its machine, the fingerprint of groups, and who looks at the cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from autotune.trial import Hardware, Interrupted, State
 TWO = at.Scaling(num_workers=2)
 
 
-# --- stamps and interfaces --------------------------------------------------------------------
+# --- fingerprints and interfaces ------------------------------------------------------------------
 
 
 def test_this_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_an_interface_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch)
     assert (os.environ[chosen], os.environ[free]) == ("eth7", "lo")
 
 
-# --- the experiment ---------------------------------------------------------------------------
+# --- the experiment -------------------------------------------------------------------------------
 
 
 def test_a_placement_is_one_of_rays() -> None:
@@ -124,7 +124,7 @@ def test_records_without_a_placement_are_of_the_same_study() -> None:
     assert at.Scaling(**scaling).placement_strategy == "SPREAD"
 
 
-# --- a cluster that changes -------------------------------------------------------------------
+# --- a cluster that changes -----------------------------------------------------------------------
 
 
 def test_nodes_that_come_and_a_head_that_goes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def test_a_study_is_submitted_refused_cancelled_and_gone_on_with(
     steps = [r.step for r in done[0].reports]  # the checkpoint's own is reported twice
     assert sorted(set(steps)) == list(range(steps[-1] + 1))
     first = [step for seed, step in desk.starts() if seed == done[0].seed]
-    assert first == [0, left.checkpoint.step], "it went on, and did not begin anew"
+    assert first == [0, left.checkpoint.step], "it went on, and did not start over"
     assert [e.trial for e in entries if isinstance(e, Ended)] == [0]
 
     words = out.splitlines()[-1]

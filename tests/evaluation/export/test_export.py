@@ -262,8 +262,8 @@ def test_a_trial_of_a_script_is_exported_with_a_word(
     fast_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    record = fast_path / "s" / "experiment.json"
-    record.write_text(record.read_text().replace('"sims.toy_train"', '"__main__.train"'))
+    manifest = fast_path / "s" / "experiment.json"
+    manifest.write_text(manifest.read_text().replace('"sims.toy_train"', '"__main__.train"'))
     assert main.main(["export", str(fast_path / "s"), "--to", str(fast_path / "out")]) == main.DONE
     assert 'set "train" in its trial.json' in capsys.readouterr().err
     assert main.main(["replay", str(fast_path / "out")]) == main.USER
