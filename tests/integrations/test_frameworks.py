@@ -121,7 +121,9 @@ def test_a_restored_trial_goes_on_as_if_nothing_had_been(
     assert content["step"] == before[-1].step
     checkpoint = Checkpoint(before[-1].step, str(tmp_path))
     again = start(shared, framework, checkpoint=checkpoint, **config)
-    assert (again.kind, again.step, again.metrics) == ("milestone", content["step"], {}), again.error
+    assert (again.kind, again.step, again.metrics) == ("milestone", content["step"], {}), (
+        again.error
+    )
     after = [go(shared) for _ in range(2)]
     stop(shared)
     for name in ("weights", "lr"):
@@ -227,7 +229,13 @@ def two_ranks(framework: str, configs: list[dict[str, Any]]) -> at.Experiment:
     scaling = at.Scaling(num_workers=2)
     policy = at.FailurePolicy(checkpoint_interval=0, max_retries=1)
     return at.Experiment(
-        "framed", train_with_framework, space, target, scaling=scaling, failure=policy, configs=configs
+        "framed",
+        train_with_framework,
+        space,
+        target,
+        scaling=scaling,
+        failure=policy,
+        configs=configs,
     )
 
 

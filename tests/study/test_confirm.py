@@ -13,9 +13,9 @@ import populations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learning_rate_problem import problem, train_live
 from noisy_race import MISSED, SAMPLER, noisy_curve, outcome_of, put, reached, study
 from sims import METRIC, lines, memory, race, racing, simulate
-from learning_rate_problem import problem, train_live
 
 import autotune as at
 from autotune.algorithms.ranking import repeats
@@ -309,7 +309,10 @@ def forked_study(folder: Path, progress_known: bool) -> at.StudyResult:
 
     def telling(curve: SimCurve) -> SimCurve:
         points = [
-            replace(p, metrics={**p.metrics, "progress": p.seconds / 100} if progress_known else p.metrics)
+            replace(
+                p,
+                metrics={**p.metrics, "progress": p.seconds / 100} if progress_known else p.metrics,
+            )
             for p in curve.points
         ]
         return replace(curve, points=points)
@@ -433,7 +436,10 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     out = io.StringIO()
     text.print_result(found, Manifest.read(fast_path), out)
     said = f"Best: trial {best.number} in {best.seconds:.2f} s when it was tuned, "
-    assert f"{said}{confirmed_best.mean_seconds:.2f} s on 3 fresh seeds (3 of 3 reached)" in out.getvalue()
+    assert (
+        f"{said}{confirmed_best.mean_seconds:.2f} s on 3 fresh seeds (3 of 3 reached)"
+        in out.getvalue()
+    )
     rows = at.compare(*gather([str(fast_path)])).rows
     (row,) = (r for r in rows if r.candidate.trial == best.number)
     assert row.speedup == pytest.approx(found.confirmed_speedup)
@@ -457,7 +463,9 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     out = io.StringIO()
     text.print_best(document["best"], out)
     assert (
-        out.getvalue().splitlines()[1].startswith(f"  confirmed: {confirmed_best.mean_seconds:.2f} s on 3")
+        out.getvalue()
+        .splitlines()[1]
+        .startswith(f"  confirmed: {confirmed_best.mean_seconds:.2f} s on 3")
     )
 
 

@@ -138,7 +138,9 @@ def test_races_are_run_and_reported(fast_path: Path, capsys: pytest.CaptureFixtu
 
 def test_who_asks_for_none_has_none(fast_path: Path) -> None:
     asked = {"sampler": "convergence", "racing": 0}
-    found = simulate(experiment(True, False), fast_path / "study", LONG, noisy_curve, workers=4, **asked)
+    found = simulate(
+        experiment(True, False), fast_path / "study", LONG, noisy_curve, workers=4, **asked
+    )
     assert not any(t.kind == "race" for t in found.trials)
 
 

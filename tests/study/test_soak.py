@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import soak_study
-from soak import Count, Kill, counted, plan, same, soak, mean_times
+from soak import Count, Kill, counted, mean_times, plan, same, soak
 from toys import METRIC
 
 import autotune as at
@@ -176,7 +176,10 @@ def mlflow_says_what_the_result_says(study: Soaked) -> None:
         assert tags["autotune.attempts"] == str(trial.attempts)
         assert run.info.status == ("FAILED" if trial.state is State.FAILED else "FINISHED")
         assert run.data.params["rate"] == str(trial.config["rate"])
-        metric_states = {"time_to_target_seconds": State.REACHED, "censored_at_seconds": State.CENSORED}
+        metric_states = {
+            "time_to_target_seconds": State.REACHED,
+            "censored_at_seconds": State.CENSORED,
+        }
         for name, state in metric_states.items():
             shown = metrics.get(name, math.nan)
             assert same(shown, trial.seconds if trial.state is state else math.nan), name

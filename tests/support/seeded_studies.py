@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import populations
-from sims import MEMORY, learning, lines, simulate, wide
 from learning_rate_problem import problem, train_live
+from sims import MEMORY, learning, lines, simulate, wide
 
 from autotune.algorithms.controllers import CONTROLLERS, POPULATIONS
 from autotune.algorithms.controllers.learners import LEARNERS

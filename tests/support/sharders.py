@@ -85,7 +85,9 @@ def written(rank: int, folder: str, mesh_shape: tuple[int, ...]) -> dict[str, An
 def read(rank: int, folder: str, sums: tuple[str, ...]) -> dict[str, Any]:
     """What this rank gets, and how much of it is its own."""
     found = restored(folder, sums)
-    values = {n: v.full_tensor() if isinstance(v, DTensor) else v for n, v in found["model"].items()}
+    values = {
+        n: v.full_tensor() if isinstance(v, DTensor) else v for n, v in found["model"].items()
+    }
     half = found["more"][0][0]
     whole = half.full_tensor() if isinstance(half, DTensor) else half
     own = {n: list(v.to_local().shape) for n, v in found["model"].items() if isinstance(v, DTensor)}

@@ -247,7 +247,9 @@ def test_a_better_censored_trial_scores_strictly_better() -> None:
 def test_a_censored_trial_never_scores_the_time_it_was_stopped_at() -> None:
     target = Target("acc", 0.9, limit=10)
     for seconds in (0.1, 3.0, 9.99):
-        assert target.score(observed(0.5, seconds=seconds)) == target.score(observed(0.5, seconds=1.0))
+        assert target.score(observed(0.5, seconds=seconds)) == target.score(
+            observed(0.5, seconds=1.0)
+        )
 
 
 def test_met_at_the_last_confirm_evaluations() -> None:
@@ -269,7 +271,9 @@ def test_mode_min_and_values_that_are_no_numbers() -> None:
     assert not loss.met(observed(0.6).reports)
     for target in (loss, Target("acc", 0.5, limit=9)):
         assert not target.met(observed(math.nan).reports)
-        assert target.best(observed(math.nan, 0.4, 0.45, math.nan)) == (0.4 if target is loss else 0.45)
+        assert target.best(observed(math.nan, 0.4, 0.45, math.nan)) == (
+            0.4 if target is loss else 0.45
+        )
     assert loss.best(observed()) is None
 
 

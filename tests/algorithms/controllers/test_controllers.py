@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import populations
 import pytest
-from sims import lines, simulate
 from learning_rate_problem import METRIC, problem, train_live
+from sims import lines, simulate
 
 import autotune as at
 from autotune.algorithms.controllers import make_controller, policy, regulator, weights_file
@@ -274,7 +274,9 @@ def test_a_study_decides_alike_again_and_when_it_is_resumed(learner: str, fast_p
         (folder / journal.JOURNAL).write_bytes(b"".join(rows[:end]))
         again = study(folder, 24, workers=1, **options)
         assert [t.changes for t in again.trials] == [t.changes for t in one.trials]
-        policies = [json.loads((f / weights_file.FILE).read_text()) for f in (folder, fast_path / "d")]
+        policies = [
+            json.loads((f / weights_file.FILE).read_text()) for f in (folder, fast_path / "d")
+        ]
         assert policies[0] == policies[1]
 
 

@@ -275,7 +275,9 @@ def test_a_loss_that_began_astronomically_high_upsets_nothing() -> None:
         known = Lessons().parameters([*usual, other], target, 0.1)
         assert known is not None
         assert 0.1 <= known.noise <= 1
-        assert forecast()(run(lambda s: 2.0, 70, metric="loss"), [*usual, other], target) is not None
+        assert (
+            forecast()(run(lambda s: 2.0, 70, metric="loss"), [*usual, other], target) is not None
+        )
 
 
 def test_nothing_is_predicted_before_there_are_reports_enough() -> None:
@@ -390,7 +392,9 @@ def test_recorded_winners_are_rarely_stopped() -> None:
     def full(row: int, state: State = State.RUNNING) -> Trial:
         pairs = zip(seconds[row], accuracy[row], strict=True)
         reports = tuple(Report(i, float(s), {"acc": float(a)}) for i, (s, a) in enumerate(pairs))
-        hit = next((n for n, r in enumerate(reports) if r.metrics["acc"] >= target.value), len(reports))
+        hit = next(
+            (n for n, r in enumerate(reports) if r.metrics["acc"] >= target.value), len(reports)
+        )
         reports = tuple(r for r in reports[: hit + 1] if r.seconds < limit)
         done = target.met(reports)
         state = State.REACHED if done else state

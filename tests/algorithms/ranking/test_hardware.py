@@ -196,7 +196,9 @@ def test_a_fork_is_compared_on_the_hardware_of_its_checkpoint(fast_path: Path) -
     assert parent.hardware == replace(FAST, before=str(SLOW))
     assert (fork.state, fork.hardware) == (State.REACHED, SLOW)
     assert pool.asked[-1] == (2, SLOW)
-    (origin,) = [e.origin for e in journal.read(fast_path) if getattr(e, "origin", None) is not None]
+    (origin,) = [
+        e.origin for e in journal.read(fast_path) if getattr(e, "origin", None) is not None
+    ]
     assert origin.checkpoint.hardware == SLOW, "it is in the journal"
 
 

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from random_events import KINDS, random_event
 from hypothesis import example, given
 from hypothesis import strategies as st
+from random_events import KINDS, random_event
 
 from autotune.algorithms.ranking.racing import due, for_pruning, race_leader
 from autotune.algorithms.ranking.repeat_index import RepeatIndex

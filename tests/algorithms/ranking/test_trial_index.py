@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from random_events import KINDS, random_event
 from hypothesis import given
 from hypothesis import strategies as st
+from random_events import KINDS, random_event
 from sims import learning, lines, simulate, wide
 
 from autotune.algorithms.pruners.learning_curve import Lessons

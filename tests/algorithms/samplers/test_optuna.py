@@ -109,7 +109,9 @@ def test_a_rank_that_changes_costs_no_sampler_what_it_has_learned(name: str) -> 
     values = {t.value for t in sampler._study.get_trials(deepcopy=False)}
     observed_again = TARGET.score(trials[8]) in values
     assert observed_again == (name in ("tpe", "gp")), "what looks at all trials sees the new time"
-    assert (sampler._study is learned) == (not observed_again), "what has a state of its own keeps it"
+    assert (sampler._study is learned) == (not observed_again), (
+        "what has a state of its own keeps it"
+    )
 
 
 def test_the_global_random_state_is_left_alone() -> None:

@@ -151,7 +151,9 @@ def test_a_damaged_state_is_not_loaded(writer: Writer, tmp_path: Path, damage: s
         load(str(tmp_path), 0, written.checksum)
 
 
-def test_an_unreadable_state_is_refused_before_it_is_written(writer: Writer, tmp_path: Path) -> None:
+def test_an_unreadable_state_is_refused_before_it_is_written(
+    writer: Writer, tmp_path: Path
+) -> None:
     with pytest.raises(TypeError, match="Milestone state must hold tensors, numbers"):
         writer.save({"deep": [{"path": Path("/")}]}, str(tmp_path))
     assert os.listdir(tmp_path) == []

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from ranks import Remote
 from process_changes import changes_everything, staying
+from ranks import Remote
 from torch.utils.data._utils import signal_handling
 
 from autotune.backends.worker import process_settings

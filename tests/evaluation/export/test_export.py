@@ -163,7 +163,11 @@ def test_an_export_holds_all_that_is_promised(images: tuple[at.StudyResult, Path
         assert state["seen"] == best.reports[-1].step
     document = json.loads((out / "trial.json").read_text())
     assert document["train"] == "trainers.image:train"
-    assert (document["seed"], document["state"], document["seconds"]) == (best.seed, "REACHED", best.seconds)
+    assert (document["seed"], document["state"], document["seconds"]) == (
+        best.seed,
+        "REACHED",
+        best.seconds,
+    )
     assert document["changes"] == []
     assert [c["step"] for c in document["turned"]] == [best.reports[i].step for i in (1, 3)]
     assert codec.decode_config(document["turned_from"]) == {"lr": best.config["lr"]}
