@@ -36,7 +36,7 @@ coverage: .venv/installed
 	$(COVERAGE) run --rcfile=tests/coveragerc -m pytest $(PARALLEL) -m 'not soak'
 	$(COVERAGE) combine --quiet --rcfile=tests/coveragerc
 	$(COVERAGE) json --quiet --rcfile=tests/coveragerc -o .coverage.json
-	$(BIN)/python tests/support/covered.py .coverage.json
+	$(BIN)/python tests/support/coverage_by_folder.py .coverage.json
 
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

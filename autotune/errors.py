@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake of the user's, told in one line; the command line exits with 2."""
+    """A mistake of the user's, reported in one line; the command line exits with 2."""
 
 
 class StudyError(RuntimeError):

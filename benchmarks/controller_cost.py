@@ -43,7 +43,7 @@ def share(config: dict[str, Any], pairs: int, seconds: float = 60.0) -> list[flo
     next(running)
     next(running)
 
-    def stretch(measured: bool) -> float:
+    def stretch_seconds(measured: bool) -> float:
         for name, function in kept.items():
             setattr(Statistics, name, function if measured else _nothing)
         begin = time.thread_time()
@@ -57,7 +57,7 @@ def share(config: dict[str, Any], pairs: int, seconds: float = 60.0) -> list[flo
             if number >= 8 and time.monotonic() > end:
                 break
             first = number % 2 == 0
-            one, other = stretch(first), stretch(not first)
+            one, other = stretch_seconds(first), stretch_seconds(not first)
             with_them, without = (one, other) if first else (other, one)
             shares.append(1 - without / with_them)
     finally:

@@ -25,7 +25,7 @@ ENDED, RUNNING = 30, 12  # reports
 
 
 def made(number: int, reports: int, state: State, reason: str) -> Trial:
-    """A trial with a report about every second, whose accuracy comes towards 1."""
+    """A trial with a report about every second, whose accuracy approaches 1."""
     random = Random(number)
     speed = 0.03 * random.uniform(0.5, 2.0)
     curve = tuple(

@@ -41,9 +41,9 @@ def written(folder: Path, trials: int) -> None:
     """A study of so many trials, two thirds of them stopped early."""
     folder.mkdir(parents=True)
     target = {"metric": "val_accuracy", "value": 0.9, "mode": "max", "clock": "train"}
-    facts = {"name": "many", "study_id": STUDY_ID, "seed": 0, "space": {"entries": {}}}
+    fields = {"name": "many", "study_id": STUDY_ID, "seed": 0, "space": {"entries": {}}}
     target |= {"limit": 60.0, "confirm": 1}
-    (folder / "experiment.json").write_text(json.dumps({**facts, "target": target}))
+    (folder / "experiment.json").write_text(json.dumps({**fields, "target": target}))
     chance, hardware = random.Random(0), Hardware("cpu", 2, 1.0)
     with Journal(folder) as journal:
         journal.append(Opened("many"))
@@ -145,8 +145,8 @@ def measured(folder: Path, repeats: int, pictures: Path | None) -> dict[str, Any
     if not catch_up(folder, None, 3600.0):
         raise SystemExit(f"MLflow is not written: see {folder / 'mlflow.log'}")
     found: dict[str, Any] = {"mirror_seconds": time.perf_counter() - begin}
-    held = manifest.read(folder)
-    study = held["name"], held["study_id"]
+    study_manifest = manifest.read(folder)
+    study = study_manifest["name"], study_manifest["study_id"]
     command = ui_command(folder)
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
     with open(folder / "ui.log", "wb") as log:

@@ -173,8 +173,8 @@ def _config(task: Task) -> dict[str, Any]:
     }
     if task["setting"] != "scheduled":
         middle = 0.25 if task["setting"] == "small" else 0.75
-        held = {key: schedule(middle) for key, schedule in knobs.items()}
-        knobs = {key: int(value) if key in sizes else value for key, value in held.items()}
+        values = {key: schedule(middle) for key, schedule in knobs.items()}
+        knobs = {key: int(value) if key in sizes else value for key, value in values.items()}
     return {**common, **knobs}
 
 
@@ -218,11 +218,11 @@ def compared(trainer: str, repeats: int, half: int, extra: float) -> dict[str, A
     runs = [measure(__file__, "train", task) for _ in range(repeats)]
     found: dict[str, list[float]] = {}
     for i, name in enumerate(("small", "large")):
-        own, held = ([run[name][side] for run in runs] for side in ("scheduled", name))
-        seconds = per_step(trainer, i, statistics.fmean(s / wall for s, wall, _ in held))
+        own, values = ([run[name][side] for run in runs] for side in ("scheduled", name))
+        seconds = per_step(trainer, i, statistics.fmean(s / wall for s, wall, _ in values))
         share = f"schedules take {extra / seconds:.3%} of a step of {seconds * 1e3:.2f} ms"
         for k, clock in ((1, "wall time"), (2, "processor time")):
-            pairs = zip(own, held, strict=True)
+            pairs = zip(own, values, strict=True)
             ratios = [(a[0] / a[k]) / (b[0] / b[k]) for a, b in pairs]
             found[f"{name}, {clock}"] = ratios
             met = "met" if statistics.median(ratios) >= GOAL else "missed"

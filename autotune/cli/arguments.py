@@ -1,4 +1,4 @@
-"""What each command takes: rows for argparse, of which a test freezes the names, and frozen values.
+"""The arguments of each command: rows for argparse (a test fixes the names), and frozen values.
 
 The rows of a study's options are made of `study.options`.
 """
@@ -88,28 +88,29 @@ RUN: list[Row] = [
 RESUME: list[Row] = [
     ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder; with "
                 "--from-mlflow the study's name"}),
-    _again("trials", None, "a new total"),
-    ("--from-mlflow", {"metavar": "URI", "help": "the MLflow server that keeps the study "
-                       "(run --mirror); it is fetched from there first"}),
-    _again("out", None, "the folder to fetch it into (studies/NAME)"),
+    _again("trials", None, "a new total number of trials"),
+    ("--from-mlflow", {"metavar": "URI", "help": "the MLflow server with the study's copy "
+                       "(run --mirror), which is fetched first"}),
+    _again("out", None, "the folder to fetch the study into (studies/NAME)"),
     REGISTER,
     *WHERE,
 ]  # fmt: skip
 CONFIRM: list[Row] = [
     FOLDER,
-    _again("repeats", 5, "of each, in all (5)"),
+    _again("repeats", 5, "total number of repeats of each configuration (5)"),
     *_rows("confirm"),
     *WHERE,
 ]
 EXPORT: list[Row] = [
     FOLDER,
-    ("--to", {"metavar": "OUT", "type": Path, "help": "a new folder, for one trial"}),
-    ("--trial", {"metavar": "N", "type": _count, "help": "which one (the best)"}),
-    ("--optuna", {"metavar": "URL", "help": "sqlite:///FILE.db, for optuna-dashboard"}),
+    ("--to", {"metavar": "OUT", "type": Path, "help": "write one trial to this new folder"}),
+    ("--trial", {"metavar": "N", "type": _count, "help": "the trial to write (the best)"}),
+    ("--optuna", {"metavar": "URL", "help": "write all trials as an Optuna study to "
+                  "sqlite:///FILE.db, for optuna-dashboard"}),
 ]  # fmt: skip
 REPLAY: list[Row] = [
-    ("export", {"metavar": "OUT", "type": Path, "help": "what export --to OUT wrote"}),
-    _again("repeats", 3, "in all (3)"),
+    ("export", {"metavar": "OUT", "type": Path, "help": "a folder written by export --to OUT"}),
+    _again("repeats", 3, "total number of repeats (3)"),
     _again("out", None, "the study folder (studies/NAME-replay-TRIAL)"),
     *WHERE,
 ]  # fmt: skip
@@ -119,29 +120,30 @@ COMPARE: list[Row] = [
     ("--baseline", {"metavar": "SOURCE", "help": "a source, or trial:N of the first study "
                     "(the first source's own baseline)"}),
     ("--allow", {"metavar": "TERM", "action": "append", "default": [], "help": "compare "
-                 "although it differs: hardware, workers, sharing, clock or target"}),
-    ("--target", {"metavar": "METRIC=VALUE", "help": "of published runs, and MLflow runs "
-                  "of others (top5=93)"}),
-    ("--report", {"metavar": "FILE.html", "type": Path, "help": "write the report"}),
-    ("--csv", {"metavar": "FILE", "type": Path, "help": "write the table"}),
+                 "runs that differ in TERM: hardware, workers, sharing, clock or target"}),
+    ("--target", {"metavar": "METRIC=VALUE", "help": "the target of published runs and of "
+                  "MLflow runs that are not autotune's (top5=93)"}),
+    ("--report", {"metavar": "FILE.html", "type": Path, "help": "write an HTML report"}),
+    ("--csv", {"metavar": "FILE", "type": Path, "help": "write the table as CSV"}),
     ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (MLFLOW_TRACKING_URI)"}),
     JSON,
 ]  # fmt: skip
 REPORT: list[Row] = [
     FOLDER,
-    ("--to", {"metavar": "FILE", "type": Path, "help": "(DIR/report.html)"}),
+    ("--to", {"metavar": "FILE", "type": Path, "help": "the file to write (DIR/report.html)"}),
 ]
 ADDRESS: Row = ("--address", {"metavar": "URL", "help": "the dashboard of a Ray cluster, like "
                           "http://HEAD:8265 (RAY_API_SERVER_ADDRESS, RAY_ADDRESS)"})  # fmt: skip
 _JOB: Row = ("job", {"metavar": "ID", "help": "a job's id, as `autotune jobs` shows it"})
-_FOLLOW: Row = ("--follow", {"action": "store_true", "help": "show what it writes until it ends"})
+_FOLLOW: Row = ("--follow", {"action": "store_true", "help": "show the output until the job ends"})
 _DRIVER: list[Row] = [
     ("--driver-cpus", {"metavar": "N", "type": float, "default": 0.0,
                        "help": "CPUs reserved for the driver (0: on the head node)"}),
     ("--driver-resources", {"metavar": "NAME=N,...", "help": "custom resources for the driver"}),
-    ("--pip", {"metavar": "FILE", "type": Path, "help": "requirements that the cluster installs"}),
+    ("--pip", {"metavar": "FILE", "type": Path, "help": "requirements to install on the cluster"}),
     ("--env", {"metavar": "NAME=VALUE", "action": "append", "default": [],
-               "help": "a variable of driver and workers (no secrets); may be repeated"}),
+               "help": "an environment variable for driver and workers (no secrets); may be "
+               "repeated"}),
 ]  # fmt: skip
 _ELSEWHERE = ("--ray-address", "--json")  # what of `run` a job does not take
 SUBMIT: list[Row] = [

@@ -1,7 +1,9 @@
-"""The command line: `autotune run RECIPE`, and what one does with the study folder afterwards.
+"""Find the configuration and schedules that reach a target accuracy soonest.
 
-Exit codes: 0 done; 2 the user's mistake (one line on stderr); 3 done, but no trial reached the
-target; 4 the study could not go on; 130 interrupted, resumable.
+`autotune run RECIPE` runs a study; the other commands use its folder.
+
+Exit codes: 0 done; 2 wrong input (one line on stderr); 3 done, but no trial reached the target; 4
+the study could not go on; 130 interrupted, resumable.
 """
 
 from __future__ import annotations
@@ -276,7 +278,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "replay": (
         replay_command,
-        "train an exported trial again: compare its losses, measure its time anew",
+        "train an exported trial again, compare its losses and measure its time",
         arguments.REPLAY,
     ),
     "compare": (
@@ -294,13 +296,13 @@ COMMANDS: dict[str, Command] = {
     "submit": (submit_command, "run a study as a job of a Ray cluster", arguments.SUBMIT),
     "jobs": (
         jobs_command,
-        "the studies submitted to a Ray cluster",
+        "list the studies submitted to a Ray cluster",
         [arguments.ADDRESS, arguments.JSON],
     ),
-    "logs": (logs_command, "what a job has written", arguments.LOGS),
+    "logs": (logs_command, "print a job's output", arguments.LOGS),
     "cancel": (
         cancel_command,
-        "end a job: its driver checkpoints what runs, and the study can be resumed",
+        "end a job: its driver saves the running trials, and the study can be resumed",
         arguments.CANCEL,
     ),
 }

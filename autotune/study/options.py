@@ -46,7 +46,7 @@ class StudyOptions:
         20,
         kept=True,
         rule=whole(1),
-        flag=Flag("--trials", "search", "in all (20)", "N", whole_number),
+        flag=Flag("--trials", "search", "total number of trials (20)", "N", whole_number),
     )
     sampler: str | Any = option(
         "auto",
@@ -68,7 +68,8 @@ class StudyOptions:
         flag=Flag(
             "--from",
             "search",
-            "a study whose policy to begin with (sampler policy, controller policy, or both)",
+            "an earlier study whose policy to start from (sampler policy, controller policy, or "
+            "both)",
             "DIR",
             Path,
         ),
@@ -105,7 +106,7 @@ class StudyOptions:
         0,
         kept=True,
         rule=whole(0),
-        flag=Flag("--seed", "search", "of the study (0)", "N", whole_number),
+        flag=Flag("--seed", "search", "the study's seed (0)", "N", whole_number),
     )
     repeats: int = option(
         0,
@@ -127,9 +128,9 @@ class StudyOptions:
         flag=Flag(
             "--racing",
             "search",
-            "of the training that runs the leader again on fresh seeds, in the second half of the "
-            "search (what the study has; a new one of 100 trials or more by convergence 0.2, else "
-            "0)",
+            "the share of training that may run the leader again on fresh seeds, in the second "
+            "half of the search (in a resumed study as before; in a new one 0.2 for 100 trials or "
+            "more by convergence, else 0)",
             "SHARE",
             share,
         ),
@@ -140,7 +141,7 @@ class StudyOptions:
         flag=Flag(
             "--mirror",
             "tracking",
-            "keep what resume needs in MLflow, too, and go on with the study that MLflow has",
+            "copy what resume needs to MLflow, and resume the study that MLflow has",
         ),
     )
     mix_hardware: bool = option(
@@ -149,7 +150,7 @@ class StudyOptions:
         flag=Flag(
             "--mix-hardware",
             "tracking",
-            "rank times on unequal hardware together (default: only like with like)",
+            "rank times on unequal hardware together (default: only on equal hardware)",
         ),
     )
     time_limit: float | None = option(
@@ -174,7 +175,9 @@ class StudyOptions:
         3,
         kept=True,
         rule=whole(1),
-        flag=Flag("--top", "confirm", "of the fastest configurations (3)", "K", whole_number),
+        flag=Flag(
+            "--top", "confirm", "how many of the fastest configurations (3)", "K", whole_number
+        ),
     )
     seeds: Sequence[int] = option(())
     search: bool = option(True)

@@ -1,10 +1,9 @@
 """What one study hands to the next: the policy that its trials teach its sampler or controller.
 
-The controller's is read from `controller.json`. The sampler's is made anew from the earlier study's
-journal, so any study can be the source, whatever its sampler. `policy.json`, which a study with
-sampler `policy` leaves in its folder, is the same for people and for folders without a journal. A
-study that begins with a policy writes it into its own manifest: resumed, it needs the earlier study
-no more.
+The controller's is read from `controller.json`. The sampler's is computed from the earlier study's
+journal, so any study can be the source, whatever its sampler. A study with sampler `policy` also
+writes the policy to `policy.json`, to be read by people, and for folders without a journal. A study
+that starts from a policy writes it into its own manifest: a resume does not need the earlier study.
 """
 
 from __future__ import annotations

@@ -49,14 +49,14 @@ def test_the_figures_of_a_study_are_those_of_its_trials(fast_path: Path) -> None
         ]
         return SimCurve(points, end=end)
 
-    told: list[Sequence[Figure]] = []
+    observed: list[Sequence[Figure]] = []
     moments = 0
 
     def check(event: Any, trials: Any) -> None:
         nonlocal moments
         moments += 1
         meter(event, trials)
-        figures = by_name(told[-1])
+        figures = by_name(observed[-1])
         counts = Counter(t.state for t in trials.values())
         for state in State:
             assert figures[f"autotune_trials/{state.lower()}"] == counts[state]
@@ -67,7 +67,7 @@ def test_the_figures_of_a_study_are_those_of_its_trials(fast_path: Path) -> None
         assert figures["autotune_workers_busy"] == sum(t.placed for t in trials.values())
         assert figures["autotune_restarts"] == sum(t.retries for t in trials.values())
 
-    meter = Meter("racing", TARGET, 9, 0, told.append, every=0.0)
+    meter = Meter("racing", TARGET, 9, 0, observed.append, every=0.0)
     simulate(
         racing([2.0, 4.0, 0.1, 0.101, 0.102]),
         fast_path,
@@ -77,22 +77,22 @@ def test_the_figures_of_a_study_are_those_of_its_trials(fast_path: Path) -> None
         pruner="none",
         watch=check,
     )
-    assert moments == len(told) > 30
-    assert max(by_name(t)["autotune_restarts"] for t in told) > 0
-    assert by_name(told[-1])["autotune_trials_planned"] == 9
-    assert {f.name for figures in told for f in figures} == NAMES.keys()
-    assert {f.labels["study"] for f in told[-1]} == {"racing"}
+    assert moments == len(observed) > 30
+    assert max(by_name(t)["autotune_restarts"] for t in observed) > 0
+    assert by_name(observed[-1])["autotune_trials_planned"] == 9
+    assert {f.name for figures in observed for f in figures} == NAMES.keys()
+    assert {f.labels["study"] for f in observed[-1]} == {"racing"}
 
 
 def test_samples_and_gpus_of_trials_that_run() -> None:
-    told: list[Sequence[Figure]] = []
-    meter = Meter("s", TARGET, 5, 0.5, told.append, every=0.0)
+    observed: list[Sequence[Figure]] = []
+    meter = Meter("s", TARGET, 5, 0.5, observed.append, every=0.0)
     trials: dict[int, Any] = {}
 
     def happen(event: Any) -> dict[str, Any]:
         trials[event.trial] = after(trials.get(event.trial), event)
         meter(event, trials)
-        return by_name(told[-1])
+        return by_name(observed[-1])
 
     for number in (0, 1):
         happen(Suggested(number, {}, {}, "trial", 0))
@@ -139,19 +139,19 @@ def test_a_virtual_clock_shows_nothing(fast_path: Path) -> None:
 
 def test_a_pool_that_shows_figures_is_given_them(fast_path: Path) -> None:
     class Shown(SimPool):
-        told: list[Figure] = []  # noqa: RUF012
+        observed: list[Figure] = []  # noqa: RUF012
 
         def observe(self, figures: Sequence[Figure]) -> None:
-            self.told.extend(figures)
+            self.observed.extend(figures)
 
         def endpoints(self) -> list[str]:
             return ["127.0.0.1:1"]
 
     pool = Shown(race, 1, realtime=True)
     simulate(racing([2.0, 4.0]), fast_path, 2, pool=pool)
-    assert {f.labels["study"] for f in pool.told} == {"racing"}
-    told = json.loads((fast_path / "prometheus.json").read_text())
-    assert told == [{"labels": {"job": "ray"}, "targets": ["127.0.0.1:1"]}]
+    assert {f.labels["study"] for f in pool.observed} == {"racing"}
+    observed = json.loads((fast_path / "prometheus.json").read_text())
+    assert observed == [{"labels": {"job": "ray"}, "targets": ["127.0.0.1:1"]}]
 
 
 def test_servers_of_the_compose_file_listen_on_loopback() -> None:
@@ -172,8 +172,8 @@ def test_servers_of_the_compose_file_listen_on_loopback() -> None:
 
 
 def test_repeats_are_no_trials_of_the_plan_and_no_best_time() -> None:
-    told: list[Sequence[Figure]] = []
-    meter = Meter("race", TARGET, 1, 0, told.append, every=0.0)
+    observed: list[Sequence[Figure]] = []
+    meter = Meter("race", TARGET, 1, 0, observed.append, every=0.0)
     trials: dict[int, Any] = {}
     events: list[Any] = []
     for number, repeats, seconds in ((0, None, 5.0), (1, 0, 2.0)):
@@ -184,6 +184,6 @@ def test_repeats_are_no_trials_of_the_plan_and_no_best_time() -> None:
     for event in events:
         trials[event.trial] = after(trials.get(event.trial), event)
         meter(event, trials)
-    figures = by_name(told[-1])
+    figures = by_name(observed[-1])
     assert figures["autotune_trials/reached"] == 1
     assert figures["autotune_best_seconds"] == 5.0

@@ -47,7 +47,7 @@ def autotune(*arguments: str, cwd: Path, timeout: float = 900) -> subprocess.Com
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
 
 
-# --- the door itself ------------------------------------------------------------------------------
+# --- the entry points -----------------------------------------------------------------------------
 
 
 def test_commands_and_flags_are_frozen() -> None:

@@ -115,10 +115,10 @@ def test_names_and_configurations_are_only_text() -> None:
     assert seen.of("img") == []
     assert seen.of("b") == []
     assert not any(name.startswith("on") for _, attrs in seen.elements for name in attrs)
-    held = re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)
-    assert held
-    assert "<" not in held[1]
-    drawn = json.dumps(json.loads(held[1]))
+    embedded = re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)
+    assert embedded
+    assert "<" not in embedded[1]
+    drawn = json.dumps(json.loads(embedded[1]))
     assert "&lt;script&gt;" in drawn
     assert "<script" not in drawn
     assert "<img" not in drawn
@@ -219,8 +219,8 @@ def test_intervals_come_from_the_comparison() -> None:
         number: tuple(Run(f"{number}:{i}", s, True, seed=i) for i, s in enumerate(times))
         for number, times in {0: (19.0, 21.0, 24.0), 1: (7.0, 8.0, 10.0)}.items()
     }
-    told = [Candidate(f"s#{n}", "s", CONFIRMED, r, trial=n) for n, r in runs.items()]
-    compared = compare(told, "s#0")
+    candidates = [Candidate(f"s#{n}", "s", CONFIRMED, r, trial=n) for n, r in runs.items()]
+    compared = compare(candidates, "s#0")
     cards = {c[0]: c[1:] for c in report.study_page(made.confirmed(), MANIFEST, compared).cards}
     known = compared.row("s#1")
     assert cards["faster than the baseline"][0] == f"{known.speedup:.3g} times"

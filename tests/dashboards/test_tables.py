@@ -61,7 +61,7 @@ def test_tuning_and_confirmed_times_stand_side_by_side() -> None:
     assert best["samples_per_second"] == pytest.approx(10.0)
 
 
-def test_repeats_on_busy_hardware_are_told() -> None:
+def test_repeats_on_busy_hardware_are_reported() -> None:
     result = made.confirmed()
     assert "epeats of trial" not in sections(result, tables.leaderboard(result))[0].thinned
     busy = [
@@ -105,7 +105,7 @@ def test_no_two_trials_are_in_a_lane_at_once() -> None:
             assert before["end"] <= after["start"] + 1e-6
 
 
-def test_throughput_is_told_for_each_batch_size() -> None:
+def test_throughput_is_shown_for_each_batch_size() -> None:
     rows = work.throughput([made.trial(0, 10.0)])
     assert [(r["batch_size"], r["samples_per_second"]) for r in rows] == [(32.0, 10.0)]
 

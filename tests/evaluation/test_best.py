@@ -147,8 +147,8 @@ def definitions(seed: int) -> dict[str, int | None]:
         "the least confirmed median",
     ],
 )
-def test_the_studies_tell_other_definitions_apart(rule: str) -> None:
-    """Otherwise agreement in these studies would prove nothing."""
+def test_the_studies_distinguish_other_definitions(rule: str) -> None:
+    """Otherwise agreement in these studies would show nothing."""
     assert any(definitions(seed)[rule] != definitions(seed)["the best"] for seed in SEEDS)
 
 

@@ -87,10 +87,10 @@ def test_the_registered_model_is_as_accurate_as_the_trial(
     found = float((scores.argmax(1) == images.val_y.numpy()).mean())
     assert found == pytest.approx(best["best_val_accuracy"], abs=1.5 / len(images.val_y))
     assert found >= 0.6
-    told_in_mlflow(folder, best)
+    check_in_mlflow(folder, best)
 
 
-def told_in_mlflow(folder: Path, best: dict[str, Any]) -> None:
+def check_in_mlflow(folder: Path, best: dict[str, Any]) -> None:
     """The version's tags, its run and the exported schedules."""
     import mlflow
 
@@ -196,7 +196,7 @@ MISTAKES = [
 @pytest.mark.parametrize(
     ("arguments", "message"), MISTAKES, ids=["hook", "name", "quote", "empty", "off"]
 )
-def test_what_cannot_be_registered_is_told_before_the_study(
+def test_what_cannot_be_registered_is_refused_before_the_study(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -235,7 +235,7 @@ def test_an_interrupted_study_is_gone_on_with_to_the_same_end(
 
 
 @pytest.mark.parametrize(("rates", "left"), [([2.0, 1.0, 0.5], True), ([2.0, 0.1], False)])
-def test_what_a_time_limit_ended_is_said_how_to_go_on_with(
+def test_after_a_time_limit_the_message_says_how_to_go_on(
     rates: list[float], left: bool, fast_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is said where all trials have begun: what the limit cut off stays so."""

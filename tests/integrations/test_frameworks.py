@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from framed import framed
+from framework_training import train_with_framework
 from ranks import Remote
 
 import autotune as at
@@ -36,7 +36,7 @@ LR = at.Linear(0.1, 0.02)
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Remote]:
     """One warm process for all trials, of both frameworks."""
-    remote = Remote(framed, patience=600)
+    remote = Remote(train_with_framework, patience=600)
     yield remote
     remote.close()
 
@@ -117,11 +117,13 @@ def test_a_restored_trial_goes_on_as_if_nothing_had_been(
     start(shared, framework, **config)
     before = [go(shared) for _ in range(2)]
     assert shared("stop", str(tmp_path)).saved
-    held = torch.load(tmp_path / "rank-0.pt", weights_only=True)
-    assert held["step"] == before[-1].step
+    content = torch.load(tmp_path / "rank-0.pt", weights_only=True)
+    assert content["step"] == before[-1].step
     checkpoint = Checkpoint(before[-1].step, str(tmp_path))
     again = start(shared, framework, checkpoint=checkpoint, **config)
-    assert (again.kind, again.step, again.metrics) == ("milestone", held["step"], {}), again.error
+    assert (again.kind, again.step, again.metrics) == ("milestone", content["step"], {}), (
+        again.error
+    )
     after = [go(shared) for _ in range(2)]
     stop(shared)
     for name in ("weights", "lr"):
@@ -131,7 +133,7 @@ def test_a_restored_trial_goes_on_as_if_nothing_had_been(
 
 
 @both
-def test_a_trial_that_forgets_its_checkpoint_is_told(
+def test_a_trial_that_forgets_its_checkpoint_is_reported(
     shared: Remote, framework: str, tmp_path: Path
 ) -> None:
     start(shared, framework)
@@ -194,7 +196,7 @@ def test_mistakes_are_one_clear_line(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS[1:])
-def test_a_seed_that_is_not_the_trials_is_told(shared: Remote, framework: str) -> None:
+def test_a_seed_that_is_not_the_trials_is_reported(shared: Remote, framework: str) -> None:
     answer = start(shared, framework, unseeded=True)
     assert "TrainingArguments has seed 42 and the trial 1: pass seed" in answer.reason
 
@@ -227,7 +229,13 @@ def two_ranks(framework: str, configs: list[dict[str, Any]]) -> at.Experiment:
     scaling = at.Scaling(num_workers=2)
     policy = at.FailurePolicy(checkpoint_interval=0, max_retries=1)
     return at.Experiment(
-        "framed", framed, space, target, scaling=scaling, failure=policy, configs=configs
+        "framed",
+        train_with_framework,
+        space,
+        target,
+        scaling=scaling,
+        failure=policy,
+        configs=configs,
     )
 
 

@@ -1,4 +1,4 @@
-"""The picture in docs/architecture.md, held by the imports: direction of folders, no circles."""
+"""The picture in docs/architecture.md and the imports: direction of folders, no cycles."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def audited(tmp_path: Path, packages: list[Any] | None, code: int) -> tuple[int,
         (None, 0, "audit skipped: the vulnerability service gives no answer: connection refused"),
     ],
 )
-def test_nobody_to_ask_is_said_and_passes(
+def test_no_server_to_ask_prints_a_line_and_passes(
     tmp_path: Path, packages: list[Any] | None, code: int, expected: str
 ) -> None:
     returned, said = audited(tmp_path, packages, code)

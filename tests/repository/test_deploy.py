@@ -37,8 +37,8 @@ def test_no_secret_stands_in_it() -> None:
     text = (DEPLOY / "compose.yaml").read_text()
     secrets = {
         f"{service}/{name}": value
-        for service, told in compose()["services"].items()
-        for name, value in told["environment"].items()
+        for service, service_settings in compose()["services"].items()
+        for name, value in service_settings["environment"].items()
         if SECRET.search(name)
     }
     assert len(secrets) == 4, sorted(secrets)
@@ -54,11 +54,11 @@ def test_no_secret_stands_in_it() -> None:
 
 
 def test_artifacts_are_kept_apart_from_the_database() -> None:
-    told = compose()
-    database, server = (volumes(told["services"][name]) for name in ("postgres", "mlflow"))
+    composed = compose()
+    database, server = (volumes(composed["services"][name]) for name in ("postgres", "mlflow"))
     assert server["artifacts"] == "/artifacts"
-    assert "--artifacts-destination /artifacts" in told["services"]["mlflow"]["command"]
+    assert "--artifacts-destination /artifacts" in composed["services"]["mlflow"]["command"]
     assert not database.keys() & server.keys()
-    assert {*database, "artifacts", "users"} <= told["volumes"].keys()
+    assert {*database, "artifacts", "users"} <= composed["volumes"].keys()
     for place in server:
         assert not place.startswith(".") or (DEPLOY / place).is_file(), place

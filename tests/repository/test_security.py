@@ -55,7 +55,7 @@ def test_a_name_that_could_leave_the_folder_is_refused(name: str) -> None:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
+def tree(tmp_path: Path) -> Path:
     """Checkpoints, and beside them what must stay."""
     for place in ("study/checkpoints/trial-0001/step-10", "victim/step-1"):
         (tmp_path / place).mkdir(parents=True)
@@ -86,28 +86,28 @@ def house(tmp_path: Path) -> Path:
         "study/checkpoints/" + 40 * ("x" * 200 + "/") + "/../" * 41 + "victim",
     ],
 )
-def test_nothing_outside_the_checkpoints_is_removed(house: Path, path: str) -> None:
-    (house / "study" / "checkpoints2").mkdir()
-    assert not remove(f"{house}/{path}", within=house / "study" / "checkpoints")
-    assert (house / "victim" / "step-1" / "rank-0.pt").read_text() == "precious"
-    assert (house / "study" / "checkpoints2").is_dir()
-    assert (house / "study" / "checkpoints" / "trial-0001" / "step-10" / "rank-0.pt").is_file()
+def test_nothing_outside_the_checkpoints_is_removed(tree: Path, path: str) -> None:
+    (tree / "study" / "checkpoints2").mkdir()
+    assert not remove(f"{tree}/{path}", within=tree / "study" / "checkpoints")
+    assert (tree / "victim" / "step-1" / "rank-0.pt").read_text() == "precious"
+    assert (tree / "study" / "checkpoints2").is_dir()
+    assert (tree / "study" / "checkpoints" / "trial-0001" / "step-10" / "rank-0.pt").is_file()
 
 
-def test_what_lies_inside_is_removed_and_links_in_it_are_not_followed(house: Path) -> None:
-    checkpoints = house / "study" / "checkpoints"
+def test_what_lies_inside_is_removed_and_links_in_it_are_not_followed(tree: Path) -> None:
+    checkpoints = tree / "study" / "checkpoints"
     for number in (1, 2):
         assert remove(checkpoints / f"trial-000{number}", within=checkpoints)
         assert not (checkpoints / f"trial-000{number}").exists()
-    assert (house / "victim" / "step-1" / "rank-0.pt").read_text() == "precious"
+    assert (tree / "victim" / "step-1" / "rank-0.pt").read_text() == "precious"
 
 
-def test_checkpoints_on_another_disk_by_a_link_are_removed(house: Path) -> None:
-    (house / "study" / "checkpoints").rename(house / "scratch")
-    (house / "study" / "checkpoints").symlink_to(house / "scratch")
-    checkpoints = house / "study" / "checkpoints"
+def test_checkpoints_on_another_disk_by_a_link_are_removed(tree: Path) -> None:
+    (tree / "study" / "checkpoints").rename(tree / "scratch")
+    (tree / "study" / "checkpoints").symlink_to(tree / "scratch")
+    checkpoints = tree / "study" / "checkpoints"
     assert remove(checkpoints / "trial-0001", within=checkpoints)
-    assert not (house / "scratch" / "trial-0001").exists()
+    assert not (tree / "scratch" / "trial-0001").exists()
 
 
 def test_a_tampered_journal_removes_nothing_of_others(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def study() -> Iterator[tuple[Path, dict[str, Any]]]:
     """A study of its own Ray with secrets around it, and what could be seen while it ran."""
     with tempfile.TemporaryDirectory(prefix="at-") as place:  # short: Ray has sockets there
         root = Path(place)
-        driver = Path(__file__).parents[1] / "support" / "monitored.py"
+        driver = Path(__file__).parents[1] / "support" / "monitored_study.py"
         process = subprocess.Popen(
             [sys.executable, str(driver), str(root / "study")],
             env={**os.environ, **SECRETS, "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"},
@@ -203,10 +203,10 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _scraped(told: Path) -> str:
+def _scraped(targets: Path) -> str:
     """What Prometheus would read from where the study says."""
     try:
-        (group,) = json.loads(told.read_text())
+        (group,) = json.loads(targets.read_text())
         (place,) = group["targets"]
         with urllib.request.urlopen(f"http://{place}/metrics", timeout=600) as answer:
             return str(answer.read().decode())

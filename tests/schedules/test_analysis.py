@@ -146,9 +146,9 @@ def test_levels_change_at_edges_only(schedule: Schedule, x: float) -> None:
     knots = (0.0, *edges_of(schedule), 1.0)
     for low, high in pairwise(knots):
         assert low < high
-        held = schedule(low)
-        assert held == schedule(math.nextafter(high, 0.0))
-        assert held == schedule(low + (high - low) * x) or x > 0.99
+        inside = schedule(low)
+        assert inside == schedule(math.nextafter(high, 0.0))
+        assert inside == schedule(low + (high - low) * x) or x > 0.99
 
 
 @quick

@@ -298,7 +298,7 @@ def test_text_fits_a_tracker() -> None:
     assert str(many).endswith("...")
 
 
-# The rest of the door.
+# The rest of the public names.
 
 
 def test_plot_and_draw() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from curves import held
+from curves import step_curve
 
 from autotune.schedules import (
     WSD,
@@ -78,7 +78,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"Stages: parts: part 2 must be a schedule, got 0\.5",
     ),
     "knots": (lambda: Piecewise((0.5,), (1, 2)), "Piecewise: 1 edges need 3 values, got 2"),
-    "held": (lambda: held((0.5,), (1,)), "Piecewise: 1 edges need 2 values, got 1"),
+    "step_curve": (lambda: step_curve((0.5,), (1,)), "Piecewise: 1 edges need 2 values, got 1"),
     "knot": (
         lambda: Piecewise((), (1, NAN)),
         "Piecewise: values: number 2 must be a finite number",
@@ -263,7 +263,7 @@ DOCUMENTS: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_a_document_that_is_nested_without_end_is_told() -> None:
+def test_a_document_that_is_nested_without_end_is_refused() -> None:
     document = Constant(1).to_json()
     for _ in range(5000):
         document = {"schedule": "Stages", "version": 1, "edges": [], "parts": [document]}

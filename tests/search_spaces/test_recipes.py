@@ -113,7 +113,7 @@ def test_the_baseline_trains(
 
 
 @pytest.mark.parametrize("recipe", [*IMAGES[4:], *TEXTS, imagenet.resnet50], ids=label)
-def test_missing_data_is_told_before_anything_starts(
+def test_missing_data_is_reported_before_anything_starts(
     recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_DATA", str(tmp_path))
@@ -144,9 +144,9 @@ def test_without_imagenet_the_recipe_names_the_one_that_runs_anywhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="imagenet:resnet50_synthetic") as told:
+    with pytest.raises(FileNotFoundError, match="imagenet:resnet50_synthetic") as caught:
         imagenet.resnet50()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_record_run_goes_through_all_its_stages_on_synthetic_images() -> None:

@@ -361,7 +361,7 @@ def test_a_sampled_point_survives_the_journal(seed: int) -> None:
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(make: Any, says: str) -> None:
+def test_mistakes_get_one_clear_line(make: Any, says: str) -> None:
     with pytest.raises(ValueError) as error:
         make()
     assert str(error.value).startswith(says)
@@ -425,7 +425,7 @@ M = ScheduleSpace(0.9, family="mirror", final=0.5, mirrors="lr")
         ),
     ],
 )
-def test_kinds_and_couplings_that_cannot_be_are_told(make: Any, says: str) -> None:
+def test_kinds_and_couplings_that_cannot_be_are_refused(make: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
         make()
     assert "\n" not in str(error.value)

@@ -56,7 +56,7 @@ def test_what_is_written_is_read_back_and_checked(root: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
-def test_damage_is_told(root: str, tmp_path: Path, damage: str) -> None:
+def test_damage_is_reported(root: str, tmp_path: Path, damage: str) -> None:
     written = write(root, b"0123456789")
     file = tmp_path / "with space" / "rank-0.pt"
     data = bytearray(file.read_bytes())
@@ -141,7 +141,7 @@ def test_an_unknown_protocol_is_refused() -> None:
         checkpoint_files.reach("nowhere://bucket")
 
 
-def test_a_store_that_refuses_at_once_is_told() -> None:
+def test_a_store_that_refuses_at_once_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with pytest.raises(OSError, match="refused"):
@@ -211,17 +211,17 @@ class Second(MemoryFileSystem):
     """A store that tells who comes second to make a folder an error, as FTP servers do."""
 
     protocol = "second"
-    told = False
+    answered = False
 
     def makedirs(self, path, exist_ok=False):
         super().makedirs(path, exist_ok=True)
-        if not Second.told:
-            Second.told = True
+        if not Second.answered:
+            Second.answered = True
             raise LookupError("550 it is there")
 
 
 def test_two_ranks_may_make_a_folder_at_the_same_moment() -> None:
     fsspec.register_implementation("second", Second, clobber=True)
     write("second://bucket/trial-0001/step-10", b"0123456789")
-    assert Second.told
+    assert Second.answered
     assert checkpoint_files.names("second://bucket/trial-0001/step-10") == ["rank-0.pt"]

@@ -64,7 +64,7 @@ def written(folder: Path, entries: list[Any] = ENTRIES) -> bytes:
     return (folder / JOURNAL).read_bytes()
 
 
-def test_the_stamp_of_a_forks_checkpoint_is_read_back() -> None:
+def test_the_fingerprint_of_a_forks_checkpoint_is_read_back() -> None:
     """What `Checkpoint` is compared by leaves it out."""
     saved = Checkpoint(5, "/a", Clock(train=1.0), hardware=Hardware("fast", before="slow"))
     event = Suggested(2, {}, None, "trial", 1, origin=Origin(0, 1, saved))

@@ -37,7 +37,7 @@ class Mixed(SimPool):
 def test_the_last_trial_of_other_hardware_leaves_no_checkpoint(
     fast_path: Path, rates: list[float]
 ) -> None:
-    """It is the fastest of its like, for which it is saved as it ends, but not of the study."""
+    """The fastest on its hardware, not of the study: saved at its end, and removed."""
     folder = fast_path / "study"
     pool = Mixed(race, 1)
     experiment = racing(rates, failure=at.FailurePolicy(checkpoint_interval=1))
@@ -64,7 +64,7 @@ class Slow(SimPool):
 def test_a_trial_that_ends_meanwhile_does_not_cost_the_best_ones_checkpoint(
     fast_path: Path,
 ) -> None:
-    """Trial 2, the best, ends at 4.5 s; trial 1 at 5 s, before the state of trial 2 is told."""
+    """Trial 2, the best, ends at 4.5 s; trial 1 at 5 s, before the state of trial 2 is reported."""
     folder = fast_path / "study"
     experiment = racing([5.0, 2.0, 10.0], failure=at.FailurePolicy(checkpoint_interval=1000))
     result = simulate(experiment, folder, 3, pool=Slow(race, 2), pruner="none")

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-import soaked
+import soak_study
 from sims import racing, simulate
 
 from autotune.storage import journal
@@ -102,7 +102,7 @@ def library() -> str | None:
 def test_a_study_whose_driver_sees_the_clock_jump(bare_ray: str, tmp_path: Path) -> None:
     folder, offset = tmp_path / "study", tmp_path / "offset"
     offset.write_text("+0\n")
-    told = {
+    variables = {
         "LD_PRELOAD": library() or "",
         "FAKETIME_TIMESTAMP_FILE": str(offset),
         "FAKETIME_NO_CACHE": "1",
@@ -111,8 +111,8 @@ def test_a_study_whose_driver_sees_the_clock_jump(bare_ray: str, tmp_path: Path)
     begin = time.monotonic()
     with open(tmp_path / "said", "wb") as said:
         driver = subprocess.Popen(
-            [sys.executable, soaked.__file__, str(folder), bare_ray, "6"],
-            env={**os.environ, **told},
+            [sys.executable, soak_study.__file__, str(folder), bare_ray, "6"],
+            env={**os.environ, **variables},
             stdout=said,
             stderr=said,
         )
@@ -132,7 +132,7 @@ def test_a_study_whose_driver_sees_the_clock_jump(bare_ray: str, tmp_path: Path)
     ats = [row["at"] for row in rows]
     assert ats == sorted(ats)
     assert ats[-1] < lasted
-    result = results.read(folder, soaked.experiment(folder).target)
+    result = results.read(folder, soak_study.experiment(folder).target)
     assert {t.state for t in result.trials} <= set(State) - {State.RUNNING}
     for trial in result.trials:
         steps = [r.clock.seconds("train") for r in trial.reports]

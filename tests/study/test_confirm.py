@@ -13,9 +13,9 @@ import populations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lucky import MISSED, SAMPLER, facts, lucky, put, reached, study
+from learning_rate_problem import problem, train_live
+from noisy_race import MISSED, SAMPLER, noisy_curve, outcome_of, put, reached, study
 from sims import METRIC, lines, memory, race, racing, simulate
-from steered import problem, steered
 
 import autotune as at
 from autotune.algorithms.ranking import repeats
@@ -172,7 +172,7 @@ def whole() -> tuple[list[bytes], list[Any]]:
     with memory() as folder:
         found = study(folder, 6, workers=1, repeats=3, top=2, sampler=SAMPLER)
         rows = (folder / JOURNAL).read_bytes().splitlines(keepends=True)
-        return rows, [facts(t) for t in found.trials]
+        return rows, [outcome_of(t) for t in found.trials]
 
 
 def test_a_driver_killed_after_any_line_confirms_the_same(
@@ -180,13 +180,13 @@ def test_a_driver_killed_after_any_line_confirms_the_same(
 ) -> None:
     rows, known = whole
     first = next(i for i, row in enumerate(rows) if b'"kind":"confirm"' in row)
-    told = [i for i in range(first, len(rows)) if b'"reported"' not in rows[i]]
-    cuts = [first // 2, *told, *(i + 4 for i in told[::3])]
+    quiet_rows = [i for i in range(first, len(rows)) if b'"reported"' not in rows[i]]
+    cuts = [first // 2, *quiet_rows, *(i + 4 for i in quiet_rows[::3])]
     for cut in cuts:
         with memory() as folder:
             put(folder, b"".join(rows[:cut]))
             found = study(folder, 6, workers=1, repeats=3, top=2, sampler=SAMPLER)
-            assert [facts(t) for t in found.trials] == known, f"cut after line {cut}"
+            assert [outcome_of(t) for t in found.trials] == known, f"cut after line {cut}"
             check_alone(folder)
 
 
@@ -253,7 +253,7 @@ def test_the_controller_runs_again_without_noise_and_not_on_the_baseline(fast_pa
 
     target = at.Target(METRIC, 0.5, limit=40)
     given = replace(problem(None), target=target, baseline={"lr": 0.05}, configs=({"lr": 0.1},))
-    found = at.run(given, trials=2, out=fast_path, pool=SimPool(steered, 1), sampler="random",
+    found = at.run(given, trials=2, out=fast_path, pool=SimPool(train_live, 1), sampler="random",
                    tracking_uri="off", pruner="none", controller=halving, repeats=1)  # fmt: skip
     assert {t.repeats: len(t.changes) for t in confirming(found.trials)} == {0: 0, 1: 1}
     own = {t.number: t.repeats for t in confirming(found.trials)}
@@ -262,7 +262,7 @@ def test_the_controller_runs_again_without_noise_and_not_on_the_baseline(fast_pa
 
 
 def test_a_fork_is_confirmed_as_its_whole_line_and_never_forked(fast_path: Path) -> None:
-    found = forked_study(fast_path, told=True)
+    found = forked_study(fast_path, progress_known=True)
     again = confirming(found.trials)
     of_forks = [t for t in again if found.trials[t.repeats].origin is not None]
     assert of_forks
@@ -276,8 +276,8 @@ def test_a_fork_is_confirmed_as_its_whole_line_and_never_forked(fast_path: Path)
     assert not {o.replaces for o in origins} & {t.number for t in again}
 
 
-def test_a_fork_stands_by_the_races_of_its_whole_line(fast_path: Path) -> None:
-    found = forked_study(fast_path, told=True)
+def test_a_fork_is_ranked_by_the_races_of_its_whole_line(fast_path: Path) -> None:
+    found = forked_study(fast_path, progress_known=True)
     own = list(found.searched)
     met = sorted((t for t in own if t.state is State.REACHED), key=lambda t: t.seconds)
     fork = next(t for t in met if t.origin is not None)
@@ -295,7 +295,7 @@ def test_a_fork_stands_by_the_races_of_its_whole_line(fast_path: Path) -> None:
 
 def test_a_fork_that_is_no_one_configuration_is_passed_over(fast_path: Path) -> None:
     """Without its progress nobody knows where in its schedules it was forked."""
-    found = forked_study(fast_path, told=False)
+    found = forked_study(fast_path, progress_known=False)
     assert found.best is not None
     forks = {t.number for t in found.searched if t.origin is not None}
     final = {t.repeats for t in confirming(found.trials)}
@@ -304,12 +304,15 @@ def test_a_fork_that_is_no_one_configuration_is_passed_over(fast_path: Path) -> 
     assert not final & forks
 
 
-def forked_study(folder: Path, told: bool) -> at.StudyResult:
+def forked_study(folder: Path, progress_known: bool) -> at.StudyResult:
     """Population-based training of a trainer that says how far its schedules are, or does not."""
 
     def telling(curve: SimCurve) -> SimCurve:
         points = [
-            replace(p, metrics={**p.metrics, "progress": p.seconds / 100} if told else p.metrics)
+            replace(
+                p,
+                metrics={**p.metrics, "progress": p.seconds / 100} if progress_known else p.metrics,
+            )
             for p in curve.points
         ]
         return replace(curve, points=points)
@@ -385,7 +388,7 @@ def test_repeats_are_part_of_what_they_repeat() -> None:
     assert merged([*trials, cut], TARGET)[0] is trials[0]
 
 
-def test_what_never_reached_the_target_stands_as_it_was() -> None:
+def test_what_never_reached_the_target_keeps_its_rank() -> None:
     baseline = reached(0, 12.0, kind="baseline", **MISSED)
     assert merged([baseline, confirmed(1, 0, 20.0, **MISSED)], TARGET) == (baseline,)
     lucky = merged([baseline, confirmed(1, 0, 20.0)], TARGET)[0]
@@ -427,13 +430,16 @@ def test_a_journal_from_before_is_resumed_and_confirmed(fast_path: Path) -> None
 
 def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     found = study(fast_path, 8, repeats=3)
-    best, proof = found.best, found.confirmation(found.best)
+    best, confirmed_best = found.best, found.confirmation(found.best)
     assert best is not None
-    assert proof is not None
+    assert confirmed_best is not None
     out = io.StringIO()
     text.print_result(found, Manifest.read(fast_path), out)
     said = f"Best: trial {best.number} in {best.seconds:.2f} s when it was tuned, "
-    assert f"{said}{proof.mean_seconds:.2f} s on 3 fresh seeds (3 of 3 reached)" in out.getvalue()
+    assert (
+        f"{said}{confirmed_best.mean_seconds:.2f} s on 3 fresh seeds (3 of 3 reached)"
+        in out.getvalue()
+    )
     rows = at.compare(*gather([str(fast_path)])).rows
     (row,) = (r for r in rows if r.candidate.trial == best.number)
     assert row.speedup == pytest.approx(found.confirmed_speedup)
@@ -447,7 +453,7 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     document = documents.document(found, "racing")
     json.dumps(document, allow_nan=False)
     assert document["best"]["time_to_target_seconds"] == best.seconds
-    assert document["best"]["confirmed"]["mean_seconds"] == proof.mean_seconds
+    assert document["best"]["confirmed"]["mean_seconds"] == confirmed_best.mean_seconds
     assert [c["trial"] for c in document["confirmed"]] == [c.number for c in found.confirmed]
     assert document["confirmed_speedup_vs_baseline"] == row.speedup
     assert document["confirmed_speedup_interval"] == (low, high)
@@ -457,7 +463,9 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     out = io.StringIO()
     text.print_best(document["best"], out)
     assert (
-        out.getvalue().splitlines()[1].startswith(f"  confirmed: {proof.mean_seconds:.2f} s on 3")
+        out.getvalue()
+        .splitlines()[1]
+        .startswith(f"  confirmed: {confirmed_best.mean_seconds:.2f} s on 3")
     )
 
 
@@ -469,17 +477,17 @@ def test_status_says_how_many_confirmations_are_done(fast_path: Path) -> None:
     for count in range(1, len(lines_) + 1):
         events = [from_line(line) for line in lines_[:count]]
         trials = tuple(fold(e for e in events if not isinstance(e, Opened | Closed)).values())
-        told = documents.confirmations(replace(found, trials=trials), options)
-        assert told is not None
-        seen.append(told)
-    planned = [told["planned"] for told in seen]
+        confirmations = documents.confirmations(replace(found, trials=trials), options)
+        assert confirmations is not None
+        seen.append(confirmations)
+    planned = [confirmations["planned"] for confirmations in seen]
     begun = planned.index(9)
     assert planned == [None] * begun + [9] * (len(planned) - begun), "two finalists, the baseline"
-    assert [told["done"] for told in seen[:begun]] == [0] * begun
-    done = [told["done"] for told in seen[begun:]]
+    assert [confirmations["done"] for confirmations in seen[:begun]] == [0] * begun
+    done = [confirmations["done"] for confirmations in seen[begun:]]
     assert done == sorted(done)
     assert (done[0], done[-1]) == (0, 9)
-    assert {told["running"] for told in seen[begun:]} == {0, 1}
+    assert {confirmations["running"] for confirmations in seen[begun:]} == {0, 1}
     out = io.StringIO()
     summary = {**documents.summary(found, "x"), "trials_planned": 6, "driver_alive": False}
     text.print_status({**summary, "confirmations": seen[-1]}, out)
@@ -487,7 +495,7 @@ def test_status_says_how_many_confirmations_are_done(fast_path: Path) -> None:
     assert documents.confirmations(found, StudyOptions()) is None
 
 
-def test_without_confirmations_nothing_is_said_of_them(fast_path: Path) -> None:
+def test_without_confirmations_nothing_is_printed_of_them(fast_path: Path) -> None:
     found = study(fast_path, 8)
     document = documents.document(found, "racing")
     assert (document["best"]["confirmed"], document["confirmed"]) == (None, [])
@@ -524,7 +532,7 @@ def test_a_journal_folds_to_what_the_driver_had(fast_path: Path) -> None:
     found = study(fast_path, 6, repeats=2)
     entries = [e for e in journal.read(fast_path) if not isinstance(e, Opened | Closed)]
     assert tuple(fold(entries).values()) == found.trials
-    assert lucky({"rate": 1.0}, found.trials[-1].seed).points[10].seconds > 0
+    assert noisy_curve({"rate": 1.0}, found.trials[-1].seed).points[10].seconds > 0
 
 
 # --- runs that failed -----------------------------------------------------------------------------
@@ -539,7 +547,7 @@ def test_a_confirmation_that_failed_says_nothing_of_the_time() -> None:
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.INFEASIBLE])
-def test_a_race_that_failed_does_not_change_how_its_trial_stands(state: State) -> None:
+def test_a_race_that_failed_does_not_change_the_rank_of_its_trial(state: State) -> None:
     trials = [reached(0, 5.0), reached(1, 2.0)]
     race = reached(2, 0.5, kind="race", repeats=1, state=state, reason="worker died")
     assert merged([*trials, race], TARGET) == tuple(trials)
@@ -551,7 +559,7 @@ def test_a_trial_that_was_cut_off_stays_so_whatever_its_repeats_say() -> None:
     assert merged([cut, *again], TARGET) == (cut,)
 
 
-def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_told(fast_path: Path) -> None:
+def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_shown(fast_path: Path) -> None:
     study(fast_path, 8, repeats=2)
     path = fast_path / JOURNAL
     found = result.read(fast_path, Manifest.read(fast_path).target)
@@ -567,15 +575,15 @@ def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_told(fast_path: 
     assert "Not all confirmations have been run; go on with: autotune resume" in out.getvalue()
 
 
-def test_a_baseline_that_no_trial_beats_is_told_as_such(fast_path: Path) -> None:
-    """It was told as 1.00 times faster than itself."""
+def test_a_baseline_that_no_trial_beats_is_reported_as_such(fast_path: Path) -> None:
+    """It was printed as 1.00 times faster than itself."""
     found = study(fast_path, 1)
     assert found.best == found.baseline
     out = io.StringIO()
     text.print_result(found, Manifest.read(fast_path), out)
-    told = " ".join(out.getvalue().split())
-    assert "s; it is the baseline. " in told
-    assert "faster" not in told + found._repr_html_()
+    printed = " ".join(out.getvalue().split())
+    assert "s; it is the baseline. " in printed
+    assert "faster" not in printed + found._repr_html_()
     status = io.StringIO()
     summary = {**documents.summary(found, "x"), "trials_planned": 1, "driver_alive": False}
     text.print_status(summary, status)
@@ -583,7 +591,7 @@ def test_a_baseline_that_no_trial_beats_is_told_as_such(fast_path: Path) -> None
     assert "1.00" not in status.getvalue()
 
 
-def test_a_baseline_that_nothing_beats_is_told_as_such(fast_path: Path) -> None:
+def test_a_baseline_that_nothing_beats_is_reported_as_such(fast_path: Path) -> None:
     found = study(fast_path, 8, repeats=3)
     baseline = found.baseline
     assert baseline is not None
@@ -593,10 +601,10 @@ def test_a_baseline_that_nothing_beats_is_told_as_such(fast_path: Path) -> None:
             seconds = 1.0 if trial.repeats == baseline.number else 40.0
             trial = replace(trial, state=State.REACHED, reason="target", seconds=seconds)
         swapped.append(trial)
-    told = replace(found, trials=tuple(swapped))
-    assert told.best == baseline
+    printed = replace(found, trials=tuple(swapped))
+    assert printed.best == baseline
     out = io.StringIO()
-    text.print_result(told, Manifest.read(fast_path), out)
+    text.print_result(printed, Manifest.read(fast_path), out)
     assert "it is the baseline, which nothing beat when confirmed" in " ".join(
         out.getvalue().split()
     )

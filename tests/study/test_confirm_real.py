@@ -64,24 +64,24 @@ def test_a_run_that_confirms_its_winners(
     folder = tmp_path / "study"
     asked = ["--out", str(folder), "--ray-address", ray_address, "--json", "--sampler", "random"]
     assert main.main(["run", recipe, "--trials", "3", "--repeats", "2", *asked]) == main.DONE
-    told = json.loads(capsys.readouterr().out)
-    again = [t for t in told["trials"] if t["kind"] == "confirm"]
-    assert sum(told["counts"].values()) == 3
+    status = json.loads(capsys.readouterr().out)
+    again = [t for t in status["trials"] if t["kind"] == "confirm"]
+    assert sum(status["counts"].values()) == 3
     fresh = {t["seed"] for t in again}
     assert len(fresh) == 2, "one a round"
-    assert not fresh & {t["seed"] for t in told["trials"] if t["kind"] != "confirm"}
-    assert {c["runs"] for c in told["confirmed"]} == {2}
-    assert len(again) == 2 * len(told["confirmed"])
-    best = told["best"]["confirmed"]
-    assert best == told["confirmed"][0]
+    assert not fresh & {t["seed"] for t in status["trials"] if t["kind"] != "confirm"}
+    assert {c["runs"] for c in status["confirmed"]} == {2}
+    assert len(again) == 2 * len(status["confirmed"])
+    best = status["best"]["confirmed"]
+    assert best == status["confirmed"][0]
     assert best["mean_seconds"] == pytest.approx(sum(best["seconds"]) / 2)
-    assert told["confirmed_speedup_vs_baseline"] > 0
+    assert status["confirmed_speedup_vs_baseline"] > 0
     alone(folder)
     found = result_in(folder)
     search = {p for t in found.searched for p in pids(t)}
     assert {p for t in confirming(found.trials) for p in pids(t)} <= search, "on the warm groups"
     assert all(seeds(t) == {t.seed} for t in confirming(found.trials))
-    shown_by_mlflow(folder, told)
+    shown_by_mlflow(folder, status)
 
     size = (folder / JOURNAL).stat().st_size
     where = ["--ray-address", ray_address]
@@ -102,21 +102,21 @@ def seeds(trial: Any) -> set[float]:
     return {r.metrics["seed"] for r in trial.reports if "seed" in r.metrics}
 
 
-def shown_by_mlflow(folder: Path, told: Any) -> None:
+def shown_by_mlflow(folder: Path, status: Any) -> None:
     """Also: each confirmation's run names what it repeats."""
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
     end, found = time.monotonic() + 600, list[Any]()
-    while time.monotonic() < end and len(found) <= len(told["trials"]):
+    while time.monotonic() < end and len(found) <= len(status["trials"]):
         experiment = client.get_experiment_by_name("toy")
         found = client.search_runs([experiment.experiment_id]) if experiment else []
         time.sleep(0.2)
     tags = {r.data.tags.get("autotune.trial"): r.data.tags for r in found}
-    for trial in told["trials"]:
+    for trial in status["trials"]:
         repeats = tags[str(trial["trial"])].get("autotune.repeats")
         assert repeats == (None if trial["repeats"] is None else str(trial["repeats"]))
         assert tags[str(trial["trial"])]["autotune.kind"] == trial["kind"]
     parent = next(r for r in found if r.data.tags["autotune.kind"] == "study")
-    mean = told["best"]["confirmed"]["mean_seconds"]
+    mean = status["best"]["confirmed"]["mean_seconds"]
     assert parent.data.metrics["confirmed_mean_seconds"] == pytest.approx(mean)

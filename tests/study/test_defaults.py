@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucky import lucky
+from noisy_race import noisy_curve
 from sims import RealTime, race, racing, simulate
 
 import autotune as at
@@ -61,9 +61,9 @@ def test_a_study_without_a_result_binds_nobody(fast_path: Path) -> None:
     simulate(experiment(True, True), folder, 4, race, sampler="tpe")
     (folder / "journal.jsonl").unlink()
     simulate(experiment(True, True), folder, 4, race, sampler="auto")
-    held = json.loads((folder / "experiment.json").read_text())
-    assert held["sampler"] == "widening"
-    assert "4 trials are few" in held["sampler_chosen_because"]
+    manifest = json.loads((folder / "experiment.json").read_text())
+    assert manifest["sampler"] == "widening"
+    assert "4 trials are few" in manifest["sampler_chosen_because"]
 
 
 def test_the_reason_is_kept_and_shown(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,8 +115,8 @@ ASKED: dict[str, Any] = {"sampler": "auto", "racing": None}
 def test_long_searches_that_learn_race_their_leaders(
     sampler: object, trials: int, controller: str | None, share: float
 ) -> None:
-    told, why = racing_for(sampler, trials, controller)
-    assert told == share
+    chosen_share, why = racing_for(sampler, trials, controller)
+    assert chosen_share == share
     assert (why is None) == (not share)
 
 
@@ -124,8 +124,8 @@ def raced(folder: Path) -> float:
     return float(json.loads((folder / "experiment.json").read_text())["racing"])
 
 
-def test_races_are_run_and_said(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pool = RealTime(lucky, 4)
+def test_races_are_run_and_reported(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool = RealTime(noisy_curve, 4)
     found = simulate(experiment(True, False), fast_path / "study", LONG, pool=pool, **ASKED)
     line = f"racing: 0.2 of the training, as {LONG} trials are many (at least {LONG})"
     assert capsys.readouterr().err.count(line) == 1
@@ -138,7 +138,9 @@ def test_races_are_run_and_said(fast_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_who_asks_for_none_has_none(fast_path: Path) -> None:
     asked = {"sampler": "convergence", "racing": 0}
-    found = simulate(experiment(True, False), fast_path / "study", LONG, lucky, workers=4, **asked)
+    found = simulate(
+        experiment(True, False), fast_path / "study", LONG, noisy_curve, workers=4, **asked
+    )
     assert not any(t.kind == "race" for t in found.trials)
 
 

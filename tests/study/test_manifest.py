@@ -29,25 +29,25 @@ def resolved(experiment: at.Experiment) -> Manifest:
 
 def test_the_manifest_says_everything_that_was_resolved(fast_path: Path) -> None:
     simulate(wide(), fast_path, 1, learning, seed=3)
-    held = file.read(fast_path)
-    assert held == json.loads((fast_path / EXPERIMENT_JSON).read_text())
-    assert held["name"] == "wide"
-    assert held["train"] == "sims.toy_train"
-    assert held["seed"] == 3
-    assert held["target"]["value"] == 0.9
-    assert held["space"]["entries"]["lr"]["peak"] == {
+    content = file.read(fast_path)
+    assert content == json.loads((fast_path / EXPERIMENT_JSON).read_text())
+    assert content["name"] == "wide"
+    assert content["train"] == "sims.toy_train"
+    assert content["seed"] == 3
+    assert content["target"]["value"] == 0.9
+    assert content["space"]["entries"]["lr"]["peak"] == {
         "kind": "Float",
         "low": 1e-4,
         "high": 10,
         "log": True,
         "when": None,
     }
-    assert held["scaling"]["num_workers"] == 1
-    assert held["failure"]["max_retries"] == 2
-    assert held["baseline"]["lr.peak"] == 0.01
-    assert held["versions"].keys() >= {"autotune", "torch", "ray", "optuna", "mlflow", "python"}
-    assert held["machine"]["cpus"] >= 1
-    assert len(held["study_id"]) == 32
+    assert content["scaling"]["num_workers"] == 1
+    assert content["failure"]["max_retries"] == 2
+    assert content["baseline"]["lr.peak"] == 0.01
+    assert content["versions"].keys() >= {"autotune", "torch", "ray", "optuna", "mlflow", "python"}
+    assert content["machine"]["cpus"] >= 1
+    assert len(content["study_id"]) == 32
     assert Manifest.read(fast_path).target == wide().target
     assert [p.name for p in fast_path.glob("*.part")] == []
 

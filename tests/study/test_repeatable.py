@@ -9,48 +9,48 @@ import sys
 from pathlib import Path
 
 import pytest
-import repeated
+import seeded_studies
 
 from autotune.algorithms.controllers import CONTROLLERS, POPULATIONS
 from autotune.algorithms.pruners.rules import PRUNERS
 from autotune.algorithms.samplers.optuna_names import NAMES
 
-SCRIPT = Path(repeated.__file__)
-CASES = tuple(repeated.studies())
+SCRIPT = Path(seeded_studies.__file__)
+CASES = tuple(seeded_studies.studies())
 MODELLED = ("convergence, slower_than_best", "convergence, convergence, racing")
 MODELLED += ("policy, bottom_at_same_time", "policy from another")
-Told = dict[str, tuple[str, int]]  # digest, and how often a model was asked, by study
+Digests = dict[str, tuple[str, int]]  # digest, and how often a model was asked, by study
 
 
-def digests(seed: int, order_of_sets: int) -> Told:
+def digests(seed: int, order_of_sets: int) -> Digests:
     paths = [str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")]
     given = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": str(order_of_sets)}
     command = [sys.executable, str(SCRIPT), str(seed)]
     environment = {**os.environ, **given}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: Told = json.loads(done.stdout.splitlines()[-1])
+    found: Digests = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.fixture(scope="module")
-def twice() -> tuple[Told, Told]:
+def twice() -> tuple[Digests, Digests]:
     """Of all studies with one seed, in two processes that have nothing else in common."""
     return digests(3, 1), digests(3, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_one_seed_is_one_journal(case: str, twice: tuple[Told, Told]) -> None:
+def test_one_seed_is_one_journal(case: str, twice: tuple[Digests, Digests]) -> None:
     first, second = twice
     assert first[case] == second[case]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", MODELLED)
-def test_models_were_asked_where_they_judge(case: str, twice: tuple[Told, Told]) -> None:
-    for told in twice:
-        assert told[case][1] >= 20, "they begin once 16 trials have ended"
+def test_models_were_asked_where_they_judge(case: str, twice: tuple[Digests, Digests]) -> None:
+    for result in twice:
+        assert result[case][1] >= 20, "they begin once 16 trials have ended"
 
 
 def test_nothing_that_can_be_named_is_left_out() -> None:
@@ -64,5 +64,5 @@ def test_nothing_that_can_be_named_is_left_out() -> None:
 
 @pytest.mark.parametrize("case", ["tpe", "convergence", "policy:ppo"])
 def test_another_seed_is_another_journal(case: str) -> None:
-    study = next(s for name, s in repeated.studies().items() if name.startswith(f"{case}, "))
-    assert repeated.digest(study, 3) != repeated.digest(study, 4)
+    study = next(s for name, s in seeded_studies.studies().items() if name.startswith(f"{case}, "))
+    assert seeded_studies.digest(study, 3) != seeded_studies.digest(study, 4)

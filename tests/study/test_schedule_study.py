@@ -61,9 +61,9 @@ def test_a_study_over_all_four_kinds_of_schedule(
     assert main.main(["export", str(folder), "--to", str(out)]) == 0
     replay = ["replay", str(out), "--repeats", "1", "--out", str(tmp_path / "again")]
     assert main.main([*replay, "--tracking-uri", "off", "--json"]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert told["identical"] is True, told["first_difference"]
-    assert told["milestones"] == len(best.reports) - 1  # the first has no metrics
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert printed["identical"] is True, printed["first_difference"]
+    assert printed["milestones"] == len(best.reports) - 1  # the first has no metrics
 
 
 def check_honoured(trial: at.Trial) -> None:

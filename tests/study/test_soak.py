@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import soaked
-from soak import Count, Kill, counted, plan, same, soak, standing
+import soak_study
+from soak import Count, Kill, counted, mean_times, plan, same, soak
 from toys import METRIC
 
 import autotune as at
@@ -90,7 +90,7 @@ def read(folder: Path) -> Soaked:
     numbers = [int(r.data.tags["autotune.trial"]) for r in runs if r is not parents[0]]
     assert len(numbers) == len(set(numbers)), "one run a trial"
     by_number = {int(r.data.tags["autotune.trial"]): r for r in runs if r is not parents[0]}
-    result = results.read(folder, soaked.experiment(folder).target)
+    result = results.read(folder, soak_study.experiment(folder).target)
     return Soaked(folder, result, counted(folder / "journal.jsonl"), by_number, parents[0], client)
 
 
@@ -119,7 +119,7 @@ def no_step_is_lost_or_done_twice(study: Soaked) -> None:
         assert [r.step for r in done] == list(range(100, 100 * len(done) + 1, 100))
         assert all(r.metrics["summed"] == r.step for r in done)
         rate = trial.config["rate"]
-        assert all(r.metrics[METRIC] == soaked.curve(rate, r.step) for r in done)
+        assert all(r.metrics[METRIC] == soak_study.curve(rate, r.step) for r in done)
         count = study.counts[trial.number]
         assert set(starts.get(trial.seed, [])) <= set(count.saved)
         assert len(starts.get(trial.seed, [])) <= count.attempts
@@ -127,7 +127,7 @@ def no_step_is_lost_or_done_twice(study: Soaked) -> None:
 
 
 def fares_as_its_luck_wants(trial: at.Trial, step: int) -> None:
-    wrong = soaked.fate(trial.config["luck"])
+    wrong = soak_study.fault(trial.config["luck"])
     if trial.config["luck"] >= 0.98 and trial.kind == "trial":
         assert trial.state is State.INFEASIBLE
     elif step < 400 or (wrong in ("", "thread") and trial.state is not State.FAILED):
@@ -152,15 +152,15 @@ def the_result_says_what_the_journal_says(study: Soaked) -> None:
         )
         assert trial.spent_seconds == pytest.approx(count.spent, abs=1e-5)
         # A restored attempt's first report is at its checkpoint's step once more: its set-up.
-        told = [(r.step, r.seconds, dict(r.metrics)) for r in trial.reports]
+        reports = [(r.step, r.seconds, dict(r.metrics)) for r in trial.reports]
         points = [
             (p["step"], p["seconds"], {k: float(v) for k, v in p["metrics"].items()})
             for p in count.points
         ]
-        assert repr(told) == repr(points)  # a NaN is itself
+        assert repr(reports) == repr(points)  # a NaN is itself
     spent = sum(c.spent for c in study.counts.values())
     assert study.result.spent_seconds == pytest.approx(spent, abs=1e-3)
-    stands = standing(study.counts)
+    stands = mean_times(study.counts)
     best = study.result.best
     assert best is not None
     assert best.number == min(stands, key=lambda n: (stands[n], n))
@@ -176,8 +176,11 @@ def mlflow_says_what_the_result_says(study: Soaked) -> None:
         assert tags["autotune.attempts"] == str(trial.attempts)
         assert run.info.status == ("FAILED" if trial.state is State.FAILED else "FINISHED")
         assert run.data.params["rate"] == str(trial.config["rate"])
-        told = {"time_to_target_seconds": State.REACHED, "censored_at_seconds": State.CENSORED}
-        for name, state in told.items():
+        metric_states = {
+            "time_to_target_seconds": State.REACHED,
+            "censored_at_seconds": State.CENSORED,
+        }
+        for name, state in metric_states.items():
             shown = metrics.get(name, math.nan)
             assert same(shown, trial.seconds if trial.state is state else math.nan), name
         for part in fields(trial.clock):

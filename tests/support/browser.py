@@ -92,13 +92,13 @@ class Browser:
         self._note(message.get("method"), message.get("params", {}))
         return message
 
-    def _note(self, method: str | None, told: dict[str, Any]) -> None:
+    def _note(self, method: str | None, event: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
-            self.errors.append(json.dumps(told["exceptionDetails"])[:500])
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "assert"):
-            self.errors.append(json.dumps(told["args"])[:500])
-        elif method == "Log.entryAdded" and told["entry"]["level"] == "error":
-            self.errors.append(f"{told['entry']['text']} {told['entry'].get('url', '')}"[:500])
+            self.errors.append(json.dumps(event["exceptionDetails"])[:500])
+        elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "assert"):
+            self.errors.append(json.dumps(event["args"])[:500])
+        elif method == "Log.entryAdded" and event["entry"]["level"] == "error":
+            self.errors.append(f"{event['entry']['text']} {event['entry'].get('url', '')}"[:500])
 
     def size(self, width: int, height: int, *, phone: bool = False, dark: bool = False) -> None:
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height,

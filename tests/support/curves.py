@@ -66,7 +66,7 @@ class Case:
     composed: bool = False
 
 
-def held(chosen: tuple[float, ...], items: tuple[float, ...]) -> Piecewise:
+def step_curve(chosen: tuple[float, ...], items: tuple[float, ...]) -> Piecewise:
     return Piecewise(chosen, items, kind="constant")
 
 
@@ -87,7 +87,7 @@ CASES = {
         st.builds(WSD, values, values, values, st.just(0.0) | percents, percents, shapes),
         continuous=True,
     ),
-    Piecewise: Case(with_edges(Piecewise, values, 2) | with_edges(held, values, 1)),
+    Piecewise: Case(with_edges(Piecewise, values, 2) | with_edges(step_curve, values, 1)),
 }
 leaves = st.one_of([case.some for case in CASES.values()])
 trees = with_edges(Stages, leaves, 1)
@@ -95,14 +95,14 @@ positive = st.one_of(
     st.builds(Constant, above_zero),
     st.builds(Cosine, above_zero, above_zero),
     CASES[Step].some,
-    with_edges(held, above_zero, 1),
+    with_edges(step_curve, above_zero, 1),
     with_edges(Stages, st.builds(Linear, above_zero, above_zero), 1),
 )
 below_one = st.floats(0.0, 0.99)
 bands = st.tuples(values, values).map(sorted)
 momenta = st.one_of(
     st.builds(OneCycle, below_one, below_one, below_one),
-    with_edges(held, below_one, 1),
+    with_edges(step_curve, below_one, 1),
     st.builds(Mirrored, trees, st.just(0.85), st.just(0.95)),
 )
 CASES[Following] = Case(
@@ -120,7 +120,7 @@ CASES[Until] = Case(
         leaves | trees,
         edges(least=1).flatmap(
             lambda chosen: st.lists(values, min_size=len(chosen), max_size=len(chosen)).map(
-                lambda items: held(chosen, (0, *items))
+                lambda items: step_curve(chosen, (0, *items))
             )
         ),
     ),

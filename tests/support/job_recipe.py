@@ -34,7 +34,7 @@ def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
 
 
 def study() -> at.Experiment:
-    """Where it logs is told by the environment, as a job's `--env` sets it."""
+    """Where it logs comes from the environment, as a job's `--env` sets it."""
     space = at.SearchSpace(
         {"speed": at.Float(0.1, 1.0), "log": at.Fixed(os.environ.get("JOB_RECIPE_LOG", ""))}
     )

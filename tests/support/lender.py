@@ -3,7 +3,7 @@
 A worker's process needs seconds to start, most of them for imports. While `Lender.lending()` lasts,
 a pool that closes leaves its idle groups here in place of ending their processes, and the next pool
 that wants groups of the same kind gets them: each process is cleaned as between two trials and then
-holds a rank made anew. Everything else is the product's: how a group is placed, joined, replaced.
+has a new rank object. Everything else is the product's: how a group is placed, joined, replaced.
 Where the start or the end of processes is the point of a test, `Lender.away()` is what it needs.
 """
 
@@ -60,7 +60,7 @@ class Lender:
     @contextlib.contextmanager
     def lending(self) -> Iterator[None]:
         """Pools of this process take their groups from here."""
-        reserve_anew, start, close = (
+        reserve_again, start, close = (
             group_lifecycle.reserve,
             group_lifecycle.processes,
             group_lifecycle.Fleet.close,
@@ -71,7 +71,7 @@ class Lender:
             kind = _kind(scaling, strategy)
             kept = None if lost else lender._take(kind)
             if kept is None:
-                placement = reserve_anew(scaling, strategy, lost)
+                placement = reserve_again(scaling, strategy, lost)
                 lender._lent[id(placement)] = (kind, [])
                 return placement
             lender._lent[id(kept.placement)] = (kind, kept.actors)
@@ -112,7 +112,7 @@ class Lender:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """Nothing is kept, and all room of the cluster is free: every process starts anew."""
+        """Nothing is kept, and all room of the cluster is free: every process is a new one."""
         before, self._on = self._on, False
         self.end_all()
         try:
@@ -163,7 +163,7 @@ def _kind(scaling: Scaling, strategy: str) -> Kind:
 
 
 def _renewed(actors: list[Any], train: bytes) -> bool:
-    """Whether all processes are clean, and hold a rank that was made anew."""
+    """Whether all processes are clean, and have a new rank object."""
     size, path = len(actors), list(sys.path)
     calls = [
         actor.__ray_call__.remote(_renew, train, path, rank, size)

@@ -35,8 +35,8 @@ def _misbehave(what: str) -> None:
     if what == "thread":
         threading.Thread(target=time.sleep, args=(3600,), name="left", daemon=True).start()
     if what == "leak":
-        held = torch.ones(_LEAK_BYTES, dtype=torch.uint8)
-        sys.modules["misbehaving_leak"] = held  # type: ignore[assignment]
+        memory = torch.ones(_LEAK_BYTES, dtype=torch.uint8)
+        sys.modules["misbehaving_leak"] = memory  # type: ignore[assignment]
     if what == "talk":
         for stream in (sys.stdout, sys.stderr):
             for _ in range(_WRITTEN_KIB):

@@ -15,7 +15,7 @@ import autotune as at
 
 
 class Paced(dict[str, Any]):
-    """A configuration whose pace is in a file, to be changed, or held, while it trains."""
+    """A configuration whose pace is in a file, to be changed, or paused, while it trains."""
 
     def get(self, key: str, default: Any = None) -> Any:
         if key != "nap":
@@ -39,9 +39,9 @@ def swelling(config: dict[str, Any]) -> Iterator[at.Milestone]:
     microbatch = config.get("microbatch") or config["batch_size"]
     toys.note(config, f"start {state['step']} {config.get('microbatch')}")
     for step in range(state["step"], 1001, 100):
-        held = torch.ones(microbatch * config["mib"] * 2**18) if step >= 300 else None
-        time.sleep(1.0 if held is not None else 0.05)
-        del held
+        memory = torch.ones(microbatch * config["mib"] * 2**18) if step >= 300 else None
+        time.sleep(1.0 if memory is not None else 0.05)
+        del memory
         yield at.Milestone(
             step, lambda now=step: {toys.METRIC: now / 1000}, lambda now=step: {"step": now + 100}
         )

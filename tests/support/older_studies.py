@@ -32,7 +32,7 @@ def forked(folder: Path) -> at.StudyResult:
     return populations.study(folder, 12, workers=4, **asked)
 
 
-def lucky(config: Mapping[str, Any], seed: int) -> SimCurve:
+def noisy_curve(config: Mapping[str, Any], seed: int) -> SimCurve:
     """The seed makes a run faster or slower by up to a third."""
     return race({"rate": config["rate"] * (1 + math.sin(seed) / 3)}, seed)
 
@@ -40,7 +40,7 @@ def lucky(config: Mapping[str, Any], seed: int) -> SimCurve:
 def raced(folder: Path) -> at.StudyResult:
     """Killed during the third and fourth race; more races and suggestions follow."""
     asked: dict[str, Any] = {"sampler": "convergence", "racing": 0.4, "repeats": 2, "top": 2}
-    return simulate(racing([1.0, 2.0]), folder, 12, lucky, seed=2, workers=2, **asked)
+    return simulate(racing([1.0, 2.0]), folder, 12, noisy_curve, seed=2, workers=2, **asked)
 
 
 STUDIES: Mapping[str, Callable[[Path], at.StudyResult]] = {

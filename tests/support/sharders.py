@@ -85,11 +85,13 @@ def written(rank: int, folder: str, mesh_shape: tuple[int, ...]) -> dict[str, An
 def read(rank: int, folder: str, sums: tuple[str, ...]) -> dict[str, Any]:
     """What this rank gets, and how much of it is its own."""
     found = restored(folder, sums)
-    told = {n: v.full_tensor() if isinstance(v, DTensor) else v for n, v in found["model"].items()}
+    values = {
+        n: v.full_tensor() if isinstance(v, DTensor) else v for n, v in found["model"].items()
+    }
     half = found["more"][0][0]
     whole = half.full_tensor() if isinstance(half, DTensor) else half
     own = {n: list(v.to_local().shape) for n, v in found["model"].items() if isinstance(v, DTensor)}
-    right = all(torch.equal(told[n], numbers(n)) for n in SHAPES)
+    right = all(torch.equal(values[n], numbers(n)) for n in SHAPES)
     right &= whole.dtype == torch.bfloat16 and torch.equal(whole.float(), numbers("even"))
     return {"right": right, "own": own, "rank": found["rank"], "step": found["step"]}
 
@@ -107,10 +109,10 @@ def refused(rank: int, folder: str) -> str:
 
 
 def refused_or_read(rank: int, folder: str, grid: str) -> tuple[str, str]:
-    """What two ranks are told of a state that is no shard, and of a grid of four."""
-    told = refused(rank, folder)
+    """What two ranks get for a state that is no shard, and of a grid of four."""
+    result = refused(rank, folder)
     try:
         restored(grid)
     except ValueError as error:
-        return told, str(error)
-    return told, "read"
+        return result, str(error)
+    return result, "read"

@@ -1,4 +1,4 @@
-"""Kills ranks and drivers of a study at seeded moments until it is done, and counts it up anew.
+"""Kills ranks and drivers of a study at seeded moments until it is done, and counts it all again.
 
 What is counted here is read from the journal's lines as plain JSON, without the project's own code.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import soaked
+import soak_study
 
 PATIENCE_SECONDS = 900.0  # without a line of the journal
 _BEATS = 0.01
@@ -70,21 +70,21 @@ class Tail:
 
     def victims(self) -> list[int]:
         """The processes that have reported last, the newest first."""
-        told = (r["report"]["metrics"].get("pid") for r in reversed(self.rows[-200:])
+        pids = (r["report"]["metrics"].get("pid") for r in reversed(self.rows[-200:])
                 if r["event"] == "reported")  # fmt: skip
-        return [int(pid) for pid in dict.fromkeys(p for p in told if p)]
+        return [int(pid) for pid in dict.fromkeys(p for p in pids if p)]
 
 
 def soak(folder: Path, address: str, trials: int, kills: list[Kill]) -> Counter[str]:
     """Drive the study to its end, whoever is killed; how many really were."""
     tail, done, left = Tail(folder / "journal.jsonl"), Counter[str](), list(kills)
     process = _drive(folder, address, trials)
-    told = time.monotonic()
+    last_progress = time.monotonic()
     try:
         while process.poll() is None:
             if tail.read():
-                told = time.monotonic()
-            assert time.monotonic() - told < PATIENCE_SECONDS, "the study does not get on"
+                last_progress = time.monotonic()
+            assert time.monotonic() - last_progress < PATIENCE_SECONDS, "the study does not get on"
             if left and tail.ended >= left[0].ended:
                 kill = left.pop(0)
                 time.sleep(kill.delay_seconds)
@@ -107,7 +107,7 @@ def soak(folder: Path, address: str, trials: int, kills: list[Kill]) -> Counter[
 
 
 def _drive(folder: Path, address: str, trials: int) -> subprocess.Popen[str]:
-    command = [sys.executable, soaked.__file__, str(folder), address, str(trials)]
+    command = [sys.executable, soak_study.__file__, str(folder), address, str(trials)]
     temporary = folder.parent / "tmp"
     temporary.mkdir(exist_ok=True)
     return subprocess.Popen(
@@ -187,14 +187,14 @@ def _count(trial: Count, row: dict[str, Any]) -> None:
         trial.ends += row["reason"] != "interrupted"
 
 
-def standing(trials: dict[int, Count]) -> dict[int, float]:
+def mean_times(trials: dict[int, Count]) -> dict[int, float]:
     """The searched trials that reached the target, with their times; the study has no races."""
-    told: dict[int, list[float]] = {n: [] for n, c in trials.items() if c.repeats is None}
+    times: dict[int, list[float]] = {n: [] for n, c in trials.items() if c.repeats is None}
     for number, count in trials.items():
         if count.state in ("REACHED", "CENSORED"):
             own = number if count.repeats is None else count.repeats
-            told[own].append(count.seconds if count.state == "REACHED" else math.inf)
-    medians = {n: statistics.median(runs) for n, runs in told.items() if runs}
+            times[own].append(count.seconds if count.state == "REACHED" else math.inf)
+    medians = {n: statistics.median(runs) for n, runs in times.items() if runs}
     return {n: seconds for n, seconds in medians.items() if seconds < math.inf}
 
 

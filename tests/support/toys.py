@@ -125,8 +125,8 @@ def hungry(config: dict[str, Any]) -> Iterator[at.Milestone]:
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     if dist.get_rank() in config["limited"]:
         status = Path("/proc/self/status").read_text()
-        held = int(status.partition("VmData:")[2].split()[0]) * 2**10
-        resource.setrlimit(resource.RLIMIT_DATA, (held + 200 * 2**20, limits[1]))
+        used = int(status.partition("VmData:")[2].split()[0]) * 2**10
+        resource.setrlimit(resource.RLIMIT_DATA, (used + 200 * 2**20, limits[1]))
 
     def milestone() -> at.Milestone:
         saved = {"step": step, "summed": summed}

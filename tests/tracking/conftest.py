@@ -148,16 +148,16 @@ def new_study(
 ) -> Iterator[Callable[[], StudyFolder]]:
     """Makes study folders that have been opened and whose store is ready."""
 
-    held = ExitStack()
+    journals = ExitStack()
 
     def make() -> StudyFolder:
         folder = StudyFolder(tmp_path_factory.mktemp("a") / "study")
         shutil.copy(empty_store, folder.path / "mlflow.db")
-        held.enter_context(folder.journal)
+        journals.enter_context(folder.journal)
         folder.open()
         return folder
 
-    with held:
+    with journals:
         yield make
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import services
 from heads import free_ports
-from lucky import reached
+from noisy_race import reached
 from sims import racing, simulate
 
 from autotune.cli import main, study_commands
@@ -154,14 +154,14 @@ def test_who_is_best_by_its_races_keeps_its_checkpoint(tmp_path: Path) -> None:
     for number in (0, 1):
         (tmp_path / str(number)).mkdir()
         saved.append(Checkpoint(100, str(tmp_path / str(number)), Clock(train=1.0)))
-    told = [reached(0, 4.0, checkpoint=saved[0]), reached(1, 5.0, checkpoint=saved[1])]
+    trials = [reached(0, 4.0, checkpoint=saved[0]), reached(1, 5.0, checkpoint=saved[1])]
     target = Target("acc", 0.9, limit=30.0)
-    assert [t.number for t in backup.needed({t.number: t for t in told}, target)] == [0]
+    assert [t.number for t in backup.needed({t.number: t for t in trials}, target)] == [0]
     for of, seconds in ((0, 9.0), (0, 29.0), (1, 5.2), (1, 5.1)):
-        told.append(reached(len(told), seconds, kind="race", repeats=of))
-    assert [t.number for t in backup.needed({t.number: t for t in told}, target)] == [1]
+        trials.append(reached(len(trials), seconds, kind="race", repeats=of))
+    assert [t.number for t in backup.needed({t.number: t for t in trials}, target)] == [1]
     shutil.rmtree(tmp_path / "1")
-    assert [t.number for t in backup.needed({t.number: t for t in told}, target)] == [0]
+    assert [t.number for t in backup.needed({t.number: t for t in trials}, target)] == [0]
 
 
 def test_a_store_that_cannot_list_keeps_a_whole_copy(study, tmp_path: Path) -> None:
@@ -202,23 +202,23 @@ def test_a_copy_that_broke_off_leaves_the_one_before(study, tmp_path: Path, brea
 
 
 def test_documents_that_change_are_those_of_the_copy_that_is_named(study, tmp_path: Path) -> None:
-    """A controller writes down what it has learned at every trial's end; `resume` the record."""
-    record = study.path / "experiment.json"
+    """A controller writes down what it has learned at every trial's end; `resume` the manifest."""
+    manifest = study.path / "experiment.json"
     study.trial(0, 2.0)
-    held = record.read_text()
+    content = manifest.read_text()
     (study.path / "controller.json").write_text('{"weights": 1}')
     shelf = Shelf(tmp_path / "shelf", breaks=3)
     kept = backup.Backup(study.path, -1)
     kept.keep(shelf, over=True)
     study.trial(1, 2.0)
     (study.path / "controller.json").write_text('{"weights": 2}')
-    record.write_text(held.replace("{", '{"again": true,', 1))
+    manifest.write_text(content.replace("{", '{"again": true,', 1))
     with pytest.raises(ConnectionError):
         kept.keep(shelf, over=True)
     assert "study/controller.json" in shelf.uploads[2], "of the copy that broke off"
     restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
     assert (tmp_path / "to" / "controller.json").read_text() == '{"weights": 1}'
-    assert (tmp_path / "to" / "experiment.json").read_text() == held
+    assert (tmp_path / "to" / "experiment.json").read_text() == content
 
 
 def test_a_study_that_was_fetched_leaves_the_copy_that_it_came_from(study, tmp_path: Path) -> None:
@@ -281,9 +281,9 @@ def test_a_manifest_cannot_name_files_outside(study, tmp_path: Path, name: str) 
     shelf = Shelf(tmp_path / "shelf")
     backup.Backup(study.path, -1).keep(shelf, over=True)
     manifest = shelf.folder / "study" / "manifest.json"
-    told = json.loads(manifest.read_text())
-    told["files"][name] = {"size": 1, "sha256": "0"}
-    manifest.write_text(json.dumps(told))
+    document = json.loads(manifest.read_text())
+    document["files"][name] = {"size": 1, "sha256": "0"}
+    manifest.write_text(json.dumps(document))
     with pytest.raises(UserError, match="is none"):
         restore(copy_of(shelf, tmp_path), tmp_path / "to", print)
 
@@ -304,8 +304,8 @@ def test_checkpoints_of_another_node_are_left_out(study, tmp_path: Path) -> None
 
 
 def mirrored(study) -> None:
-    record = study.path / "experiment.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "mirrored": True}))
+    manifest = study.path / "experiment.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "mirrored": True}))
 
 
 def fetch(study, name: str, to: Path) -> subprocess.CompletedProcess[str]:
@@ -413,8 +413,8 @@ def test_mlflow_drops_what_an_earlier_process_sent(study) -> None:
     study.copier().catch_up(over=True)
     own = study.path / "artifacts" / study.runs()["digits"].info.run_id / "artifacts" / "study"
     assert (own / "journal.jsonl").is_file()
-    held = sorted(p.relative_to(own).as_posix() for p in own.rglob("*.pt"))
-    assert held == [f"checkpoints/trial-0000/step-200/rank-{r}.pt" for r in (0, 1)]
+    copies = sorted(p.relative_to(own).as_posix() for p in own.rglob("*.pt"))
+    assert copies == [f"checkpoints/trial-0000/step-200/rank-{r}.pt" for r in (0, 1)]
 
 
 def copier_of(study, folder: Path):
@@ -566,9 +566,9 @@ def test_a_folder_that_its_study_has_left_is_not_gone_on_with(
     with pytest.raises(UserError, match=r"'left' was fetched .* since it was in .*here: "):
         simulate(experiment, tmp_path / "here", 4, **more)
     assert len(results.read(tmp_path / "here", experiment.target).trials) == 3
-    held, ended = study_in(tmp_path / "here")
+    result, ended = study_in(tmp_path / "here")
     with pytest.raises(UserError, match="continued elsewhere"):
-        study_commands._shown(ended, held, Output(True, tracking_uri=server.uri))
+        study_commands._shown(ended, result, Output(True, tracking_uri=server.uri))
     mirror.refuse_stale(nobody, tmp_path / "here")  # with nobody to ask it may go on
 
 

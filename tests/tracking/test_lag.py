@@ -74,5 +74,5 @@ def test_however_far_it_lags_it_holds_no_more(
     many, more = behind(fast_path, 600)
     assert (few.points, many.points) == (150 * len(METRICS), 600 * len(METRICS))
     assert many.most <= 50 * (len(METRICS) + 20), "in steps of so many lines"
-    held = (more - less) / (many.points - few.points)
-    assert held < 40, f"{held:.0f} bytes are held of each point that was shown"
+    per_point = (more - less) / (many.points - few.points)
+    assert per_point < 40, f"{per_point:.0f} bytes are kept of each point that was shown"

@@ -236,8 +236,8 @@ def test_a_server_that_stalls_is_killed_and_is_down(study, server, monkeypatch, 
     study.end(1, State.FAILED, "ValueError", 2.0, "boom")
     study.close()
     assert not mirror.close(2)
-    told = capfd.readouterr().err
-    assert re.search(r"MLflow is behind: .*refused.*; `autotune resume .*` catches up\n", told)
+    printed = capfd.readouterr().err
+    assert re.search(r"MLflow is behind: .*refused.*; `autotune resume .*` catches up\n", printed)
     commands = Path(f"/proc/{mirror.pid}/cmdline").read_text()
     server.start()
     until(lambda: statuses(study, server.uri).get("digits") == "FINISHED")
@@ -248,7 +248,7 @@ def test_a_server_that_stalls_is_killed_and_is_down(study, server, monkeypatch, 
     assert mirror.close(600)
     written = b"".join(p.read_bytes() for p in study.path.rglob("*") if p.is_file())
     for password in ("Pa55%2Fword", "Pa55/word", "user:"):
-        assert password not in told + commands
+        assert password not in printed + commands
         assert password.encode() not in written
     assert not (study.path / "artifacts").exists()
 
@@ -320,7 +320,7 @@ def test_uris_that_may_be_stores(uri: str) -> None:
     check_uri(uri)
 
 
-@pytest.mark.parametrize(("uri", "told"), [
+@pytest.mark.parametrize(("uri", "expected"), [
     ("ftp://me:s3cret@host", "unknown scheme 'ftp' (allowed: sqlite, postgresql"),
     ("./mlruns", "file store is retired; use sqlite:///PATH"),
     ("file:///tmp/mlruns", "file store is retired"),
@@ -330,8 +330,8 @@ def test_uris_that_may_be_stores(uri: str) -> None:
     ("http://me:s3cret@host:port", "tracking URI: "),
     ("", "file store is retired"),
 ])  # fmt: skip
-def test_uris_that_are_none(uri: str, told: str) -> None:
-    with pytest.raises(UserError, match=re.escape(told)) as caught:
+def test_uris_that_are_none(uri: str, expected: str) -> None:
+    with pytest.raises(UserError, match=re.escape(expected)) as caught:
         check_uri(uri)
     assert "s3cret" not in str(caught.value)
 

@@ -213,7 +213,7 @@ def test_awkward_values(new_study) -> None:
     assert len(study.artifact(run, "error.txt")) == 100_000
 
 
-def test_what_mlflow_refuses_is_told_and_left_out(new_study) -> None:
+def test_what_mlflow_refuses_is_reported_and_left_out(new_study) -> None:
     study = new_study()
     study.begin(0)
     study.copier().catch_up(over=False)

@@ -32,23 +32,23 @@ def curve(config: dict[str, float], seed: int) -> SimCurve:
 def test_shown_metrics_are_forgotten_and_every_outcome_stays(fast_path: Path, pruner: str) -> None:
     rates = [0.3, 5.0, 0.1, 0.2]
     simulate(racing(rates), fast_path, 6, curve, workers=2, pruner=pruner)
-    story = Projection(read_study_info(fast_path))
+    projected_runs = Projection(read_study_info(fast_path))
     points = 0
     most = 0
     for line in (fast_path / JOURNAL).read_bytes().splitlines(keepends=True):
-        points += sum(len(new) for new in story.take(line).values())
-        most = max(most, sum(_kept(trial) for trial in story.trials.values()))
+        points += sum(len(new) for new in projected_runs.take(line).values())
+        most = max(most, sum(_kept(trial) for trial in projected_runs.trials.values()))
     whole = fold([e for e in journal.read(fast_path) if not isinstance(e, Opened | Closed)])
     reports: list[Report] = [r for t in whole.values() for r in t.reports]
     assert points >= len(reports) * len(MANY)
     for number, trial in whole.items():
-        told, target = story.trials[number], story.study.target
-        known, now = outcome(trial, target), outcome(told, target)
+        copy, target = projected_runs.trials[number], projected_runs.study.target
+        known, now = outcome(trial, target), outcome(copy, target)
         assert known.keys() == now.keys()
         for key, value in known.items():
             assert now[key] == value or math.isnan(value)
-        assert (told.state, told.reason, told.seconds) == (trial.state, trial.reason, trial.seconds)
-        assert len(told.reports) <= 2
+        assert (copy.state, copy.reason, copy.seconds) == (trial.state, trial.reason, trial.seconds)
+        assert len(copy.reports) <= 2
     assert most <= 2 * 59 + 2 * 6  # two trials that run, at one metric a report, and ends
 
 

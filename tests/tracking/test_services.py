@@ -145,13 +145,13 @@ def test_a_wrong_password_costs_the_view_only(
     mirror_waits(monkeypatch, 20.0)
     result = study("refused", tmp_path / "refused", tracking.uri)
     assert result.best is not None
-    told = capfd.readouterr().err
-    assert told.count("\n") == 1
-    assert "MLflow is behind" in told
+    printed = capfd.readouterr().err
+    assert printed.count("\n") == 1
+    assert "MLflow is behind" in printed
     until(lambda: "behind" in json.loads((tmp_path / "refused" / "mlflow.json").read_text()))
     behind = json.loads((tmp_path / "refused" / "mlflow.json").read_text())["behind"]
     assert "not authenticated" in behind
-    assert wrong.encode() not in within(tmp_path / "refused") + told.encode()
+    assert wrong.encode() not in within(tmp_path / "refused") + printed.encode()
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", tracking.password)
     from autotune.tracking.mirror import catch_up
 

@@ -42,8 +42,8 @@ def test_a_lost_attempt_is_not_shown_twice(study) -> None:
     assert run.data.tags["autotune.attempts"] == "2"
 
 
-def test_what_is_measured_anew_after_a_loss_hides_what_was_lost(study) -> None:
-    """A curve is that of the attempt that counts; values that are the same are not told twice."""
+def test_what_is_measured_again_after_a_loss_hides_what_was_lost(study) -> None:
+    """A curve is that of the attempt that counts; equal values are not written twice."""
     study.begin(0)
     study.write(Reported(0, report(100, seen=1.0)), Reported(0, report(200, seen=2.0)))
     study.copier().catch_up(over=False)
@@ -247,7 +247,7 @@ def test_the_report_is_shown_and_kept_up_to_date(study, monkeypatch: pytest.Monk
     assert run.data.metrics["confirmed_speedup_low"] == len(study.lines())
 
 
-def test_a_report_that_cannot_be_made_is_told_and_costs_nothing_else(study) -> None:
+def test_a_report_that_cannot_be_made_is_logged_and_costs_nothing_else(study) -> None:
     def write(folder, file) -> dict[str, float]:
         raise RuntimeError("no plotly")
 

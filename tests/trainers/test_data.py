@@ -80,13 +80,13 @@ def test_a_process_reads_a_data_set_once(tmp_path: Path) -> None:
         ("cifar10", "train_1.npz"),
     ],
 )
-def test_missing_data_is_told_in_one_line_with_its_place(
+def test_missing_data_gets_one_clear_line_with_its_place(
     name: str, file: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(FileNotFoundError, match=f"{file} is missing; .*AUTOTUNE_DATA") as told:
+    with pytest.raises(FileNotFoundError, match=f"{file} is missing; .*AUTOTUNE_DATA") as caught:
         read_images(name, str(tmp_path), CPU)
-    assert str(tmp_path / name / file) in str(told.value)
-    assert "\n" not in str(told.value)
+    assert str(tmp_path / name / file) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_data_folder_is_given_or_a_variable_or_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_boxes_lie_within_the_image(box: Any) -> None:
             assert 0 <= top < bottom <= height
 
 
-def test_missing_folders_and_images_are_told(tmp_path: Path, record: Any) -> None:
+def test_missing_folders_and_images_are_reported(tmp_path: Path, record: Any) -> None:
     with pytest.raises(FileNotFoundError, match=r"image folder: .*train is missing"):
         record(config(tmp_path), 1)
     (tmp_path / "train" / "cat").mkdir(parents=True)

@@ -64,7 +64,7 @@ def test_training_follows_it_too(record: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "allowed"),
     [
         (2, "at least the number of ranks, 3, got 2"),
         (
@@ -76,8 +76,8 @@ def test_training_follows_it_too(record: Any) -> None:
     ],
     ids=["number", "piecewise", "linear", "function"],
 )
-def test_a_batch_below_the_ranks_is_told(size: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=f"^batch_size must be {told}"):
+def test_a_batch_below_the_ranks_is_refused(size: Any, allowed: str) -> None:
+    with pytest.raises(ValueError, match=f"^batch_size must be {allowed}"):
         knobs(3, batch_size=size)
 
 

@@ -67,23 +67,23 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     assert len(named.train) == 378
 
 
-def test_wrong_texts_are_told_in_one_line(tmp_path: Path) -> None:
-    def told(error: type[Exception], name: str) -> str:
+def test_wrong_texts_get_one_clear_line(tmp_path: Path) -> None:
+    def message(error: type[Exception], name: str) -> str:
         with pytest.raises(error) as found:
             load_text(name, str(tmp_path), "characters", 0, CPU)
         assert "\n" not in str(found.value)
         return str(found.value)
 
-    assert "input.txt is missing; put it there" in told(FileNotFoundError, "tinyshakespeare")
-    assert "did you mean 'tinyshakespeare'?" in told(FileNotFoundError, "tinyshakespear")
+    assert "input.txt is missing; put it there" in message(FileNotFoundError, "tinyshakespeare")
+    assert "did you mean 'tinyshakespeare'?" in message(FileNotFoundError, "tinyshakespear")
     (tmp_path / "short.txt").write_text("short")
-    assert "at least 100 characters" in told(ValueError, str(tmp_path / "short.txt"))
+    assert "at least 100 characters" in message(ValueError, str(tmp_path / "short.txt"))
     (tmp_path / "bytes.txt").write_bytes(b"\xff" * 200)
-    assert "must be UTF-8" in told(ValueError, str(tmp_path / "bytes.txt"))
+    assert "must be UTF-8" in message(ValueError, str(tmp_path / "bytes.txt"))
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"train_size": 10**9}, "train_size must be at most .*, all that there is, got 1000000000"),
         ({"val_size": 10**9}, "val_size must be at most"),
@@ -94,8 +94,8 @@ def test_wrong_texts_are_told_in_one_line(tmp_path: Path) -> None:
     ],
     ids=["train_size", "val_size", "sequence_length"],
 )
-def test_more_than_there_is_is_refused(changed: dict[str, Any], told: str, record: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{told}"):
+def test_more_than_there_is_is_refused(changed: dict[str, Any], message: str, record: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
         record({**TEXT, **changed}, 0)
 
 

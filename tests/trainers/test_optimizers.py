@@ -473,7 +473,7 @@ def test_no_gradients_at_all(kind, options):
 
 @BOTH
 def test_one_group_may_mix_dtypes_and_layouts(kind, options):
-    """Alone or together, in any layout, a tensor moves alike; the global norm is over all."""
+    """Alone or together, in any layout, an update is the same; the global norm is over all."""
     torch.manual_seed(0)
     shapes = [(2, 3, 4, 4), (2, 3, 4, 4), (6,)]
     values = [torch.randn(s, dtype=torch.float64) for s in shapes]
@@ -662,7 +662,7 @@ def test_every_optimizer_learns(name):
     assert losses[-1] < 0.05 * losses[0]
 
 
-def test_torch_optimizers_are_fused_unless_told_otherwise():
+def test_torch_optimizers_are_fused_by_default():
     assert make_optimizer("sgd", nn.Linear(2, 2), lr=0.1).defaults["fused"]
     assert make_optimizer("adamw", nn.Linear(2, 2), lr=0.1).defaults["fused"]
     foreach = make_optimizer("adamw", nn.Linear(2, 2), lr=0.1, foreach=True)

@@ -94,8 +94,8 @@ def test_evaluating_leaves_no_trace(on_two_ranks: Any, same: Any) -> None:
 
 
 def test_a_batch_smaller_than_the_ranks_is_refused_on_all(on_two_ranks: Any) -> None:
-    told = [rank["error"] for rank in on_two_ranks({**MLP, "batch_size": 1}, 1)]
-    assert told == ["batch_size must be at least the number of ranks, 2, got 1"] * 2
+    errors = [rank["error"] for rank in on_two_ranks({**MLP, "batch_size": 1}, 1)]
+    assert errors == ["batch_size must be at least the number of ranks, 2, got 1"] * 2
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ os._exit(0)
 def test_a_closed_group_has_no_threads_left() -> None:
     """One that frees a tensor of Python's while Python shuts down aborts the process."""
     (port,) = map(str, free_ports(1))
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", GROUP_CLOSED, port],
         env={
             **os.environ,
@@ -170,4 +170,4 @@ def test_a_closed_group_has_no_threads_left() -> None:
         timeout=900,
         check=True,
     ).stdout
-    assert sorted(told.splitlines()) == ["0 True 0", "1 True 0"]
+    assert sorted(printed.splitlines()) == ["0 True 0", "1 True 0"]

@@ -36,22 +36,22 @@ def trained(milestones: Iterator[Any], count: int = 2) -> tuple[dict[str, float]
 @pytest.mark.parametrize("network", NETWORKS, ids=["mlp", "sizes", "group"])
 def test_images(network: dict[str, Any]) -> None:
     config = {**IMAGES, **network, "seed": 3}
-    told, state = trained(image.train(config))
+    metrics, state = trained(image.train(config))
     model, example = image.train.model(config, [state])  # type: ignore[attr-defined]
     assert not model.training
     assert example.shape == (2, 1, 8, 8)
     data = read_images("digits", None, CPU)
     with torch.no_grad():
         right = (model(data.val_x).argmax(1) == data.val_y).float().mean()
-    assert float(right) == pytest.approx(told["val_accuracy"], abs=1e-6)
-    assert 0 < told["val_accuracy"] < 1
+    assert float(right) == pytest.approx(metrics["val_accuracy"], abs=1e-6)
+    assert 0 < metrics["val_accuracy"] < 1
 
 
 def test_a_language_model() -> None:
     known = {"text": "synthetic", "tokens": "words", "layers": 1, "width": 16, "heads": 2}
     sizes = {"train_size": 2000, "val_size": 320, "sequence_length": 16, "milestone": 2000}
     config = {**known, **sizes, "lr": 0.05, "batch_size": 8, "optimizer": "adamw"}
-    told, state = trained(language.train(config))
+    metrics, state = trained(language.train(config))
     model, example = language.train.model(config, [state])  # type: ignore[attr-defined]
     assert (example.shape, example.dtype) == ((2, 16), torch.int64)
     text = load_text("synthetic", None, "words", 8192, CPU)
@@ -59,7 +59,7 @@ def test_a_language_model() -> None:
     with torch.no_grad():
         scores = model(tokens[:-1].view(20, 16)).flatten(0, 1)
     loss = torch.nn.functional.cross_entropy(scores, tokens[1:])
-    assert float(loss) == pytest.approx(told["val_loss"], rel=1e-5)
+    assert float(loss) == pytest.approx(metrics["val_loss"], rel=1e-5)
 
 
 def test_running_statistics_are_means_and_parameters_are_as_they_are() -> None:

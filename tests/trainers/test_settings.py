@@ -26,10 +26,10 @@ def test_numbers_become_schedules_and_the_rest_defaults() -> None:
 def test_an_unknown_key_is_named_with_the_nearest_right_one_and_all_that_are_allowed() -> None:
     with pytest.raises(
         ValueError, match=r"unknown key 'batchsize'.*'batch_size'.*allowed: "
-    ) as told:
+    ) as caught:
         read_settings({**GOOD, "batchsize": 3})
-    assert all(key in str(told.value) for key in (*KEYS, *OPTIONS))
-    assert "\n" not in str(told.value)
+    assert all(key in str(caught.value) for key in (*KEYS, *OPTIONS))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["data", "model", "lr"])
@@ -76,14 +76,14 @@ def test_a_required_key_is_missed(key: str) -> None:
         ("batch_size", lambda x: None, "a number at least 1 at every progress, also at 0"),
     ],
 )
-def test_a_wrong_value_is_told_in_one_line(key: str, value: Any, allowed: str) -> None:
+def test_a_wrong_value_gets_one_clear_line(key: str, value: Any, allowed: str) -> None:
     optimizer = "adamw" if key == "beta2" else "sgd"
     if key == "optimizer":
         optimizer = value
-    with pytest.raises(ValueError, match=f"^{key} must be .*{allowed}") as told:
+    with pytest.raises(ValueError, match=f"^{key} must be .*{allowed}") as caught:
         read_settings({**GOOD, "optimizer": optimizer, key: value})
-    assert shown(value) in str(told.value)
-    assert "\n" not in str(told.value)
+    assert shown(value) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_an_option_of_another_optimizer_is_refused(optimizer: str, key: str) -> 
     [("lars", "trust_max"), ("adamw", "eps"), ("lamb", "max_grad_norm"), ("sgd", "exclude")],
 )
 def test_a_schedule_for_what_stays_is_refused(optimizer: str, key: str) -> None:
-    told = f"^{key} must be one value all along, not a schedule, got linear 1 -> 10$"
-    with pytest.raises(ValueError, match=told):
+    expected = f"^{key} must be one value all along, not a schedule, got linear 1 -> 10$"
+    with pytest.raises(ValueError, match=expected):
         read_settings({**GOOD, "optimizer": optimizer, key: Linear(1, 10)})
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"sequence_length": 8}, "sequence_length is a key of trainers.language, which trainers.i"),
         (
@@ -129,8 +129,8 @@ def test_a_schedule_for_what_stays_is_refused(optimizer: str, key: str) -> None:
     ],
     ids=["of another trainer", "stage", "greatest", "evaluation", "mlp"],
 )
-def test_sizes_are_told_with_their_stage(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=f"^{told}") as error:
+def test_sizes_are_refused_with_their_stage(changed: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=f"^{expected}") as error:
         read_settings({**GOOD, **changed})
     assert "\n" not in str(error.value)
 
@@ -139,7 +139,7 @@ TEXT: dict[str, Any] = {"text": "synthetic", "lr": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"image_size": 8}, "image_size is a key of trainers.image, which trainers.language does"),
         ({"sequence_lenght": 8}, "unknown key 'sequence_lenght' .*did you mean 'sequence_length'"),
@@ -151,8 +151,8 @@ TEXT: dict[str, Any] = {"text": "synthetic", "lr": 0.1}
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_the_language_trainer_tells_likewise(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=f"^{told}"):
+def test_the_language_trainer_refuses_them_too(changed: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=f"^{expected}"):
         language.read_settings({**TEXT, **changed})
 
 

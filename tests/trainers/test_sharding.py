@@ -45,6 +45,6 @@ def test_what_cannot_be_sharded_is_refused(more: dict[str, Any]) -> None:
 
 
 def test_a_rank_without_anything_to_validate_is_refused_on_all(on_two_ranks: Any) -> None:
-    told = [rank["error"] for rank in on_two_ranks({**SHARDED, "val_size": 32}, 1)]
+    errors = [rank["error"] for rank in on_two_ranks({**SHARDED, "val_size": 32}, 1)]
     says = "val_size must give each rank a sequence where the model is sharded, at least 33 tokens"
-    assert told == [f"{says}, got 32"] * 2
+    assert errors == [f"{says}, got 32"] * 2

@@ -42,7 +42,7 @@ def report(step: int, seconds: float, value: float | None = None, **clock: float
     return Report(step, seconds, metrics, Clock(train=seconds, **clock))
 
 
-def told(*values: float, state: State = State.CENSORED, seconds: float = 3.0) -> Trial:
+def observed(*values: float, state: State = State.CENSORED, seconds: float = 3.0) -> Trial:
     reports = tuple(report(i, float(i), v) for i, v in enumerate(values, 1))
     return Trial(0, {}, state=state, reason="capped", seconds=seconds, reports=reports)
 
@@ -114,7 +114,7 @@ def test_lost_goes_back_to_the_checkpoint_and_counts_what_is_lost() -> None:
     assert [r.step for r in again.reports] == [10, 20]
 
 
-def test_lost_without_a_checkpoint_begins_anew() -> None:
+def test_lost_without_a_checkpoint_starts_from_scratch() -> None:
     trial = fold(
         [SUGGESTED, Started(0, 0.0, CPU), Reported(0, report(9, 3.0)), Interrupted(0, "died")]
     )[0]
@@ -200,11 +200,11 @@ def test_a_fold_goes_on_where_another_ended(events: list[object], cut: int) -> N
 
 def test_a_score_is_seconds_only_for_the_reached() -> None:
     target = Target("acc", 0.9, limit=10)
-    assert target.score(told(0.95, state=State.REACHED, seconds=4.0)) == 4.0
+    assert target.score(observed(0.95, state=State.REACHED, seconds=4.0)) == 4.0
     for state in (State.RUNNING, State.FAILED, State.INFEASIBLE):
-        assert target.score(told(0.95, state=state)) is None
-    assert target.score(told()) == 20
-    assert target.score(told(math.nan)) == 20
+        assert target.score(observed(0.95, state=state)) is None
+    assert target.score(observed()) == 20
+    assert target.score(observed(math.nan)) == 20
 
 
 finite = st.floats(-1e9, 1e9)
@@ -220,9 +220,9 @@ def test_scores_order_reached_before_censored_by_best_metric(
     value: float, mode: str, reached: float, curves: list[list[float]]
 ) -> None:
     target = Target("acc", value, limit=10, mode=mode)
-    a, b = (told(*curve) for curve in curves)
+    a, b = (observed(*curve) for curve in curves)
     scores = [target.score(t) for t in (a, b)]
-    fast = target.score(told(state=State.REACHED, seconds=reached))
+    fast = target.score(observed(state=State.REACHED, seconds=reached))
     assert fast is not None
     for score in scores:
         assert score is not None
@@ -237,40 +237,44 @@ def test_scores_order_reached_before_censored_by_best_metric(
 
 def test_a_better_censored_trial_scores_strictly_better() -> None:
     target = Target("acc", 0.9, limit=10)
-    scores = [target.score(told(v, v / 2)) for v in (0.89, 0.7, 0.3, 0.0, -5.0)]
+    scores = [target.score(observed(v, v / 2)) for v in (0.89, 0.7, 0.3, 0.0, -5.0)]
     assert scores == sorted(set(scores))  # type: ignore[type-var]
     zero = Target("acc", 0.0, limit=10, mode="min")
-    scores = [zero.score(told(v)) for v in (0.001, 0.1, 2.0, 50.0)]
+    scores = [zero.score(observed(v)) for v in (0.001, 0.1, 2.0, 50.0)]
     assert scores == sorted(set(scores))  # type: ignore[type-var]
 
 
 def test_a_censored_trial_never_scores_the_time_it_was_stopped_at() -> None:
     target = Target("acc", 0.9, limit=10)
     for seconds in (0.1, 3.0, 9.99):
-        assert target.score(told(0.5, seconds=seconds)) == target.score(told(0.5, seconds=1.0))
+        assert target.score(observed(0.5, seconds=seconds)) == target.score(
+            observed(0.5, seconds=1.0)
+        )
 
 
 def test_met_at_the_last_confirm_evaluations() -> None:
     once, thrice = Target("acc", 0.9, limit=9), Target("acc", 0.9, limit=9, confirm=3)
-    assert once.met(told(0.1, 0.9).reports)
-    assert not once.met(told(0.9, 0.1).reports)
+    assert once.met(observed(0.1, 0.9).reports)
+    assert not once.met(observed(0.9, 0.1).reports)
     assert not once.met(())
-    assert not thrice.met(told(0.9, 0.9).reports)
-    assert not thrice.met(told(0.9, 0.1, 0.9, 0.9).reports)
-    assert thrice.met(told(0.1, 0.9, 0.95, 0.9).reports)
+    assert not thrice.met(observed(0.9, 0.9).reports)
+    assert not thrice.met(observed(0.9, 0.1, 0.9, 0.9).reports)
+    assert thrice.met(observed(0.1, 0.9, 0.95, 0.9).reports)
     setup = report(5, 5.0)
-    assert thrice.met([*told(0.9, 0.9).reports, setup, report(6, 6.0, 0.9)])
+    assert thrice.met([*observed(0.9, 0.9).reports, setup, report(6, 6.0, 0.9)])
     assert not once.met([setup])
 
 
 def test_mode_min_and_values_that_are_no_numbers() -> None:
     loss = Target("acc", 0.5, limit=9, mode="min")
-    assert loss.met(told(0.5).reports)
-    assert not loss.met(told(0.6).reports)
+    assert loss.met(observed(0.5).reports)
+    assert not loss.met(observed(0.6).reports)
     for target in (loss, Target("acc", 0.5, limit=9)):
-        assert not target.met(told(math.nan).reports)
-        assert target.best(told(math.nan, 0.4, 0.45, math.nan)) == (0.4 if target is loss else 0.45)
-    assert loss.best(told()) is None
+        assert not target.met(observed(math.nan).reports)
+        assert target.best(observed(math.nan, 0.4, 0.45, math.nan)) == (
+            0.4 if target is loss else 0.45
+        )
+    assert loss.best(observed()) is None
 
 
 @pytest.mark.parametrize(
@@ -356,7 +360,7 @@ def test_values_are_frozen() -> None:
 
 @pytest.mark.parametrize("reason", ["budget", "interrupted"])
 def test_a_trial_cut_off_for_no_fault_of_its_own_has_no_score(reason: str) -> None:
-    cut = dataclasses.replace(told(0.1, 0.2), reason=reason)
+    cut = dataclasses.replace(observed(0.1, 0.2), reason=reason)
     assert Target("acc", 0.9, limit=10).score(cut) is None
 
 

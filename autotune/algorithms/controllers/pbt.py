@@ -34,7 +34,7 @@ change when it starts from a checkpoint. Nothing that shapes the model or its op
 """
 _LOOKS = 10  # in the target's limit
 _NEAR = 2  # intervals after the look within which the copied checkpoint was saved
-_RESAMPLED = 0.25  # the probability with which a knob is drawn anew
+_RESAMPLED = 0.25  # the probability with which a knob is drawn again
 _DOWN, _UP = 0.8, 1.2  # else a number searched by its logarithm is multiplied by one of these
 _STEP = 0.1  # and another moves by this share of its range
 _TRIES = 20  # draws until the constraints hold
@@ -183,7 +183,7 @@ def pbt(
     share: float = 0.25,
     seed: int = 0,
 ) -> Population:
-    """Population-based training: knobs are multiplied by 0.8 or 1.2, or drawn anew.
+    """Population-based training: knobs are multiplied by 0.8 or 1.2, or drawn again.
 
     Args:
         interval: see `Population`; a tenth of the target's limit by default.
@@ -210,7 +210,7 @@ def born(trial: Trial, interval: float) -> int:
 
 
 def perturbed(point: Params, parameters: Mapping[str, Parameter], random: Random) -> dict[str, Any]:
-    """Perturbed knobs: each is drawn anew with probability 0.25; else a number moves one step."""
+    """Perturbed knobs: each is drawn again with probability 0.25; else a number moves one step."""
     return {
         name: drawn(parameter, random)
         if random.random() < _RESAMPLED

@@ -4,7 +4,7 @@ A trial's value is its rank at equal training time (`ranking.equal_time`). A tri
 is thus ranked by what it reported until then; it counts neither as its bound nor as a failure. A
 distribution over the space moves slowly to the elite of all trials (`samplers.distribution`). A
 Gaussian process over the ranks, with more noise for a trial the earlier it was stopped, picks one
-of a few candidates by a lower confidence bound. The width of the bound is drawn anew for every
+of a few candidates by a lower confidence bound. The width of the bound is random for every
 proposal, so that parallel proposals differ. Once a trial has been infeasible, proposals are likely
 to be feasible (`samplers.feasibility`).
 """

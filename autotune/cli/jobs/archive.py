@@ -91,9 +91,9 @@ def _walk(folder: Path, above: Sequence[Rules]) -> Iterator[Path]:
 def _ignored(path: Path, is_folder: bool, rules: Sequence[Rules]) -> bool:
     """The deepest file that says something decides, as in git."""
     for rule in reversed(rules):
-        said = rule.ignored(path, is_folder)
-        if said is not None:
-            return said
+        ignored = rule.ignored(path, is_folder)
+        if ignored is not None:
+            return ignored
     return False
 
 

@@ -67,27 +67,27 @@ def logs(name: str, address: str | None, follow: bool) -> int:
 
 
 def cancel(name: str, address: str | None) -> int:
-    """End a job and wait until its driver has checkpointed what runs and has left."""
+    """End a job and wait until its driver has saved the running trials and has exited."""
     cluster = Cluster(address)
     if not cluster.cancel(name):
         say(f"job {name} has ended already ({cluster.job(name).status})")
         return DONE
     if cluster.job(name).status == "PENDING":  # Ray keeps it in mind until then
         say(
-            f"job {name} has not begun: it ends as soon as Ray has its environment and what it "
-            "asks for its driver, or gives it up"
+            f"job {name} has not begun: it ends as soon as Ray has prepared its environment and "
+            "has the resources for its driver, or gives up"
         )
         return DONE
-    say(f"asked job {name} to end; its driver waits for the next milestone and checkpoints")
+    say(f"asked job {name} to end; its driver saves the running trials at their next milestones")
     try:
         job = cluster.wait(name, _CANCEL_SECONDS)
     except KeyboardInterrupt:
-        say(f"job {name} is still leaving: see `autotune jobs`")
+        say(f"job {name} has not ended yet: see `autotune jobs`")
         return INTERRUPTED
     if not job.over:
-        say(f"job {name} has not left within {_CANCEL_SECONDS:g} s; Ray ends it")
+        say(f"job {name} has not ended within {_CANCEL_SECONDS:g} s; Ray ends it")
         return BROKEN
-    say(f"job {name} has left; submit the study again to go on with it")
+    say(f"job {name} has ended; submit the study again to go on with it")
     return DONE
 
 

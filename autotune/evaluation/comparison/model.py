@@ -151,9 +151,9 @@ class Survival:
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a candidate, and of it against the baseline. None: cannot be said.
+    """The figures of a candidate, and of it against the baseline; None for an unknown figure.
 
-    Why something cannot be said stands in `why_not`, by the field's name. Fields from `speedup`
+    `why_not` says by the field's name why a figure is unknown. Fields from `speedup`
     on compare with the baseline and are None in its own row. `docs/cards/statistics.md` has a card
     for each: formula, source, when not to use it.
 

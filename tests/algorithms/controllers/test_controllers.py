@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import populations
 import pytest
+from learning_rate_problem import METRIC, problem, train_live
 from sims import lines, simulate
-from steered import METRIC, problem, steered
 
 import autotune as at
 from autotune.algorithms.controllers import make_controller, policy, regulator, weights_file
@@ -38,7 +38,7 @@ def study(folder: Path, trials: int, lr: float | None = 0.1, **options: Any) -> 
     sampler = SamePoint() if lr is not None else "random"
     experiment = options.pop("experiment", None) or problem(lr)
     options = {"sampler": sampler, "pruner": "none", "workers": 4, **options}
-    return simulate(experiment, folder, trials, steered, **options)
+    return simulate(experiment, folder, trials, train_live, **options)
 
 
 def mean_seconds(result: at.StudyResult) -> float:
@@ -90,16 +90,16 @@ def test_features_of_a_trainer_that_reports_little_are_zero() -> None:
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan, 0.0])
 def test_features_after_a_gradient_that_overflowed_are_finite(bad: float) -> None:
-    told = {METRIC: 0.1, "grad_norm": 1.0, "weight_norm": 10.0, "momentum": 0.9, "lr": 0.1}
-    seen = View(trial({}, told, {**told, "grad_norm": bad}, told, told), TARGET)
+    metrics = {METRIC: 0.1, "grad_norm": 1.0, "weight_norm": 10.0, "momentum": 0.9, "lr": 0.1}
+    seen = View(trial({}, metrics, {**metrics, "grad_norm": bad}, metrics, metrics), TARGET)
     for at_report in range(4):
         for before in (None, *range(at_report)):
             assert all(map(math.isfinite, seen.features(at_report, before)))
 
 
 def test_the_decay_of_a_schedule_is_no_error_to_be_put_right() -> None:
-    told = {METRIC: 0.1, "grad_norm": 1.0, "weight_norm": 10.0, "momentum": 0.9}
-    rows = [{**told, "lr": lr} for lr in (0.05, 0.1, 0.02)]
+    metrics = {METRIC: 0.1, "grad_norm": 1.0, "weight_norm": 10.0, "momentum": 0.9}
+    rows = [{**metrics, "lr": lr} for lr in (0.05, 0.1, 0.02)]
     seen = View(trial({}, *rows, config={"lr": at.Linear(0.2, 0.0)}), TARGET)
     place = list(FEATURES).index("update")
     assert [seen.features(i, None)[place] for i in (1, 2, 3)] == pytest.approx([math.log10(20)] * 3)
@@ -165,13 +165,13 @@ def test_the_regulator_needs_a_metric(fast_path: Path) -> None:
         regulator()(replace(seen, seconds=30.0), [], TARGET)
 
 
-def test_what_the_regulator_lacks_is_told_while_the_baseline_runs(fast_path: Path) -> None:
+def test_what_the_regulator_lacks_is_reported_while_the_baseline_runs(fast_path: Path) -> None:
     def silent(config: Mapping[str, Any], seed: int) -> Live:
-        live, change = steered(config, seed), None
+        live, change = train_live(config, seed), None
         while True:
             point = live.send(change)
-            told = {k: v for k, v in point.metrics.items() if k != "update_ratio"}
-            change = yield replace(point, metrics=told)
+            metrics = {k: v for k, v in point.metrics.items() if k != "update_ratio"}
+            change = yield replace(point, metrics=metrics)
 
     experiment = problem(None, baseline={"lr": 0.1})
     with pytest.raises(at.UserError, match=r"^the regulator needs the metric 'update_ratio'"):
@@ -199,8 +199,8 @@ def test_a_policy_improves_and_holds_on_fresh_seeds(
     folder = fast_path / "b"
     spec = f"policy(setting={setting!r}, learner={learner!r}, setpoint=0.02)"
     study(folder, 128, lr, controller=spec, seed=1)
-    told = json.loads((folder / weights_file.FILE).read_text())
-    assert (told["trials"], told["learner"]) == (128, learner)
+    weights = json.loads((folder / weights_file.FILE).read_text())
+    assert (weights["trials"], weights["learner"]) == (128, learner)
     learned = Linear(weights_file.read(folder).weights, knobs=("lr",))
     after = study(fast_path / "c", 32, lr, controller=learned, seed=7)
     assert mean_seconds(after) < 0.9 * mean_seconds(before)
@@ -274,23 +274,25 @@ def test_a_study_decides_alike_again_and_when_it_is_resumed(learner: str, fast_p
         (folder / journal.JOURNAL).write_bytes(b"".join(rows[:end]))
         again = study(folder, 24, workers=1, **options)
         assert [t.changes for t in again.trials] == [t.changes for t in one.trials]
-        held = [json.loads((f / weights_file.FILE).read_text()) for f in (folder, fast_path / "d")]
-        assert held[0] == held[1]
+        policies = [
+            json.loads((f / weights_file.FILE).read_text()) for f in (folder, fast_path / "d")
+        ]
+        assert policies[0] == policies[1]
 
 
 def test_a_policy_is_saved_shown_and_gone_on_from(fast_path: Path) -> None:
     study(fast_path / "a", 32, controller="policy", seed=1)
-    told = json.loads((fast_path / "a" / weights_file.FILE).read_text())
-    assert told["study"] == "steered"
-    assert told["weights"].keys() == {"lr"}
-    assert told["weights"]["lr"].keys() == told["features"].keys() == FEATURES.keys()
-    assert weights_file.table(told).count("\n") == len(FEATURES)
+    policy = json.loads((fast_path / "a" / weights_file.FILE).read_text())
+    assert policy["study"] == "steered"
+    assert policy["weights"].keys() == {"lr"}
+    assert policy["weights"]["lr"].keys() == policy["features"].keys() == FEATURES.keys()
+    assert weights_file.table(policy).count("\n") == len(FEATURES)
     place = fast_path / "a"
     first = study(fast_path / "b", 8, controller="policy", start_from=place, seed=2)
     fresh = study(fast_path / "c", 8, controller="policy", seed=2)
     assert first.trials[0].changes != fresh.trials[0].changes
-    held = json.loads((fast_path / "b" / weights_file.FILE).read_text())
-    assert (held["from"], held["from_study"]) == (str(place), "steered")
+    policy = json.loads((fast_path / "b" / weights_file.FILE).read_text())
+    assert (policy["from"], policy["from_study"]) == (str(place), "steered")
     file = study(
         fast_path / "d", 8, controller="policy", start_from=place / weights_file.FILE, seed=2
     )
@@ -298,8 +300,8 @@ def test_a_policy_is_saved_shown_and_gone_on_from(fast_path: Path) -> None:
 
 
 def test_a_confirmation_has_no_noise() -> None:
-    told = {METRIC: 0.1, "lr": 0.1}
-    seen = trial({}, told, told, told, told, seed=5)
+    metrics = {METRIC: 0.1, "lr": 0.1}
+    seen = trial({}, metrics, metrics, metrics, metrics, seed=5)
     noisy = policy()(replace(seen, seconds=30.0), [], TARGET)
     quiet = policy()(replace(seen, seconds=30.0, kind="confirm"), [], TARGET)
     assert noisy == Change(math.exp(0.7 * 0.3 * noises(seen, 40, ("lr",))["lr"]))
@@ -343,14 +345,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_a_mistake_is_told_in_one_line(text: str) -> None:
+def test_a_mistake_gets_one_clear_line(text: str) -> None:
     with pytest.raises(at.UserError) as error:
         make_controller(text, ("lr",))
     assert MISTAKES[text] in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_damaged_policy_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_damaged_policy_gets_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(at.UserError, match=r"has no controller\.json"):
         make_controller("policy", ("lr",), tmp_path)
     file = tmp_path / weights_file.FILE
@@ -385,23 +387,23 @@ def test_a_start_serves_the_sampler_and_the_controller(fast_path: Path) -> None:
     shutil.copy(fast_path / "a" / weights_file.FILE, fast_path / "bare")
     study(fast_path / "plain", 12, sampler="random", experiment=space, seed=1)
 
-    def held(name: str, source: str, **options: Any) -> dict[str, Any]:
-        told = {"experiment": space, "seed": 2, "start_from": fast_path / source, **options}
-        study(fast_path / name, 2, **told)
+    def manifest_of(name: str, source: str, **options: Any) -> dict[str, Any]:
+        options = {"experiment": space, "seed": 2, "start_from": fast_path / source, **options}
+        study(fast_path / name, 2, **options)
         return manifest.read(fast_path / name)
 
     both = {"sampler": "policy", "controller": "policy"}
-    found = held("both", "a", **both)
+    found = manifest_of("both", "a", **both)
     assert found["start"]["version"] == 1
     assert found["start_controller"]["study"] == "steered"
-    assert held("sampler", "a", sampler="policy").keys() & {"start", "start_controller"} == {
+    assert manifest_of("sampler", "a", sampler="policy").keys() & {"start", "start_controller"} == {
         "start"
     }
     # Whichever finds nothing there begins afresh, and still does when the study is resumed.
-    assert held("controller", "bare", **both)["start"] is None
-    assert held("fresh", "plain", **both)["start_controller"] is None
+    assert manifest_of("controller", "bare", **both)["start"] is None
+    assert manifest_of("fresh", "plain", **both)["start_controller"] is None
     shutil.copy(fast_path / "a" / weights_file.FILE, fast_path / "plain")
-    assert held("fresh", "plain", **both)["start_controller"] is None
+    assert manifest_of("fresh", "plain", **both)["start_controller"] is None
 
 
 def test_a_resumed_study_needs_the_controller_that_it_began_with_no_more(fast_path: Path) -> None:
@@ -426,7 +428,7 @@ def test_a_resumed_study_needs_the_controller_that_it_began_with_no_more(fast_pa
         ({"controller": "policy", "sampler": "policy"}, "has neither a study nor a policy.json"),
     ],
 )
-def test_a_start_that_nothing_can_use_is_told_in_one_line(
+def test_a_start_that_nothing_can_use_gets_one_clear_line(
     options: dict[str, Any], says: str, fast_path: Path
 ) -> None:
     (fast_path / "empty").mkdir()

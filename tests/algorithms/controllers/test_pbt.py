@@ -190,7 +190,7 @@ def test_what_is_explored_is_what_a_checkpoint_leaves_open() -> None:
         ({"share": 0.6}, "share must be more than 0 and at most 0.5 but got 0.6"),
     ],
 )
-def test_wrong_settings_are_told_in_a_line(options: dict[str, Any], says: str) -> None:
+def test_wrong_settings_get_one_clear_line(options: dict[str, Any], says: str) -> None:
     with pytest.raises(at.UserError, match=says):
         pbt(SPACE, TARGET, **options)
 
@@ -331,7 +331,7 @@ def test_one_trial_at_a_time_is_no_population(fast_path: Path) -> None:
         (Fork(1, {"lr": 9.0, "width": 1}), "forks trial 1: lr must be a number from 0.001 to 1"),
     ],
 )
-def test_a_controllers_mistake_is_told_in_a_line(fast_path: Path, fork: Fork, says: str) -> None:
+def test_a_controllers_mistake_gets_one_clear_line(fast_path: Path, fork: Fork, says: str) -> None:
     def mistaken(trial: Trial, others: Any, target: Target) -> Fork | None:
         saved = any(t.number == 1 and t.checkpoint for t in others)
         return fork if trial.number == 0 and saved else None

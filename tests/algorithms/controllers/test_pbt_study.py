@@ -77,7 +77,7 @@ def test_forks_go_on_from_their_parents_checkpoint(studied: Path) -> None:
         assert restored.seconds == came.reports[-1].seconds == came.checkpoint.clock.train
         own = child.reports[len(came.reports) + 1 :]
         losses = [r.metrics["val_loss"] for r in (came.reports[-1], *own[:1])]
-        assert all(loss < 2.0 for loss in losses), "it did not begin anew"
+        assert all(loss < 2.0 for loss in losses), "it did not start over"
     own_seconds = sum(t.seconds - t.origin.checkpoint.clock.train for t in children if t.origin)
     own_seconds += sum(t.seconds for t in result.trials if t.origin is None)
     assert result.spent_seconds >= own_seconds * 0.99
@@ -135,12 +135,12 @@ def test_a_forks_line_of_descent_is_replayed_bit_for_bit(
     replay = ["replay", str(out), "--repeats", "1", "--out", str(tmp_path / "again")]
     asked = ["--tracking-uri", "off", "--ray-address", ray_address, "--json"]
     assert main.main([*replay, *asked]) == main.UNREACHED
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert told["identical"] is True, told["first_difference"]
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert report["identical"] is True, report["first_difference"]
     last = lines[out]["lineage"][-1]["from_step"]
     again = result_in(tmp_path / "again").trials[0]
     assert again.reports[-1].step > last, "the replay went on past the last fork"
-    assert told["milestones"] > sum(0 < r["step"] <= last for r in lines[out]["reports"][1:]) / 2
+    assert report["milestones"] > sum(0 < r["step"] <= last for r in lines[out]["reports"][1:]) / 2
 
 
 @pytest.mark.slow

@@ -47,9 +47,9 @@ def test_a_study_with_a_policy_and_all_that_comes_of_it(
     trials = result_in(folder).trials
     assert not trials[0].changes
     assert all(t.changes for t in trials[1:])
-    told = json.loads((folder / weights_file.FILE).read_text())
-    assert told["weights"].keys() == {"lr", "batch_size", "momentum"}
-    assert told["trials"] == 3
+    policy_file = json.loads((folder / weights_file.FILE).read_text())
+    assert policy_file["weights"].keys() == {"lr", "batch_size", "momentum"}
+    assert policy_file["trials"] == 3
 
     shown = _artifacts(folder)
     assert shown >= {"controller.json", "controller.png"}

@@ -37,7 +37,7 @@ Form = Callable[[float], float]
 
 
 def run(
-    told: Form | Sequence[float],
+    metric_values: Form | Sequence[float],
     until: float = 100.0,
     *,
     number: int = 1,
@@ -49,7 +49,7 @@ def run(
 ) -> Trial:
     """A trial that reports every second, its horizon 100 seconds."""
     seconds = [every * i for i in range(round(until / every) + 1)]
-    values = [told(s) for s in seconds] if callable(told) else told
+    values = [metric_values(s) for s in seconds] if callable(metric_values) else metric_values
     place = [{"progress": s / 100} if progress else {} for s in seconds]
     reports = tuple(
         Report(i, s, {metric: v, **p})
@@ -139,14 +139,14 @@ def blooming(lr: Schedule, gain: float, floor: float = 0.001) -> Form:
     rates = lr(np.linspace(0, 1, 401))
     peak, full = float(rates.max()), math.log(rates.max() / max(rates.min(), floor * rates.max()))
 
-    def told(seconds: float) -> float:
+    def bloom(seconds: float) -> float:
         place = seconds / 100
         rate = max(float(lr(place)), floor * peak)
         warm = place < float(np.linspace(0, 1, 401)[int(rates.argmax())])
         fallen = 0.0 if warm else math.log(peak / rate) / full
         return 0.1 + 0.5 * (1 - math.exp(-seconds / 8)) + gain * fallen
 
-    return told
+    return bloom
 
 
 LATE = {
@@ -158,16 +158,16 @@ LATE = {
 
 @pytest.mark.parametrize("name", LATE)
 def test_a_late_bloomer_is_awaited_and_its_like_without_decay_is_not(name: str) -> None:
-    told, others = blooming(LATE[name], 0.4), [reached(90)]
-    full = run(told, 99, lr=LATE[name])
+    late_curve, others = blooming(LATE[name], 0.4), [reached(90)]
+    full = run(late_curve, 99, lr=LATE[name])
     assert max(r.metrics["acc"] for r in full.reports if r.seconds < 50) < 0.85
     assert stopped_at(full, others, forecast()) == math.inf
     assert any(TARGET.met(full.reports[:n]) for n in range(100))
-    early = lambda s: min(told(s), 0.6)  # noqa: E731
+    early = lambda s: min(late_curve(s), 0.6)  # noqa: E731
     for lr in (1.0, Constant(1.0)):
         assert stopped_at(run(early, 99, lr=lr), others, forecast()) < 45
-    untold = run(early, 99, lr=LATE[name], progress=False)
-    assert stopped_at(untold, others, forecast()) < 45
+    without_progress = run(early, 99, lr=LATE[name], progress=False)
+    assert stopped_at(without_progress, others, forecast()) < 45
 
 
 def test_it_is_stopped_once_nothing_remains_of_the_decay() -> None:
@@ -207,12 +207,12 @@ def test_what_decay_brings_is_learned_from_ended_trials() -> None:
 def test_noise_is_learned_from_trials_that_came_further_than_was_forecast() -> None:
     late = run(lambda s: 0.1 + 0.75 / (1 + math.exp((60 - s) / 4)), 99, state=State.CENSORED)
     plain = run(lambda s: 0.8 - 0.7 * math.exp(-s / 10), 99, state=State.CENSORED)
-    told = [Lessons().parameters([ended], TARGET, 0.1) for ended in (late, plain)]
-    assert [k and k.span for k in told] == pytest.approx([0.8, 0.8], rel=1e-3)
-    assert told[0] is not None
-    assert told[0].noise > 0.3
-    assert told[1] is not None
-    assert told[1].noise == 0.1
+    lessons = [Lessons().parameters([ended], TARGET, 0.1) for ended in (late, plain)]
+    assert [k and k.span for k in lessons] == pytest.approx([0.8, 0.8], rel=1e-3)
+    assert lessons[0] is not None
+    assert lessons[0].noise > 0.3
+    assert lessons[1] is not None
+    assert lessons[1].noise == 0.1
 
 
 def test_a_floor_keeps_those_that_pause_before_they_rise_again() -> None:
@@ -271,14 +271,16 @@ def test_a_loss_that_began_astronomically_high_upsets_nothing() -> None:
     wild = run(lambda s: 1e200 if s < 10 else 1.5, 70, metric="loss")
     ended = run(lambda s: 1e9 if s < 31 else 0.5, 60, number=5, metric="loss", state=State.CENSORED)
     assert forecast()(wild, usual, target) is not None
-    for told in (ended, run(lambda s: 1e300 * (61 - s), 60, metric="loss", state=State.CENSORED)):
-        known = Lessons().parameters([*usual, told], target, 0.1)
+    for other in (ended, run(lambda s: 1e300 * (61 - s), 60, metric="loss", state=State.CENSORED)):
+        known = Lessons().parameters([*usual, other], target, 0.1)
         assert known is not None
         assert 0.1 <= known.noise <= 1
-        assert forecast()(run(lambda s: 2.0, 70, metric="loss"), [*usual, told], target) is not None
+        assert (
+            forecast()(run(lambda s: 2.0, 70, metric="loss"), [*usual, other], target) is not None
+        )
 
 
-def test_nothing_is_said_before_there_are_reports_enough() -> None:
+def test_nothing_is_predicted_before_there_are_reports_enough() -> None:
     for least in (4, 9):
         flat = run(lambda s: 0.1, 99)
         assert stopped_at(flat, [reached(30)], forecast(least_reports=least)) >= least
@@ -352,9 +354,9 @@ def test_a_decision_takes_about_a_millisecond() -> None:
 
 def studied(config: Mapping[str, Any], seed: int) -> SimCurve:
     """Ends at `end` after 50 virtual seconds; a report each second."""
-    told = [config["end"] * (1 - math.exp(-t / 8)) for t in range(51)]
+    curve_values = [config["end"] * (1 - math.exp(-t / 8)) for t in range(51)]
     return SimCurve(
-        [SimPoint(t, float(t), {METRIC: v, "progress": t / 50}) for t, v in enumerate(told)]
+        [SimPoint(t, float(t), {METRIC: v, "progress": t / 50}) for t, v in enumerate(curve_values)]
     )
 
 
@@ -389,12 +391,14 @@ def test_recorded_winners_are_rarely_stopped() -> None:
 
     def full(row: int, state: State = State.RUNNING) -> Trial:
         pairs = zip(seconds[row], accuracy[row], strict=True)
-        told = tuple(Report(i, float(s), {"acc": float(a)}) for i, (s, a) in enumerate(pairs))
-        hit = next((n for n, r in enumerate(told) if r.metrics["acc"] >= target.value), len(told))
-        told = tuple(r for r in told[: hit + 1] if r.seconds < limit)
-        done = target.met(told)
+        reports = tuple(Report(i, float(s), {"acc": float(a)}) for i, (s, a) in enumerate(pairs))
+        hit = next(
+            (n for n, r in enumerate(reports) if r.metrics["acc"] >= target.value), len(reports)
+        )
+        reports = tuple(r for r in reports[: hit + 1] if r.seconds < limit)
+        done = target.met(reports)
         state = State.REACHED if done else state
-        return Trial(row, {}, state=state, seconds=told[-1].seconds, reports=told)
+        return Trial(row, {}, state=state, seconds=reports[-1].seconds, reports=reports)
 
     ended = [full(row, State.CENSORED) for row in range(60)]
     hits = [full(row) for row in range(60, 1000)]

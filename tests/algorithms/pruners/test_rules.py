@@ -114,11 +114,11 @@ def test_every_setting_can_be_written(text: str) -> None:
         ("asha(**{'least': 2})", "give its arguments by keyword"),
     ],
 )
-def test_wrong_settings_are_told_in_one_line(text: str, says: str) -> None:
-    with pytest.raises(UserError) as told:
+def test_wrong_settings_get_one_clear_line(text: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
         make_pruner(text)
-    assert says in str(told.value)
-    assert "\n" not in str(told.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_path_may_hold_brackets_and_a_setting_a_colon() -> None:

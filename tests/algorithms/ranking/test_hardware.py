@@ -1,4 +1,4 @@
-"""Only like is ranked with like: stamps, scores and equal_time_ranks across unequal hardware."""
+"""Only equal hardware is ranked together: fingerprints, scores and equal-time ranks."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def reached(number: int, seconds: float, on: Hardware = SLOW, **more: Any) -> Tr
     return Trial(number, **{**shown, **more})
 
 
-# --- stamps -----------------------------------------------------------------------------------
+# --- fingerprints ---------------------------------------------------------------------------------
 
 
-def test_a_stamp_says_what_it_is_compared_by() -> None:
+def test_a_fingerprint_says_what_is_compared() -> None:
     full = Hardware("H100", 4, 8, gpus_per_worker=2, cpu="Xeon", nodes=2, interconnect="NVLink")
     assert str(full) == "4 x H100 (2 GPU, 8 CPU, Xeon, 2 nodes, NVLink)"
     assert full.model == "H100 (2 GPU a worker, 8 CPU a worker, Xeon, 2 nodes, NVLink)"
@@ -70,7 +70,7 @@ def test_a_stamp_says_what_it_is_compared_by() -> None:
         assert "other" in str(other)
 
 
-def test_stamps_that_are_mixed_on_purpose_are_all_alike() -> None:
+def test_hardware_that_is_mixed_on_purpose_is_all_comparable() -> None:
     slow, fast = replace(SLOW, mixed=True), replace(FAST, mixed=True)
     assert slow == fast
     assert len({slow, fast}) == 1
@@ -85,7 +85,7 @@ FORK = Trial(1, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
     ("trial", "parent", "before"),
     [
         (Trial(0, {}), None, ""),  # a first attempt
-        (Trial(0, {}, attempts=1, hardware=SLOW), None, ""),  # it begins anew
+        (Trial(0, {}, attempts=1, hardware=SLOW), None, ""),  # it starts over
         (Trial(0, {}, attempts=1, seconds=1.0, hardware=FAST), None, ""),
         (Trial(0, {}, attempts=1, seconds=1.0, hardware=SLOW), None, str(SLOW)),
         (FORK, reached(0, 3.0, SLOW), str(SLOW)),  # of an older journal
@@ -93,7 +93,7 @@ FORK = Trial(1, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
         (replace(FORK, checkpoint=Checkpoint(1, "x", hardware=SLOW)), None, str(SLOW)),
     ],
 )
-def test_time_on_two_kinds_of_hardware_is_like_neither(
+def test_time_on_two_kinds_of_hardware_is_comparable_to_neither(
     trial: Trial, parent: Trial | None, before: str
 ) -> None:
     began = began_on(trial, {0: parent} if parent is not None else {})
@@ -101,7 +101,7 @@ def test_time_on_two_kinds_of_hardware_is_like_neither(
     assert trial_fingerprint(FAST, began, mixed=True) == replace(SLOW, mixed=True)
 
 
-def test_going_on_at_the_same_place_changes_no_stamp() -> None:
+def test_going_on_at_the_same_place_changes_no_fingerprint() -> None:
     moved = trial_fingerprint(FAST, SLOW)
     assert moved != FAST
     assert trial_fingerprint(FAST, moved) == moved
@@ -116,11 +116,11 @@ def test_trials_go_on_fork_and_are_repeated_where_they_can_be_ranked() -> None:
     fork = Trial(2, {}, seconds=1.0, origin=Origin(0, 1, Checkpoint(1, "x")))
     assert comparable_hardware(fork, trials) == FAST
     assert comparable_hardware(replace(fork, attempts=1, hardware=SLOW), trials) == SLOW
-    begins_anew = Trial(2, {}, repeats=0, attempts=1, hardware=SLOW)
-    assert comparable_hardware(begins_anew, trials) == FAST, (
+    starts_over = Trial(2, {}, repeats=0, attempts=1, hardware=SLOW)
+    assert comparable_hardware(starts_over, trials) == FAST, (
         "of its earlier attempt no time is left"
     )
-    assert comparable_hardware(replace(begins_anew, repeats=None), trials) is None
+    assert comparable_hardware(replace(starts_over, repeats=None), trials) is None
 
 
 def test_a_confirmation_runs_where_its_trial_did(fast_path: Path) -> None:
@@ -166,19 +166,19 @@ def dying(rate: float, *seconds: int) -> Any:
     return curve
 
 
-def test_a_trial_is_like_what_its_checkpoint_was_trained_on(fast_path: Path) -> None:
+def test_a_trial_is_compared_on_the_hardware_of_its_checkpoint(fast_path: Path) -> None:
     """It was elsewhere since, but what it did there is lost."""
     policy = at.FailurePolicy(checkpoint_interval=5, max_retries=2)
     pool = Moving(dying(1.0, 8, 8), 1)
     pool.fast = frozenset({(0, 1)})
     done = simulate(racing([1.0], failure=policy), fast_path, 1, pool=pool)
-    stamps = [e.hardware for e in journal.read(fast_path) if isinstance(e, Started)]
-    assert stamps == [SLOW, replace(FAST, before=str(SLOW)), SLOW]
+    fingerprints = [e.hardware for e in journal.read(fast_path) if isinstance(e, Started)]
+    assert fingerprints == [SLOW, replace(FAST, before=str(SLOW)), SLOW]
     assert pool.asked == [(0, None), (0, SLOW), (0, SLOW)]
     assert (done.trials[0].state, done.trials[0].hardware) == (State.REACHED, SLOW)
 
 
-def test_a_fork_is_like_what_its_checkpoint_was_trained_on(fast_path: Path) -> None:
+def test_a_fork_is_compared_on_the_hardware_of_its_checkpoint(fast_path: Path) -> None:
     """Its parent has moved since, and has saved nothing there."""
 
     def forks(trial: Trial, others: Any, target: Target) -> at.Fork | None:
@@ -196,11 +196,13 @@ def test_a_fork_is_like_what_its_checkpoint_was_trained_on(fast_path: Path) -> N
     assert parent.hardware == replace(FAST, before=str(SLOW))
     assert (fork.state, fork.hardware) == (State.REACHED, SLOW)
     assert pool.asked[-1] == (2, SLOW)
-    (told,) = [e.origin for e in journal.read(fast_path) if getattr(e, "origin", None) is not None]
-    assert told.checkpoint.hardware == SLOW, "it is in the journal"
+    (origin,) = [
+        e.origin for e in journal.read(fast_path) if getattr(e, "origin", None) is not None
+    ]
+    assert origin.checkpoint.hardware == SLOW, "it is in the journal"
 
 
-# --- who decides ------------------------------------------------------------------------------
+# --- who decides ----------------------------------------------------------------------------------
 
 
 class Two(SimPool):
@@ -224,12 +226,12 @@ def test_the_fast_nodes_cap_no_trial_of_the_slow_ones(fast_path: Path) -> None:
     assert mixed.best is mixed.trials[1]
     assert apart.best is apart.trials[2], "of the hardware that most trials, or the first, ran on"
     entries = journal.read(fast_path / "mixed")
-    stamps = [e.hardware for e in entries if isinstance(e, Started)]
-    assert [s.device for s in stamps] == ["slow", "fast", "slow", "fast"]
-    assert all(s.mixed for s in stamps)
+    fingerprints = [e.hardware for e in entries if isinstance(e, Started)]
+    assert [s.device for s in fingerprints] == ["slow", "fast", "slow", "fast"]
+    assert all(s.mixed for s in fingerprints)
 
 
-def test_a_score_elsewhere_is_that_of_its_place_among_its_like() -> None:
+def test_a_score_elsewhere_is_that_of_its_rank_among_comparable_trials() -> None:
     usual = [reached(n, 10.0 * (n + 1)) for n in range(5)]  # 10 to 50 s
     fast = [reached(n, seconds, FAST) for n, seconds in ((5, 2.0), (6, 1.0), (7, 3.0))]
     found = scores([*usual, *fast], TARGET)
@@ -238,12 +240,12 @@ def test_a_score_elsewhere_is_that_of_its_place_among_its_like() -> None:
     assert found[6] == pytest.approx(17.5)  # the better of two: a quarter of the way
     assert found[7] == pytest.approx(46.667, abs=0.01)
     later = scores([*usual, *fast, reached(8, 5.0), reached(9, 0.1, FAST)], TARGET)
-    assert {n: later[n] for n in found} == found, "what was told to a sampler stays as it was"
+    assert {n: later[n] for n in found} == found, "what was given to a sampler stays as it was"
     mixed = [replace(t, hardware=replace(t.hardware, mixed=True)) for t in (*usual, *fast)]
     assert scores(mixed, TARGET) == {t.number: t.seconds for t in mixed}
 
 
-def test_standings_are_those_among_like_trials() -> None:
+def test_ranks_are_those_among_comparable_trials() -> None:
     slow = [reached(n, s) for n, s in ((0, 30.0), (1, 10.0), (2, 20.0))]
     fast = [reached(n, s, FAST) for n, s in ((3, 2.0), (4, 1.0))]
     failed = Trial(5, {}, state=State.FAILED, attempts=1, hardware=FAST)
@@ -253,7 +255,7 @@ def test_standings_are_those_among_like_trials() -> None:
     assert (places[4], places[3]) == (0.0, 1.0)
 
 
-def test_a_sampler_is_told_places_and_not_times() -> None:
+def test_a_sampler_gets_ranks_and_not_times() -> None:
     space = at.SearchSpace({"x": at.Float(0, 100)})
     trials = [
         *(reached(n, 10.0 * (n + 1), params={"x": 10.0 * n}) for n in range(5)),
@@ -261,12 +263,12 @@ def test_a_sampler_is_told_places_and_not_times() -> None:
     ]
     sampler = OptunaSampler("tpe", space, TARGET, 0)
     sampler.ask(6, trials)
-    told = {t.params["x"]: t.value for t in sampler._study.get_trials() if t.value is not None}
-    assert told[77.0] == 30.0
-    assert told[0.0] == 10.0
+    observed = {t.params["x"]: t.value for t in sampler._study.get_trials() if t.value is not None}
+    assert observed[77.0] == 30.0
+    assert observed[0.0] == 10.0
 
 
-def test_a_race_holds_down_only_its_like() -> None:
+def test_a_race_slows_only_comparable_trials() -> None:
     raced = reached(0, 5.0)
     again = reached(1, 7.0, kind="race", repeats=0)
     lucky, other = reached(2, 1.0), reached(3, 1.0, FAST)
@@ -278,7 +280,7 @@ def test_a_race_holds_down_only_its_like() -> None:
     assert shown == {0: 6.0, 2: 6.0, 3: 2.0, 4: 2.0}
 
 
-def test_a_race_elsewhere_is_no_run_of_the_time_that_it_would_prove() -> None:
+def test_a_race_on_other_hardware_does_not_count_as_a_repeat() -> None:
     """Races take the group that is idle: of a time on another node no mean is made."""
     lucky, elsewhere = reached(0, 5.0), reached(1, 1.0, FAST, kind="race", repeats=0)
     other, once_more = reached(2, 6.0), reached(3, 8.0, kind="race", repeats=2)
@@ -299,12 +301,12 @@ def test_figures_show_the_best_of_the_usual_hardware() -> None:
     assert best == [4.0]
 
 
-def test_what_memory_has_held_is_known_where_all_is_mixed() -> None:
+def test_what_fitted_into_memory_is_known_where_all_is_mixed() -> None:
     """How times are ranked, and where a trial was before, has no part in what fits."""
     trial = Trial(1, {"batch_size": 64})
     moved = replace(FAST, before=str(SLOW))
-    for stamp in (FAST, replace(FAST, mixed=True), moved):
-        known = Trial(0, {"batch_size": 64}, attempts=1, microbatch=16, hardware=stamp)
+    for fingerprint in (FAST, replace(FAST, mixed=True), moved):
+        known = Trial(0, {"batch_size": 64}, attempts=1, microbatch=16, hardware=fingerprint)
         assert fitting(trial, [known], ["model"], FAST) == 16
         assert fitting(trial, [known], ["model"], SLOW) is None
 
@@ -317,7 +319,7 @@ def test_ranks_are_those_of_the_search_also_if_all_was_confirmed_elsewhere(tmp_p
     assert [(row["trial"], row["rank"]) for row in rows] == [(1, 1), (0, 2)]
 
 
-def test_mlflow_has_the_stamp() -> None:
+def test_mlflow_has_the_fingerprint() -> None:
     trial = reached(0, 1.0, replace(FAST, label="lent", nodes=2, interconnect="network"))
     assert tags(trial)["autotune.hardware"] == "1 x fast (1 CPU, 2 nodes, network, lent)"
 
@@ -341,7 +343,7 @@ def test_compare_takes_what_was_mixed_together(fast_path: Path) -> None:
 def test_what_was_mixed_in_one_study_is_not_compared_with_another_mixture(
     fast_path: Path,
 ) -> None:
-    """All of a study was taken to be alike, and nothing was said of what another one ran on."""
+    """All of a study was taken as comparable, and the hardware of another study was not named."""
     from autotune.evaluation.comparison.from_studies import candidates, read
     from autotune.evaluation.comparison.terms import differing
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lucky import MISSED, SAMPLER, facts, put, reached, study
+from noisy_race import MISSED, SAMPLER, outcome_of, put, reached, study
 from sims import METRIC, lines, memory, racing
 
 import autotune as at
@@ -103,7 +103,7 @@ def test_without_luck_three_races_are_enough_for_a_study() -> None:
     assert due(trials, TARGET, 0.9) is not None, "there is luck after all"
 
 
-def test_who_has_proved_it_is_best_unless_a_lucky_one_is_ahead_by_more_than_luck() -> None:
+def test_a_repeated_trial_is_best_unless_a_single_run_leads_by_more_than_the_noise() -> None:
     """Trial 1 took 4, 8 and 9 s: the mean is 1.75 times its first time."""
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 8.0), race(3, 1, 9.0), reached(4, 5.0)]
     assert by_expected_time(trials, TARGET)[0].number == 1, "5 s may well be 9 s another time"
@@ -115,18 +115,18 @@ def test_who_has_proved_it_is_best_unless_a_lucky_one_is_ahead_by_more_than_luck
     assert best_trial(trials, TARGET) is trials[1]
 
 
-def test_one_race_alone_does_not_prove_a_time() -> None:
+def test_one_race_alone_does_not_confirm_a_time() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 6.0), reached(3, 4.5)]
     assert best_trial(trials, TARGET) is trials[3], "nothing says yet how lucky trials are"
 
 
-def test_where_most_leaders_missed_the_target_again_only_proof_counts() -> None:
+def test_where_most_leaders_missed_the_target_again_only_repeats_count() -> None:
     trials = [reached(0, 9.0), race(1, 0, 10.0), race(2, 0, 10.0), reached(3, 2.0)]
     for leader in (4, 7):
         trials += [reached(leader, 3.0)]
         trials += [race(leader + i, leader, 30.0, **MISSED) for i in (1, 2)]
-    told = [t.number for t in by_expected_time(trials, TARGET)]
-    assert told == [0, 3, 4, 7], "2 s may well be 7 times as many"
+    numbers = [t.number for t in by_expected_time(trials, TARGET)]
+    assert numbers == [0, 3, 4, 7], "2 s may well be 7 times as many"
 
 
 def test_who_misses_in_one_of_three_runs_falls_behind_who_does_not() -> None:
@@ -136,7 +136,7 @@ def test_who_misses_in_one_of_three_runs_falls_behind_who_does_not() -> None:
     assert best_trial(trials, TARGET) is trials[0], "by the median it would be trial 3"
 
 
-def test_a_first_run_that_took_no_time_tells_no_luck() -> None:
+def test_a_first_run_that_took_no_time_gives_no_estimate_of_the_noise() -> None:
     trials = [reached(0, 0.0), race(1, 0, 5.0), race(2, 0, 4.0), reached(3, 2.0)]
     assert [t.number for t in by_expected_time(trials, TARGET)] == [3, 0]
 
@@ -146,7 +146,7 @@ def test_a_trial_that_runs_on_has_missed_nothing_yet() -> None:
     assert merged(trials, TARGET)[0] is trials[0]
 
 
-def test_without_repeats_nobody_is_shown_anything_else() -> None:
+def test_without_repeats_every_trial_has_its_own_time() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0)]
     assert all(a is b for a, b in zip(for_pruning(trials, TARGET), trials, strict=True))
 
@@ -174,7 +174,7 @@ class Watching:
 
 @given(st.integers(1, 5), st.sampled_from([0.1, 0.3, 0.6]), st.integers(0, 99))
 @settings(max_examples=15)
-def test_races_take_their_share_and_are_shown_to_no_sampler(
+def test_races_take_their_share_and_no_sampler_sees_them(
     workers: int, share: float, seed: int
 ) -> None:
     watching = Watching()
@@ -207,7 +207,7 @@ def test_nothing_is_raced_in_the_first_half_of_the_trials(fast_path: Path) -> No
     assert races
     assert min(races) >= 20
     plain = study(fast_path / "plain", 40, workers=4)
-    assert [facts(t) for t in found.trials[:10]] == [facts(t) for t in plain.trials[:10]]
+    assert [outcome_of(t) for t in found.trials[:10]] == [outcome_of(t) for t in plain.trials[:10]]
 
 
 def test_nothing_is_raced_in_the_first_half_of_the_time(fast_path: Path) -> None:
@@ -223,17 +223,17 @@ def test_nothing_is_raced_in_the_first_half_of_the_time(fast_path: Path) -> None
 def test_status_tells_what_races_have_cost(fast_path: Path) -> None:
     """It counts the trials of the search, and said nothing of the others that it adds up."""
     found = study(fast_path, 24, racing=0.2)
-    told = io.StringIO()
+    output = io.StringIO()
     summary = {**documents.summary(found, "x"), "trials_planned": 24, "driver_alive": False}
-    text.print_status(summary, told)
+    text.print_status(summary, output)
     races = sum(t.spent_seconds for t in found.trials if t.kind == "race")
     said = f"spent: {found.spent_seconds:.0f} s, {races:.0f} s of it on repeats"
     assert races
-    assert f"  {said}\n" in told.getvalue()
+    assert f"  {said}\n" in output.getvalue()
 
 
 def test_what_races_say_of_the_best_stands_beside_its_own_time(fast_path: Path) -> None:
-    """Its own time is the one for which it was chosen; only that was told."""
+    """Its own time is the one for which it was chosen; only that was shown."""
     found = study(fast_path, 40, racing=0.2)
     assert found.best is not None
     own = [t for t in found.trials if found.best.number in (t.number, t.repeats)]
@@ -265,10 +265,10 @@ def test_what_is_given_comes_first(fast_path: Path) -> None:
 def test_races_are_no_confirmations_and_both_can_be(fast_path: Path) -> None:
     found = study(fast_path, 10, racing=0.5, repeats=2)
     races = {t.number for t in found.trials if t.kind == "race"}
-    proof = {t.number for c in found.confirmed for t in c.runs}
+    confirming_numbers = {t.number for c in found.confirmed for t in c.runs}
     assert races
-    assert proof == {t.number for t in confirming(found.trials)}
-    assert not races & proof
+    assert confirming_numbers == {t.number for t in confirming(found.trials)}
+    assert not races & confirming_numbers
     assert {len(c.runs) for c in found.confirmed} == {2}
 
 
@@ -288,7 +288,7 @@ def test_no_racing_is_the_study_as_it_was(fast_path: Path) -> None:
 
 def test_a_driver_killed_while_it_raced_goes_on_to_the_same_study(fast_path: Path) -> None:
     options: dict[str, Any] = {"workers": 1, "racing": 0.4, "sampler": SAMPLER}
-    known = [facts(t) for t in study(fast_path, 10, **options).trials]
+    known = [outcome_of(t) for t in study(fast_path, 10, **options).trials]
     rows = (fast_path / JOURNAL).read_bytes().splitlines(keepends=True)
     races = [i for i, row in enumerate(rows) if b'"kind":"race"' in row]
     assert len(races) >= 2
@@ -296,17 +296,17 @@ def test_a_driver_killed_while_it_raced_goes_on_to_the_same_study(fast_path: Pat
         with memory() as folder:
             put(folder, b"".join(rows[:cut]))
             found = study(folder, 10, **options)
-            assert [facts(t) for t in found.trials] == known, f"cut after line {cut}"
+            assert [outcome_of(t) for t in found.trials] == known, f"cut after line {cut}"
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "convergence", "policy", "policy:ppo"])
-def test_every_sampler_takes_a_standing_that_changes(sampler: str, fast_path: Path) -> None:
+def test_every_sampler_takes_a_rank_that_changes(sampler: str, fast_path: Path) -> None:
     found = study(fast_path, 24, sampler=sampler, racing=0.4, workers=4)
     assert len(found.searched) == 24
     assert any(t.kind == "race" for t in found.trials)
 
 
-def test_optuna_is_told_the_mean(fast_path: Path) -> None:
+def test_optuna_gets_the_mean(fast_path: Path) -> None:
     from autotune.algorithms.samplers.optuna import OptunaSampler
 
     experiment = racing([1.0], limit=30)

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from happenings import KINDS, happening
 from hypothesis import example, given
 from hypothesis import strategies as st
+from random_events import KINDS, random_event
 
 from autotune.algorithms.ranking.racing import due, for_pruning, race_leader
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
@@ -26,7 +26,7 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
     random, trials = Random(seed), dict[int, Trial]()
     shown = RepeatIndex(trials, TARGET, raced)
     for turn in range(60):
-        event = happening(random, trials, float(turn), repeating=0.4)
+        event = random_event(random, trials, float(turn), repeating=0.4)
         before = trials.get(event.trial)
         trials[event.trial] = after(before, event)
         shown.note(before, trials[event.trial])
@@ -38,8 +38,8 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         others = shown.others(trial)
         assert list(others) == plain
         assert len(others) == len(plain)
-        for like in (None, *KINDS):
-            assert incumbent(others, like) == incumbent(plain, like)
+        for hardware in (None, *KINDS):
+            assert incumbent(others, hardware) == incumbent(plain, hardware)
         everyone = list(trials.values())
         assert list(shown.means()) == list(merged(everyone, TARGET))
         assert shown.leader() == race_leader(merged(everyone, TARGET))

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from happenings import KINDS, happening
 from hypothesis import given
 from hypothesis import strategies as st
+from random_events import KINDS, random_event
 from sims import learning, lines, simulate, wide
 
 from autotune.algorithms.pruners.learning_curve import Lessons
@@ -31,7 +31,7 @@ def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
     random, trials = Random(seed), dict[int, Trial]()
     trial_index, lessons = TrialIndex(trials), Lessons()
     for turn in range(60):
-        event = happening(random, trials, float(turn // 2))  # two events at the same time
+        event = random_event(random, trials, float(turn // 2))  # two events at the same time
         before = trials.get(event.trial)
         trials[event.trial] = after(before, event)
         trial_index.note(before, trials[event.trial])
@@ -40,9 +40,9 @@ def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
         others = trial_index.others(trial)
         assert (list(others), len(others)) == (plain, len(plain))
         assert others[:2] == tuple(plain[:2])
-        for like in (None, *KINDS):
-            assert incumbent(others, like) == incumbent(plain, like)
-            assert trial_index.fastest(like) == incumbent(everyone, like)
+        for hardware in (None, *KINDS):
+            assert incumbent(others, hardware) == incumbent(plain, hardware)
+            assert trial_index.fastest(hardware) == incumbent(everyone, hardware)
         assert trial_index.leader() == race_leader(everyone)
         idle = [t for t in everyone if not t.ended and not t.placed]
         assert trial_index.waiting() == (idle[0] if idle else None)
@@ -115,8 +115,8 @@ def test_a_decision_looks_at_no_more_trials_in_a_longer_study() -> None:
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp"])
-def test_a_sampler_is_told_of_no_more_than_it_can_use(name: str) -> None:
-    """Of a long study the best trials and the newest; a short one is told whole."""
+def test_a_sampler_gets_no_more_trials_than_it_can_use(name: str) -> None:
+    """Of a long study the best trials and the newest; a short one is passed on as it is."""
     random, space = Random(0), SearchSpace({"x": Float(0, 1)})
 
     def trial(number: int) -> Trial:
@@ -136,8 +136,8 @@ def test_a_sampler_is_told_of_no_more_than_it_can_use(name: str) -> None:
     again = OptunaSampler(name, space, TARGET, 0)
     again.ask(4 * most, trials)
     seen = [t for t in again._study.get_trials(deepcopy=False) if t.state.is_finished()]
-    told = {t.user_attrs["autotune.trial"] for t in seen}
+    numbers = {t.user_attrs["autotune.trial"] for t in seen}
     best = sorted(trials, key=lambda t: t.seconds)[: most // 2]
-    assert len(told) == most
-    assert {t.number for t in best} <= told
-    assert len(told & set(range(3 * most, 4 * most))) >= most // 2
+    assert len(numbers) == most
+    assert {t.number for t in best} <= numbers
+    assert len(numbers & set(range(3 * most, 4 * most))) >= most // 2

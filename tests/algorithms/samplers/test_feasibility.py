@@ -85,13 +85,13 @@ def test_fewer_and_fewer_suggestions_are_infeasible(name: str) -> None:
     first = statistics.fmean(bad for run in trials for bad in run[:15])
     last = statistics.fmean(bad for run in trials for bad in run[-30:])
     blind = [searched(sampler(seed), 60, blind=True) for seed in range(5)]
-    untold = statistics.fmean(bad for run in blind for bad in run)
+    blind_mean = statistics.fmean(bad for run in blind for bad in run)
     assert last < 0.75 * first
-    assert statistics.fmean(bad for run in trials for bad in run) < 0.75 * untold
+    assert statistics.fmean(bad for run in trials for bad in run) < 0.75 * blind_mean
 
 
 @pytest.mark.parametrize("name", sorted({*SAMPLERS} - {"random"}))  # which looks at no trial
-def test_every_sampler_of_optunas_is_told(name: str) -> None:
+def test_every_sampler_of_optunas_sees_infeasible_points(name: str) -> None:
     """The first infeasible trial comes late: what was trials without constraints then has them."""
     sampler = OptunaSampler(name, SQUARE, TARGET, 1)
     trials: list[Trial] = []
@@ -109,7 +109,7 @@ def test_every_sampler_of_optunas_is_told(name: str) -> None:
         assert frozen.value == (2 * TARGET.limit if bad else trial.seconds)
 
 
-def test_a_running_trial_becomes_infeasible_after_all_others_were_told() -> None:
+def test_a_running_trial_becomes_infeasible_after_all_others_were_observed() -> None:
     sampler = OptunaSampler("gp", SQUARE, TARGET, 1)
     done = [tried(i, {"x": i / 30, "y": 0.1}) for i in range(11)]
     running = Trial(11, {}, {"x": 0.9, "y": 0.9}, attempts=1)

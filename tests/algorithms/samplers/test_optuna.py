@@ -1,4 +1,4 @@
-"""Every Optuna sampler behaves alike: one row in the table is all that a new one needs."""
+"""Every Optuna sampler behaves in the same way: a new one needs only a row in the table."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def ended(number: int, params: dict[str, Any]) -> Trial:
     return Trial(number, {}, params, state=state, reason="x", seconds=seconds, reports=reports)
 
 
-def studied(name: str, seed: int, count: int, told: Sequence[Trial] = ()) -> list[Trial]:
-    sampler, trials = OptunaSampler(name, WIDE, TARGET, seed), list(told)
+def studied(name: str, seed: int, count: int, earlier: Sequence[Trial] = ()) -> list[Trial]:
+    sampler, trials = OptunaSampler(name, WIDE, TARGET, seed), list(earlier)
     while len(trials) < count:
         number = len(trials)
         trials.append(ended(number, dict(sampler.ask(number, tuple(trials)))))
@@ -63,8 +63,8 @@ TOLD = {name: count for name, count in CONFORMANCE.items() if name != "random"} 
 
 
 @pytest.mark.parametrize(("name", "count"), TOLD.items(), ids=TOLD)
-class TestWhatTheyAreTold:
-    def test_a_resumed_sampler_is_told_all_and_goes_on(self, name: str, count: int) -> None:
+class TestWhatTheyObserve:
+    def test_a_resumed_sampler_gets_all_trials_and_goes_on(self, name: str, count: int) -> None:
         before = studied(name, 1, count - 1)
         sampler = OptunaSampler(name, WIDE, TARGET, 1)
         point = sampler.ask(count - 1, before)
@@ -88,17 +88,17 @@ class TestWhatTheyAreTold:
         assert states == [TrialState.RUNNING] * 2
         running = Trial(2, {}, first)
         sampler.ask(3, [replace(baseline, state=State.REACHED, seconds=2.0), outside, running])
-        held = sampler._study.get_trials(deepcopy=False)
-        assert [(t.state, t.value) for t in held] == [
+        seen_trials = sampler._study.get_trials(deepcopy=False)
+        assert [(t.state, t.value) for t in seen_trials] == [
             (TrialState.COMPLETE, 2.0),
             (TrialState.RUNNING, None),
             (TrialState.RUNNING, None),
         ]
-        assert held[1].params.keys() == first.keys()
+        assert seen_trials[1].params.keys() == first.keys()
 
 
 @pytest.mark.parametrize("name", ["cmaes", "nsga2", "qmc", "tpe", "gp"])
-def test_a_standing_that_changes_costs_no_sampler_what_it_has_learned(name: str) -> None:
+def test_a_rank_that_changes_costs_no_sampler_what_it_has_learned(name: str) -> None:
     """Where it cost CMA-ES its distribution, it began in the middle again after every race."""
     sampler, trials = OptunaSampler(name, WIDE, TARGET, 1), list[Trial]()
     for number in range(12):
@@ -107,9 +107,11 @@ def test_a_standing_that_changes_costs_no_sampler_what_it_has_learned(name: str)
     trials[8] = replace(trials[8], seconds=trials[8].seconds + 1)
     sampler.ask(12, trials)
     values = {t.value for t in sampler._study.get_trials(deepcopy=False)}
-    told_anew = TARGET.score(trials[8]) in values
-    assert told_anew == (name in ("tpe", "gp")), "what looks at all trials sees the new time"
-    assert (sampler._study is learned) == (not told_anew), "what has a state of its own keeps it"
+    observed_again = TARGET.score(trials[8]) in values
+    assert observed_again == (name in ("tpe", "gp")), "what looks at all trials sees the new time"
+    assert (sampler._study is learned) == (not observed_again), (
+        "what has a state of its own keeps it"
+    )
 
 
 def test_the_global_random_state_is_left_alone() -> None:
@@ -125,14 +127,14 @@ def test_the_global_random_state_is_left_alone() -> None:
     assert before == after
 
 
-def test_a_trial_is_told_once_however_often_it_is_shown() -> None:
+def test_a_trial_is_observed_once_however_often_it_is_passed() -> None:
     sampler = OptunaSampler("tpe", WIDE, TARGET, 1)
     trials: list[Trial] = []
     for number in range(6):
         trials.append(ended(number, dict(sampler.ask(number, trials))))
         sampler.ask(number + 100, trials)
-    told = sampler._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-    assert len(told) == sum(TARGET.score(t) is not None for t in trials)
+    observed = sampler._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+    assert len(observed) == sum(TARGET.score(t) is not None for t in trials)
 
 
 class Unread(Sequence[Trial]):

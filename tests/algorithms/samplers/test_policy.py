@@ -181,7 +181,7 @@ def test_cut_off_trials_teach_nothing() -> None:
     assert sampler.policy([*without, cut]) == sampler.policy(without)
 
 
-def test_an_unknown_variant_is_told_with_the_nearest_right_one() -> None:
+def test_an_unknown_variant_is_reported_with_the_nearest_right_one() -> None:
     with pytest.raises(UserError, match="unknown sampler 'policy:pp'; did you mean 'policy:ppo'"):
         PolicySampler("policy:pp", BOWL, TARGET, 0)
 
@@ -528,7 +528,7 @@ def test_a_policy_is_read_back_as_it_was_written() -> None:
          "add up to 1"),
     ],
 )  # fmt: skip
-def test_a_damaged_policy_is_told_in_one_line(tmp_path: Path, change: dict, says: str) -> None:
+def test_a_damaged_policy_gets_one_clear_line(tmp_path: Path, change: dict, says: str) -> None:
     source = tmp_path / "old"
     source.mkdir()
     payload = {**document(uniform(BOWL.parameters())), **change}
@@ -553,9 +553,9 @@ def test_the_policy_json_alone_is_a_start_and_a_resumed_study_needs_its_source_n
     (only / "policy.json").unlink()
     parts = simulate(experiment, fast_path / "parts", 20, curve, **options)
     assert [t.params for t in whole.trials] == [t.params for t in parts.trials]
-    held = manifest.read(fast_path / "parts")
-    assert held["start_from"] == str(only)
-    assert held["start"]["version"] == 1
+    resolved = manifest.read(fast_path / "parts")
+    assert resolved["start_from"] == str(only)
+    assert resolved["start"]["version"] == 1
 
 
 @pytest.mark.parametrize(
@@ -569,7 +569,7 @@ def test_the_policy_json_alone_is_a_start_and_a_resumed_study_needs_its_source_n
         ("policy", "next", "own folder"),
     ],
 )
-def test_a_start_that_is_none_is_told_in_one_line(
+def test_a_wrong_start_gets_one_clear_line(
     fast_path: Path, sampler: str, source: str, says: str
 ) -> None:
     experiment, curve = racing_to(NEAR, "first")
@@ -586,7 +586,7 @@ def test_a_start_that_is_none_is_told_in_one_line(
     assert not (fast_path / "next").exists()
 
 
-def test_the_command_line_tells_a_start_that_is_none(
+def test_the_command_line_refuses_a_wrong_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = str(Path(__file__).parents[2] / "support" / "toy_recipes.py") + ":good"

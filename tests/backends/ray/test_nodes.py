@@ -110,7 +110,7 @@ def finished(driver: subprocess.Popen[str], code: int) -> str:
 
 
 @dataclass
-class Story:
+class Episode:
     """What happened to one study, whose cluster grew, shrank, lost its head and was replaced."""
 
     study: Study
@@ -122,7 +122,7 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def episode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Episode]:
     study = Study(tmp_path_factory.mktemp("nodes") / "study")
     study.pace(0.3)
     with cluster() as first:
@@ -148,7 +148,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with cluster(cpus=1) as second:
         resumed = study.command("resume", str(study.folder), "--ray-address", second.address)
         said += finished(resumed, main.DONE)
-        yield Story(study, grown_at, shrunk_at, lost, said, second)
+        yield Episode(study, grown_at, shrunk_at, lost, said, second)
 
 
 def at_once(lines: list[dict[str, Any]], begin: float, end: float) -> int:
@@ -165,28 +165,28 @@ def at_once(lines: list[dict[str, Any]], begin: float, end: float) -> int:
     return most
 
 
-def test_a_node_that_is_added_is_used_while_the_study_runs(story: Story) -> None:
-    lines = story.study.lines()
-    assert at_once(lines, 0.0, story.grown_at) == 1
-    assert at_once(lines, story.grown_at, story.shrunk_at) == 2
+def test_a_node_that_is_added_is_used_while_the_study_runs(episode: Episode) -> None:
+    lines = episode.study.lines()
+    assert at_once(lines, 0.0, episode.grown_at) == 1
+    assert at_once(lines, episode.grown_at, episode.shrunk_at) == 2
 
 
-def test_a_lost_node_costs_its_trial_what_came_after_the_checkpoint(story: Story) -> None:
-    events = story.study.events()
+def test_a_lost_node_costs_its_trial_what_came_after_the_checkpoint(episode: Episode) -> None:
+    events = episode.study.events()
     by_node = [e for e in events if isinstance(e, Interrupted) and e.reason.startswith("node lost")]
-    assert [e.trial for e in by_node] == [story.lost]
+    assert [e.trial for e in by_node] == [episode.lost]
     assert not by_node[0].broke, "no fault of the trial's, and no retry"
-    own = [e for e in events if e.trial == story.lost]
+    own = [e for e in events if e.trial == episode.lost]
     saved = [e.checkpoint.step for e in own[: own.index(by_node[0])] if isinstance(e, Saved)]
-    seed = story.study.trials()[story.lost].seed
+    seed = episode.study.trials()[episode.lost].seed
     starts = [
-        row.split()[4] for row in rows(story) if row.startswith(f"{seed} ") and " start " in row
+        row.split()[4] for row in rows(episode) if row.startswith(f"{seed} ") and " start " in row
     ]
     assert [int(step) for step in starts[:2]] == [0, saved[-1]]
 
 
-def test_nothing_is_lost_and_nothing_counted_twice(story: Story) -> None:
-    events, trials = story.study.events(), story.study.trials()
+def test_nothing_is_lost_and_nothing_counted_twice(episode: Episode) -> None:
+    events, trials = episode.study.events(), episode.study.trials()
     assert [e.trial for e in events if isinstance(e, Suggested)] == list(range(TRIALS))
     for trial in trials.values():
         assert (trial.state, trial.retries) == (State.REACHED, 0)
@@ -197,61 +197,61 @@ def test_nothing_is_lost_and_nothing_counted_twice(story: Story) -> None:
         assert all(r.metrics["summed"] == r.step for r in done)
 
 
-def test_a_lost_head_is_told_and_the_study_goes_on_with_another(story: Story) -> None:
-    assert "autotune: the study could not go on: Ray" in story.said
-    assert f"go on with: autotune resume {story.study.folder}" in story.said
-    reasons = [line["reason"] for line in story.study.lines() if line["event"] == "closed"]
+def test_a_lost_head_is_reported_and_the_study_goes_on_with_another(episode: Episode) -> None:
+    assert "autotune: the study could not go on: Ray" in episode.said
+    assert f"go on with: autotune resume {episode.study.folder}" in episode.said
+    reasons = [line["reason"] for line in episode.study.lines() if line["event"] == "closed"]
     assert len(reasons) == 2
     assert reasons[1] == "done"
-    events = story.study.events()
+    events = episode.study.events()
     restarted = [e for e in events if isinstance(e, Interrupted) and e.reason == "driver restarted"]
     assert restarted, "something ran when the head was killed"
 
 
-def test_trials_are_stamped_with_their_node(story: Story) -> None:
-    trials = story.study.trials()
-    stamps = [e.hardware for e in story.study.events() if isinstance(e, Started)]
-    assert {h.label for h in stamps} == {"", "lent"}
-    moved = trials[story.lost].hardware
+def test_trials_have_the_fingerprint_of_their_node(episode: Episode) -> None:
+    trials = episode.study.trials()
+    fingerprints = [e.hardware for e in episode.study.events() if isinstance(e, Started)]
+    assert {h.label for h in fingerprints} == {"", "lent"}
+    moved = trials[episode.lost].hardware
     assert "lent" in moved.before, "a part of its time was on another node"
     plain = [t for t in trials.values() if not t.hardware.before and not t.hardware.label]
     assert len({t.hardware for t in plain}) == 1
-    best = read(story.study.folder, Target(toys.METRIC, 0.95, limit=600)).best
+    best = read(episode.study.folder, Target(toys.METRIC, 0.95, limit=600)).best
     assert best is not None
     assert best.hardware == plain[0].hardware
     assert best.seconds == min(t.seconds for t in plain)
 
 
-def rows(story: Story) -> list[str]:
-    return rows_of(story.study)
+def rows(episode: Episode) -> list[str]:
+    return rows_of(episode.study)
 
 
 def rows_of(study: Study) -> list[str]:
     return study.log.read_text().splitlines()
 
 
-def test_ranks_of_one_node_meet_on_loopback(story: Story) -> None:
-    said = {row.partition("interfaces ")[2] for row in rows(story) if "interfaces" in row}
+def test_ranks_of_one_node_meet_on_loopback(episode: Episode) -> None:
+    said = {row.partition("interfaces ")[2] for row in rows(episode) if "interfaces" in row}
     assert said == {"lo lo"}
 
 
 @pytest.mark.parametrize("recipe", ["pair", "apart"])
 def test_ranks_of_two_nodes_meet_on_the_nodes_interface(
-    story: Story, recipe: str, tmp_path: Path
+    episode: Episode, recipe: str, tmp_path: Path
 ) -> None:
     """`pair` does not fit on one node; `apart` would, on the larger one, but is to be spread."""
     if recipe == "apart":
-        story.cluster.settle()
-        story.cluster.add(cpus=2)
+        episode.cluster.settle()
+        episode.cluster.add(cpus=2)
     else:
-        story.cluster.add()
+        episode.cluster.add()
     study = Study(tmp_path / "study")
     study.pace(0.02)
-    finished(study.run(recipe, story.cluster.address, 1), main.DONE)
+    finished(study.run(recipe, episode.cluster.address, 1), main.DONE)
     trial = study.trials()[0]
     assert trial.hardware.nodes == trial.hardware.num_workers == 2
     assert "network" in str(trial.hardware)
-    own = hardware_probe.interface_of(story.cluster.address.rpartition(":")[0])
+    own = hardware_probe.interface_of(episode.cluster.address.rpartition(":")[0])
     assert own
     said = [row.partition("interfaces ")[2] for row in study.log.read_text().splitlines()]
     assert [names for names in said if names] == [f"{own} {own}"] * 2
@@ -280,7 +280,7 @@ def test_ranks_meet_on_the_cable_that_joins_their_machines(apart: Network, tmp_p
 def tight() -> Iterator[Cluster]:
     """A node on which Ray ends ranks once 3.9 GiB more are in use than now.
 
-    Its own processes and the driver need about one of them. It is told that it has a GPU, which
+    Its own processes and the driver need about one of them. It is declared to have a GPU, which
     nobody touches.
     """
     memory = psutil.virtual_memory()

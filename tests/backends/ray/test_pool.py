@@ -104,7 +104,7 @@ def test_trials_run_on_the_same_warm_processes(two: at.StudyResult) -> None:
 
 
 @pytest.mark.slow
-def test_equal_errors_are_told_once_for_all_ranks(two: at.StudyResult) -> None:
+def test_equal_errors_are_shown_once_for_all_ranks(two: at.StudyResult) -> None:
     trial = two.trials[2]
     assert trial.reason == "RuntimeError: bad thing"
     assert trial.error.startswith("ranks 0, 1:\nTraceback")
@@ -113,7 +113,7 @@ def test_equal_errors_are_told_once_for_all_ranks(two: at.StudyResult) -> None:
 
 
 @pytest.mark.slow
-def test_different_errors_are_both_told(two: at.StudyResult) -> None:
+def test_different_errors_are_both_shown(two: at.StudyResult) -> None:
     error = two.trials[4].error
     assert "rank 0:\nTraceback" in error
     assert "rank 1:\nTraceback" in error
@@ -219,7 +219,7 @@ def test_trials_beside_each_other_have_cores_of_their_own(beside: at.StudyResult
 
 
 @pytest.mark.slow
-def test_fractions_of_cores_are_stamped_shared(tmp_path: Path) -> None:
+def test_fractions_of_cores_are_marked_as_shared(tmp_path: Path) -> None:
     scaling = at.Scaling(cpus_per_worker=0.5, max_concurrent_trials=1)
     result = study(experiment(1, [], scaling=scaling), tmp_path)
     assert result.trials[0].hardware.shared
@@ -278,7 +278,7 @@ def until(pool: RayPool, holds: Any, seconds: float = SECONDS) -> Any:
 # --- the pool by itself -------------------------------------------------------------------------
 
 
-def test_a_rank_killed_between_trials_is_told_and_replaced(tmp_path: Path) -> None:
+def test_a_rank_killed_between_trials_is_reported_and_replaced(tmp_path: Path) -> None:
     pool = RayPool(toy, at.Scaling(num_workers=2), hang_timeout=SECONDS)
     try:
         until(pool, pool.capacity)
@@ -308,7 +308,7 @@ def test_a_rank_killed_between_trials_is_told_and_replaced(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_of_idle_groups_a_trial_takes_one_on_the_hardware_that_it_is_to_be_like() -> None:
+def test_of_idle_groups_a_trial_takes_one_on_comparable_hardware() -> None:
     pool = RayPool(toy, at.Scaling(max_concurrent_trials=2), hang_timeout=SECONDS)
     try:
         until(pool, lambda: pool.capacity() == 2)
@@ -359,7 +359,7 @@ def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
 
 
 def test_an_answer_for_a_given_up_group_is_dropped() -> None:
-    """Its processes may still answer, or be told as dead, after the pool has let it go."""
+    """Its processes may still answer, or be reported as dead, after the pool has let it go."""
     pool = RayPool(toy, at.Scaling(max_concurrent_trials=1))
     try:
         until(pool, pool.capacity)
@@ -466,7 +466,7 @@ def test_no_cluster_at_the_address_is_the_users_mistake() -> None:
 
 
 @pytest.mark.slow
-def test_a_ray_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_ray_that_does_not_start_gets_one_clear_line(tmp_path: Path) -> None:
     """The paths of its sockets have 107 bytes at most: here the folder for them is too deep."""
     deep = tmp_path / ("deep" * 30)
     deep.mkdir()

@@ -40,7 +40,7 @@ def test_a_small_state_is_there_at_once(writer: Writer, tmp_path: Path) -> None:
     state = load(str(tmp_path), 0, written.checksum)
     assert state["step"] == 3
     assert state["w"].tolist() == [1.0, 1.0, 1.0]
-    assert writer.taken() == (None, ""), "told once"
+    assert writer.taken() == (None, ""), "reported once"
 
 
 def test_what_is_written_beside_training_is_the_state_as_it_was(
@@ -49,11 +49,11 @@ def test_what_is_written_beside_training_is_the_state_as_it_was(
     begin = threading.Event()
     real = checkpoint_files.writing
 
-    def held(folder: str, name: str) -> Any:
+    def blocked(folder: str, name: str) -> Any:
         assert begin.wait(120)
         return real(folder, name)
 
-    monkeypatch.setattr(checkpoint_files, "writing", held)
+    monkeypatch.setattr(checkpoint_files, "writing", blocked)
     weights = torch.ones(LARGE)
     writer.save({"w": weights, "tied": weights}, str(tmp_path))
     assert writer.taken() == (None, ""), "it is being written, and nobody waits for it"
@@ -83,11 +83,11 @@ def test_a_cancelled_save_leaves_nothing(
     stopped = writer._stopped
     real = checkpoint_files.writing
 
-    def held(folder: str, name: str) -> Any:
+    def blocked(folder: str, name: str) -> Any:
         assert stopped.wait(120)
         return real(folder, name)
 
-    monkeypatch.setattr(checkpoint_files, "writing", held)
+    monkeypatch.setattr(checkpoint_files, "writing", blocked)
     writer.save({"w": torch.ones(LARGE)}, str(tmp_path))
     writer.cancel()
     assert os.listdir(tmp_path) == []
@@ -98,7 +98,7 @@ def test_a_cancelled_save_leaves_nothing(
 
 
 @pytest.mark.parametrize("size", [3, LARGE], ids=["small", "large"])
-def test_what_cannot_be_written_is_told_in_one_line(
+def test_what_cannot_be_written_gets_one_clear_line(
     writer: Writer, tmp_path: Path, size: int
 ) -> None:
     place = tmp_path / "file"
@@ -107,7 +107,7 @@ def test_what_cannot_be_written_is_told_in_one_line(
     assert taken(writer) == (None, "File exists")
 
 
-def test_a_full_disk_is_told(writer: Writer) -> None:
+def test_a_full_disk_is_reported(writer: Writer) -> None:
     """/dev/full takes nothing: what is written there finds the disk full."""
 
     class Full:
@@ -127,7 +127,7 @@ def test_a_full_disk_is_told(writer: Writer) -> None:
 
     real, checkpoint_files.writing = checkpoint_files.writing, full  # type: ignore[assignment]
     try:
-        writer.save({"w": torch.ones(LARGE)}, "anywhere")
+        writer.save({"w": torch.ones(LARGE)}, "never")
         assert taken(writer) == (None, "No space left on device")
     finally:
         checkpoint_files.writing = real
@@ -151,7 +151,9 @@ def test_a_damaged_state_is_not_loaded(writer: Writer, tmp_path: Path, damage: s
         load(str(tmp_path), 0, written.checksum)
 
 
-def test_an_unreadable_state_is_told_before_it_is_written(writer: Writer, tmp_path: Path) -> None:
+def test_an_unreadable_state_is_refused_before_it_is_written(
+    writer: Writer, tmp_path: Path
+) -> None:
     with pytest.raises(TypeError, match="Milestone state must hold tensors, numbers"):
         writer.save({"deep": [{"path": Path("/")}]}, str(tmp_path))
     assert os.listdir(tmp_path) == []

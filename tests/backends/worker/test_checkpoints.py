@@ -71,7 +71,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 
 
 @pytest.mark.slow
-def test_where_both_are_damaged_it_begins_anew(tmp_path: Path) -> None:
+def test_where_both_are_damaged_it_starts_again_from_scratch(tmp_path: Path) -> None:
     trial = study(tmp_path, {"dies": 500, "damage": ["cut", 9]}).trials[0]
     assert (trial.state, trial.retries, trial.attempts) == (State.REACHED, 1, 4), trial.error
     assert starts(tmp_path)[-1] == "0"

@@ -16,8 +16,8 @@ from autotune.backends.worker.cpu_affinity import claim_cores
 HOLD = """
 import sys, time
 from autotune.backends.worker.cpu_affinity import claim_cores
-held = claim_cores(int(sys.argv[1]), 0)
-print(*held.numbers, flush=True)
+cores = claim_cores(int(sys.argv[1]), 0)
+print(*cores.numbers, flush=True)
 time.sleep(60)
 """
 

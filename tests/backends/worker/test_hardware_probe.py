@@ -1,4 +1,4 @@
-"""What a worker finds of its machine, how groups are stamped, and who looks at the cluster."""
+"""What a worker finds of its machine, the fingerprint of groups, and who looks at the cluster."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from autotune.trial import Hardware, Interrupted, State
 TWO = at.Scaling(num_workers=2)
 
 
-# --- stamps and interfaces --------------------------------------------------------------------
+# --- fingerprints and interfaces ------------------------------------------------------------------
 
 
-def test_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_HARDWARE", " lent ")
     found = probe("127.0.0.1")
     assert found.device
@@ -66,7 +66,7 @@ def test_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_group_is_stamped_with_all_that_it_has(
+def test_the_fingerprint_of_a_group_has_all_its_hardware(
     machines: list[Machine], nodes: int, expected: Hardware
 ) -> None:
     assert fingerprint(machines, nodes, TWO, False) == expected
@@ -108,7 +108,7 @@ def test_an_interface_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch)
     assert (os.environ[chosen], os.environ[free]) == ("eth7", "lo")
 
 
-# --- the experiment ---------------------------------------------------------------------------
+# --- the experiment -------------------------------------------------------------------------------
 
 
 def test_a_placement_is_one_of_rays() -> None:
@@ -120,28 +120,28 @@ def test_records_without_a_placement_are_of_the_same_study() -> None:
     plain = resolved(racing([1.0]), StudyOptions()).scaling
     assert "placement_strategy" not in plain
     made = racing([1.0], scaling=at.Scaling(placement_strategy="SPREAD"))
-    told = resolved(made, StudyOptions()).scaling
-    assert at.Scaling(**told).placement_strategy == "SPREAD"
+    scaling = resolved(made, StudyOptions()).scaling
+    assert at.Scaling(**scaling).placement_strategy == "SPREAD"
 
 
-# --- a cluster that changes -------------------------------------------------------------------
+# --- a cluster that changes -----------------------------------------------------------------------
 
 
-def test_nodes_that_come_and_a_head_that_goes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_come_and_a_head_that_goes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "EVERY_SECONDS", 0.05)
     monkeypatch.setattr(health, "HEAD_SECONDS", 0.3)
     first, second = (Node(name, "127.0.0.1", 1, (("CPU", 1.0),)) for name in "ab")
-    there, told = [first], queue.Queue[Any]()
+    there, events = [first], queue.Queue[Any]()
     head = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{head.getsockname()[1]}"
-    looking = Watch(lambda: tuple(there), address, told.put, (first,))
+    looking = Watch(lambda: tuple(there), address, events.put, (first,))
     try:
         time.sleep(0.5)
-        assert told.empty(), "the same nodes, and a head that answers"
+        assert events.empty(), "the same nodes, and a head that answers"
         there.append(second)
-        assert told.get(timeout=600) == Nodes((first, second))
+        assert events.get(timeout=600) == Nodes((first, second))
         head.close()
-        lost = told.get(timeout=600)
+        lost = events.get(timeout=600)
         assert isinstance(lost, HeadLost)
         assert (lost.address, lost.seconds > 0.3) == (address, True)
     finally:
@@ -175,7 +175,7 @@ def test_a_lost_node_is_no_retry_until_the_trial_itself_is_suspected(fast_path: 
     assert seen[-1].state is State.FAILED
 
 
-def test_what_kind_of_breaking_off_it_was_is_said_by_name() -> None:
+def test_the_name_of_an_interruption_says_its_kind() -> None:
     """A lost node was once taken for a store that gives no answer: both are a fourth argument."""
     with pytest.raises(TypeError, match="positional"):
         WorkerFailed(0, "node lost", "", True)  # type: ignore[misc]

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from process_changes import changes_everything, staying
 from ranks import Remote
-from shaking import shaking, staying
 from torch.utils.data._utils import signal_handling
 
 from autotune.backends.worker import process_settings
@@ -15,7 +15,7 @@ from autotune.backends.worker import process_settings
 
 @pytest.fixture(scope="module")
 def shaken() -> Iterator[Remote]:
-    remote = Remote(shaking)
+    remote = Remote(changes_everything)
     yield remote
     remote.close()
 

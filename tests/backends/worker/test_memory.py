@@ -95,7 +95,7 @@ def test_the_rank_that_waits_in_a_collective_does_not_hang(studied: Any) -> None
 
 
 @pytest.mark.slow
-def test_the_next_like_trial_begins_with_what_fits(studied: Any) -> None:
+def test_the_next_comparable_trial_begins_with_what_fits(studied: Any) -> None:
     second = studied[0].trials[1]
     assert (second.state, second.microbatch, second.attempts) == (State.REACHED, 16, 1)
 

@@ -83,7 +83,7 @@ def test_another_seed_gives_other_random_numbers(shared: Remote) -> None:
         ("memory", "memory grew from"),
     ],
 )
-def test_what_cannot_be_put_back_wears_the_process_out(
+def test_what_cannot_be_put_back_forces_a_restart(
     fresh: Remote, leak: str, must_restart: str
 ) -> None:
     start(fresh, "timed")
@@ -93,7 +93,7 @@ def test_what_cannot_be_put_back_wears_the_process_out(
     assert must_restart in fresh("stop", None).must_restart
 
 
-def test_a_progress_bar_does_not_wear_the_process_out(shared: Remote) -> None:
+def test_a_progress_bar_does_not_force_a_restart(shared: Remote) -> None:
     for _ in range(2):
         start(shared, "barred")
         assert shared("resume", None, None).metrics == {METRIC: 1.0}, "its watching thread runs"
@@ -151,8 +151,8 @@ def test_a_saved_state_goes_on_where_it_was(shared: Remote, tmp_path: Path) -> N
     folder = tmp_path / "step-20"
     assert shared("resume", None, str(folder)).saved
     assert os.listdir(folder) == ["rank-0.pt"]
-    held = torch.load(folder / "rank-0.pt", weights_only=True)
-    assert held["step"] == 20
+    content = torch.load(folder / "rank-0.pt", weights_only=True)
+    assert content["step"] == 20
     shared("stop", None)
     again = shared.start({"train": "stateful"}, checkpoint=Checkpoint(20, str(folder)))
     assert (again.step, again.metrics) == (20, {})
@@ -163,7 +163,7 @@ def test_a_saved_state_goes_on_where_it_was(shared: Remote, tmp_path: Path) -> N
     assert torch.load(tmp_path / "end" / "rank-0.pt", weights_only=True)["step"] == 30
 
 
-def test_a_trainer_that_forgets_its_state_is_told(shared: Remote, tmp_path: Path) -> None:
+def test_a_trainer_that_forgets_its_state_is_reported(shared: Remote, tmp_path: Path) -> None:
     start(shared, "stateful")
     shared("resume", None, None)
     shared("stop", str(tmp_path))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from sharded_trainer import TEXT, sharded
 from toys import METRIC
-from wholes import TEXT, sharded
 
 import autotune as at
 from autotune.backends.worker.checkpoint_io import restored

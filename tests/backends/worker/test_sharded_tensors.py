@@ -37,7 +37,7 @@ def test_as_many_ranks_get_what_they_wrote(two: Any) -> None:
 
 
 @pytest.mark.slow
-def test_another_number_of_ranks_shares_it_anew(two: Any) -> None:
+def test_another_number_of_ranks_shares_it_again(two: Any) -> None:
     from sharders import on_ranks, read
 
     ranks = on_ranks(3, read, *two[:2])
@@ -68,7 +68,7 @@ def test_all_ranks_files_with_whole_tensors(two: Any) -> None:
 
 @pytest.mark.slow
 def test_a_grid_of_ranks_is_read_by_as_many_or_by_nobody(tmp_path: Path) -> None:
-    """Two copies of a model over two ranks each. Two ranks are also told what they cannot save."""
+    """Two copies of a model over two ranks each. Two ranks also learn what they cannot save."""
     from sharders import on_ranks, read, refused_or_read, written
 
     grid, other = str(tmp_path / "grid"), str(tmp_path / "other")
@@ -82,7 +82,7 @@ def test_a_grid_of_ranks_is_read_by_as_many_or_by_nobody(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone"])
-def test_a_damaged_shard_of_another_rank_is_told(two: Any, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_shard_of_another_rank_is_reported(two: Any, tmp_path: Path, damage: str) -> None:
     folder, sums, _ = two
     assert checkpoint_files.copy(folder, str(tmp_path / "copy"))
     file = tmp_path / "copy" / "rank-1.pt"

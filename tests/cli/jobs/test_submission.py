@@ -162,7 +162,7 @@ def test_a_study_is_submitted_refused_cancelled_and_gone_on_with(
     steps = [r.step for r in done[0].reports]  # the checkpoint's own is reported twice
     assert sorted(set(steps)) == list(range(steps[-1] + 1))
     first = [step for seed, step in desk.starts() if seed == done[0].seed]
-    assert first == [0, left.checkpoint.step], "it went on, and did not begin anew"
+    assert first == [0, left.checkpoint.step], "it went on, and did not start over"
     assert [e.trial for e in entries if isinstance(e, Ended)] == [0]
 
     words = out.splitlines()[-1]
@@ -615,8 +615,8 @@ def test_a_study_in_mlflow_has_one_home_however_its_server_is_written(
 
 
 @pytest.mark.slow
-def test_what_a_job_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run` with the same flags, shell-proof; a secret is in none of it."""
+def test_a_job_gets_its_settings_and_no_secret(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run` with the same flags, quoted for the shell; a secret is in none of it."""
     monkeypatch.chdir(desk.project)
     monkeypatch.setenv("AUTOTUNE_DATA", "/data")
     given = ["--out", "/s x", "--trials", "7", "--pruner", "a b;c", "--env", "AUTOTUNE_DATA"]

@@ -107,7 +107,7 @@ def test_tables_that_are_none(tmp_path: Path, text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_torn_description_is_told(tmp_path: Path) -> None:
+def test_a_torn_description_is_reported(tmp_path: Path) -> None:
     file = table(tmp_path, "run", "1\t0.1\t50\t93\n")
     file.with_suffix(".json").write_text('{"hardware": "16')
     with pytest.raises(UserError, match=r"run\.json cannot be read"):

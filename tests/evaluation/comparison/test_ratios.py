@@ -142,19 +142,19 @@ def test_which_runs_are_pairs(own, others, pairs: int) -> None:
 @pytest.mark.parametrize(("n", "is_paired"), [(3, False), (5, False), (5, True), (10, True)])
 def test_95_percent_hold_the_truth_in_about_95_percent(n: int, is_paired: bool) -> None:
     """Lognormal times with a coefficient of variation near 20 %; the truth is 1.5."""
-    rng, held, narrow, tries = np.random.default_rng(n), 0, 0, 300
+    rng, covered, narrow, tries = np.random.default_rng(n), 0, 0, 300
     seeds = range(n)
     for i in range(tries):
         a, b = rng.lognormal(0, 0.2, size=n), 1.5 * rng.lognormal(0, 0.2, size=n)
         others = runs(b, seeds=seeds if is_paired else None)
         found = speedup(runs(a, seeds=seeds), others, seed=i)
-        held += found.interval.low <= 1.5 <= found.interval.high
+        covered += found.interval.low <= 1.5 <= found.interval.high
         first, second = rng.integers(0, n, (2, 400, n))
         logs = np.log(b)[first] - np.log(a)[first if is_paired else second]
         low, high = np.exp(np.quantile(np.mean(logs, axis=1), (0.025, 0.975)))
         narrow += low <= 1.5 <= high
-    assert narrow < held  # a percentile interval is too sure of itself
-    assert 0.92 <= held / tries <= 0.99
+    assert narrow < covered  # a percentile interval is too sure of itself
+    assert 0.92 <= covered / tries <= 0.99
 
 
 def test_a_baseline_that_does_not_arrive_gives_a_bound() -> None:

@@ -114,7 +114,7 @@ def test_confirmations_are_the_candidates_where_there_are_some(race_folder: Path
     assert from_studies.of_trial(study, 2).runs[0].seconds == 2  # the confirmation by itself
 
 
-def test_two_studies_of_one_name_are_told_apart(race_folder: Path, tmp_path: Path) -> None:
+def test_two_studies_of_one_name_get_distinct_names(race_folder: Path, tmp_path: Path) -> None:
     import shutil
 
     other = tmp_path / "race"
@@ -133,7 +133,7 @@ def test_a_run_that_diverged_never_arrives(race_folder: Path) -> None:
     assert (found.runs[0].seconds, found.runs[0].reached) == (study.target.limit, False)
 
 
-def test_what_is_left_out_is_told(race_folder: Path) -> None:
+def test_what_is_left_out_is_listed(race_folder: Path) -> None:
     study = from_studies.read(race_folder)
     trials = list(_repeating(study.trials, {1: 0, 2: 0, 3: 0}))
     for i, change in (
@@ -172,8 +172,8 @@ def test_studies_on_other_terms_are_refused(race_folder: Path, tmp_path: Path) -
 def test_words_that_name_nothing(race_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "begun").mkdir()
-    held = json.loads((race_folder / "experiment.json").read_text())
-    (tmp_path / "begun" / "experiment.json").write_text(json.dumps(held))
+    manifest = json.loads((race_folder / "experiment.json").read_text())
+    (tmp_path / "begun" / "experiment.json").write_text(json.dumps(manifest))
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "trial.json").write_text("{}")
     (tmp_path / "run.tsv").write_text(HEAD + "1\t0.1\t50\t93\n")
@@ -231,9 +231,9 @@ def test_the_command_prints_writes_and_refuses(
     with (tmp_path / "t.csv").open(newline="") as opened:
         assert [r["name"] for r in csv.DictReader(opened)] == ["race#2", "race#1", "race#0"]
     assert main.main([*words, "--json"]) == main.DONE
-    told = json.loads(capsys.readouterr().out)
-    assert [r["name"] for r in told["rows"]] == ["race#2", "race#1", "race#0"]
-    assert told["rows"][0]["why_not"]["p"].startswith("a run that was chosen")
+    printed = json.loads(capsys.readouterr().out)
+    assert [r["name"] for r in printed["rows"]] == ["race#2", "race#1", "race#0"]
+    assert printed["rows"][0]["why_not"]["p"].startswith("a run that was chosen")
 
     report = tmp_path / "none" / "r.html"
     assert (
@@ -284,7 +284,7 @@ def test_confirmations_that_were_cut_off_do_not_count(race_folder: Path) -> None
     assert not found["race#0"].left_out
 
 
-def test_a_races_seconds_are_part_of_the_search_and_its_trial_stands_by_them(
+def test_a_races_seconds_are_part_of_the_search_and_rank_its_trial(
     race_folder: Path,
 ) -> None:
     study = from_studies.read(race_folder)

@@ -144,7 +144,7 @@ def test_a_baseline_that_never_arrives_bounds_the_speedup() -> None:
     assert row.efficiency_ratio == pytest.approx(row.speedup / 2)
 
 
-def test_one_run_at_tuning_time_is_said_to_flatter() -> None:
+def test_one_run_at_tuning_time_is_marked_as_flattering() -> None:
     tuned = candidate("tuned", [4], kind="tuning")
     made = compare([tuned, SLOW], "slow")
     row = made.row("tuned")
@@ -205,7 +205,7 @@ def test_every_part_of_the_target_counts(part: dict[str, object]) -> None:
         compare([candidate("a", [1]), candidate("b", [2], terms=terms)])
 
 
-def test_all_that_differs_is_told_at_once() -> None:
+def test_all_that_differs_is_listed_at_once() -> None:
     terms = Terms(None, None, None, "wall", AIM)
     pair = [candidate("a", [1]), candidate("b", [2], terms=terms)]
     with pytest.raises(UserError, match=r"hardware is not known for b .*; clock is wall") as caught:

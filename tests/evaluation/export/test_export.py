@@ -101,9 +101,9 @@ def lasting(metrics: Any) -> dict[str, float]:
 
 
 def check_same_losses(printed: str, trial: Trial) -> None:
-    told = steps_of(printed)
-    assert len(told) > 2
-    for (step, metrics), report in zip(told, trial.reports, strict=False):
+    printed_steps = steps_of(printed)
+    assert len(printed_steps) > 2
+    for (step, metrics), report in zip(printed_steps, trial.reports, strict=False):
         here, then = lasting(metrics), lasting(report.metrics)
         if step in dict(trial.changes):  # reported before the controller turned it, not after
             assert here.pop("lr") != then.pop("lr")
@@ -161,14 +161,18 @@ def test_an_export_holds_all_that_is_promised(images: tuple[at.StudyResult, Path
     for rank in (0, 1):
         state = torch.load(out / "checkpoint" / f"rank-{rank}.pt", weights_only=True)
         assert state["seen"] == best.reports[-1].step
-    told = json.loads((out / "trial.json").read_text())
-    assert told["train"] == "trainers.image:train"
-    assert (told["seed"], told["state"], told["seconds"]) == (best.seed, "REACHED", best.seconds)
-    assert told["changes"] == []
-    assert [c["step"] for c in told["turned"]] == [best.reports[i].step for i in (1, 3)]
-    assert codec.decode_config(told["turned_from"]) == {"lr": best.config["lr"]}
-    assert len(told["reports"]) == len(best.reports)
-    assert told["versions"]["torch"] == torch.__version__
+    document = json.loads((out / "trial.json").read_text())
+    assert document["train"] == "trainers.image:train"
+    assert (document["seed"], document["state"], document["seconds"]) == (
+        best.seed,
+        "REACHED",
+        best.seconds,
+    )
+    assert document["changes"] == []
+    assert [c["step"] for c in document["turned"]] == [best.reports[i].step for i in (1, 3)]
+    assert codec.decode_config(document["turned_from"]) == {"lr": best.config["lr"]}
+    assert len(document["reports"]) == len(best.reports)
+    assert document["versions"]["torch"] == torch.__version__
     readme = (out / "README.md").read_text()
     assert "torchrun --nproc-per-node 2 train.py" in readme
     assert list(out.parent.glob(".out*")) == []
@@ -197,7 +201,7 @@ def test_the_readme_of_an_export_runs(images: tuple[at.StudyResult, Path]) -> No
     ],
     ids=["lr", "no lr", "nested", "no name"],
 )
-def test_the_readme_tells_how_to_use_the_schedule_that_there_is(
+def test_the_readme_shows_how_to_use_the_schedule_of_the_export(
     fast_path: Path, config: dict[str, Any], says: str, unsaid: str
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
@@ -262,8 +266,8 @@ def test_a_trial_of_a_script_is_exported_with_a_word(
     fast_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    record = fast_path / "s" / "experiment.json"
-    record.write_text(record.read_text().replace('"sims.toy_train"', '"__main__.train"'))
+    manifest = fast_path / "s" / "experiment.json"
+    manifest.write_text(manifest.read_text().replace('"sims.toy_train"', '"__main__.train"'))
     assert main.main(["export", str(fast_path / "s"), "--to", str(fast_path / "out")]) == main.DONE
     assert 'set "train" in its trial.json' in capsys.readouterr().err
     assert main.main(["replay", str(fast_path / "out")]) == main.USER
@@ -328,12 +332,12 @@ def test_a_replay_gives_the_same_losses_and_new_times(
     images: tuple[at.StudyResult, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result, out = images
-    code, told = replayed(out, tmp_path / "r", 2, capsys)
+    code, report = replayed(out, tmp_path / "r", 2, capsys)
     assert code == main.DONE
-    assert told["identical"] is True, told
-    assert told["milestones"] >= 3
-    assert (told["first_difference"], told["other_conditions"]) == (None, [])
-    assert [r["state"] for r in told["repeats"]] == ["REACHED", "REACHED"]
+    assert report["identical"] is True, report
+    assert report["milestones"] >= 3
+    assert (report["first_difference"], report["other_conditions"]) == (None, [])
+    assert [r["state"] for r in report["repeats"]] == ["REACHED", "REACHED"]
     trials = result_in(tmp_path / "r").trials
     best = result.best
     assert best is not None
@@ -343,12 +347,12 @@ def test_a_replay_gives_the_same_losses_and_new_times(
     assert [t.changes for t in trials] == [(), ()]  # it needs no controller
     assert best.changes
     times = [t.seconds for t in trials]
-    assert told["median_seconds"] == sum(times) / 2
+    assert report["median_seconds"] == sum(times) / 2
 
     more = ["resume", str(tmp_path / "r"), "--trials", "3", "--json"]
     assert main.main(more) == main.DONE
     again = json.loads(capsys.readouterr().out)
-    assert again["repeats"][:2] == told["repeats"]
+    assert again["repeats"][:2] == report["repeats"]
     assert len({r["seed"] for r in again["repeats"]}) == 3
     assert again["identical"] is True
 
@@ -364,11 +368,11 @@ def test_a_replay_of_a_trial_without_memory_measures_that(
     assert own.trials[1].state is State.INFEASIBLE
     which = ["--trial", "1", "--to", str(tmp_path / "out")]
     assert main.main(["export", str(own.folder), *which]) == main.DONE
-    code, told = replayed(tmp_path / "out", tmp_path / "r", 1, capsys)
+    code, report = replayed(tmp_path / "out", tmp_path / "r", 1, capsys)
     assert code == main.UNREACHED
-    assert [r["state"] for r in told["repeats"]] == ["INFEASIBLE"]
-    assert (told["identical"], told["milestones"], told["median_seconds"]) == (False, 0, None)
-    assert "cannot be compared" in replay_report.verdict(told)
+    assert [r["state"] for r in report["repeats"]] == ["INFEASIBLE"]
+    assert (report["identical"], report["milestones"], report["median_seconds"]) == (False, 0, None)
+    assert "cannot be compared" in replay_report.verdict(report)
 
 
 def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> None:
@@ -380,8 +384,8 @@ def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> 
     first = simulate(racing([2.0]), fast_path / "s", 1, controller=change)
     export.export(first, first.trials[0], fast_path / "out")
     exported = replay.read(fast_path / "out")
-    made, told = replay.experiment(exported), again(exported, 3)
-    whole = simulate(made, fast_path / "r", **told)
+    made, options = replay.experiment(exported), again(exported, 3)
+    whole = simulate(made, fast_path / "r", **options)
     assert [t.kind for t in whole.trials] == ["confirm"] * 3
     assert [t.seed for t in whole.trials] == list(replay.seeds(first.trials[0].seed, 3))
     assert [t.changes for t in whole.trials] == [((20, Change(lr_factor=0.5)),)] * 3
@@ -390,7 +394,7 @@ def test_a_replay_is_a_resumable_study_of_one_configuration(fast_path: Path) -> 
         folder = fast_path / f"cut-{end}"
         shutil.copytree(fast_path / "r", folder)
         (folder / journal.JOURNAL).write_bytes(b"".join(rows[:end]))
-        resumed = simulate(made, folder, **told)
+        resumed = simulate(made, folder, **options)
         assert [(t.seed, t.kind, t.seconds, t.changes) for t in resumed.trials] == [
             (t.seed, t.kind, t.seconds, t.changes) for t in whole.trials
         ]
@@ -446,10 +450,10 @@ def test_a_difference_names_what_else_differs(
     simulate(racing([1.0]), fast_path / "s", 1)
     trial = result_in(fast_path / "s").trials[0]
     export.export(result_in(fast_path / "s"), trial, fast_path / "out")
-    told = json.loads((fast_path / "out" / "trial.json").read_text())
-    told["versions"]["torch"] = "1.0"
-    told["reports"][3]["metrics"]["val_accuracy"] += 1.0
-    (fast_path / "out" / "trial.json").write_text(json.dumps(told))
+    document = json.loads((fast_path / "out" / "trial.json").read_text())
+    document["versions"]["torch"] = "1.0"
+    document["reports"][3]["metrics"]["val_accuracy"] += 1.0
+    (fast_path / "out" / "trial.json").write_text(json.dumps(document))
     exported = replay.read(fast_path / "out")
     result = simulate(replay.experiment(exported), fast_path / "r", **again(exported, 2))
     said = outcome(exported, result)
@@ -583,7 +587,7 @@ BAD_SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_SCHEDULES)
-def test_a_bad_schedule_of_an_export_is_told_with_its_knob(
+def test_a_bad_schedule_of_an_export_is_reported_with_its_knob(
     exported: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     schedule, says = BAD_SCHEDULES[name]
@@ -606,13 +610,13 @@ def test_a_bad_schedule_of_an_export_is_told_with_its_knob(
     ],
     ids=["no schedule", "not allowed", "no such knob"],
 )
-def test_train_py_tells_a_bad_schedule_in_one_line(
+def test_train_py_reports_a_bad_schedule_in_one_line(
     exported: Path, config: dict[str, Any], says: str
 ) -> None:
     out = exported / "out"
-    told = json.loads((out / "trial.json").read_text())
+    document = json.loads((out / "trial.json").read_text())
     place = {"train": "trainers.image:train", "python_path": [str(ROOT)]}
-    (out / "trial.json").write_text(json.dumps({**told, **place}))
+    (out / "trial.json").write_text(json.dumps({**document, **place}))
     (out / "config.json").write_text(json.dumps({"data": "digits", "model": "mlp", **config}))
     done = run("train.py", cwd=out)
     assert done.returncode == 1

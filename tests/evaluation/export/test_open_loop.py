@@ -107,8 +107,8 @@ def test_the_path_trains_the_same_bit_for_bit(
 
 def made(config: dict[str, Any], *changes: Change, progress: float | None = 0.25) -> Trial:
     """A trial with a change at each of its milestones, `progress` apart."""
-    told = {} if progress is None else {"progress": progress}
-    reports = [Report(i, 0.0, {k: i * v for k, v in told.items()}) for i in range(len(changes))]
+    metrics = {} if progress is None else {"progress": progress}
+    reports = [Report(i, 0.0, {k: i * v for k, v in metrics.items()}) for i in range(len(changes))]
     return Trial(0, config, reports=tuple(reports), changes=tuple(enumerate(changes)))
 
 
@@ -183,10 +183,10 @@ def test_a_fork_whose_knobs_were_turned_is_exported_as_one_line_with_the_path_in
     assert child.origin is not None
     assert child.changes == ((1, Change(0.5)), (6, Change(0.5)))
     fork = child.origin.checkpoint.step
-    told = export.export(result, child, fast_path / "out")
-    assert told["changes"] == []
-    assert [row["step"] for row in told["turned"]] == [1, 6]
-    assert [part["from_step"] for part in told["lineage"]] == [0, fork]
+    document = export.export(result, child, fast_path / "out")
+    assert document["changes"] == []
+    assert [row["step"] for row in document["turned"]] == [1, 6]
+    assert [part["from_step"] for part in document["lineage"]] == [0, fork]
     lr = replay.read(fast_path / "out").trial.config["lr"]
     assert json.loads((fast_path / "out" / "schedules.json").read_text())
     for step in range(10):

@@ -114,8 +114,8 @@ def test_an_interrupt_saves_what_runs_and_the_study_is_resumable(
     assert (trial.state, trial.reason) == (State.CENSORED, "interrupted")
     assert trial.checkpoint is not None
     assert trial.checkpoint.step == trial.reports[-1].step
-    held = torch.load(Path(trial.checkpoint.path) / "rank-0.pt", weights_only=True)
-    assert held["step"] == trial.checkpoint.step
+    content = torch.load(Path(trial.checkpoint.path) / "rank-0.pt", weights_only=True)
+    assert content["step"] == trial.checkpoint.step
     finish(folder, bare_ray, nap=0.005)
     check(folder)
 

@@ -149,7 +149,7 @@ class Looked(Mapping[str, float]):
         return 1
 
 
-def test_metrics_are_looked_up_when_they_are_told_and_not_before(fast_path: Path) -> None:
+def test_metrics_are_looked_up_when_they_are_reported_and_not_before(fast_path: Path) -> None:
     seen: list[int] = []
 
     def curve(config: Any, seed: int) -> SimCurve:
@@ -454,7 +454,7 @@ def test_a_metric_may_come_with_every_other_report_only(fast_path: Path) -> None
     assert states(result) == [(REACHED, "target", 5.0), (CENSORED, "capped", 5.0)]
 
 
-def test_a_metric_that_never_comes_is_told_at_the_trials_end(fast_path: Path) -> None:
+def test_a_metric_that_never_comes_is_reported_at_the_trials_end(fast_path: Path) -> None:
     def without(config: Mapping[str, Any], seed: int) -> SimCurve:
         return SimCurve([replace(p, metrics={"loss": 1.0}) for p in race(config, seed).points])
 
@@ -548,8 +548,8 @@ def test_a_pruner_with_settings_goes_on_with_them(fast_path: Path) -> None:
     asked = {"pruner": "slower_than_best(factor=1.5)"}
     made = racing([1.0, 0.1, 0.1])
     simulate(made, fast_path, 2, **asked)
-    held = json.loads((fast_path / "experiment.json").read_text())
-    result = simulate(made, fast_path, 3, pruner=held["pruner"])
+    manifest = json.loads((fast_path / "experiment.json").read_text())
+    result = simulate(made, fast_path, 3, pruner=manifest["pruner"])
     assert states(result)[1:] == [(CENSORED, "capped", 15.0)] * 2
 
 
@@ -595,7 +595,7 @@ SMALL = at.schedules.stages((1, 8), (1, 2))
         ),
     ],
 )
-def test_what_the_trainer_refuses_is_told_before_anything_starts(
+def test_what_the_trainer_refuses_is_reported_before_anything_starts(
     experiment: Any, says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(at.UserError, match=says) as error:
@@ -628,7 +628,7 @@ def test_a_point_without_a_configuration_is_infeasible_and_the_study_goes_on(
     assert len(read(fast_path, result.target).trials) == 12
 
 
-def test_points_that_break_a_constraint_are_not_held_against_the_space(tmp_path: Path) -> None:
+def test_points_that_break_a_constraint_are_not_counted_against_the_space(tmp_path: Path) -> None:
     from autotune.study.experiment import check_trainer
 
     allowed = {"image_size": at.Int(1, 8)}

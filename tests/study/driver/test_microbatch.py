@@ -52,7 +52,7 @@ def test_a_given_microbatch_above_the_batch_is_not_halved_in_vain() -> None:
     assert halved(given) == 16
 
 
-def test_what_was_found_holds_for_like_trials_on_like_hardware() -> None:
+def test_what_fitted_is_used_for_comparable_trials_on_comparable_hardware() -> None:
     known = [
         trial(0, microbatch=8, model="large", lr=0.1),
         trial(1, microbatch=4, model="large", lr=0.2),
@@ -197,7 +197,7 @@ def test_a_resumed_study_replays_it(studied: at.StudyResult, fast_path: Path) ->
         assert lines(folder)[:cut] == lines(studied.folder)[:cut]
 
 
-def test_the_microbatch_is_told(studied: at.StudyResult) -> None:
+def test_the_microbatch_is_shown(studied: at.StudyResult) -> None:
     from autotune.tracking.run_content import tags
 
     assert tags(studied.trials[0])["autotune.microbatch"] == "32"
@@ -206,7 +206,7 @@ def test_the_microbatch_is_told(studied: at.StudyResult) -> None:
     assert frame["microbatch"].tolist()[:2] == [32, 32]
 
 
-def test_a_trial_that_moves_to_other_hardware_does_not_begin_anew() -> None:
+def test_a_trial_that_moves_to_other_hardware_does_not_start_over() -> None:
     own = trial(3, microbatch=8, batch_size=64)
     elsewhere = replace(own.hardware, device="another")
     assert fitting(own, [own], (), elsewhere) == 8

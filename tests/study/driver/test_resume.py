@@ -87,7 +87,7 @@ def check_resumed(data: bytes, whole: dict[int, Trial]) -> None:
                 assert now == trial
         for trial in result.trials:
             steps = [r.step for r in trial.reports]
-            assert steps == sorted(set(steps)), "no report is lost or told twice"
+            assert steps == sorted(set(steps)), "no report is lost or written twice"
             ends = [e for e in entries if isinstance(e, Ended) and e.trial == trial.number]
             assert len(ends) == 1
             if trial.number < 5 and trial.state in (State.FAILED, State.INFEASIBLE):
@@ -239,8 +239,8 @@ def test_resume_false_refuses_a_study(fast_path: Path) -> None:
         simulate(racing([1.0]), fast_path, 1, resume=False)
 
 
-def test_interrupted_trials_are_taken_up_and_told_once(fast_path: Path) -> None:
-    """A driver that was told to leave writes the end down; the next one takes the trial up."""
+def test_interrupted_trials_are_resumed_and_counted_once(fast_path: Path) -> None:
+    """A driver that was asked to leave writes the end down; the next one resumes the trial."""
     experiment = racing([1.0], failure=POLICY)
     simulate(experiment, fast_path, 1)
     rows = (fast_path / JOURNAL).read_bytes().splitlines(keepends=True)

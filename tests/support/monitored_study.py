@@ -1,4 +1,4 @@
-"""A study on a Ray of its own that runs until somebody has seen enough: `monitored.py FOLDER`."""
+"""A study on its own Ray, until a file `enough` exists: `monitored_study.py FOLDER`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A race in which the seed is kind or unkind, on a virtual clock."""
+"""A race whose times depend on the seed, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MISSED = {"state": State.CENSORED, "reason": "limit"}
 SPREAD = 0.3  # standard deviation of the logarithm of a run's pace
 
 
-def lucky(config: Mapping[str, Any], seed: int) -> SimCurve:
-    """Rate r takes 10 / r seconds to the target, times its luck; a milestone each tenth of that."""
+def noisy_curve(config: Mapping[str, Any], seed: int) -> SimCurve:
+    """Rate r takes 10 / r s, times a random factor; a milestone every 0.1 s times the factor."""
     pace = math.exp(SPREAD * Random(f"luck {seed}").gauss(0, 1))
     points = [
         SimPoint(10 * t, round(t * pace / 10, 6), {METRIC: config["rate"] * t / 100})
@@ -38,7 +38,7 @@ def study(folder: Path, trials: int = 10, *, workers: int = 3, **options: Any) -
     experiment = options.pop("experiment", None) or racing([1.0], limit=30)
     asked = {"sampler": "random", "pruner": "slower_than_best", "tracking_uri": "off"}
     asked |= {"racing": 0, **options}
-    curve = asked.pop("curve", lucky)
+    curve = asked.pop("curve", noisy_curve)
     return at.run(experiment, trials=trials, out=folder, pool=SimPool(curve, workers), **asked)
 
 
@@ -54,7 +54,7 @@ def reached(number: int, seconds: float, **more: Any) -> Trial:
     return replace(made, seconds=seconds, **{"state": State.REACHED, "reason": "target", **more})
 
 
-def facts(trial: Trial) -> tuple[Any, ...]:
+def outcome_of(trial: Trial) -> tuple[Any, ...]:
     """What of a trial does not depend on when it ran."""
-    told = (trial.number, trial.kind, trial.repeats, trial.config, trial.params, trial.seed)
-    return (*told, trial.state, trial.reason, trial.seconds)
+    identity = (trial.number, trial.kind, trial.repeats, trial.config, trial.params, trial.seed)
+    return (*identity, trial.state, trial.reason, trial.seconds)

@@ -27,7 +27,9 @@ _ENDS = [(State.REACHED, "target")] * 2 + [
 ]
 
 
-def happening(random: Random, trials: dict[int, Trial], at: float, repeating: float = 0.0) -> Event:
+def random_event(
+    random: Random, trials: dict[int, Trial], at: float, repeating: float = 0.0
+) -> Event:
     """Any event that can follow, also the rare ones: lost attempts, trials taken up again.
 
     `repeating` is the share of new trials that repeat one which reached the target, if one has.

@@ -1,4 +1,4 @@
-"""Line coverage by folder, of what `coverage json` says: `covered.py FILE`."""
+"""Line coverage by folder, of what `coverage json` says: `coverage_by_folder.py FILE`."""
 
 from __future__ import annotations
 

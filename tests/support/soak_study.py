@@ -1,6 +1,6 @@
 """The study of the soak test: its trainer, and a driver of it that is there to be killed.
 
-`soaked.py FOLDER ADDRESS TRIALS`.
+`soak_study.py FOLDER ADDRESS TRIALS`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEP = 100
 LUCK = ((0.02, "raise"), (0.04, "nan"), (0.05, "exit"), (0.06, "leave"), (0.075, "thread"))
 
 
-def fate(luck: float) -> str:
+def fault(luck: float) -> str:
     """What goes wrong in a trial of this luck, if anything."""
     return next((what for below, what in LUCK if luck < below), "")
 
@@ -35,10 +35,10 @@ def curve(rate: float, step: int) -> float:
     return 1.0 - math.exp(-rate * step / 1000)
 
 
-def soaked(config: dict[str, Any]) -> Iterator[at.Milestone]:
+def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
     """Adds up its steps on all ranks, and goes wrong at step 500 as its luck wants it."""
     state = config.get("state") or {"step": 0, "summed": torch.zeros(1, dtype=torch.float64)}
-    step, summed, wrong = state["step"], state["summed"], fate(config["luck"])
+    step, summed, wrong = state["step"], state["summed"], fault(config["luck"])
     toys.note(config, f"start {step}")
 
     def found() -> dict[str, float]:
@@ -88,7 +88,7 @@ def experiment(folder: Path) -> at.Experiment:
     )
     return at.Experiment(
         "soaked",
-        soaked,
+        train,
         space,
         at.Target(toys.METRIC, 0.9, limit=600),
         baseline={"rate": 1.5, "luck": 0.5},

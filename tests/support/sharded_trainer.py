@@ -1,4 +1,4 @@
-"""A trainer of two ranks with a sharded model, and who dies in its midst, once."""
+"""A trainer of two ranks with a sharded model, and one that dies once in the middle."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ import autotune as at
 _MASK = 0o077
 
 
-def shaking(config: dict[str, Any]) -> Iterator[at.Milestone]:
-    """Says how it finds its process, and then leaves it all otherwise."""
+def changes_everything(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Says how it finds its process, and then changes all of it."""
     found = state_of_the_process()
     yield at.Milestone(0, dict)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
@@ -85,8 +85,8 @@ def staying(config: dict[str, Any]) -> Iterator[at.Milestone]:
     """Leaves what cannot be put back, as `stays` says."""
     yield at.Milestone(0, dict)
     if config["stays"] == "files":
-        held = [open(os.devnull) for _ in range(200)]
-        sys.modules["staying_held"] = held  # type: ignore[assignment]
+        opened = [open(os.devnull) for _ in range(200)]
+        sys.modules["staying_held"] = opened  # type: ignore[assignment]
     if config["stays"] == "signal":
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # with which a rank is asked where it is
     if config["stays"] == "nice":

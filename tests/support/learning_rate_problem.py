@@ -1,4 +1,4 @@
-"""A problem that answers to its learning rate, on a virtual clock."""
+"""A simulated training that reacts to its learning rate, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METRIC = "val_accuracy"
 BEST = 0.1  # of the learning rates at the start; it falls as training goes on
 
 
-def steered(config: Mapping[str, Any], seed: int) -> Live:
+def train_live(config: Mapping[str, Any], seed: int) -> Live:
     """What is left of the loss shrinks fastest at a learning rate that falls with it.
 
     Far too high a rate makes it grow. Momentum and batch size are reported and set, and do nothing.

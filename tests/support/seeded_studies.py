@@ -1,6 +1,6 @@
 """Studies on a virtual clock, and a digest of what each wrote down: to be run in two processes.
 
-    python repeated.py SEED
+    python seeded_studies.py SEED
 
 Whatever a process brings along that is not the study's seed (the order of sets, global random
 states, the hour) must not show in what is written down.
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import populations
+from learning_rate_problem import problem, train_live
 from sims import MEMORY, learning, lines, simulate, wide
-from steered import problem, steered
 
 from autotune.algorithms.controllers import CONTROLLERS, POPULATIONS
 from autotune.algorithms.controllers.learners import LEARNERS
@@ -52,7 +52,7 @@ def _searched(sampler: str, pruner: str, trials: int | None = None, **options: A
 def _steered(controller: str) -> Study:
     def study(folder: Path, seed: int) -> Any:
         asked = {"controller": controller, "seed": seed, "workers": 4}
-        return simulate(problem(None), folder, TRIALS, steered, **asked)
+        return simulate(problem(None), folder, TRIALS, train_live, **asked)
 
     return study
 
@@ -97,9 +97,9 @@ def digest(study: Study, seed: int) -> str:
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         folder = Path(place, "study")
         study(folder, seed)
-        told = [lines(folder)]
-        told += [json.loads((folder / n).read_text()) for n in _WRITTEN if (folder / n).is_file()]
-    text = json.dumps(told).replace(place, "")
+        output = [lines(folder)]
+        output += [json.loads((folder / n).read_text()) for n in _WRITTEN if (folder / n).is_file()]
+    text = json.dumps(output).replace(place, "")
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -162,6 +162,6 @@ def huggingface(config: dict[str, Any]) -> None:
     trainer.train(resume_from_checkpoint=None if config.get("forgets") else callback.checkpoint)
 
 
-def framed(config: dict[str, Any]) -> None:
+def train_with_framework(config: dict[str, Any]) -> None:
     """The training under the framework that the configuration names."""
     {"lightning": lightning, "huggingface": huggingface}[config["framework"]](config)
