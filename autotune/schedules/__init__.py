@@ -40,8 +40,6 @@ from autotune.schedules.compose import (
     Spliced,
     Stages,
     Until,
-    compressed,
-    substituted,
 )
 from autotune.schedules.curve import VERSION, Kind
 from autotune.schedules.document import from_json
@@ -59,7 +57,15 @@ from autotune.schedules.families import (
     Step,
 )
 from autotune.schedules.formulas import Shape
-from autotune.schedules.making import FAMILIES, as_schedule, scaled, stages, warmed
+from autotune.schedules.making import (
+    FAMILIES,
+    as_schedule,
+    compressed,
+    scaled,
+    stages,
+    substituted,
+    warmed,
+)
 
 __all__ = [
     "Constant",

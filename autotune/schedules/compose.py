@@ -292,47 +292,6 @@ Schedule = (
 )
 
 
-def substituted(schedule: Schedule, old: Schedule, new: Schedule) -> Schedule:
-    """A schedule with `new` wherever it follows or compensates `old`.
-
-    >>> batch_size = Linear(100, 200)
-    >>> substituted(Following(Constant(0.1), batch_size, 1.0, 100), batch_size, Constant(400))(0.5)
-    0.4
-    """
-    if isinstance(schedule, Following):
-        base = substituted(schedule.base, old, new)
-        return replace(schedule, base=base, other=new if schedule.other == old else schedule.other)
-    if isinstance(schedule, Effective):
-        base = substituted(schedule.base, old, new)
-        momentum = new if schedule.momentum == old else schedule.momentum
-        return replace(schedule, base=base, momentum=momentum)
-    if isinstance(schedule, Spliced):
-        return replace(schedule, parts=tuple(substituted(p, old, new) for p in schedule.parts))
-    return schedule
-
-
-def compressed(schedule: Schedule, times: float) -> Schedule:
-    """The schedule compressed into 1 / `times` of the progress; then its final value holds.
-
-    `times` is at least 1.
-
-    >>> compressed(Linear(1.0, 0.0), 2)(0.25), compressed(Linear(1.0, 0.0), 2)(0.75)
-    (0.5, 0.0)
-    """
-    if times == 1 or isinstance(schedule, Constant):
-        return schedule
-    if isinstance(schedule, Following):
-        other = compressed(schedule.other, times)
-        return replace(schedule, base=compressed(schedule.base, times), other=other)
-    if isinstance(schedule, Effective):
-        momentum = compressed(schedule.momentum, times)
-        return replace(schedule, base=compressed(schedule.base, times), momentum=momentum)
-    if isinstance(schedule, Spliced):
-        parts = tuple(compressed(part, times) for part in schedule.parts)
-        return Spliced(tuple(edge / times for edge in schedule.edges), parts)
-    return Stages((1 / times,), (schedule, Constant(schedule._at(1.0))))
-
-
 def _sampled(schedule: ScheduleFunction, until: float = 1.0) -> tuple[float, float]:
     """Extremes by evaluation: on both sides of every edge, and at many points between edges."""
     knots = (0.0, *(x for x in schedule._edge_list if x < until), until)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, cast
 
-from autotune.schedules.compose import Schedule, Stages
+from autotune.schedules.compose import Effective, Following, Schedule, Spliced, Stages
 from autotune.schedules.curve import number, positive
 from autotune.schedules.families import (
     WSD,
@@ -116,3 +117,44 @@ def _edges(lengths: list[float]) -> tuple[float, ...]:
             short = f"{lengths[i - 1]:.6g} is too short in a total of {total:.6g}"
             raise ValueError(f"stages: part {i}: length {short}")
     return tuple(knots[1:-1])
+
+
+def substituted(schedule: Schedule, old: Schedule, new: Schedule) -> Schedule:
+    """A schedule with `new` wherever it follows or compensates `old`.
+
+    >>> batch_size = Linear(100, 200)
+    >>> substituted(Following(Constant(0.1), batch_size, 1.0, 100), batch_size, Constant(400))(0.5)
+    0.4
+    """
+    if isinstance(schedule, Following):
+        base = substituted(schedule.base, old, new)
+        return replace(schedule, base=base, other=new if schedule.other == old else schedule.other)
+    if isinstance(schedule, Effective):
+        base = substituted(schedule.base, old, new)
+        momentum = new if schedule.momentum == old else schedule.momentum
+        return replace(schedule, base=base, momentum=momentum)
+    if isinstance(schedule, Spliced):
+        return replace(schedule, parts=tuple(substituted(p, old, new) for p in schedule.parts))
+    return schedule
+
+
+def compressed(schedule: Schedule, times: float) -> Schedule:
+    """The schedule compressed into 1 / `times` of the progress; then its final value holds.
+
+    `times` is at least 1.
+
+    >>> compressed(Linear(1.0, 0.0), 2)(0.25), compressed(Linear(1.0, 0.0), 2)(0.75)
+    (0.5, 0.0)
+    """
+    if times == 1 or isinstance(schedule, Constant):
+        return schedule
+    if isinstance(schedule, Following):
+        other = compressed(schedule.other, times)
+        return replace(schedule, base=compressed(schedule.base, times), other=other)
+    if isinstance(schedule, Effective):
+        momentum = compressed(schedule.momentum, times)
+        return replace(schedule, base=compressed(schedule.base, times), momentum=momentum)
+    if isinstance(schedule, Spliced):
+        parts = tuple(compressed(part, times) for part in schedule.parts)
+        return Spliced(tuple(edge / times for edge in schedule.edges), parts)
+    return Stages((1 / times,), (schedule, Constant(schedule._at(1.0))))

@@ -20,15 +20,14 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.algorithms.pruners.learning_rate import decay_between, peak_seconds
 from autotune.algorithms.ranking.equal_time import GapCurve
 from autotune.algorithms.ranking.trial_index import Others, TrialIndex
-from autotune.schedules import Schedule, edges_of
 from autotune.trial import Target, Trial
 
 Floats = NDArray[np.float64]
@@ -39,13 +38,11 @@ _JITTER = 0.01  # of a span: the least error of an evaluation
 _FARTHEST = 2.0  # spans: larger gaps at the start of a trial are clipped
 _WORST = 1.0  # spans: the most that one trial contributes, or one could keep all others running
 _INDEPENDENT = 10.0  # neighbouring reports are correlated; they count as at most so many
-_MOST_DECAY = math.log(1000)  # a learning rate below a thousandth gains nothing more
 _LITTLE_DECAY = 0.1  # less counts as none
 _ENOUGH_DECAY = 1.0  # less does not show the gain from decay, which comes late
 _RISE = 0.1  # the prior gain in spans for each e-fold of decay
 _RISE_WEIGHT = 2.0  # the weight of the prior, in trials
 _RETROSPECTS = (0.25, 0.5)  # shares of an ended trial's time at which it is forecast in retrospect
-_GRID = np.linspace(0.0, 1.0, 201)
 _HALF_NORMAL = np.array(  # quantiles at 1/16, 3/16, ..., 15/16
     [0.0784, 0.2372, 0.4023, 0.5791, 0.7764, 1.0100, 1.3180, 1.8627]
 )
@@ -109,7 +106,7 @@ def chance(
     fits = _fitted(seconds, np.minimum(gaps / parameters.span, _FARTHEST), cap)
     ahead = math.log(cap / seconds[-1]) * parameters.noise
     spread = np.sqrt(fits.deviations**2 + ahead**2)
-    gained = _HALF_NORMAL * parameters.rise * _decay(trial, trial.reports[-1].seconds, cap)
+    gained = _HALF_NORMAL * parameters.rise * decay_between(trial, trial.reports[-1].seconds, cap)
     z = (gained[:, None] - fits.gaps) / spread
     return float(np.mean(0.5 * (1 + _erf(z / math.sqrt(2))) @ fits.weights))
 
@@ -232,7 +229,7 @@ def lesson(trial: Trial, target: Target) -> Lesson:
             continue
         fits = _fitted(seconds[:count], gaps[:count] / gaps[0], seconds[-1])
         gained = float(fits.gaps @ fits.weights * gaps[0] - gaps[-1])
-        decay = _decay(trial, seconds[count - 1], seconds[-1])
+        decay = decay_between(trial, seconds[count - 1], seconds[-1])
         if decay >= _ENOUGH_DECAY:
             rises.append(max(gained, 0.0) / decay)
         elif decay < _LITTLE_DECAY:
@@ -247,7 +244,7 @@ def _gaps_of(trial: Trial, target: Target) -> tuple[Floats, Floats]:
     """
     curve = GapCurve(trial, target)
     seconds, gaps = np.array(curve.seconds, float), np.array(curve.gaps, float)
-    begun = _warm_until(trial)
+    begun = peak_seconds(trial)
     kept = (seconds > 0) & (seconds >= begun) & np.isfinite(gaps)
     return seconds[kept], gaps[kept]
 
@@ -269,50 +266,3 @@ def _fitted(seconds: Floats, gaps: Floats, cap: float) -> _Fits:
     ahead = signs[:, 0] * (cap / last) ** -_POWERS
     found = np.minimum(level + slopes * (ahead - centre), gaps[-1])
     return _Fits(found, np.sqrt(errors), trust / trust.sum())
-
-
-# --- the learning rate's schedule -----------------------------------------------------------------
-
-
-@lru_cache(maxsize=1024)
-def _sampled(schedule: Schedule) -> tuple[Floats, Floats]:
-    """A schedule's values at progresses from 0 to 1, on both sides of every edge."""
-    edges = np.array(edges_of(schedule))
-    places = np.unique(np.concatenate([_GRID, edges, np.nextafter(edges, 0.0)]))
-    return places, schedule(places)
-
-
-def _peak(schedule: Schedule) -> float:
-    """The progress at which the greatest value is first reached."""
-    places, values = _sampled(schedule)
-    return float(places[int(np.argmax(values >= (1 - 1e-6) * values.max()))])
-
-
-def _warm_until(trial: Trial) -> float:
-    """Seconds of the first report after the learning rate's peak; infinite before it."""
-    schedule = trial.config.get("lr")
-    has_progress = bool(trial.reports) and "progress" in trial.reports[-1].metrics
-    if not has_progress or not isinstance(schedule, Schedule):
-        return 0.0
-    peak = _peak(schedule)
-    passed = (r.seconds for r in trial.reports if r.metrics.get("progress", 0.0) >= peak)
-    return next(passed, math.inf)
-
-
-def _decay(trial: Trial, seconds: float, cap: float) -> float:
-    """E-folds by which the learning rate falls from a report at `seconds` until `cap` seconds."""
-    schedule = trial.config.get("lr")
-    if not isinstance(schedule, Schedule):
-        return 0.0
-    reports = (r for r in trial.reports if r.seconds == seconds and "progress" in r.metrics)
-    now = next((r.metrics["progress"] for r in reports), math.nan)
-    if not now >= 0:
-        return 0.0
-    now = min(now, 1.0)  # beyond the horizon the last value holds
-    places, values = _sampled(schedule)
-    until = min(now * cap / seconds, 1.0) if now > 0 and seconds > 0 else 1.0
-    rate = float(schedule(now))
-    lowest = float(values[(places >= now) & (places <= until)].min(initial=schedule(until)))
-    if not rate > lowest:
-        return 0.0
-    return math.log(rate / lowest) if lowest > rate * math.exp(-_MOST_DECAY) else _MOST_DECAY
