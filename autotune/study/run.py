@@ -56,33 +56,33 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         seed: of the sampler and, with the trial's number, of each trial.
         seeds: of the trials themselves, one for each, when all are repeats of one configuration
             (`kind` "confirm", as in a replay).
-        repeats: how often the best configurations and the baseline are run again on fresh seeds
-            when the search is over, in turns and each alone on the hardware; these trials are on
-            top of `trials`. See `StudyResult.confirmed`.
-        top: how many of the best configurations are.
-        search: False to search no more, and only to do what `repeats` asks for.
-        racing: share of the seconds trained, below 1, that goes into running the leader again on
-            fresh seeds in the second half of the search (see `ranking.racing`); 0 for none. By
-            default (None) what the study has, or what `defaults.racing_for` says: a fifth in
-            a search of at least 100 trials by `convergence` without a controller, else none.
-        resume: go on with the study that the folder holds; False refuses such a folder.
-        start_from: the folder of an earlier study. Sampler `policy` begins with what was learned
-            there, whatever its sampler, if the spaces overlap; controller `policy` begins with the
-            weights in its `controller.json`. Where both could, one that finds nothing of its own
-            begins afresh.
+        repeats: how often to run the best configurations and the baseline again on fresh seeds
+            when the search is over, in turns and each alone on the hardware; these trials are not
+            counted in `trials`. See `StudyResult.confirmed`.
+        top: how many of the best configurations to run again.
+        search: False to start no new trials of the search, and only run the `repeats`.
+        racing: share of the training seconds, below 1, for running the leader again on fresh seeds
+            in the second half of the search (see `ranking.racing`); 0 for none. By default (None)
+            the share of the resumed study; for a new one a fifth in a search of at least 100 trials
+            by `convergence` without a controller, else none.
+        resume: continue the study in the folder, if there is one; False refuses such a folder.
+        start_from: the folder of an earlier study. Sampler `policy` starts from a policy fitted to
+            the trials there, whichever sampler proposed them, if the spaces overlap; controller
+            `policy` starts from the weights in its `controller.json`. If both are used and only one
+            of them finds something to start from, the other starts untrained.
         recipe: where the experiment comes from, kept for `autotune resume`.
-        mirror: have MLflow keep a copy of what `autotune resume --from-mlflow` needs: the journal,
-            the manifest and checkpoints. `tracking_uri` is then that of an MLflow server.
-        mix_hardware: rank times on unequal hardware together; the hardware of its trials then says
-            so. By default only trials on equal hardware are ranked together.
+        mirror: copy what `autotune resume --from-mlflow` needs to MLflow: the journal, the manifest
+            and checkpoints. `tracking_uri` is then that of an MLflow server.
+        mix_hardware: rank times on unequal hardware together; the fingerprints of these trials then
+            say so. By default only trials on equal hardware are ranked together.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run; by default worker groups on Ray.
 
     Raises:
-        UserError: an unknown argument or one outside its range, a folder that holds another study,
-            a study that is to be mirrored and runs elsewhere, workers that the cluster can never
-            have, or a metric that the trainer never reports.
-        StudyError: the study could not go on; it can be resumed.
+        UserError: an unknown argument or one outside its range, a folder with another study, a
+            mirrored study that runs elsewhere, workers that the cluster can never have, or a target
+            metric that the trainer never reports.
+        StudyError: the study could not continue; it can be resumed.
         KeyboardInterrupt: interrupted twice; it can be resumed.
     """
     return carry_out(experiment, options)[0]
