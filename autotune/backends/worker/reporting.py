@@ -46,12 +46,12 @@ def report(
 ) -> Change | None:
     """Report metrics at `step` samples and wait for the decision on this trial.
 
-    Called on every rank at the same steps. Report step 0 with no metrics when the set-up is done,
-    so that it is off the clock. What was done in `evaluating` since the last report is evaluation,
-    not training. Outside autotune it does nothing and returns None.
+    Call it on every rank at the same steps. Report step 0 with no metrics when the set-up is done,
+    so that it is off the clock. Time inside `evaluating` since the last report is evaluation, not
+    training. Outside autotune the function does nothing and returns None.
 
     Raises:
-        StopTrial: the trial has ended; let it pass.
+        StopTrial: the trial has ended; do not catch it.
         RuntimeError: called inside `evaluating`.
     """
     if _session is None:
@@ -70,8 +70,8 @@ def report(
 def evaluating() -> Iterator[None]:
     """Stop the training clock: `with autotune.evaluating(): metrics = validate()`.
 
-    For trainers that `report`; its seconds count as evaluation at the next report. Work that a GPU
-    was given before is waited for, as it is training. Outside autotune it does nothing.
+    For trainers that `report`; the seconds count as evaluation at the next report. It first waits
+    for queued GPU work, which is training. Outside autotune it does nothing.
 
     Raises:
         RuntimeError: called inside itself.
