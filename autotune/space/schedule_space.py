@@ -36,7 +36,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ScheduleSpace:
-    """A search space of a schedule; the configuration gets the schedule.
+    """A search space for a schedule; the trainer gets the schedule.
 
     Each field is a parameter or a fixed value:
 
@@ -59,8 +59,8 @@ class ScheduleSpace:
         mirrors: the schedule that the family `mirror` moves opposite to, as a momentum that falls
             while the learning rate rises (Smith and Topin, arXiv 1708.07120). It mirrors the
             searched shape, before that schedule follows another or compensates this momentum.
-        follows: the schedule with which this one is scaled whenever that one changes, as a
-            learning rate with the batch size; by `rule`: none, sqrt or linear.
+        follows: another schedule; this one is scaled whenever that one changes, as a learning rate
+            with the batch size, by `rule`: none, sqrt or linear.
         effective: a momentum (or first beta); the searched peak is then that of the effective
             learning rate, peak / (1 - momentum).
         when: the condition of the schedule, as for `Float`.
