@@ -1,4 +1,4 @@
-"""Times to a target, compared: which configuration is fastest, by how much, is it luck, and why.
+"""Comparison of times to a target: which configuration is fastest, by how much, and why.
 
 `compare(candidates, baseline)` makes the table; `sources.py` reads candidates from study folders,
 published runs and MLflow. `docs/cards/statistics.md` has a card for every statistic.

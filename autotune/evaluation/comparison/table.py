@@ -25,19 +25,19 @@ def compare(
     tau_seconds: float | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Compare candidates with one of them: the same input and seed give the same table.
+    """Compare candidates with a baseline; the same input and seed give the same table.
 
     Args:
         candidates: with different names and at least one run each.
         baseline: name of the candidate that the others are compared with (the first one).
         allow: terms that may differ: `hardware`, `workers`, `sharing`, `clock`, `target`.
-        tau_seconds: up to where means are taken; by default as far as every candidate with an
-            arrival is known.
+        tau_seconds: restricts means to this time; by default to the time up to which every
+            candidate that reached the target was observed.
         seed: of the bootstrap.
 
     Raises:
-        UserError: no candidates, one without runs, a name twice, an unknown baseline, a term that
-            differs and is not allowed, a `tau_seconds` that is not above 0.
+        UserError: there are no candidates, one has no runs, a name occurs twice, the baseline is
+            unknown, a term differs and is not allowed, or `tau_seconds` is not above 0.
 
     >>> runs = {n: tuple(Run(n, t, True) for t in ts) for n, ts in [("a", (2, 4)), ("b", (8, 8))]}
     >>> made = compare([Candidate(n, "", "confirmed", r) for n, r in runs.items()], "b")
