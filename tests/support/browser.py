@@ -78,7 +78,8 @@ class Browser:
             answer = self._next(180.0)
             if answer.get("id") == self._count:
                 assert "error" not in answer, f"{method}: {answer}"
-                return answer["result"]
+                result: dict[str, Any] = answer["result"]
+                return result
 
     def _next(self, seconds: float) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
@@ -88,7 +89,7 @@ class Browser:
                 raise TimeoutError(f"Chromium said nothing for {seconds} s")
             self._read += os.read(self._from, 1 << 20)
         line, _, self._read = self._read.partition(b"\0")
-        message = json.loads(line)
+        message: dict[str, Any] = json.loads(line)
         self._note(message.get("method"), message.get("params", {}))
         return message
 
