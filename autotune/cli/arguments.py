@@ -6,6 +6,7 @@ The rows of a study's options are made of `study.options`.
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -18,6 +19,7 @@ from autotune.study.options import StudyOptions, options
 
 Row = tuple[str, dict[str, Any]]  # the words of an argument, and how argparse is to read it
 _T = TypeVar("_T")
+_LONGEST_SECONDS = 1e9  # 31 years
 
 
 def duration(text: str) -> float:
@@ -27,7 +29,7 @@ def duration(text: str) -> float:
     (5400.0, 90.0)
 
     Raises:
-        UserError: anything else, or nothing above zero.
+        UserError: anything else, nothing above zero, or more than 1e9 seconds.
     """
     units = {"h": 3600.0, "m": 60.0, "s": 1.0}
     number = r"\d+(?:\.\d+)?"
@@ -37,8 +39,11 @@ def duration(text: str) -> float:
         seconds = sum(float(n) * units[u] for n, u in re.findall(f"({number})([hms])", text))
     else:
         raise UserError(f"--time-limit must be like 90s, 10m or 1h30m but got {text!r}")
-    if seconds <= 0:
-        raise UserError(f"--time-limit must be more than 0 seconds but got {text!r}")
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise UserError(
+            f"--time-limit must be more than 0 seconds and at most {_LONGEST_SECONDS:g} "
+            f"but got {text!r:.80}"
+        )
     return seconds
 
 
@@ -61,7 +66,8 @@ def _row(option: Option, **changed: Any) -> Row:
     if flag.metavar is None:
         return flag.name, {"action": "store_true", "dest": option.name, "help": flag.help}
     made = {"metavar": flag.metavar, "dest": option.name, "help": flag.help}
-    return flag.name, {**made, "default": option.default, "type": _checked(flag.parse), **changed}
+    parse = _checked(path if flag.parse is Path else flag.parse)
+    return flag.name, {**made, "default": option.default, "type": parse, **changed}
 
 
 def _rows(group: str) -> list[Row]:
@@ -74,8 +80,39 @@ def _again(name: str, default: Any, help_: str) -> Row:
     return _row(option, default=default, help=help_)
 
 
+def filled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an argument that takes no empty text, and no path that cannot be one."""
+    if settings.get("action") == "store_true":
+        return dict(settings)
+    parse = settings.get("type", str)
+
+    @functools.wraps(parse)  # argparse shows its name
+    def parsed(text: str) -> Any:
+        if not text.strip():
+            raise argparse.ArgumentTypeError("must not be empty")
+        return parse(text)
+
+    return {**settings, "type": parsed}
+
+
+def path(text: str) -> Path:
+    """A path that was typed.
+
+    Raises:
+        ValueError: there can be none like it, or it cannot be looked at.
+    """
+    made = Path(text)
+    try:
+        made.exists()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{text!r:.80} cannot be a path here: {reason}") from None
+    return made
+
+
 _count = _checked(whole_number)
-FOLDER: Row = ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder"})
+_path = _checked(path)
+FOLDER: Row = ("folder", {"metavar": "DIR", "type": _path, "help": "a study folder"})
 JSON: Row = ("--json", {"action": "store_true", "help": "print one JSON document on stdout"})
 REGISTER: Row = ("--register", {"metavar": "NAME", "help": "make the best trial's model a version "
                                 "of this registered model of MLflow's"})  # fmt: skip
@@ -86,7 +123,7 @@ RUN: list[Row] = [
     *(*_rows("search"), REGISTER, *_rows("tracking"), *WHERE),
 ]
 RESUME: list[Row] = [
-    ("folder", {"metavar": "DIR", "type": Path, "help": "a study folder; with "
+    ("folder", {"metavar": "DIR", "type": _path, "help": "a study folder; with "
                 "--from-mlflow the study's name"}),
     _again("trials", None, "a new total number of trials"),
     ("--from-mlflow", {"metavar": "URI", "help": "the MLflow server with the study's copy "
@@ -103,13 +140,13 @@ CONFIRM: list[Row] = [
 ]
 EXPORT: list[Row] = [
     FOLDER,
-    ("--to", {"metavar": "OUT", "type": Path, "help": "write one trial to this new folder"}),
+    ("--to", {"metavar": "OUT", "type": _path, "help": "write one trial to this new folder"}),
     ("--trial", {"metavar": "N", "type": _count, "help": "the trial to write (the best)"}),
     ("--optuna", {"metavar": "URL", "help": "write all trials as an Optuna study to "
                   "sqlite:///FILE.db, for optuna-dashboard"}),
 ]  # fmt: skip
 REPLAY: list[Row] = [
-    ("export", {"metavar": "OUT", "type": Path, "help": "a folder written by export --to OUT"}),
+    ("export", {"metavar": "OUT", "type": _path, "help": "a folder written by export --to OUT"}),
     _again("repeats", 3, "total number of repeats (3)"),
     _again("out", None, "the study folder (studies/NAME-replay-TRIAL)"),
     *WHERE,
@@ -123,14 +160,14 @@ COMPARE: list[Row] = [
                  "runs that differ in TERM: hardware, workers, sharing, clock or target"}),
     ("--target", {"metavar": "METRIC=VALUE", "help": "the target of published runs and of "
                   "MLflow runs that are not autotune's (top5=93)"}),
-    ("--report", {"metavar": "FILE.html", "type": Path, "help": "write an HTML report"}),
-    ("--csv", {"metavar": "FILE", "type": Path, "help": "write the table as CSV"}),
+    ("--report", {"metavar": "FILE.html", "type": _path, "help": "write an HTML report"}),
+    ("--csv", {"metavar": "FILE", "type": _path, "help": "write the table as CSV"}),
     ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (MLFLOW_TRACKING_URI)"}),
     JSON,
 ]  # fmt: skip
 REPORT: list[Row] = [
     FOLDER,
-    ("--to", {"metavar": "FILE", "type": Path, "help": "the file to write (DIR/report.html)"}),
+    ("--to", {"metavar": "FILE", "type": _path, "help": "the file to write (DIR/report.html)"}),
 ]
 ADDRESS: Row = ("--address", {"metavar": "URL", "help": "the dashboard of a Ray cluster, like "
                           "http://HEAD:8265 (RAY_API_SERVER_ADDRESS, RAY_ADDRESS)"})  # fmt: skip
@@ -140,7 +177,7 @@ _DRIVER: list[Row] = [
     ("--driver-cpus", {"metavar": "N", "type": float, "default": 0.0,
                        "help": "CPUs reserved for the driver (0: on the head node)"}),
     ("--driver-resources", {"metavar": "NAME=N,...", "help": "custom resources for the driver"}),
-    ("--pip", {"metavar": "FILE", "type": Path, "help": "requirements to install on the cluster"}),
+    ("--pip", {"metavar": "FILE", "type": _path, "help": "requirements to install on the cluster"}),
     ("--env", {"metavar": "NAME=VALUE", "action": "append", "default": [],
                "help": "an environment variable for driver and workers (no secrets); may be "
                "repeated"}),
@@ -225,6 +262,7 @@ def taken(kind: type[_T], given: argparse.Namespace) -> _T:
     chosen = {name: value for name, value in named.items() if value is not None}
     if "time_limit" in chosen:
         chosen["time_limit"] = duration(chosen["time_limit"])
+    checked = StudyOptions(**chosen)
     whole = kind in (RunArguments, SubmitArguments)
     make = cast("Callable[..., _T]", kind)
-    return make(**values, options=StudyOptions(**chosen) if whole else chosen)
+    return make(**values, options=checked if whole else chosen)

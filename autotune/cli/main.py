@@ -18,18 +18,7 @@ from typing import NoReturn
 
 from autotune.cli import arguments
 from autotune.cli.arguments import taken
-from autotune.cli.console import (
-    BROKEN,
-    DONE,
-    INTERRUPTED,
-    UNREACHED,
-    USER,
-    not_reached,
-    result_in,
-    say,
-    study_in,
-    tell,
-)
+from autotune.cli.console import BROKEN, DONE, INTERRUPTED, USER, say
 from autotune.errors import StudyError, UserError, unknown
 
 
@@ -85,7 +74,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     for name, (function, summary, rows) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         for name_or_flags, settings in rows:
-            sub.add_argument(*name_or_flags.split(), **settings)
+            sub.add_argument(*name_or_flags.split(), **arguments.filled(settings))
         sub.set_defaults(function=function)
     given, extra = parser.parse_known_args(words)
     if extra:
@@ -122,75 +111,21 @@ def replay_command(given: argparse.Namespace) -> int:
 
 
 def status_command(given: argparse.Namespace) -> int:
-    from autotune.cli import text
-    from autotune.evaluation import summary as documents
-    from autotune.storage import journal
+    from autotune.cli import folder_commands
 
-    manifest, result = study_in(given.folder)
-    summary = {
-        **documents.summary(result, manifest.name),
-        "trials_planned": manifest.options.trials,
-        "sampler": manifest.options.sampler,
-        "sampler_chosen_because": manifest.sampler_chosen_because,
-        "confirmations": documents.confirmations(result, manifest.options),
-        "driver_alive": journal.is_locked(given.folder),
-    }
-    tell(summary, given.json, text.print_status)
-    return DONE
+    return folder_commands.status(given.folder, given.json)
 
 
 def best_command(given: argparse.Namespace) -> int:
-    from autotune.cli import text
-    from autotune.evaluation import summary as documents
+    from autotune.cli import folder_commands
 
-    result = result_in(given.folder)
-    if result.best is None:
-        if given.json:
-            print("null")
-        say(f"{not_reached(result)} yet")
-        return UNREACHED
-    tell(documents.best(result), given.json, text.print_best)
-    return DONE
+    return folder_commands.best(given.folder, given.json)
 
 
 def export_command(given: argparse.Namespace) -> int:
-    if given.to is None and given.optuna is None:
-        raise UserError("export needs --to OUT for a trial, or --optuna URL for the whole study")
-    if given.trial is not None and given.to is None:
-        raise UserError("--trial is the trial to export --to OUT; --optuna takes them all")
-    if given.optuna is not None:
-        _export_study(given)
-    return _export_trial(given) if given.to is not None else DONE
+    from autotune.cli import folder_commands
 
-
-def _export_trial(given: argparse.Namespace) -> int:
-    from autotune.evaluation.export import export
-
-    result = result_in(given.folder)
-    trial = export.choose(result, given.trial)
-    if trial is None:
-        say(f"{not_reached(result)}: name a trial with --trial N")
-        return UNREACHED
-    content = export.export(result, trial, given.to)
-    say(f"wrote trial {trial.number} to {given.to}")
-    if content["lineage_fault"]:
-        say(f"it is a fork, and a replay trains its last part only: {content['lineage_fault']}")
-    if content["train"] is None:
-        say('its trainer has no name to be found by: set "train" in its trial.json')
-    return DONE
-
-
-def _export_study(given: argparse.Namespace) -> None:
-    from autotune.evaluation.export import optuna_study
-    from autotune.study import recipes
-
-    manifest, result = study_in(given.folder)
-    recipe, name = manifest.options.recipe, manifest.name
-    if not recipe:
-        raise UserError(f"{given.folder} was started from Python: its search space is not known")
-    space = recipes.load(recipe).space
-    count = optuna_study.export(result.trials, space, result.target, given.optuna, name)
-    say(f"wrote {count} trials as the Optuna study {name!r}")
+    return folder_commands.export(given.folder, given.to, given.trial, given.optuna)
 
 
 def compare_command(given: argparse.Namespace) -> int:

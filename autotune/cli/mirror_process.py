@@ -118,6 +118,7 @@ def main(arguments: Sequence[str]) -> int:
     own = OwnFile(folder / STORE) if uri == default_uri(folder) else None
     driver = Driver()
     signal.signal(signal.SIGTERM, driver.outlive)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it ends when the driver has
 
     def connect(facts: StudyInfo) -> MlflowStore:
         if own is not None:

@@ -40,7 +40,8 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
     command = mirror.ui_command(folder)
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
     say(f"MLflow on {host} (Ctrl-C ends it)")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would stay behind
+    for number in (signal.SIGTERM, signal.SIGHUP):  # or the server would stay behind
+        signal.signal(number, signal.default_int_handler)
     with subprocess.Popen(command, env=mirror.environment()) as server:  # noqa: S603
         try:
             for line in _where(host, manifest, server):

@@ -29,18 +29,27 @@ _ROWS = 30  # running trials that are shown
 
 @contextlib.contextmanager
 def progress(experiment: Experiment, trials: int) -> Iterator[Watch]:
-    """A watch for `run`: a live display on a terminal, a plain line an event otherwise."""
+    """A watch for `run`: a live display on a terminal, a plain line an event otherwise.
+
+    A study goes on where its output cannot be written any more.
+    """
     console = Console(file=sys.stderr)
     view = _Progress(experiment.target, trials)
     if not console.is_terminal:
-        yield lambda event, all_trials: _print_event(event, all_trials, experiment.target)
+
+        def lines(event: Event, all_trials: Mapping[int, Trial]) -> None:
+            with contextlib.suppress(OSError):
+                _print_event(event, all_trials, experiment.target)
+
+        yield lines
         return
     with Live(get_renderable=view.render, console=console, refresh_per_second=4) as live:
 
         def watch(event: Event, all_trials: Mapping[int, Trial]) -> None:
             view.source = all_trials
             if isinstance(event, Ended) and event.error:
-                live.console.print(_failure(event), markup=False, highlight=False)
+                with contextlib.suppress(OSError):
+                    live.console.print(_failure(event), markup=False, highlight=False)
 
         yield watch
 

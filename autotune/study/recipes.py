@@ -9,9 +9,12 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable
+import sysconfig
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +32,8 @@ _CLASSES = {  # what recipes are made of, for the nearest right name of a mistyp
     for name, value in vars(module).items()
     if isinstance(value, type)
 }
+_OURS = (str(Path(schedules.__file__).parents[1]), str(Path(importlib.__file__).parent))
+_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
 def find(path: str, what: str = "recipe") -> Callable[..., Any]:
@@ -53,12 +58,13 @@ def load(recipe: str) -> Experiment:
 
     Raises:
         UserError: in one line, what cannot be found (with the nearest right name), or what the
-            recipe itself says is wrong (a ValueError, TypeError or FileNotFoundError of its own).
+            recipe raised, with the file and line at which it did; its cause is the recipe's own
+            exception.
     """
     function = find(recipe)
     try:
         made = function()
-    except (ValueError, TypeError, FileNotFoundError) as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"recipe {recipe!r}: {_line(error)}") from error
     if not isinstance(made, Experiment):
         raise UserError(f"recipe {recipe!r} must return an Experiment but got {made!r:.80}")
@@ -90,7 +96,7 @@ def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"recipe file {str(path)!r} does not exist")
     path = path.resolve()
-    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     name = f"{FILE_PREFIX}{path.stem}_{digest}"
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -101,7 +107,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"recipe file {str(path)!r} cannot be imported: {_line(error)}") from error
     return module
@@ -116,7 +122,7 @@ def _from_module(name: str) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise UserError(f"recipe module: {unknown('module', name, _recipes())}") from None
         raise UserError(f"recipe module {name!r} cannot be imported: {_line(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"recipe module {name!r} cannot be imported: {_line(error)}") from error
 
 
@@ -137,15 +143,49 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
-    """The error in one line, with the nearest right name for a mistyped keyword."""
+    """The error in one line, and where the recipe raised it.
+
+    With the nearest right name for a mistyped keyword.
+    """
     text = str(error).strip().partition("\n")[0]
-    mistyped = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text)
-    kind = _CLASSES.get(mistyped[1]) if mistyped else None
-    if mistyped and kind is not None:
-        allowed = set(inspect.signature(kind).parameters)
-        return unknown(f"argument of {mistyped[1]}", mistyped[2], allowed)
-    return (
-        text
-        if isinstance(error, UserError | ValueError) and text
-        else f"{type(error).__name__}: {text}"
-    )
+    if isinstance(error, SystemExit):
+        said = f"it called sys.exit({error.code!r:.80})"
+    elif near := _mistyped(text):
+        said = near
+    elif isinstance(error, UserError | ValueError) and text:
+        said = text
+    else:
+        said = f"{type(error).__name__}: {text}"
+    place = _place(error)
+    return f"{said} ({place})" if place else said
+
+
+def _mistyped(text: str) -> str:
+    """What is said of a mistyped keyword of ours; empty where it is none."""
+    found = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text)
+    kind = _CLASSES.get(found[1]) if found else None
+    if found is None or kind is None:
+        return ""
+    return unknown(f"argument of {found[1]}", found[2], set(inspect.signature(kind).parameters))
+
+
+def _place(error: BaseException) -> str:
+    """The file and line of the recipe's own code in which the error was raised, or empty.
+
+    That is the innermost frame outside of what is installed, or else outside of this package. A
+    SyntaxError names its own place.
+    """
+    if isinstance(error, SyntaxError):
+        return ""
+    files = [(Path(f.filename), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    theirs = [(p, line) for p, line in files if p.is_absolute() and not _is_in(p, _OURS)]
+    own = [(p, line) for p, line in theirs if not _is_in(p, _INSTALLED)]
+    if not theirs:
+        return ""
+    path, line = (own or theirs)[-1]
+    here = Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}, line {line}"
+
+
+def _is_in(path: Path, folders: Sequence[str]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)

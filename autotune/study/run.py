@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -113,15 +113,16 @@ def carry_out(
     _check_mirrored(experiment.name, folder, options)
     checkpoints = factory.checkpoints(experiment, manifest.study_id)
     parts = replace(parts, plan=replace(parts.plan, checkpoints=checkpoints))
-    pool = options.pool
-    if pool is None:
-        trials = options.trials if options.search else 1
-        pool = factory.ray_pool(experiment, trials, options.ray_address)
-    watch = options.watch
-    if (notes := choice.notes()) and pool.realtime:
-        watch = _after_notes("\n".join(notes), watch)
-    trials_made, reason = _work(replace(options, pool=pool, watch=watch), parts, manifest, folder)
     again = partial(_confirmed, experiment, replace(options, out=folder))
+    with contextlib.ExitStack() as stack:
+        if options.pool is not None:
+            stack.enter_context(contextlib.closing(options.pool))
+        journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
+        if options.pool is None:
+            trials = options.trials if options.search else 1
+            pool = factory.ray_pool(experiment, trials, options.ray_address)
+            options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
+        trials_made, reason = _work(options, parts, manifest, journal, choice.notes())
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
 
 
@@ -155,22 +156,39 @@ def _confirmed(
     return carry_out(experiment, replace(more, repeats=repeats, top=top))[0]
 
 
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[Journal]:
+    """The study's journal; where nothing is written into a new one, it is removed again."""
+    is_new = not (folder / JOURNAL).is_file()
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    with Journal(folder) as journal:
+        try:
+            yield journal
+        finally:
+            if is_new and journal.path.is_file() and not journal.path.stat().st_size:
+                journal.path.unlink()
+                with contextlib.suppress(OSError):  # another one has begun to use it
+                    for place in missing:
+                        place.rmdir()
+
+
 def _work(
-    options: StudyOptions, parts: Parts, manifest: Manifest, folder: Path
+    options: StudyOptions, parts: Parts, manifest: Manifest, journal: Journal, notes: Sequence[str]
 ) -> tuple[tuple[Trial, ...], str]:
-    """Open the folder and drive the study; all its trials, and why the driver left."""
-    pool, plan = options.pool, parts.plan
+    """Drive the study; all its trials, and why the driver left."""
+    pool, plan, folder, watch = options.pool, parts.plan, journal.path.parent, options.watch
     assert pool is not None, "chosen by now"
-    with contextlib.closing(pool), Journal(folder) as journal:
-        manifest.write(folder)
-        # Closed twice: before MLflow is waited for, and where the folder cannot be opened.
-        with _tracking(folder, options, pool), contextlib.closing(pool):
-            watch = _metered(_saving(plan, folder, options.watch), plan, folder, pool)
-            state = StudyState(plan, folder, journal, pool, watch)
-            try:
-                reason = Loop(state, parts.sampler).run()
-            finally:
-                warm_start.keep(folder, parts.sampler, tuple(state.trials.values()))
+    manifest.write(folder)
+    if notes and pool.realtime:
+        watch = _after_notes("\n".join(notes), watch)
+    # The pool is closed before MLflow is waited for.
+    with _tracking(folder, options, pool), contextlib.closing(pool):
+        watch = _metered(_saving(plan, folder, watch), plan, folder, pool)
+        state = StudyState(plan, folder, journal, pool, watch)
+        try:
+            reason = Loop(state, parts.sampler).run()
+        finally:
+            warm_start.keep(folder, parts.sampler, tuple(state.trials.values()))
     return tuple(state.trials.values()), reason
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.cli.arguments import duration
-from autotune.cli.console import without_password
+from autotune.cli.console import UNREACHED, without_password
 from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
@@ -116,6 +116,21 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--register", "x"], "but train has no train.model = function"),
     (["compare", "x.tsv", "--target", "top5"], "--target must be like top5=93"),
     (["compare", "mlflow:x"], "must be named like mlflow:EXPERIMENT/RUN"),
+    (["confirm", ".", "--top", "0"], "top must be a whole number >= 1 but got 0"),
+    (["confirm", ".", "--repeats", "-1"], "repeats must be a whole number >= 0 but got -1"),
+    (["resume", ".", "--trials", "0"], "trials must be a whole number >= 1 but got 0"),
+    (["replay", ".", "--repeats", "-1"], "repeats must be a whole number >= 0 but got -1"),
+    (["run", f"{RECIPES}:good", "--time-limit", "9" * 400], "at most 1e+09"),
+    (["run", f"{RECIPES}:good", "--racing", "nan"], "must be a share like 0.2"),
+    (["run", f"{RECIPES}:good", "--racing", "1"], "must be a share like 0.2"),
+    (["run", f"{RECIPES}:good", "--trials", "9" * 5000], "--trials: "),
+    (["run", f"{RECIPES}:good", "--out", "x" * 5000], "File name too long"),
+    (["run", f"{RECIPES}:raises"], "RuntimeError: no data today (/"),
+    (["run", f"{RECIPES}:leaves"], "it called sys.exit(0)"),
+    (["status", "x" * 5000], "File name too long"),
+    (["jobs", "--address", "http://[::1"], "--address must be the dashboard's"),
+    (["compare", ".", "--target", "acc=nan"], "--target"),
+    (["export", ".", "--to", "x", "--trial", "-1"], "is not a study folder"),
 ]
 
 
@@ -136,6 +151,33 @@ def test_a_mistake_gets_one_clear_line(
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def empty_arguments() -> list[list[str]]:
+    """Each argument of each command, empty, beside the positional ones that it needs."""
+    made = []
+    for command, (_, _, rows) in main.COMMANDS.items():
+        needed = [name for name, _ in rows if not name.startswith("-")]
+        for name, settings in rows:
+            if settings.get("action") == "store_true":
+                continue
+            if name in needed:
+                made.append([command, *("" if other == name else "x" for other in needed)])
+            else:
+                made.append([command, *needed, name, ""])
+    return made
+
+
+def test_no_argument_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in empty_arguments():
+        assert main.main(words) == main.USER, words
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert "must not be empty" in err, words
     assert list(tmp_path.iterdir()) == []
 
 
@@ -184,8 +226,8 @@ def test_a_metric_that_is_never_reported(
 
 def test_nothing_reached_is_exit_3(tmp_path: Path, ray_address: str) -> None:
     out = ["--out", str(tmp_path / "study"), "--tracking-uri", "off", "--trials", "2"]
-    assert main.main(["run", f"{RECIPES}:unreachable", *out]) == main.UNREACHED
-    assert main.main(["best", str(tmp_path / "study")]) == main.UNREACHED
+    assert main.main(["run", f"{RECIPES}:unreachable", *out]) == UNREACHED
+    assert main.main(["best", str(tmp_path / "study")]) == UNREACHED
 
 
 @pytest.mark.slow

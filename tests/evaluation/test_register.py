@@ -17,7 +17,7 @@ import torch
 from sims import racing, simulate
 
 from autotune.cli import main
-from autotune.cli.console import Output, finish, result_in
+from autotune.cli.console import UNREACHED, Output, finish, result_in
 from autotune.evaluation import register
 from autotune.schedules import from_json
 from autotune.study.manifest import Manifest
@@ -217,7 +217,7 @@ def test_where_nothing_is_reached_nothing_is_registered(
 ) -> None:
     folder = tmp_path / "study"
     run = ["run", f"{RECIPES}:never", "--trials", "1", "--out", str(folder), "--register", "x"]
-    assert main.main([*run, "--ray-address", ray_address]) == main.UNREACHED
+    assert main.main([*run, "--ray-address", ray_address]) == UNREACHED
     assert "registered" not in capsys.readouterr().err
     with pytest.raises(register.UserError, match="no trial has reached the target"):
         register.register(folder, "x", None)

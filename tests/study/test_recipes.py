@@ -35,6 +35,25 @@ def other():
 def crashes():
     return {}["x"]
 
+def runtime():
+    raise RuntimeError("two\\nlines")
+
+def unmet():
+    import no_such_package
+
+def denied():
+    open("/proc/no/such")
+
+def inside():
+    import json
+    return json.loads("{")
+
+def leaves():
+    raise SystemExit(7)
+
+def interrupted():
+    raise KeyboardInterrupt
+
 NUMBER = 3
 """
 
@@ -45,6 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "neighbour.py").write_text("RATE = 2\n")
     (tmp_path / "broken.py").write_text("import autotune\n1 / 0\n")
     (tmp_path / "unfinished.py").write_text("def study(:\n")
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "needs.py").write_text("import no_such_package\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -89,18 +109,35 @@ def test_an_absolute_recipe_is_found_from_anywhere(
         ("unfinished.py:study", "cannot be imported: SyntaxError"),
         ("needs.py:study", "No module named 'no_such_package'"),
         ("needs:study", "'needs' cannot be imported: ModuleNotFoundError: No module named"),
+        ("mine.py:crashes", "recipe 'mine.py:crashes': KeyError: 'x' (mine.py, line {})"),
+        ("mine.py:runtime", "RuntimeError: two (mine.py, line {})"),
+        ("mine.py:unmet", "No module named 'no_such_package' (mine.py, line {})"),
+        ("mine.py:denied", "No such file or directory: '/proc/no/such' (mine.py, line {})"),
+        ("mine.py:inside", "Expecting property name"),
+        ("mine.py:inside", "(mine.py, line {})"),
+        ("mine:crashes", "KeyError: 'x' (mine.py, line {})"),
+        ("mine.py:leaves", "it called sys.exit(7) (mine.py, line {})"),
+        ("leaving.py:study", "it called sys.exit(0) (leaving.py, line 2)"),
+        ("leaving:study", "it called sys.exit(0) (leaving.py, line 2)"),
+        (".mine:study", "'.mine' cannot be imported"),
     ],
 )
 def test_what_cannot_be_found_is_one_line(folder: Path, recipe: str, says: str) -> None:
     with pytest.raises(at.UserError) as error:
         recipes.load(recipe)
-    assert says in str(error.value)
+    lines = GOOD.splitlines()
+    begin = next((i for i, x in enumerate(lines) if x == f"def {recipe.rpartition(':')[2]}():"), 0)
+    last = lines.index("", begin) if begin else 0
+    assert says.format(last) in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_bug_in_a_recipe_keeps_its_traceback(folder: Path) -> None:
-    with pytest.raises(KeyError):
+def test_what_a_recipe_raised_is_the_cause(folder: Path) -> None:
+    with pytest.raises(at.UserError) as error:
         recipes.load("mine.py:crashes")
+    assert isinstance(error.value.__cause__, KeyError)
+    with pytest.raises(KeyboardInterrupt):
+        recipes.load("mine.py:interrupted")
 
 
 def test_two_files_of_one_name_are_two_modules(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -87,3 +88,18 @@ def wrong_baseline() -> at.Experiment:
 
 def nothing() -> None:
     return None
+
+
+def raises() -> at.Experiment:
+    raise RuntimeError("no data today")
+
+
+def leaves() -> at.Experiment:
+    sys.exit(0)
+
+
+def older() -> at.Experiment:
+    """As `searched` of `older_studies.py`, which is kept in tests/storage/data."""
+    from sims import racing
+
+    return racing([1.0, 0.3], failure=at.FailurePolicy(checkpoint_interval=2))

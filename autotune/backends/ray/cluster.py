@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray._private import ray_constants
 
 from autotune.backends.ray.health import Node
 from autotune.errors import StudyError, UserError
 from autotune.trial.scaling import Scaling
+
+_LOCAL = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
 
 
 def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
@@ -79,13 +85,7 @@ def connect(address: str | None) -> bool:
     os.environ.setdefault("RAY_worker_niceness", "0")  # trials are what is timed: 15 by default
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
-        local = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
-        try:
-            with _on_loopback():
-                ray.init(address="local", **options, **local)
-        except Exception as error:  # of its own processes, sockets, folders: no one kind of error
-            reason = str(error).strip().partition("\n")[0]
-            raise StudyError(f"Ray does not start on this machine: {reason}") from error
+        _start(options)
         return True
     try:
         _reach(address)
@@ -94,6 +94,59 @@ def connect(address: str | None) -> bool:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"cannot connect to Ray at {address!r}: {reason}") from None
     return True
+
+
+def _start(options: Mapping[str, Any]) -> None:
+    """Start Ray on this machine; once again where a busy machine did not start it in time.
+
+    Raises:
+        StudyError: it does not start.
+    """
+    for again in (True, False):
+        before = _processes()
+        try:
+            with _on_loopback(), _without_hangups():
+                ray.init(address="local", **options, **_LOCAL)
+            return
+        except Exception as error:  # of its own processes, sockets, folders: no one kind of error
+            ray.shutdown()
+            for process in _processes() - before:  # they would take cores and memory
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            reason = str(error).strip().partition("\n")[0]
+            if not again or not _is_late(error):
+                raise StudyError(f"Ray does not start on this machine: {reason}") from error
+
+
+def _is_late(error: Exception) -> bool:
+    """Whether Ray gave up waiting for a process of its own."""
+    found = re.search(r"timed? ?out", str(error), re.IGNORECASE)
+    return found is not None or isinstance(error, TimeoutError)
+
+
+def _processes() -> set[psutil.Process]:
+    """The processes of Ray that this one has started."""
+    program = str(Path(ray.__file__).parent)
+    found = set()
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if any(program in word for word in child.cmdline()):
+                found.add(child)
+    return found
+
+
+@contextlib.contextmanager
+def _without_hangups() -> Iterator[None]:
+    """Have processes that are started within outlive a closed terminal.
+
+    The signal comes to all processes of a terminal. They end when the driver does, which has
+    checkpoints to save before. They inherit what this thread blocks; it gets the signal afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -30,11 +30,11 @@ def dashboard(given: str | None) -> str:
     address = given or next(
         (a for a in in_environment if a.startswith("http")), "http://127.0.0.1:8265"
     )
-    parts = urlsplit(address)
     form = "--address must be the dashboard's, like http://HEAD:8265"
-    if "@" in parts.netloc:
+    if "@" in address:
         raise UserError(f"{form}, without user and password: a token comes from RAY_AUTH_TOKEN")
     try:
+        parts = urlsplit(address)
         right = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
     except ValueError:
         right = False
@@ -110,7 +110,7 @@ def _reach(address: str) -> None:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         socket.create_connection((parts.hostname or "", port), timeout=10).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise UserError(f"no Ray dashboard answers at {address}: {error}") from None
 
 

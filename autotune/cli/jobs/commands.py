@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 from autotune.cli.arguments import SubmitArguments
 from autotune.cli.console import BROKEN, DONE, INTERRUPTED, say
 from autotune.cli.jobs import archive
-from autotune.cli.jobs.secrets import holds_secret, secret
+from autotune.cli.jobs.archive import Selection
+from autotune.cli.jobs.checks import check_utf8, environment, requirements
 from autotune.cli.jobs.submission import Cluster, Job, Submission
 from autotune.errors import UserError
 from autotune.storage import journal
@@ -25,14 +26,16 @@ from autotune.study.options import options as all_options
 from autotune.tracking.uris import check_server, check_uri, has_credentials, is_server, label
 
 _CANCEL_SECONDS = 600.0
-_FROM_THE_NODE = re.compile(r"(?<=://)(([\w.-]+|\$\{\w+\}):)?\$\{\w+\}@")  # as pip reads ${NAME}
 
 
 def submit(given: SubmitArguments) -> int:
     """Submit the study that `run` with the same flags would run here."""
-    submission = _submission(given)
+    selection = archive.select(Path.cwd())
+    submission = _submission(given, selection)
     cluster = Cluster(given.address)
-    name = cluster.submit(submission, Path.cwd())
+    for note in archive.notes(selection):
+        say(note)
+    name = cluster.submit(submission, selection)
     if given.json:
         document = {"job": name, "study": submission.study, "home": submission.home}
         print(json.dumps({**document, "address": cluster.address}), flush=True)
@@ -91,12 +94,12 @@ def cancel(name: str, address: str | None) -> int:
     return DONE
 
 
-def _submission(given: SubmitArguments) -> Submission:
+def _submission(given: SubmitArguments, selection: Selection) -> Submission:
     """What to submit. Everything that can be checked here is, before anything is sent."""
     options = given.options
-    study = _study(given.recipe, installs=given.pip is not None)
+    study = _study(given.recipe, selection, installs=given.pip is not None)
     for flag, named in (("--pruner", options.pruner), ("--controller", options.controller)):
-        _check_sent(flag, str(named or ""))
+        _check_sent(flag, str(named or ""), selection)
     out = Path(options.out) if options.out is not None else None
     _check_places(options, out)
     options = replace(options, mirror=options.mirror or out is None)
@@ -106,19 +109,22 @@ def _submission(given: SubmitArguments) -> Submission:
             raise UserError(f"another process is running the study in {out}")
     else:
         home = f"{label(str(options.tracking_uri))} as {study}"
+    words = [*_words(given.recipe, options, given.register), "--ray-address", "auto"]
+    env = environment(given.env)
+    check_utf8([*words, home, *env.values()])
     return Submission(
         study,
-        [*_words(given.recipe, options, given.register), "--ray-address", "auto"],
+        words,
         home,
         out,
         _driver_cpus(given.driver_cpus),
         _resources(given.driver_resources),
-        _requirements(given.pip),
-        _environment(given.env),
+        requirements(given.pip),
+        env,
     )
 
 
-def _study(recipe: str, installs: bool = False) -> str:
+def _study(recipe: str, selection: Selection, installs: bool = False) -> str:
     """The study's name; the recipe's own where its data is only on the cluster.
 
     The same where the cluster `installs` what the recipe imports and is not here.
@@ -129,7 +135,7 @@ def _study(recipe: str, installs: bool = False) -> str:
     place, _, function = recipe.rpartition(":")
     if place.endswith(".py"):
         _check_below("recipe", recipe, place)
-    _check_sent("recipe", recipe)
+    _check_sent("recipe", recipe, selection)
     try:
         return recipes.load(recipe).name
     except UserError as error:
@@ -140,7 +146,7 @@ def _study(recipe: str, installs: bool = False) -> str:
         return function
 
 
-def _check_sent(what: str, name: str) -> None:
+def _check_sent(what: str, name: str, selection: Selection) -> None:
     """Refuse a function whose file is here and would not be there.
 
     Raises:
@@ -153,15 +159,10 @@ def _check_sent(what: str, name: str) -> None:
     if file is None:
         return
     _check_below(what, name, file)
-    root = Path.cwd().resolve()
-    try:
-        sent = Path(os.path.normpath(root / file)) in archive.files(root)
-    except OSError as error:
-        raise UserError(f"the working directory cannot be read: {error}") from None
-    if not sent:
+    if Path(os.path.normpath(selection.root / file)) not in selection.files:
         raise UserError(
             f"{what} {name!r}: {file} is left out of what is sent (by .gitignore or .rayignore, as "
-            "part of a study folder, or behind a link): the job would not find it"
+            "part of a study folder, as a secret, or behind a link): the job would not find it"
         )
 
 
@@ -216,48 +217,10 @@ def _resources(given: str | None) -> dict[str, float]:
     pairs = re.findall(r"([^=,\s]+)=(\d+(?:\.\d+)?)(?:,|$)", given or "")
     if given is not None and ",".join("=".join(pair) for pair in pairs) != given:
         raise UserError(f"--driver-resources must be like head=1,disk=0.5 but got {given!r}")
-    return {name: float(amount) for name, amount in pairs}
-
-
-def _requirements(path: Path | None) -> Path | None:
-    """A requirements file, of which every line can be read on the cluster."""
-    if path is not None and not path.is_file():
-        raise UserError(f"--pip: requirements file {str(path)!r} does not exist")
-    for number, line in enumerate(path.read_text().splitlines() if path else (), start=1):
-        if holds_secret(_FROM_THE_NODE.sub("", line)):
-            raise UserError(
-                f"--pip: line {number} of {str(path)!r} holds a password or token, which everyone "
-                "who reaches the cluster's dashboard could read: let the nodes' own pip know it"
-            )
-    return path
-
-
-def _environment(given: Sequence[str]) -> dict[str, str]:
-    """Variables as NAME=VALUE, or NAME for its value here.
-
-    Raises:
-        UserError: a name that is none, is not set here, or a value that is a secret: the name says
-            so, or credentials stand in it.
-    """
-    made = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise UserError(f"--env must be like NAME=VALUE but got {name!r}")
-        if secret(name):
-            raise UserError(
-                f"--env {name}: a job's variables can be read by everyone on the cluster; set it "
-                "where the cluster's nodes are started"
-            )
-        if not equals and name not in os.environ:
-            raise UserError(f"--env {name}: it is not set here; give its value as {name}=VALUE")
-        made[name] = value if equals else os.environ[name]
-        if holds_secret(made[name]):
-            raise UserError(
-                f"--env {name}: its value holds credentials, and a job's variables can be read by "
-                "everyone on the cluster; set it where the cluster's nodes are started"
-            )
-    return made
+    amounts = {name: float(amount) for name, amount in pairs}
+    if not all(map(math.isfinite, amounts.values())):
+        raise UserError(f"--driver-resources must be finite but got {given!r:.80}")
+    return amounts
 
 
 def _follow(cluster: Cluster, name: str, stream: Any) -> int:

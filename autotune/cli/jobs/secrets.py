@@ -18,6 +18,13 @@ _CREDENTIAL = re.compile(  # in a setting within a value, where a key mostly is 
     r"SECRET|PASS(WORD|WD|PHRASE)|(^|_)TOKEN$|AUTHORIZATION|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY",
     re.IGNORECASE,
 )
+_TOKEN = re.compile(  # what services begin their tokens with
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16}|gh[opsur]_[A-Za-z0-9]{16}|github_pat_\w{16}"
+    r"|glpat-[\w-]{16}|(?:AKIA|ASIA)[A-Z0-9]{16}|xox[a-z]-[A-Za-z0-9-]{10}|xapp-[A-Za-z0-9-]{10}"
+    r"|AIza[\w-]{30}|npm_[A-Za-z0-9]{30}|pypi-[\w-]{30}|dapi[0-9a-f]{30}|nvapi-[\w-]{30}"
+    r"|(?:sk|rk)_(?:live|test)_\w{16}|gsk_[A-Za-z0-9]{30}|eyJ[\w-]{8,}\.eyJ[\w-]{8})"
+    r"|(?<![\w/.-])sk-(?=[A-Za-z_-]*\d)[\w-]{16}"
+)
 _PLAIN = re.compile(
     r"(Bearer|Basic)\s|(?!\d+:\d+@)[^\s/\\@:]+:[^\s/\\@]+@|-----BEGIN .*PRIVATE KEY"
 )
@@ -42,4 +49,6 @@ def holds_secret(value: str) -> bool:
     starts = [match.start() for match in re.finditer(r"[A-Za-z][\w+.-]*://", value)]
     if any(has_credentials(value[start:].split()[0]) for start in starts):
         return True
-    return _PLAIN.match(value) is not None or any(map(_CREDENTIAL.search, _SETTING.findall(value)))
+    if _PLAIN.match(value) is not None or _TOKEN.search(value) is not None:
+        return True
+    return any(map(_CREDENTIAL.search, _SETTING.findall(value)))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.cli.jobs.archive import pack
+from autotune.cli.jobs.archive import Selection, pack
 from autotune.cli.jobs.client import connect, dashboard, errors
 from autotune.errors import UserError, unknown
 
@@ -96,15 +96,15 @@ class Cluster:
             raise UserError(unknown("job", name, jobs))
         return jobs[name]
 
-    def submit(self, submission: Submission, root: Path) -> str:
-        """Send the working directory `root` and start the study's driver; the job's id.
+    def submit(self, submission: Submission, selection: Selection) -> str:
+        """Send what is selected and start the study's driver; the job's id.
 
         Raises:
             UserError: a driver of this study is alive, or the directory is too large.
         """
         self._refuse_second(submission)
         with tempfile.TemporaryDirectory() as place, errors(self.address):
-            archive = pack(root, Path(place) / "working_dir.zip")
+            archive = pack(selection, Path(place) / "working_dir.zip")
             for _ in range(_TRIES):
                 name = _next_id(submission.study, [job.id for job in self.jobs()])
                 try:

@@ -28,8 +28,10 @@ def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str
     `PRUNED`, with their bound as the attribute `censored_at_seconds`. Returns how many there are.
 
     Raises:
-        UserError: the storage cannot be opened, or holds a study of that name.
+        UserError: the storage cannot be opened, or holds a study of that name; or a trial is not of
+            this search space.
     """
+    within = [_exported(t, space, target) for t in trials if t.params is not None]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         study = optuna.create_study(storage=url, study_name=name, direction="minimize")
@@ -38,15 +40,21 @@ def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str
     except Exception as error:  # SQLAlchemy and drivers raise many kinds
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"cannot open the Optuna storage: {reason}") from None
-    within = [t for t in trials if t.params is not None]
     for trial in within:
-        study.add_trial(_exported(trial, space, target))
+        study.add_trial(trial)
     study.set_user_attr("autotune.metric", target.metric)
     return len(within)
 
 
 def _exported(trial: Trial, space: SearchSpace, target: Target) -> FrozenTrial:
-    known = frozen_trial(trial, trial.params or {}, space, TrialState.RUNNING)
+    try:
+        known = frozen_trial(trial, trial.params or {}, space, TrialState.RUNNING)
+    except (KeyError, ValueError, TypeError) as error:
+        name = type(error).__name__
+        raise UserError(
+            f"trial {trial.number} is not of the search space that the recipe has now: "
+            f"{name}: {error}"
+        ) from None
     bound = trial.seconds if trial.state is State.CENSORED else None
     facts = {
         "state": str(trial.state),

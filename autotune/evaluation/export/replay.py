@@ -78,7 +78,7 @@ def read(folder: Path) -> Exported:
             forks=tuple(int(part["from_step"]) for part in content.get("lineage", ())[1:]),
             turned=frozenset(made["step"] for made in content.get("turned") or ()),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         line = str(error).partition("\n")[0]
         raise UserError(f"{folder} is damaged: {type(error).__name__}: {line}") from None
 

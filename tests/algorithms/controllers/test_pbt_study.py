@@ -15,7 +15,7 @@ import pytest
 
 import autotune as at
 from autotune.cli import main, text
-from autotune.cli.console import result_in
+from autotune.cli.console import UNREACHED, result_in
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.study.manifest import Manifest
@@ -50,7 +50,7 @@ def studied(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe.write_text(RECIPE)
     run = ["run", f"{recipe}:recipe", "--trials", "10", "--controller", f"{recipe}:often"]
     asked = ["--sampler", "random", "--ray-address", ray_address, "--out", str(folder / "study")]
-    assert main.main([*run, *asked, "--json"]) == main.UNREACHED
+    assert main.main([*run, *asked, "--json"]) == UNREACHED
     return folder / "study"
 
 
@@ -134,7 +134,7 @@ def test_a_forks_line_of_descent_is_replayed_bit_for_bit(
     capsys.readouterr()
     replay = ["replay", str(out), "--repeats", "1", "--out", str(tmp_path / "again")]
     asked = ["--tracking-uri", "off", "--ray-address", ray_address, "--json"]
-    assert main.main([*replay, *asked]) == main.UNREACHED
+    assert main.main([*replay, *asked]) == UNREACHED
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert report["identical"] is True, report["first_difference"]
     last = lines[out]["lineage"][-1]["from_step"]

@@ -22,6 +22,7 @@ import services
 
 from autotune.cli import main
 from autotune.cli.arguments import SubmitArguments, taken
+from autotune.cli.jobs import archive, checks
 from autotune.cli.jobs import client as jobs_api
 from autotune.cli.jobs import commands as jobs
 from autotune.cli.jobs import submission as submit
@@ -138,7 +139,7 @@ def test_a_study_is_submitted_refused_cancelled_and_gone_on_with(
     cluster = submit.Cluster(desk.head.address)
     again = submit.Submission("submitted", ["run", RECIPE], str(folder), folder)
     with pytest.raises(UserError, match=r"job submitted-1 is running the study 'submitted' in /"):
-        cluster.submit(again, desk.project)  # as where the shared storage cannot be seen
+        cluster.submit(again, archive.select(desk.project))
 
     code, _, err = desk.type("cancel", "submitted-1")
     assert code == 0, err
@@ -315,13 +316,19 @@ def test_requirements_with_a_password_are_refused(tmp_path: Path) -> None:
     for line in ("--extra-index-url https://me:Pa55w@host", "x @ https://${ME}:Pa55w@host/x.whl"):
         file.write_text(f"torch>=2\n{line}\n")
         with pytest.raises(UserError, match="--pip: line 2 of ") as refused:
-            jobs._requirements(file)
+            checks.requirements(file)
         assert "Pa55w" not in str(refused.value)
     plain = ("${ME}:${PASS}", "me:${PASS}", "${TOKEN}")
     file.write_text("".join(f"--extra-index-url https://{who}@host\n" for who in plain))
-    assert jobs._requirements(file) == file
+    assert checks.requirements(file) == file
     file.write_text("torch==2.13.0 --hash=sha256:0123abcd\n./wheels/x.whl\ngit+https://host/x\n")
-    assert jobs._requirements(file) == file
+    assert checks.requirements(file) == file
+    for content in (b"\x89PNG\xff", b"hf_Abc0123456789abcdefghij\n"):
+        file.write_bytes(content)
+        with pytest.raises(UserError, match="--pip: ") as refused:
+            checks.requirements(file)
+        assert "\n" not in str(refused.value)
+        assert "Abc0" not in str(refused.value)
 
 
 def commands() -> list[str]:
@@ -383,6 +390,11 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["jobs", "--address", "http://me:pw@head:8265"], "without user and password"),
     (["jobs", "--address", "http://127.0.0.1:1"], "no Ray dashboard answers at http://127.0.0.1:1"),
     (["jobs", "--address", "http://127.0.0.1:99999"], "must be the dashboard's"),
+    (["jobs", "--address", "http://[::1"], "must be the dashboard's"),
+    (["jobs", "--address", "http://a..b"], "no Ray dashboard answers"),
+    (["jobs", "--address", ""], "--address: must not be empty"),
+    (["submit", RECIPE, "--out", "/s", "--driver-resources", ""], "must not be empty"),
+    (["submit", RECIPE, "--out", "/caf\udce9"], "a job takes UTF-8 text only"),
 ]
 
 
@@ -454,7 +466,7 @@ def test_a_recipe_whose_data_is_elsewhere(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(desk.project)
-    assert jobs._study("job_recipe.py:no_data") == "no_data"
+    assert jobs._study("job_recipe.py:no_data", archive.select(Path.cwd())) == "no_data"
     assert "not checked here: recipe 'job_recipe.py:no_data': FileNotFoundError" in (
         capsys.readouterr().err
     )
@@ -489,6 +501,15 @@ CREDENTIALS = [
     "Bearer Pa55w",
     '{"private_key": "Pa55w"}',
     "-----BEGIN OPENSSH PRIVATE KEY-----Pa55w",
+    "hf_Pa55wAbCdEfGhIjKlMn",
+    "--token ghp_Pa55w0123456789abcdef",
+    "github_pat_Pa55w0123456789_abcdef",
+    "sk-Pa55w0123456789abcdef",
+    "x=sk-proj-Pa55w-0123456789abcdef",
+    "AKIAPA55W0123456789A",
+    "xoxb-Pa55w-0123456789",
+    "glpat-Pa55w0123456789abc",
+    "eyJPa55wAbCdEf.eyJ0123456789abc.sig",
 ]
 PLAIN = [
     "",
@@ -507,13 +528,17 @@ PLAIN = [
     "lib:/opt/openssl@3/lib",
     "localhost:5000/x@y",
     "C:\\data@x",
+    "hf_transfer_is_on_for_all_of_this",
+    "/data/sk-image-classification-v2",
+    "disk-0123456789abcdefghij",
+    "eyJhbGciOi",
 ]
 
 
 @pytest.mark.parametrize("name", SECRET.split())
 def test_a_variable_whose_name_says_secret_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"--env {name}: .*can be read by everyone") as caught:
-        jobs._environment([f"{name}=Pa55w"])
+        checks.environment([f"{name}=Pa55w"])
     assert "Pa55w" not in str(caught.value)
 
 
@@ -525,7 +550,7 @@ def test_a_value_with_credentials_is_refused(
     """Whatever its name; also where the value is taken from the environment."""
     monkeypatch.setenv("PLACE", value)
     with pytest.raises(UserError, match="--env PLACE: its value holds credentials") as caught:
-        jobs._environment(["PLACE" if given == "there" else f"PLACE={value}"])
+        checks.environment(["PLACE" if given == "there" else f"PLACE={value}"])
     assert "55w" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -534,7 +559,7 @@ def test_harmless_variables_are_sent() -> None:
     named = dict.fromkeys(HARMLESS.split(), "x")
     valued = {f"PLACE_{n}": value for n, value in enumerate(PLAIN)}
     given = {**named, **valued}
-    assert jobs._environment([f"{name}={value}" for name, value in given.items()]) == given
+    assert checks.environment([f"{name}={value}" for name, value in given.items()]) == given
 
 
 @pytest.mark.parametrize(("flag", "name", "file"), [
@@ -610,7 +635,7 @@ def test_a_study_in_mlflow_has_one_home_however_its_server_is_written(
     homes = set()
     for uri in ("http://h:5000", "http://h:5000/", "http://H:5000", "HTTP://h:5000"):
         given = taken(SubmitArguments, main._parse(["submit", RECIPE, "--tracking-uri", uri]))
-        homes.add(jobs._submission(given).home)
+        homes.add(jobs._submission(given, archive.select(Path.cwd())).home)
     assert homes == {"http://h:5000 as submitted"}
 
 
@@ -623,7 +648,9 @@ def test_a_job_gets_its_settings_and_no_secret(desk: Desk, monkeypatch: pytest.M
     given += ["--racing", "0"]  # which is not what a long search does by itself
     more = ["--driver-cpus", "1", "--driver-resources", "head=1,disk=0.5"]
     wanted = taken(SubmitArguments, main._parse(["submit", RECIPE, *given, *more]))
-    made = submit._request(jobs._submission(wanted), "n-1", Path("w.zip"))
+    made = submit._request(
+        jobs._submission(wanted, archive.select(Path.cwd())), "n-1", Path("w.zip")
+    )
     assert made["entrypoint"] == (
         f"exec python -m autotune run {RECIPE} --trials=7 '--pruner=a b;c' "
         "--racing=0.0 --ray-address auto --out '/s x'"

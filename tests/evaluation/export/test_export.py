@@ -20,7 +20,7 @@ from sims import lines, racing, simulate
 
 import autotune as at
 from autotune.cli import main
-from autotune.cli.console import result_in
+from autotune.cli.console import UNREACHED, result_in
 from autotune.evaluation.export import export, replay, replay_report
 from autotune.schedules import Linear, as_schedule, from_json
 from autotune.storage import codec, journal
@@ -369,7 +369,7 @@ def test_a_replay_of_a_trial_without_memory_measures_that(
     which = ["--trial", "1", "--to", str(tmp_path / "out")]
     assert main.main(["export", str(own.folder), *which]) == main.DONE
     code, report = replayed(tmp_path / "out", tmp_path / "r", 1, capsys)
-    assert code == main.UNREACHED
+    assert code == UNREACHED
     assert [r["state"] for r in report["repeats"]] == ["INFEASIBLE"]
     assert (report["identical"], report["milestones"], report["median_seconds"]) == (False, 0, None)
     assert "cannot be compared" in replay_report.verdict(report)
@@ -639,7 +639,7 @@ def test_an_export_of_a_study_without_best_is_exit_3(
 ) -> None:
     simulate(racing([0.01]), fast_path / "s", 1)
     to = ["--to", str(fast_path / "out")]
-    assert main.main(["export", str(fast_path / "s"), *to]) == main.UNREACHED
+    assert main.main(["export", str(fast_path / "s"), *to]) == UNREACHED
     assert "no trial has reached val_accuracy 1: name a trial" in capsys.readouterr().err
     assert not (fast_path / "out").exists()
     assert main.main(["export", str(fast_path / "s"), "--trial", "0", *to]) == main.DONE

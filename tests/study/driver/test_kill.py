@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import pty
 import random
 import signal
 import subprocess
 import sys
+import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +28,10 @@ KILLS = 10
 SECONDS = 900.0  # a guard against hangs
 
 
-def drive(folder: Path, address: str, nap: float = 0.01) -> subprocess.Popen[str]:
+def drive(folder: Path, address: str, nap: float = 0.01, **more: Any) -> subprocess.Popen[str]:
     command = [sys.executable, driver.__file__, str(folder), address, str(nap)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+    return subprocess.Popen(command, text=True, start_new_session=True, **streams)
 
 
 def size(folder: Path) -> int:
@@ -96,17 +100,39 @@ def test_a_driver_killed_at_ten_random_moments(bare_ray: str, fast_path: Path) -
     assert any(t.checkpoint and t.attempts > 2 for t in fold(events).values())
 
 
+@contextlib.contextmanager
+def in_terminal(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A driver with a terminal, which is closed afterwards."""
+    master, slave = pty.openpty()
+
+    def take() -> None:
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    process = drive(folder, "", nap=0.05, stdin=slave, stderr=slave, preexec_fn=take)
+    os.close(slave)
+    try:
+        yield process
+    finally:
+        os.close(master)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["Ctrl-C", "a closed terminal"])
 def test_an_interrupt_saves_what_runs_and_the_study_is_resumable(
-    bare_ray: str, tmp_path: Path
+    how: str, bare_ray: str, tmp_path: Path
 ) -> None:
-    """As Ctrl-C does in a terminal, the signal goes to all processes, those of Ray included."""
+    """The signal goes to all processes of the terminal, those of Ray included."""
     folder = tmp_path / "study"
-    process = drive(folder, "", nap=0.05)
-    wait_for(folder, 20, process)
-    os.killpg(process.pid, signal.SIGINT)
+    if how == "Ctrl-C":
+        process = drive(folder, "", nap=0.05)
+        wait_for(folder, 20, process)
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        with in_terminal(folder) as process:
+            wait_for(folder, 20, process)
+        process.send_signal(signal.SIGHUP)  # as a shell does
     out, error = process.communicate(timeout=SECONDS)
-    assert out.strip() == "interrupted", error[-2000:]
+    assert out.strip() == "interrupted", (error or "")[-2000:]
     entries = journal.read(folder)
     assert isinstance(entries[-1], Closed)
     assert entries[-1].reason == "interrupted"

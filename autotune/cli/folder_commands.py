@@ -1,0 +1,95 @@
+"""The commands on a study folder that run nothing: `status`, `best`, `export`, `report`, `ui`.
+
+Each reads manifest and journal once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.cli import text
+from autotune.cli.console import DONE, UNREACHED, not_reached, result_in, say, study_in, tell
+from autotune.errors import UserError
+from autotune.evaluation import summary as documents
+
+if TYPE_CHECKING:
+    from autotune.study.manifest import Manifest
+    from autotune.study.result import StudyResult
+    from autotune.trial import Trial
+
+
+def status(folder: Path, as_json: bool) -> int:
+    """Print how the study stands."""
+    from autotune.storage import journal
+
+    manifest, result = study_in(folder)
+    summary = {
+        **documents.summary(result, manifest.name),
+        "trials_planned": manifest.options.trials,
+        "sampler": manifest.options.sampler,
+        "sampler_chosen_because": manifest.sampler_chosen_because,
+        "confirmations": documents.confirmations(result, manifest.options),
+        "driver_alive": journal.is_locked(folder),
+    }
+    tell(summary, as_json, text.print_status)
+    return DONE
+
+
+def best(folder: Path, as_json: bool) -> int:
+    """Print the fastest trial's configuration; as JSON, null where there is none."""
+    result = result_in(folder)
+    if result.best is None:
+        tell(None, as_json, lambda document, out: None)
+        say(f"{not_reached(result)} yet")
+        return UNREACHED
+    tell(documents.best(result), as_json, text.print_best)
+    return DONE
+
+
+def export(folder: Path, to: Path | None, number: int | None, optuna: str | None) -> int:
+    """Write a trial of the study to `to`, the study into the Optuna storage `optuna`, or both.
+
+    Raises:
+        UserError: neither is asked for, or cannot be written.
+    """
+    from autotune.evaluation.export import export as exports
+
+    if to is None and optuna is None:
+        raise UserError("export needs --to OUT for a trial, or --optuna URL for the whole study")
+    if number is not None and to is None:
+        raise UserError("--trial is the trial to export --to OUT; --optuna takes them all")
+    manifest, result = study_in(folder)
+    trial = exports.choose(result, number)  # before anything is written
+    if optuna is not None:
+        _export_study(manifest, result, optuna)
+    if to is None:
+        return DONE
+    if trial is None:
+        say(f"{not_reached(result)}: name a trial with --trial N")
+        return UNREACHED
+    _export_trial(result, trial, to)
+    return DONE
+
+
+def _export_trial(result: StudyResult, trial: Trial, to: Path) -> None:
+    from autotune.evaluation.export import export as exports
+
+    content = exports.export(result, trial, to)
+    say(f"wrote trial {trial.number} to {to}")
+    if content["lineage_fault"]:
+        say(f"it is a fork, and a replay trains its last part only: {content['lineage_fault']}")
+    if content["train"] is None:
+        say('its trainer has no name to be found by: set "train" in its trial.json')
+
+
+def _export_study(manifest: Manifest, result: StudyResult, url: str) -> None:
+    from autotune.evaluation.export import optuna_study
+    from autotune.study import recipes
+
+    recipe, name = manifest.options.recipe, manifest.name
+    if not recipe:
+        raise UserError(f"{result.folder} was started from Python: its search space is not known")
+    space = recipes.load(recipe).space
+    count = optuna_study.export(result.trials, space, result.target, url, name)
+    say(f"wrote {count} trials as the Optuna study {name!r}")
