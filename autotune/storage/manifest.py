@@ -32,7 +32,7 @@ def read(folder: Path) -> dict[str, Any]:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{folder} is not a study folder: it has no {EXPERIMENT_JSON}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(data, dict) or "study_id" not in data or "target" not in data:
         raise UserError(f"{path} is not a study's manifest")
