@@ -13,6 +13,7 @@ from autotune.errors import shown, unknown
 from autotune.trial.checks import is_finite, is_whole
 
 Read = Callable[[Any], Any]
+_LARGEST = 1e300  # so that sums of seconds, and microseconds, stay finite
 
 
 @functools.cache
@@ -59,6 +60,8 @@ def _checked(text: str, allows: Callable[[Any], bool]) -> Read:
 def _number(value: Any) -> float:
     if not is_finite(value):
         raise _wrong("a finite number", value)
+    if abs(value) > _LARGEST:
+        raise _wrong(f"at most {_LARGEST:g}", value)
     return float(value)
 
 

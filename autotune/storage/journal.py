@@ -24,7 +24,7 @@ from typing import IO, Any, Self
 
 from autotune.errors import StudyError, UserError, shown, text_of, unknown
 from autotune.storage.annotated import reader
-from autotune.storage.codec import decode_entries, encode
+from autotune.storage.codec import decode_entries, encode, parsed
 from autotune.trial import EVENTS, Event, Suggested
 from autotune.trial.checks import is_whole
 
@@ -69,7 +69,7 @@ def from_line(line: str | bytes) -> Entry:
             field that is missing, unknown or of the wrong type.
     """
     try:
-        return _from_json(json.loads(line))
+        return _from_json(parsed(line))
     except (RecursionError, OverflowError) as error:
         raise ValueError(text_of(error)) from None
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.errors import StudyError, UserError
 from autotune.storage import atomic
+from autotune.storage.codec import parsed
 
 EXPERIMENT_JSON = "experiment.json"
 
@@ -29,7 +30,7 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / EXPERIMENT_JSON
     try:
-        data = json.loads(path.read_bytes())
+        data = parsed(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{folder} is not a study folder: it has no {EXPERIMENT_JSON}") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -26,7 +26,7 @@ from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study.experiment import Experiment
 from autotune.study.options import StudyOptions, options_from_json
 from autotune.study.space_json import describe, space_from_json
-from autotune.trial import Reported, Suggested, Target
+from autotune.trial import FailurePolicy, Reported, Suggested, Target
 from autotune.trial.scaling import Scaling
 
 START, START_CONTROLLER = "start", "start_controller"  # what sampler and controller began with
@@ -94,6 +94,8 @@ class Manifest:
             for name in _PLAIN:
                 if name in data:
                     kept[name] = _read(kinds[name], name, data[name])
+            kept["scaling"] = _scaling(_read(Scaling, "scaling", kept.get("scaling", {})))
+            kept["failure"] = encode(_read(FailurePolicy, "failure", kept.get("failure", {})))
             target = _read(Target, "target", data["target"])
             options = options_from_json(data)
         except (ValueError, TypeError) as error:

@@ -63,7 +63,8 @@ def damage(folder: Path, random: Random) -> str:
     name = random.choice([JOURNAL, JOURNAL, EXPERIMENT_JSON])
     how = random.choice([_bytes, _cut, _lines, _retyped, _retyped, _retyped, _retyped, _removed])
     path = folder / name
-    path.write_bytes(how(path.read_bytes(), random))
+    data = path.read_bytes()
+    path.write_bytes(how(data, random) if data else b"\n")
     return f"{name} {how.__name__}"
 
 
@@ -119,10 +120,10 @@ def _changed(data: bytes, random: Random, change: Callable[[Any, Any], None]) ->
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Each place in a document, as its owner and its key."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in list(items) if isinstance(value, dict | list) else []:
-        yield value, key
-        yield from _places(inner)
+    if isinstance(value, dict | list):
+        for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            yield value, key
+            yield from _places(inner)
 
 
 # --- commands and drivers -------------------------------------------------------------------------
