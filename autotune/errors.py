@@ -20,3 +20,26 @@ def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown {what} {name!r}{hint} (allowed: {', '.join(names)})"
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value for a message: in one line, whatever its `__repr__` does.
+
+    >>> shown("lr"), shown(10**5000)
+    ("'lr'", 'a whole number of 16610 bits (at most 63)')
+    """
+    if isinstance(value, int) and value.bit_length() > 63:
+        return f"a whole number of {value.bit_length()} bits (at most 63)"
+    try:
+        text = " ".join(repr(value).splitlines())
+    except Exception:
+        return f"a {type(value).__name__} without a repr"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whatever its `__str__` does."""
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"(no text: its __str__ raised {type(problem).__name__})"

@@ -79,10 +79,7 @@ class ConvergenceSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Every parameter of the ended trials, with its distribution in the last one."""
-        if study.directions != [StudyDirection.MINIMIZE]:
-            raise UserError(
-                "ConvergenceSampler minimises seconds: the study must minimise one value"
-            )
+        _check_direction(study)
         found: dict[str, BaseDistribution] = {}
         for other in study.get_trials(deepcopy=False):
             if other.state.is_finished():
@@ -92,6 +89,7 @@ class ConvergenceSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
+        _check_direction(study)
         if not search_space:
             return {}
         if self._sampler is None or self._space != search_space:
@@ -111,9 +109,18 @@ class ConvergenceSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
+        _check_direction(study)
         seed = crc32(f"{self._seed}/{trial.number}/{param_name}".encode())
         random = RandomSampler(seed=seed)
         return random.sample_independent(study, trial, param_name, param_distribution)
+
+
+def _check_direction(study: Study) -> None:
+    if study.directions != [StudyDirection.MINIMIZE]:
+        got = ", ".join(direction.name.lower() for direction in study.directions)
+        raise UserError(
+            f"ConvergenceSampler minimises seconds: the study must minimise one value but has {got}"
+        )
 
 
 def as_trial(frozen: FrozenTrial, target: Target, space: Mapping[str, BaseDistribution]) -> Trial:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.space.parameters import Fixed, Float, Leaf, Parameter, active, options
+from autotune.space.parameters import Fixed, Float, Int, Leaf, Parameter, active, options
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ def size(leaves: Sequence[Leaf]) -> Size:
 
 
 def _count(parameter: Parameter) -> float:
+    if isinstance(parameter, Int) and not parameter.power_of_two:  # there may be very many
+        return (parameter.high - parameter.low) // parameter.step + 1
     return math.inf if isinstance(parameter, Float) else len(options(parameter))
 
 

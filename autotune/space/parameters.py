@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from random import Random
 from typing import Any
 
+from autotune.errors import shown
+from autotune.trial.checks import is_finite, is_whole
+
 When = Mapping[str, Any]
+LARGEST = sys.float_info.max / 4  # so that differences of values stay finite
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,9 @@ class Float:
 
     def __post_init__(self) -> None:
         check_range("Float", self.low, self.high, self.log)
+        if self.effective is not None and not isinstance(self.effective, str):
+            raise ValueError(f"Float effective must be a name but got {shown(self.effective)}")
+        check_when("Float", self.when)
 
     def check(self, value: Any) -> str:
         """Why `value` is not allowed, or an empty string."""
@@ -59,8 +67,8 @@ class Int:
     def __post_init__(self) -> None:
         for name in ("low", "high", "step"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"Int {name} must be a whole number but got {value!r}")
+            if not is_whole(value):
+                raise ValueError(f"Int {name} must be a whole number but got {shown(value)}")
         check_range("Int", self.low, self.high, self.log)
         if self.step < 1 or (self.log and self.step != 1):
             raise ValueError(f"Int step must be >= 1, and 1 when log, but got {self.step!r}")
@@ -68,6 +76,7 @@ class Int:
             raise ValueError(
                 f"Int({self.low}, {self.high}, power_of_two=True): both ends must be powers of two"
             )
+        check_when("Int", self.when)
 
     def check(self, value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -96,8 +105,6 @@ class Choice:
         object.__setattr__(self, "options", tuple(self.options))
         if not self.options:
             raise ValueError("Choice needs at least one option but got none")
-        if len(set(map(repr, self.options))) < len(self.options):
-            raise ValueError(f"Choice options must differ but got {self.options!r}")
         for option in self.options:
             if option is not None and not isinstance(option, str | int | float):
                 raise ValueError(
@@ -105,6 +112,11 @@ class Choice:
                 )
             if isinstance(option, float) and not math.isfinite(option):
                 raise ValueError(f"Choice options must be finite but got {option!r}")
+            if isinstance(option, int) and not isinstance(option, bool) and not is_whole(option):
+                raise ValueError(f"Choice options must be numbers but got {shown(option)}")
+        if len(set(self.options)) < len(self.options):  # 1, 1.0 and True are equal
+            raise ValueError(f"Choice options must differ but got {self.options!r}")
+        check_when("Choice", self.when)
 
     def check(self, value: Any) -> str:
         return "" if value in self.options else f"one of {', '.join(map(repr, self.options))}"
@@ -118,6 +130,9 @@ class Fixed:
     _: KW_ONLY
     when: When | None = None
 
+    def __post_init__(self) -> None:
+        check_when("Fixed", self.when)
+
 
 Parameter = Float | Int | Choice
 Leaf = tuple[str, Parameter | Fixed]
@@ -127,13 +142,27 @@ Leaf = tuple[str, Parameter | Fixed]
 def check_range(kind: str, low: float, high: float, log: bool) -> None:
     for name, value in (("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{kind} {name} must be a number but got {value!r}")
-        if not math.isfinite(value):
-            raise ValueError(f"{kind} {name} must be finite but got {value!r}")
+            raise ValueError(f"{kind} {name} must be a number but got {shown(value)}")
+        if not is_finite(value):
+            raise ValueError(f"{kind} {name} must be finite but got {shown(value)}")
+        if abs(value) > LARGEST:
+            raise ValueError(f"{kind} {name} must be at most {LARGEST:g} but got {value!r}")
     if low > high:
         raise ValueError(f"{kind}({low!r}, {high!r}) is an empty range: low is above high")
     if log and low <= 0:
         raise ValueError(f"{kind}({low!r}, {high!r}, log=True) needs low above 0")
+
+
+def check_when(kind: str, when: Any) -> None:
+    """Raise a ValueError unless it is a condition: names, each with at least one value."""
+    if when is None:
+        return
+    if not isinstance(when, Mapping) or not all(isinstance(name, str) for name in when):
+        example = "{'optimizer': 'lars'}"
+        raise ValueError(f"{kind} when must be a dict like {example} but got {shown(when)}")
+    for name, wanted in when.items():
+        if not wanted_values(wanted):
+            raise ValueError(f"{kind} when: {name} must have a value but got {shown(wanted)}")
 
 
 def bounds(value: Float | Int | float) -> tuple[float, float]:
@@ -146,8 +175,10 @@ def options(value: Int | Choice | Any) -> tuple[Any, ...]:
     if isinstance(value, Choice):
         return tuple(value.options)
     if isinstance(value, Int):
-        grid = range(value.low, value.high + 1, value.step)
-        return tuple(v for v in grid if not value.power_of_two or _is_power(v))
+        if not value.power_of_two:
+            return tuple(range(value.low, value.high + 1, value.step))
+        powers = (1 << k for k in range(value.low.bit_length() - 1, value.high.bit_length()))
+        return tuple(v for v in powers if (v - value.low) % value.step == 0)
     return (value,)
 
 

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from autotune import schedules
-from autotune.errors import unknown
+from autotune.errors import shown, unknown
 from autotune.space.knotted_schedules import KNOTTED, Direction, Knots
 from autotune.space.parameters import Choice, Fixed, Float, Int, Parameter, When, bounds, options
 
@@ -149,7 +149,7 @@ class ScheduleSpace:
             if not is_number and not isinstance(value, kind):
                 named = "Float or Int" if field == "peak" else kind.__name__
                 raise ValueError(
-                    f"ScheduleSpace {field} must be a number or {named} but got {value!r}"
+                    f"ScheduleSpace {field} must be a number or {named} but got {shown(value)}"
                 )
         for field in ("family", "rule"):
             value = getattr(self, field)
@@ -157,8 +157,12 @@ class ScheduleSpace:
                 raise ValueError(
                     f"ScheduleSpace {field} must be a name, or a Choice of names, but got {value!r}"
                 )
+        for field in ("mirrors", "follows", "effective"):
+            value = getattr(self, field)
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"ScheduleSpace {field} must be a name but got {shown(value)}")
         if self.when is not None and not isinstance(self.when, Mapping):
-            raise ValueError(f"ScheduleSpace when must be a dict but got {self.when!r}")
+            raise ValueError(f"ScheduleSpace when must be a dict but got {shown(self.when)}")
 
     def _check_shares(self) -> None:
         for name in ("warmup", "peak_at", "decay"):

@@ -14,10 +14,12 @@ from random import Random
 from typing import Any
 
 from autotune import schedules
-from autotune.errors import UserError, unknown
+from autotune.errors import shown, unknown
 from autotune.schedules.analysis import Sketch, same_by_sketch, sketch
 from autotune.space import coupling
 from autotune.space.cardinality import Size, size
+from autotune.space.conditions import check_condition
+from autotune.space.constraints import Constraint, as_constraints
 from autotune.space.parameters import (
     Choice,
     Fixed,
@@ -25,13 +27,11 @@ from autotune.space.parameters import (
     Int,
     Leaf,
     Parameter,
-    When,
     active,
     allowed,
     drawn,
     is_real,
     say_when,
-    wanted_values,
 )
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.trial import Config, Params
@@ -49,14 +49,7 @@ __all__ = [
 ]
 
 RESERVED = ("seed", "state")
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """A rule between parameters: `holds(config)` must be true, or the trial is INFEASIBLE."""
-
-    text: str
-    holds: Callable[[Config], bool]
+FIXED_ONLY = ("microbatch",)  # autotune lowers it where memory has run out
 
 
 @dataclass(frozen=True)
@@ -69,28 +62,34 @@ class SearchSpace:
 
     Raises:
         ValueError: a name that is reserved or not a name, a value that is no parameter, or a
-            condition on a parameter that is not declared before it or cannot take the value.
+            condition on a parameter that is not declared before it, or that can never hold.
     """
 
     entries: Mapping[str, Parameter | ScheduleSpace | Fixed]
     constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.entries, Mapping):
+            raise ValueError(f"SearchSpace entries must be a dict but got {shown(self.entries)}")
         object.__setattr__(self, "entries", dict(self.entries))
-        object.__setattr__(self, "constraints", tuple(self.constraints))
+        object.__setattr__(self, "constraints", as_constraints(self.constraints))
         for name, entry in self.entries.items():
             if not isinstance(name, str) or not name or "." in name:
                 raise ValueError(f"a parameter's name must be text without '.' but got {name!r}")
             if name in RESERVED:
                 raise ValueError(f"{name!r} is reserved: autotune sets config[{name!r}] itself")
             if not isinstance(entry, Float | Int | Choice | Fixed | ScheduleSpace):
+                kinds = "a Float, Int, Choice, Fixed or ScheduleSpace"
+                raise ValueError(f"{name} must be {kinds} but got {shown(entry)}")
+            if name in FIXED_ONLY and not isinstance(entry, Fixed):
                 raise ValueError(
-                    f"{name} must be a Float, Int, Choice, Fixed or ScheduleSpace but got {entry!r}"
+                    f"{name!r} may be Fixed only, as autotune lowers it where memory has run out, "
+                    f"but got {shown(entry)}"
                 )
         coupling.check(self.entries)
         known: dict[str, Parameter | Fixed] = {}
         for name, parameter in self._leaves:
-            _check_when(name, parameter.when, known)
+            check_condition(name, parameter.when, known)
             known[name] = parameter
 
     @cached_property
@@ -251,31 +250,12 @@ class SearchSpace:
         """The text of the first constraint that `config` violates, or an empty string.
 
         Raises:
-            UserError: a constraint raised an exception, say as a conditional value is missing.
+            UserError: a constraint raised an exception, or returned neither True nor False.
         """
         for constraint in self.constraints:
-            try:
-                holds = constraint.holds(config)
-            except Exception as error:
-                line = f"{type(error).__name__}: {error}"
-                raise UserError(f"constraint {constraint.text!r} raised {line}") from error
-            if not holds:
+            if constraint.is_broken(config):
                 return constraint.text
         return ""
 
     def _fixed(self) -> dict[str, Any]:
         return {n: p.value for n, p in self._leaves if isinstance(p, Fixed)}
-
-
-def _check_when(name: str, when: When | None, known: Mapping[str, Parameter | Fixed]) -> None:
-    for parent, wanted in (when or {}).items():
-        if parent not in known:
-            raise ValueError(
-                f"{name}: when: {unknown('parameter declared before it', parent, known)}"
-            )
-        parameter = known[parent]
-        if isinstance(parameter, Fixed):
-            continue
-        for value in wanted_values(wanted):
-            if parameter.check(value):
-                raise ValueError(f"{name}: when: {parent} can never be {value!r}")

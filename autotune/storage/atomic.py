@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ def making(path: Path, *, concurrent: bool = False) -> Iterator[Path]:
     Raises:
         OSError: it cannot be made or renamed.
     """
+    if not path.name:  # "" and "." are this folder
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     name = f"{path.name}.{os.getpid()}" if concurrent else path.name
     part = path.with_name(f"{name}{SUFFIX}")
     try:

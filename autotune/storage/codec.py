@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -11,6 +12,22 @@ from autotune import schedules
 from autotune.trial import (
     Config,
 )
+
+
+def parsed(text: str | bytes) -> Any:
+    """A JSON document.
+
+    Raises:
+        ValueError: it is none; NaN and infinities, which are no JSON, are refused too.
+    """
+    return _PARSER.decode(text if isinstance(text, str) else text.decode())
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_PARSER = json.JSONDecoder(parse_constant=_refused)
 
 
 def encode(value: Any) -> Any:

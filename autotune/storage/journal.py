@@ -15,27 +15,18 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from autotune.errors import StudyError, UserError
-from autotune.storage.codec import decode_entries, encode
-from autotune.trial import (
-    EVENTS,
-    Change,
-    Checkpoint,
-    Clock,
-    Event,
-    Hardware,
-    Origin,
-    Report,
-    State,
-    Suggested,
-)
+from autotune.errors import StudyError, UserError, shown, text_of, unknown
+from autotune.storage.annotated import reader
+from autotune.storage.codec import decode_entries, encode, parsed
+from autotune.trial import EVENTS, Event, Suggested
+from autotune.trial.checks import is_whole
 
 JOURNAL = "journal.jsonl"
 VERSION = 2  # of the lines that are written now
@@ -62,7 +53,6 @@ class Closed:
 Entry = Event | Opened | Closed
 _KINDS: Mapping[str, type] = {**EVENTS, "opened": Opened, "closed": Closed}
 _NAMES: Mapping[type, str] = {kind: name for name, kind in _KINDS.items()}
-_DAMAGE = (ValueError, TypeError, KeyError, AttributeError)  # raised by a line that is no entry
 
 
 def to_line(entry: Entry) -> str:
@@ -75,61 +65,56 @@ def from_line(line: str | bytes) -> Entry:
     """The event on a line of the journal.
 
     Raises:
-        ValueError: the line is no JSON object, or no event that this version knows.
+        ValueError: the line is no JSON object, no event that this version knows, or one with a
+            field that is missing, unknown or of the wrong type.
     """
-    data = json.loads(line)
-    if not isinstance(data, dict) or data.get("event") not in _KINDS:
-        raise ValueError(f"not a journal line: {line!r:.80}")
-    kind = _KINDS[data.pop("event")]
-    data.pop("time", None)
-    for name, read in _READ.items():
-        if data.get(name) is not None:
-            data[name] = read(data[name])
-    entry: Entry = kind(**data)
+    try:
+        return _from_json(parsed(line))
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(text_of(error)) from None
+
+
+def _from_json(data: Any) -> Entry:
+    if not isinstance(data, dict) or not isinstance(data.get("event"), str):
+        raise ValueError(f"not a journal line: {data!r:.80}")
+    name = data.pop("event")
+    if name not in _KINDS:
+        later = "a later version of autotune may have written it"
+        raise ValueError(f"{unknown('event', name, _KINDS)}; {later}")
+    version = data.get("version")
+    if name == "opened" and is_whole(version, VERSION + 1):
+        raise _LaterError(
+            f"was written by a later version of autotune: its journals have version {version}, "
+            f"and this one reads up to {VERSION}"
+        )
+    _check_time(data.pop("time", None))
+    if isinstance(data.get("config"), dict):
+        data["config"] = decode_entries(data["config"])
+    entry: Entry = reader(_KINDS[name])(data)
     return entry
 
 
-def _report(data: dict[str, Any]) -> Report:
-    metrics = {k: float(v) for k, v in data["metrics"].items()}
-    return Report(data["step"], float(data["seconds"]), metrics, Clock(**data["clock"]))
+def _check_time(time: Any) -> None:
+    try:
+        if time is not None:
+            datetime.fromisoformat(time)
+    except (TypeError, ValueError):
+        raise ValueError(f"time must be a time in ISO 8601 but got {shown(time)}") from None
 
 
-def _checkpoint(data: dict[str, Any]) -> Checkpoint:
-    sums = tuple(data.get("sums", ()))
-    on = data.get("hardware")
-    hardware = Hardware(**on) if on is not None else None
-    return Checkpoint(data["step"], data["path"], Clock(**data["clock"]), sums, hardware)
-
-
-def _origin(data: dict[str, Any]) -> Origin:
-    return Origin(
-        data["parent"],
-        data["replaces"],
-        _checkpoint(data["checkpoint"]),
-        data["params"],
-        tuple(_report(report) for report in data["reports"]),
-        tuple((step, Change(**made)) for step, made in data["changes"]),
-    )
-
-
-_READ: Mapping[str, Callable[[Any], Any]] = {
-    "config": decode_entries,
-    "report": _report,
-    "checkpoint": _checkpoint,
-    "hardware": lambda data: Hardware(**data),
-    "state": State,
-    "change": lambda data: Change(**data),
-    "origin": _origin,
-}
+class _LaterError(ValueError):
+    """A line of a later version of autotune, which says so."""
 
 
 class Journal:
     """The open journal of a study folder, locked by one driver at a time.
 
-    Opening repairs a torn last line and reads what is there into `entries`.
+    Opening repairs a torn last line and reads what is there into `entries`. A line is written only
+    if it can be read back.
 
     Raises:
-        UserError: another driver has locked it, it is damaged, or the folder cannot be written.
+        UserError: another driver has locked it, it is damaged, the folder cannot be written, or an
+            entry could not be read back.
         StudyError: a line cannot be written (the disk is full, say).
     """
 
@@ -145,7 +130,12 @@ class Journal:
         except OSError:
             self._file.close()
             raise UserError(f"another process is running the study in {folder}") from None
-        self.entries = _repair(self._file, self.path)
+        try:
+            self.entries = _repair(self._file, self.path)
+        except UserError:
+            self._file.close()
+            raise
+        self._suggested = {e.trial for e in self.entries if isinstance(e, Suggested)}
         self._on_disk = self._length()
         self._fault = ""
 
@@ -158,8 +148,9 @@ class Journal:
         """Append `entry`; nothing may be done because of it before `sync`."""
         if self._fault:
             raise StudyError(self._fault)
+        made = self._readable(entry)
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = f'{to_line(entry)[:-1]},"time":"{time}"}}\n'
+        line = f'{made[:-1]},"time":"{time}"}}\n'
         end = self._length()
         try:
             left = memoryview(line.encode())
@@ -167,6 +158,18 @@ class Journal:
                 left = left[self._file.write(left) :]
         except OSError as error:
             raise self._undone(end, error) from None
+        if isinstance(entry, Suggested):
+            self._suggested.add(entry.trial)
+
+    def _readable(self, entry: Entry) -> str:
+        """The line of the entry, which has been read back."""
+        try:
+            line = to_line(entry)
+            _check_order(from_line(line), self._suggested)
+        except (ValueError, TypeError, RecursionError) as error:
+            what = f"{type(entry).__name__} cannot be written down"
+            raise UserError(f"{self.path}: {what}: {text_of(error)}") from error
+        return line
 
     def sync(self) -> None:
         """Flush to disk what has been appended."""
@@ -215,7 +218,11 @@ def entries(folder: Path) -> Iterator[Entry]:
     path = folder / JOURNAL
     if not path.is_file():
         raise UserError(f"{folder} is not a study folder: it has no {JOURNAL}")
-    yield from _entries(path.read_bytes(), path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    yield from _entries(data, path)
 
 
 def is_locked(folder: Path) -> bool:
@@ -233,37 +240,42 @@ def is_locked(folder: Path) -> bool:
 def _repair(file: IO[bytes], path: Path) -> list[Entry]:
     file.seek(0)
     data = file.read()
+    made = list(_entries(data, path))  # where it is damaged, or of a later version, nothing changes
     end = _whole(data)
     if end < len(data):
         file.truncate(end)
         os.fdatasync(file.fileno())
-    return list(_entries(data, path))
+    return made
 
 
 def _whole(data: bytes) -> int:
-    """The length of `data` without a torn last line: incomplete, or not an entry."""
+    """The length of `data` without a torn last line: one that is incomplete, or no JSON."""
     end = data.rfind(b"\n") + 1
     start = data.rfind(b"\n", 0, max(end - 1, 0)) + 1
     try:
-        if end:
-            from_line(data[start:end])
-    except _DAMAGE:
+        json.loads(data[start:end] or b"0")
+    except ValueError:
         return start
+    except RecursionError:
+        return end
     return end
 
 
-def _check_order(entry: Entry, suggested: set[int]) -> None:
-    if isinstance(entry, Opened) and type(entry.version) is not int:
-        raise ValueError(
-            f"a journal's version must be a whole number but got {entry.version!r:.40}"
-        )
+def _check_order(entry: Entry, suggested: Collection[int]) -> None:
+    """Raise a ValueError where the entry cannot follow; `suggested` are the trials so far."""
     if isinstance(entry, Opened | Closed):
         return
-    if type(entry.trial) is not int or entry.trial < 0:  # it names a folder, and a run
-        raise ValueError(f"a trial's number must be a whole number but got {entry.trial!r:.40}")
+    if entry.trial < 0:  # it names a folder, and a run
+        raise ValueError(f"a trial's number must be at least 0 but got {entry.trial}")
     if isinstance(entry, Suggested) == (entry.trial in suggested):
         raise ValueError(f"trial {entry.trial}: {type(entry).__name__} cannot follow")
-    suggested.add(entry.trial)
+    if not isinstance(entry, Suggested):
+        return
+    origin = entry.origin
+    named = [entry.repeats] if origin is None else [entry.repeats, origin.parent, origin.replaces]
+    for other in named:
+        if other is not None and other not in suggested:
+            raise ValueError(f"trial {entry.trial} comes from trial {other}, which is not there")
 
 
 def _entries(data: bytes, path: Path) -> Iterator[Entry]:
@@ -272,11 +284,9 @@ def _entries(data: bytes, path: Path) -> Iterator[Entry]:
         try:
             entry = from_line(line.rstrip(b"\n"))
             _check_order(entry, suggested)
-        except _DAMAGE as error:
-            raise UserError(f"{path}: line {number} is damaged: {error}") from None
-        if isinstance(entry, Opened) and entry.version > VERSION:
-            raise UserError(
-                f"{path}: line {number} was written by a later version of autotune: its journals "
-                f"have version {entry.version}, and this one reads up to {VERSION}"
-            )
+        except ValueError as error:
+            what = "" if isinstance(error, _LaterError) else "is damaged: "
+            raise UserError(f"{path}: line {number} {what}{error}") from None
+        if isinstance(entry, Suggested):
+            suggested.add(entry.trial)
         yield entry

@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.errors import StudyError, UserError
 from autotune.storage import atomic
+from autotune.storage.codec import parsed
 
 EXPERIMENT_JSON = "experiment.json"
 
@@ -29,10 +30,10 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / EXPERIMENT_JSON
     try:
-        data = json.loads(path.read_bytes())
+        data = parsed(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{folder} is not a study folder: it has no {EXPERIMENT_JSON}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(data, dict) or "study_id" not in data or "target" not in data:
         raise UserError(f"{path} is not a study's manifest")

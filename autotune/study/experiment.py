@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from autotune.errors import UserError
+from autotune.errors import UserError, shown
 from autotune.space.search_space import SearchSpace
 from autotune.trial import KNOBS, FailurePolicy, Target
 from autotune.trial.scaling import Scaling
@@ -51,11 +51,10 @@ class Experiment:
         if not isinstance(self.name, str) or not re.fullmatch(
             r"[A-Za-z0-9][\w.-]{0,99}", self.name
         ):
-            raise ValueError(
-                f"Experiment name must be letters, digits, '-', '_' and '.', but got {self.name!r}"
-            )
+            allowed = "letters, digits, '-', '_' and '.',"
+            raise ValueError(f"Experiment name must be {allowed} but got {shown(self.name)}")
         if not callable(self.train):
-            raise TypeError(f"Experiment train must be a function but got {self.train!r}")
+            raise TypeError(f"Experiment train must be a function but got {shown(self.train)}")
         for name, kind in (
             ("space", SearchSpace),
             ("target", Target),
@@ -63,15 +62,19 @@ class Experiment:
             ("failure", FailurePolicy),
         ):
             if not isinstance(getattr(self, name), kind):
-                raise TypeError(
-                    f"Experiment {name} must be a {kind.__name__} but got {getattr(self, name)!r}"
-                )
-        if isinstance(self.knobs, str) or not self.knobs or not {*self.knobs} <= {*KNOBS}:
-            raise ValueError(
-                f"Experiment knobs must be some of {', '.join(KNOBS)} but got {self.knobs!r}"
-            )
+                got = shown(getattr(self, name))
+                raise TypeError(f"Experiment {name} must be a {kind.__name__} but got {got}")
+        knobs = self.knobs
+        if not _is_list(knobs) or not knobs or not all(knob in KNOBS for knob in knobs):
+            allowed = ", ".join(KNOBS)
+            raise ValueError(f"Experiment knobs must be some of {allowed} but got {shown(knobs)}")
+        if not _is_list(self.configs):
+            raise ValueError(f"Experiment configs must be a list but got {shown(self.configs)}")
         for i, given in enumerate(self.given()):
             label = "baseline" if self.baseline is not None and i == 0 else "configs"
+            if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+                needed = "must be a dict of parameters"
+                raise ValueError(f"Experiment {label}: {needed} but got {shown(given)}")
             try:
                 self.space.complete(given)
             except ValueError as error:
@@ -80,6 +83,10 @@ class Experiment:
     def given(self) -> list[Mapping[str, Any]]:
         """The configurations to run before the search, the baseline first."""
         return [*([self.baseline] if self.baseline is not None else []), *self.configs]
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence | Set) and not isinstance(value, str | bytes)
 
 
 def check_trainer(experiment: Experiment) -> None:

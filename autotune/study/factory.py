@@ -12,7 +12,7 @@ from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers import policy as policies
 from autotune.algorithms.samplers.distribution import from_document
 from autotune.backends.protocol import Pool
-from autotune.errors import UserError
+from autotune.errors import UserError, shown
 from autotune.storage import checkpoint_files
 from autotune.study import recipes, warm_start
 from autotune.study.defaults import racing_for, sampler_for
@@ -133,6 +133,9 @@ def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = 
     if isinstance(sampler, str) and sampler.partition(":")[0] == "policy":
         about = plan.experiment.space, plan.experiment.target, plan.seed
         return policies.PolicySampler(sampler, *about, from_document(start) if start else None)
+    if not isinstance(sampler, str) and not hasattr(sampler, "sample_relative"):
+        needed = "a name, or an object with ask(number, trials)"
+        raise UserError(f"sampler must be {needed}, but got {shown(sampler)}")
     from autotune.algorithms.samplers.optuna import OptunaSampler
 
     return OptunaSampler(sampler, plan.experiment.space, plan.experiment.target, plan.seed)

@@ -12,20 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
 from autotune.storage import journal
 from autotune.storage import manifest as file
+from autotune.storage.annotated import reader
 from autotune.storage.codec import encode
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study.experiment import Experiment
 from autotune.study.options import StudyOptions, options_from_json
 from autotune.study.space_json import describe, space_from_json
-from autotune.trial import Reported, Suggested, Target
+from autotune.trial import FailurePolicy, Reported, Suggested, Target
 from autotune.trial.scaling import Scaling
 
 START, START_CONTROLLER = "start", "start_controller"  # what sampler and controller began with
@@ -84,16 +85,22 @@ class Manifest:
         """The manifest that `experiment.json` of this folder says; what it lacks has its default.
 
         Raises:
-            UserError: its target or an option is damaged.
+            UserError: its target, an option or anything else is damaged.
         """
-        kept = {name: data[name] for name in _PLAIN if name in data}
         start = {name: data[name] for name in (START, START_CONTROLLER) if name in data}
-        kept |= {"name": str(data.get("name", folder.name)), "start": start}
+        kept: dict[str, Any] = {"name": folder.name}
+        kinds = get_type_hints(cls)
         try:
-            target, options = Target(**data["target"]), options_from_json(data)
+            for name in _PLAIN:
+                if name in data:
+                    kept[name] = _read(kinds[name], name, data[name])
+            kept["scaling"] = _scaling(_read(Scaling, "scaling", kept.get("scaling", {})))
+            kept["failure"] = encode(_read(FailurePolicy, "failure", kept.get("failure", {})))
+            target = _read(Target, "target", data["target"])
+            options = options_from_json(data)
         except (ValueError, TypeError) as error:
             raise UserError(f"{folder / EXPERIMENT_JSON} is damaged: {error}") from None
-        return cls(**kept, target=target, options=options)
+        return cls(**kept, start=start, target=target, options=options)
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as JSON types, without credentials."""
@@ -128,6 +135,14 @@ _PLAIN = (  # what is in the manifest under its own name, in this order
     *("name", "study_id", "train", "space", "scaling", "max_concurrent_trials", "failure"),
     *("knobs", "baseline", "configs", *_AFTER_OPTIONS),
 )
+
+
+def _read(kind: Any, name: str, value: Any) -> Any:
+    """The value of the key `name`, made a `kind`; a ValueError that names the key if it is none."""
+    try:
+        return reader(kind)(value)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
 
 
 def resolved(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from autotune.trial.checks import LONGEST_SECONDS, is_finite, is_whole
 
 SETTINGS = "option"  # the key of an option's settings in its field's metadata
 
@@ -57,18 +60,35 @@ def option(default: Any, *, kept: bool | str = False, **settings: Any) -> Any:
 
 
 def whole(least: int) -> Rule:
-    def allows(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-    return Rule(f"a whole number >= {least}", allows)
+    return Rule(f"a whole number >= {least}", lambda value: is_whole(value, least))
 
 
 def _is_share(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
 
-SECONDS = Rule("more than 0 seconds", lambda value: isinstance(value, int | float) and value > 0)
+def _is_seconds(value: Any) -> bool:
+    return is_finite(value) and 0 < value <= LONGEST_SECONDS
+
+
+def _are_seeds(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(is_whole(seed, 0) for seed in value)
+
+
+def _is_sampler(value: Any) -> bool:
+    return isinstance(value, str) or hasattr(value, "ask") or hasattr(value, "sample_relative")
+
+
+SECONDS = Rule("more than 0 seconds (at most 1e9)", _is_seconds)
 SHARE = Rule("a share, at least 0 and below 1,", _is_share)
+YES_OR_NO = Rule("True or False", lambda value: isinstance(value, bool))
+TEXT = Rule("text", lambda value: isinstance(value, str))
+PATH = Rule("a path", lambda value: isinstance(value, str | os.PathLike) and str(value) != "")
+NAMED = Rule("a name or a function", lambda value: isinstance(value, str) or callable(value))
+SAMPLER = Rule("a name or a sampler", _is_sampler)
+FUNCTION = Rule("a function", callable)
+SEEDS = Rule("whole numbers >= 0", _are_seeds)
+POOL = Rule("a pool", lambda value: hasattr(value, "start") and hasattr(value, "realtime"))
 
 
 def whole_number(text: str) -> int:

@@ -13,11 +13,19 @@ from typing import Any
 
 from autotune.algorithms.pruners.rules import Pruner
 from autotune.backends.protocol import Pool
-from autotune.errors import UserError
+from autotune.errors import UserError, shown
 from autotune.study.option import (
+    FUNCTION,
+    NAMED,
+    PATH,
+    POOL,
+    SAMPLER,
     SECONDS,
+    SEEDS,
     SETTINGS,
     SHARE,
+    TEXT,
+    YES_OR_NO,
     Flag,
     Option,
     absolute,
@@ -51,6 +59,7 @@ class StudyOptions:
     sampler: str | Any = option(
         "auto",
         kept=True,
+        rule=SAMPLER,
         as_json=name_of,
         flag=Flag(
             "--sampler",
@@ -64,6 +73,7 @@ class StudyOptions:
     start_from: str | Path | None = option(
         None,
         kept=True,
+        rule=PATH,
         as_json=absolute,
         flag=Flag(
             "--from",
@@ -77,6 +87,7 @@ class StudyOptions:
     pruner: str | Pruner = option(
         "convergence",
         kept=True,
+        rule=NAMED,
         as_json=name_of,
         flag=Flag(
             "--pruner",
@@ -90,6 +101,7 @@ class StudyOptions:
     controller: str | Controller | None = option(
         None,
         kept=True,
+        rule=NAMED,
         as_json=name_of,
         flag=Flag(
             "--controller",
@@ -100,7 +112,9 @@ class StudyOptions:
         ),
     )
     out: str | Path | None = option(
-        None, flag=Flag("--out", "search", "the study folder (studies/NAME)", "DIR", Path)
+        None,
+        rule=PATH,
+        flag=Flag("--out", "search", "the study folder (studies/NAME)", "DIR", Path),
     )
     seed: int = option(
         0,
@@ -138,6 +152,7 @@ class StudyOptions:
     mirror: bool = option(
         False,
         kept="mirrored",
+        rule=YES_OR_NO,
         flag=Flag(
             "--mirror",
             "tracking",
@@ -147,6 +162,7 @@ class StudyOptions:
     mix_hardware: bool = option(
         False,
         kept=True,
+        rule=YES_OR_NO,
         flag=Flag(
             "--mix-hardware",
             "tracking",
@@ -161,6 +177,7 @@ class StudyOptions:
     tracking_uri: str | None = option(
         None,
         kept=True,
+        rule=TEXT,
         as_json=without_credentials,
         flag=Flag(
             "--tracking-uri", "place", "MLflow's store (default: in the study folder)", "URI"
@@ -169,6 +186,7 @@ class StudyOptions:
     ray_address: str | None = option(
         None,
         kept=True,
+        rule=TEXT,
         flag=Flag("--ray-address", "place", "a Ray cluster (default: start Ray here)", "ADDR"),
     )
     top: int = option(
@@ -179,12 +197,12 @@ class StudyOptions:
             "--top", "confirm", "how many of the fastest configurations (3)", "K", whole_number
         ),
     )
-    seeds: Sequence[int] = option(())
-    search: bool = option(True)
-    resume: bool = option(True)
-    recipe: str | None = option(None, kept=True)
-    watch: Watch | None = option(None)
-    pool: Pool | None = option(None)
+    seeds: Sequence[int] = option((), rule=SEEDS)
+    search: bool = option(True, rule=YES_OR_NO)
+    resume: bool = option(True, rule=YES_OR_NO)
+    recipe: str | None = option(None, kept=True, rule=TEXT)
+    watch: Watch | None = option(None, rule=FUNCTION)
+    pool: Pool | None = option(None, rule=POOL)
 
     def __post_init__(self) -> None:
         for one in options():
@@ -192,7 +210,7 @@ class StudyOptions:
             if rule is None or (value is None and one.default is None):
                 continue
             if not rule.allows(value):
-                raise UserError(f"{one.name} must be {rule.text} but got {value!r}")
+                raise UserError(f"{one.name} must be {rule.text} but got {shown(value)}")
         if self.seeds and (self.repeats or self.racing):
             raise UserError(
                 "repeats confirm a search, but with seeds all trials are repeats already"

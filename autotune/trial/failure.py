@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+from autotune.errors import shown
+from autotune.trial.checks import LONGEST_SECONDS, finite, is_whole
 
 
 @dataclass(frozen=True)
@@ -11,7 +13,8 @@ class FailurePolicy:
     """How the study handles workers that die, hang or fail, and when it saves checkpoints.
 
     Args:
-        hang_timeout: seconds without a milestone of every rank after which an attempt is ended.
+        hang_timeout: seconds without a milestone of every rank after which an attempt is ended, at
+            most 1e9.
         max_retries: how often a trial is restarted from its last checkpoint after its workers
             died or hung; an exception that the trainer raises is not retried.
         max_consecutive_failed_trials: the study ends (exit code 4) after so many FAILED trials in
@@ -36,17 +39,16 @@ class FailurePolicy:
             finite(name, value)
             if value < lowest:
                 raise ValueError(f"{name} must be at least {lowest} seconds but got {value!r}")
+        if self.hang_timeout > LONGEST_SECONDS:
+            raise ValueError(
+                f"hang_timeout must be at most {LONGEST_SECONDS:g} seconds "
+                f"but got {self.hang_timeout!r}"
+            )
         counts = {"max_retries": 0, "max_consecutive_failed_trials": 1, "keep_checkpoints": 1}
         for name, least in counts.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be an integer >= {least} but got {value!r}")
+            if not is_whole(value, least):
+                raise ValueError(f"{name} must be an integer >= {least} but got {shown(value)}")
         folder = self.checkpoint_folder
         if folder is not None and (not isinstance(folder, str) or not folder):
             raise ValueError(f"checkpoint_folder must be a folder or a URL but got {folder!r}")
-
-
-def finite(name: str, value: object) -> None:
-    """Raise ValueError, which names the argument, unless `value` is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number but got {value!r}")

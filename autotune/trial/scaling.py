@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.errors import shown
+from autotune.trial.checks import is_finite, is_whole
+
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -46,8 +49,8 @@ class Scaling:
             ("cpus_per_worker", self.cpus_per_worker),
             ("gpus_per_worker", self.gpus_per_worker),
         ):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise ValueError(f"Scaling {name} must be a number >= 0 but got {value!r}")
+            if not is_finite(value) or value < 0:
+                raise ValueError(f"Scaling {name} must be a number >= 0 but got {shown(value)}")
             if value > 1 and value != int(value):
                 raise ValueError(f"Scaling {name} above 1 must be whole but got {value!r}")
         if self.cpus_per_worker == 0:
@@ -60,5 +63,5 @@ class Scaling:
 
 
 def _whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"Scaling {name} must be a whole number >= 1 but got {value!r}")
+    if not is_whole(value, 1):
+        raise ValueError(f"Scaling {name} must be a whole number >= 1 but got {shown(value)}")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 
-from autotune.trial.failure import finite
+from autotune.errors import shown
+from autotune.trial.checks import finite, is_whole, whole
 from autotune.trial.hardware import Hardware
 from autotune.trial.values import INTERRUPTED_REASONS, Metrics, Params, Report, State, Trial
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End the trial on all ranks, with a reason of one word (never empty) and details."""
+    """End the trial on all ranks, with a reason of one word (never empty) and details.
+
+    Raises:
+        ValueError: no reason, or one that is no text.
+    """
 
     reason: str
     detail: str = ""
@@ -23,6 +28,9 @@ class Stop:
     def __post_init__(self) -> None:
         if not self.reason:
             raise ValueError("a stop needs a non-empty reason")
+        for name in ("reason", "detail"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"Stop {name} must be text but got {shown(getattr(self, name))}")
 
 
 @dataclass(frozen=True)
@@ -31,10 +39,18 @@ class Fork:
 
     The new trial has the point `params`. If the study has no trial left to start, the old trial
     continues.
+
+    Raises:
+        ValueError: the parent is no trial number, or the point no dict.
     """
 
     parent: int
     params: Params
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parent", whole("Fork parent", self.parent, 0))
+        if not isinstance(self.params, Mapping):
+            raise ValueError(f"Fork params must be a dict but got {shown(self.params)}")
 
 
 @dataclass(frozen=True)
@@ -62,7 +78,7 @@ class Target:
     confirm: int = 1
 
     def __post_init__(self) -> None:
-        if not self.metric or not isinstance(self.metric, str):
+        if not isinstance(self.metric, str) or not self.metric:
             raise ValueError(f"Target metric must be a metric's name but got {self.metric!r}")
         finite("Target value", self.value)
         finite("Target limit", self.limit)
@@ -72,8 +88,10 @@ class Target:
             raise ValueError(f"Target mode must be 'max' or 'min' but got {self.mode!r}")
         if self.clock not in ("train", "wall"):
             raise ValueError(f"Target clock must be 'train' or 'wall' but got {self.clock!r}")
-        if not isinstance(self.confirm, int) or self.confirm < 1:
-            raise ValueError(f"Target confirm must be an integer >= 1 but got {self.confirm!r}")
+        if not is_whole(self.confirm, 1):
+            raise ValueError(
+                f"Target confirm must be an integer >= 1 but got {shown(self.confirm)}"
+            )
 
     def met(self, reports: Sequence[Report]) -> bool:
         """Whether the last `confirm` evaluations all meet the value."""

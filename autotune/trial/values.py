@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from autotune.errors import shown
+from autotune.trial.checks import has_finite_float, real, whole
 from autotune.trial.hardware import Hardware
 
 Config = Mapping[str, Any]
@@ -43,6 +45,10 @@ class Milestone:
 
     A first milestone at the starting step (0, or the restored step) ends the set-up, which the
     clock leaves out. If a trainer trains before its first milestone, its set-up counts.
+
+    Raises:
+        ValueError: a step that is no whole number from 0 on of at most 63 bits, or a field of the
+            wrong type.
     """
 
     step: int
@@ -51,14 +57,37 @@ class Milestone:
     data_seconds: float = 0.0
     eval_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "step", whole("Milestone step", self.step, 0))
+        for name in ("evaluate", "state"):
+            given = getattr(self, name)
+            if not callable(given) and (name == "evaluate" or given is not None):
+                raise ValueError(f"Milestone {name} must be a function but got {shown(given)}")
+        for name in ("data_seconds", "eval_seconds"):
+            given = getattr(self, name)
+            if not has_finite_float(given):
+                raise ValueError(f"Milestone {name} must be finite but got {shown(given)}")
+
 
 @dataclass(frozen=True)
 class Change:
-    """A change of knobs by a controller at a milestone; `yield` returns it on every rank."""
+    """A change of knobs by a controller at a milestone; `yield` returns it on every rank.
+
+    Raises:
+        ValueError: a knob that is no number, or below 0.
+    """
 
     lr_factor: float = 1.0
     batch_size: int | None = None
     momentum: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lr_factor", real("Change lr_factor", self.lr_factor, 0))
+        if self.batch_size is not None:
+            batch_size = whole("Change batch_size", self.batch_size, 0)
+            object.__setattr__(self, "batch_size", batch_size)
+        if self.momentum is not None:
+            object.__setattr__(self, "momentum", real("Change momentum", self.momentum, 0))
 
 
 KNOBS = ("lr", "batch_size", "momentum")

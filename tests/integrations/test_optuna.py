@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.testing import pytest_samplers as conformance
 from optuna.trial import TrialState, create_trial
 
 from autotune.errors import UserError
@@ -115,3 +118,15 @@ def test_a_study_that_maximises_is_refused() -> None:
     made = optuna.create_study(direction="maximize", sampler=ConvergenceSampler(TARGET))
     with pytest.raises(UserError, match="must minimise one value"):
         made.optimize(objective, n_trials=1)
+
+
+class TestConformance(
+    conformance.BasicSamplerTestCase,
+    conformance.RelativeSamplerTestCase,
+    conformance.SingleOnlySamplerTestCase,
+):
+    """Optuna's own tests of samplers; the last refuses a study of several objectives."""
+
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return lambda: ConvergenceSampler(TARGET, seed=0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sims import BASELINE, WIDE
 
 from autotune import errors, schedules
-from autotune.errors import unknown
+from autotune.errors import UserError, unknown
 from autotune.space import knotted_schedules, schedule_space
 from autotune.space import parameters as parameters_module
 from autotune.space import search_space as space_module
@@ -195,6 +195,61 @@ def test_errors_name_the_key_the_value_and_what_is_allowed(
             lambda: SearchSpace({"o": Choice(["a", "b"]), "t": Float(0, 1, when={"o": "lars"})}),
             "t: when: o can never be 'lars'",
         ),
+        (
+            lambda: Int(1, 10**400),
+            "Int high must be a whole number but got a whole number of 1329 bits",
+        ),
+        (
+            lambda: Float(0, 10**400),
+            "Float high must be finite but got a whole number of 1329 bits",
+        ),
+        (lambda: Float(-1e308, 1e308), "Float low must be at most 4.49423e+307 but got -1e+308"),
+        (lambda: Float(0, 1, effective=3), "Float effective must be a name but got 3"),
+        (
+            lambda: Float(0, 1, when="b"),
+            "Float when must be a dict like {'optimizer': 'lars'} but got",
+        ),
+        (
+            lambda: Int(0, 1, when=["b"]),
+            "Int when must be a dict like {'optimizer': 'lars'} but got",
+        ),
+        (
+            lambda: Fixed(0, when={3: 1}),
+            "Fixed when must be a dict like {'optimizer': 'lars'} but got",
+        ),
+        (lambda: Choice([1, 2], when={"b": []}), "Choice when: b must have a value but got []"),
+        (lambda: Choice([1, True, 1.0]), "Choice options must differ but got (1, True, 1.0)"),
+        (
+            lambda: Choice([10**400]),
+            "Choice options must be numbers but got a whole number of 1329",
+        ),
+        (lambda: ScheduleSpace(0.1, follows=["a"]), "ScheduleSpace follows must be a name but got"),
+        (lambda: SearchSpace([Fixed(1)]), "SearchSpace entries must be a dict but got [Fixed("),
+        (
+            lambda: SearchSpace({"microbatch": Int(1, 8)}),
+            "'microbatch' may be Fixed only, as autotune",
+        ),
+        (lambda: SearchSpace({}, (len,)), "must each be a Constraint, with a text and a function,"),
+        (
+            lambda: SearchSpace({}, Constraint("x", len)),
+            "SearchSpace constraints must be a tuple but",
+        ),
+        (lambda: Constraint("", len), "Constraint text must be text but got ''"),
+        (lambda: Constraint("x", True), "Constraint holds must be a function but got True"),
+        (
+            lambda: SearchSpace({"n": Fixed(3), "t": Float(0, 1, when={"n": (4, 5)})}),
+            "t: when: n is fixed at 3 and can never be 4 or 5",
+        ),
+        (
+            lambda: SearchSpace(
+                {
+                    "a": Choice([1, 2]),
+                    "b": Choice([3, 4], when={"a": 2}),
+                    "t": Float(0, 1, when={"a": 1, "b": 3}),
+                }
+            ),
+            "t: when: a is 1 and b is 3 can never hold, as it needs two different values of a",
+        ),
     ],
 )
 def test_wrong_spaces_are_refused_at_once(make: Any, says: str) -> None:
@@ -235,6 +290,28 @@ def test_constraints_say_which_is_broken() -> None:
     assert space.broken({"batch": 4}) == "odd"
 
 
+def test_a_constraint_returns_true_or_false() -> None:
+    import numpy as np
+
+    def broken(holds: Any) -> str:
+        return SearchSpace({}, (Constraint("rule", lambda c: holds),)).broken({})
+
+    assert [broken(holds) for holds in (True, np.True_, False, np.False_)] == [
+        "",
+        "",
+        "rule",
+        "rule",
+    ]
+    for holds, shown in ((None, "None"), ("yes", "'yes'"), ([1], r"\[1\]")):
+        with pytest.raises(UserError, match=f"'rule' must return True or False but got {shown}"):
+            broken(holds)
+
+
+def test_a_large_range_is_counted_without_its_numbers() -> None:
+    space = SearchSpace({"a": Int(1, 2**62, step=3), "b": Int(1, 2**62, power_of_two=True)})
+    assert space.size().points == ((2**62 - 1) // 3 + 1) * 63
+
+
 def test_unknown_is_one_line_with_the_nearest_name() -> None:
     assert unknown("sampler", "tpee", ["tpe", "gp"]) == (
         "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: gp, tpe)"
@@ -258,6 +335,11 @@ def train(config: dict[str, Any]) -> Any: ...
         ({"target": 0.9}, "Experiment target must be a Target but got 0.9"),
         ({"baseline": {"rat": 1}}, "Experiment baseline: unknown parameter 'rat'"),
         ({"configs": [{"rate": 5}]}, "Experiment configs: rate must be a number from 0 to 1"),
+        ({"configs": [3]}, "Experiment configs: must be a dict of parameters but got 3"),
+        ({"configs": "rate"}, "Experiment configs must be a list but got 'rate'"),
+        ({"baseline": "x"}, "Experiment baseline: must be a dict of parameters but got 'x'"),
+        ({"baseline": {3: 1}}, "Experiment baseline: must be a dict of parameters but got {3: 1}"),
+        ({"knobs": [["lr"]]}, "Experiment knobs must be some of lr, batch_size, momentum but got"),
     ],
 )
 def test_a_wrong_experiment_is_refused_at_once(change: dict[str, Any], says: str) -> None:
@@ -281,6 +363,11 @@ def test_a_wrong_experiment_is_refused_at_once(change: dict[str, Any], says: str
         ({"cpus_per_worker": 0}, "cpus_per_worker must be more than 0 but got 0"),
         ({"cpus_per_worker": -1}, "cpus_per_worker must be a number >= 0 but got -1"),
         ({"cpus_per_worker": math.nan}, "cpus_per_worker"),
+        ({"cpus_per_worker": math.inf}, "cpus_per_worker must be a number >= 0 but got inf"),
+        (
+            {"num_workers": 2**63},
+            "num_workers must be a whole number >= 1 but got a whole number of",
+        ),
         ({"gpus_per_worker": 1.5}, "gpus_per_worker above 1 must be whole but got 1.5"),
         ({"max_concurrent_trials": 0}, "max_concurrent_trials must be a whole number >= 1"),
     ],

@@ -51,7 +51,7 @@ ENTRIES = [
     Reported(0, Report(5, 1 / 3, {"acc": 0.1 + 0.2, "ü": 1.0}, Clock(train=1e-7)), 0.4),
     Changed(0, 5, Change(0.5, batch_size=64), 0.45),
     Saved(0, Checkpoint(5, "/a/b c", Clock(setup=1.0)), 0.5),
-    Interrupted(0, "worker died: rank 1", False, 0.6),
+    Interrupted(0, "worker died: rank 1", "", False, 0.6),
     Ended(0, State.FAILED, "ValueError: ü\u2028\n\r", 1.5, "detail", "trace\nback", 0.7),
     Closed("done", 0.8),
 ]
@@ -98,7 +98,7 @@ def test_lines_of_version_1_are_read() -> None:
     ("version", "says"),
     [
         ("3", "line 1 was written by a later version of autotune: its journals have version 3"),
-        ('"2"', "line 1 is damaged: a journal's version must be a whole number but got '2'"),
+        ('"2"', "line 1 is damaged: version must be a whole number but got '2'"),
     ],
 )
 def test_a_journal_of_a_later_version_is_refused(version: str, says: str, fast_path: Path) -> None:
@@ -107,6 +107,107 @@ def test_a_journal_of_a_later_version_is_refused(version: str, says: str, fast_p
     (fast_path / JOURNAL).write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match=says):
         journal.read(fast_path)
+
+
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        (
+            '{"event":"opened","study":"x","at":0.1,"version":3,"host":"a"}',
+            "have version 3, and this",
+        ),
+        (
+            '{"event":"probed","trial":0,"at":0.9}',
+            "line 11 is damaged: unknown event 'probed'.*; a later version of autotune may have",
+        ),
+        ('{"event":"closed","reason":"done","more":1}', "line 11 is damaged: unknown field 'more'"),
+        ('{"event":"closed"}', "line 11 is damaged: reason is missing"),
+    ],
+)
+def test_a_whole_last_line_that_cannot_be_read_is_told_and_stays(
+    last: str, says: str, fast_path: Path
+) -> None:
+    """Only what is no JSON was torn; anything else may be of a later version."""
+    data = written(fast_path) + last.encode() + b"\n"
+    (fast_path / JOURNAL).write_bytes(data)
+    for use in (journal.read, Journal):
+        with pytest.raises(UserError, match=says) as error:
+            use(fast_path)
+        assert "\n" not in str(error.value)
+        assert (fast_path / JOURNAL).read_bytes() == data
+    (fast_path / JOURNAL).write_bytes(data[:-2] + b"\n")
+    assert journal.read(fast_path) == ENTRIES
+
+
+TYPED = [  # the number of the entry, what is put into its line, and what is said of it
+    (0, {"study": 3}, "study must be text but got 3"),
+    (0, {"at": "now"}, "at must be a finite number but got 'now'"),
+    (1, {"trial": 0.5}, "trial must be a whole number but got 0.5"),
+    (1, {"trial": -1}, "a trial's number must be at least 0 but got -1"),
+    (1, {"config": []}, r"config must be an object but got \[\]"),
+    (1, {"seed": 2**63}, "seed must be a whole number but got a whole number of 64 bits"),
+    (1, {"repeats": 7}, "trial 0 comes from trial 7, which is not there"),
+    (3, {"hardware": {"nodes": "1"}}, "hardware nodes must be a whole number but got '1'"),
+    (3, {"queue_seconds": True}, "queue_seconds must be a finite number but got True"),
+    (4, {"report": None}, "report must be an object but got None"),
+    (
+        4,
+        {"report": {"step": 1, "seconds": 1e308, "metrics": {}}},
+        r"report seconds must be at most 1e\+300 but got 1e\+308",
+    ),
+    (4, {"report": {"step": 1, "seconds": 1, "metrics": {"a": "b"}}}, "report metrics could not"),
+    (4, {"at": math.nan}, "NaN is not JSON"),
+    (4, {"report": {"step": 1, "metrics": {}}}, "report seconds is missing"),
+    (5, {"change": {"lr": 0.1}}, "change unknown field 'lr'"),
+    (5, {"change": {"lr_factor": "0.1"}}, "change lr_factor must be a finite number but got '0.1'"),
+    (5, {"change": {"batch_size": -8}}, "change Change batch_size must be a whole number >= 0 but"),
+    (6, {"checkpoint": {"step": 5, "path": 3}}, "checkpoint path must be text but got 3"),
+    (
+        6,
+        {"checkpoint": {"step": 5, "path": "a", "sums": "b"}},
+        "checkpoint sums must be a list but",
+    ),
+    (7, {"broke": "no"}, "broke must be true or false but got 'no'"),
+    (8, {"state": "SLEEPING"}, "state must be one of RUNNING, REACHED, .* but got 'SLEEPING'"),
+    (8, {"state": ["FAILED"]}, "state must be one of"),
+]
+
+
+@pytest.mark.parametrize(("number", "wrong", "says"), TYPED)
+def test_a_field_of_the_wrong_type_is_one_clear_error(
+    fast_path: Path, number: int, wrong: dict[str, Any], says: str
+) -> None:
+    rows = written(fast_path).splitlines(keepends=True)
+    rows[number] = json.dumps({**json.loads(rows[number]), **wrong}).encode() + b"\n"
+    (fast_path / JOURNAL).write_bytes(b"".join(rows))
+    with pytest.raises(UserError, match=f"line {number + 1} is damaged: {says}") as error:
+        journal.read(fast_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (Changed(0, 5, {"lr": 0.1}), "change unknown field 'lr'"),  # type: ignore[arg-type]
+        (Reported(0, Report(10**5000, 1.0, {})), "Reported cannot be written down"),
+        (
+            Reported(0, Report(1, math.nan, {})),
+            "report seconds must be a finite number but got 'nan",
+        ),
+        (Suggested(0, {"a": object()}, None, "trial", 1), "a object .* cannot be written as JSON"),
+        (Suggested(0, {}, None, "trial", 1), "trial 0: Suggested cannot follow"),
+        (Started(9, 0.0, Hardware()), "trial 9: Started cannot follow"),
+    ],
+)
+def test_what_could_not_be_read_back_is_not_written(fast_path: Path, entry: Any, says: str) -> None:
+    data = written(fast_path)
+    with Journal(fast_path) as opened:
+        with pytest.raises(UserError, match=says) as error:
+            opened.write(entry)
+        assert "\n" not in str(error.value)
+        assert (fast_path / JOURNAL).read_bytes() == data
+        opened.write(Closed("later", 0.9))
+    assert journal.read(fast_path) == [*ENTRIES, Closed("later", 0.9)]
 
 
 def test_every_kind_of_entry_is_read_back_exactly(fast_path: Path) -> None:
@@ -129,7 +230,9 @@ def test_metrics_that_are_no_numbers_are_valid_json(value: float) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text())
 def test_numbers_and_texts_round_trip(number: float, text: str) -> None:
-    event = Suggested(0, {"a": number, "b": text}, {"a": number}, "trial", 1, abs(number))
+    event = Suggested(
+        0, {"a": number, "b": text}, {"a": number}, "trial", 1, min(abs(number), 1e300)
+    )
     assert from_line(to_line(event)) == event
 
 
@@ -206,10 +309,10 @@ def test_a_damaged_line_in_the_middle_is_one_clear_error(fast_path: Path, damage
 
 
 def test_events_that_cannot_follow_are_one_clear_error(fast_path: Path) -> None:
-    written(fast_path / "a", [ENTRIES[0], ENTRIES[3], ENTRIES[-1]])
+    rows = written(fast_path / "a").splitlines(keepends=True)
     (fast_path / "b").mkdir()
     simulate(racing([2.0]), fast_path / "b", 1)
-    (fast_path / "b" / JOURNAL).write_bytes((fast_path / "a" / JOURNAL).read_bytes())
+    (fast_path / "b" / JOURNAL).write_bytes(rows[0] + rows[3] + rows[-1])
     with pytest.raises(UserError, match="line 2 is damaged: trial 0: Started cannot follow"):
         simulate(racing([2.0]), fast_path / "b", 1)
 

@@ -5,37 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from misbehaving import misbehaving, together
+from misbehaving import misbehaving, study, together
 from sims import racing, simulate
-from toys import METRIC
 
 import autotune as at
 from autotune.storage.journal import JOURNAL
 from autotune.trial import State
 
 LOG_BYTES = 2**20
-
-
-def study(train: Any, folder: Path, configs: list[dict[str, Any]], **scaling: Any) -> Any:
-    """One trial for each configuration, in their order."""
-    names = sorted({name for config in configs for name in config})
-    space = at.SearchSpace({n: at.Choice([*dict.fromkeys(c[n] for c in configs)]) for n in names})
-    experiment = at.Experiment(
-        "bad",
-        train,
-        space,
-        at.Target(METRIC, 0.95, limit=6000),
-        configs=configs,
-        failure=at.FailurePolicy(hang_timeout=600, max_retries=1, max_consecutive_failed_trials=9),
-        scaling=at.Scaling(**{"max_concurrent_trials": 1, **scaling}),
-    )
-    return at.run(
-        experiment, trials=len(configs), out=folder, sampler="random", pruner="none",
-        tracking_uri="off",
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

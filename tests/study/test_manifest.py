@@ -112,6 +112,9 @@ def test_credentials_are_left_out(uri: str | None, shown: str | None) -> None:
     assert StudyOptions(tracking_uri=uri).to_json()["tracking_uri"] == shown
 
 
+FINE = {"metric": "m", "value": 1, "limit": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -125,6 +128,28 @@ def test_credentials_are_left_out(uri: str | None, shown: str | None) -> None:
             '{"study_id": "5eed", "target": {"metric": "m", "value": 1, "limit": 1}, "trials": 0}',
             "experiment.json is damaged: trials must be a whole number >= 1 but got 0",
         ),
+        *(
+            (json.dumps({"study_id": "5eed", "target": FINE, **wrong}), f"is damaged: {says}")
+            for wrong, says in (
+                ({"name": 3}, "name must be text but got 3"),
+                ({"study_id": None}, "study_id must be text but got None"),
+                (
+                    {"target": {**FINE, "limit": "1"}},
+                    "target limit must be a finite number but got '1",
+                ),
+                ({"target": {**FINE, "mode": []}}, r"target mode must be text but got \[\]"),
+                ({"target": {"metric": "m"}}, "target value is missing"),
+                ({"space": 3}, "space must be an object but got 3"),
+                ({"knobs": "lr"}, "knobs must be a list but got 'lr'"),
+                ({"configs": {}}, "configs must be a list but got {}"),
+                ({"versions": {"torch": 2}}, "versions must be text but got 2"),
+                ({"sampler": 3}, "sampler must be a name or a sampler but got 3"),
+                ({"tracking_uri": []}, r"tracking_uri must be text but got \[\]"),
+                ({"mirrored": "yes"}, "mirror must be True or False but got 'yes'"),
+                ({"start_from": 3}, "start_from must be a path but got 3"),
+            )
+        ),
+        ("[" * 100_000, "experiment.json cannot be read"),
     ],
 )
 def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, text: str | None, says: str) -> None:
@@ -163,11 +188,17 @@ def test_a_total_that_is_less_than_there_is(fast_path: Path) -> None:
     assert Manifest.read(fast_path).options.trials == 2
 
 
+class Own:
+    """A sampler without a name."""
+
+    def ask(self, number: int, trials: Any) -> None: ...
+
+
 def test_a_manifest_is_read_as_it_was_written(fast_path: Path) -> None:
     """A sampler that is an object is a name; what no resumed study needs is left out."""
     given = StudyOptions(
         trials=7,
-        sampler=resolved,
+        sampler=Own,
         start_from="earlier",
         racing=0.2,
         repeats=2,
@@ -179,7 +210,7 @@ def test_a_manifest_is_read_as_it_was_written(fast_path: Path) -> None:
     written = manifest.resolved(wide(), given, start={"start": None}, sampler_chosen_because="so")
     written.write(fast_path)
     assert Manifest.read(fast_path) == written
-    kept = {"sampler": "<resolved>", "start_from": str(Path("earlier").absolute())}
+    kept = {"sampler": "<Own>", "start_from": str(Path("earlier").absolute())}
     kept |= {"tracking_uri": "http://host", "time_limit": None, "out": None}
     assert written.options == replace(given, **kept)
     assert "secret" not in (fast_path / EXPERIMENT_JSON).read_text()

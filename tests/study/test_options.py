@@ -67,8 +67,22 @@ def test_what_is_no_experiment_is_refused() -> None:
         ("seed", 1.0, "a whole number >= 0"),
         ("repeats", -1, "a whole number >= 0"),
         ("top", 0, "a whole number >= 1"),
-        ("time_limit", 0, "more than 0 seconds"),
-        ("time_limit", "9", "more than 0 seconds"),
+        ("seed", "3", "a whole number >= 0"),
+        ("time_limit", 0, "more than 0 seconds (at most 1e9)"),
+        ("time_limit", "9", "more than 0 seconds (at most 1e9)"),
+        ("time_limit", 1e12, "more than 0 seconds (at most 1e9)"),
+        ("sampler", 3, "a name or a sampler"),
+        ("pruner", None, "a name or a function"),
+        ("controller", 0.5, "a name or a function"),
+        ("start_from", 3, "a path"),
+        ("out", "", "a path"),
+        ("tracking_uri", 3, "text"),
+        ("ray_address", ("a", 1), "text"),
+        ("mirror", "yes", "True or False"),
+        ("search", None, "True or False"),
+        ("seeds", (1, "2"), "whole numbers >= 0"),
+        ("watch", "print", "a function"),
+        ("pool", 3, "a pool"),
         ("racing", 1, "a share, at least 0 and below 1,"),
         ("racing", True, "a share, at least 0 and below 1,"),
     ],
@@ -79,6 +93,11 @@ def test_a_value_outside_its_range_names_key_value_and_rule(
     with pytest.raises(at.UserError) as caught:
         StudyOptions(**{name: value})
     assert str(caught.value) == f"{name} must be {rule} but got {value!r}"
+
+
+def test_a_number_beyond_63_bits_is_told_in_one_line() -> None:
+    with pytest.raises(at.UserError, match="seed must be a whole number >= 0 but got a whole numb"):
+        StudyOptions(seed=10**5000)
 
 
 def test_options_that_exclude_each_other() -> None:

@@ -1,22 +1,27 @@
 """A study on the real pool whose ranks and drivers are killed: afterwards every number agrees.
 
 `make soak` runs the long one. `SOAK_TRIALS`, `SOAK_DRIVERS` and `SOAK_RANKS` (how many of which are
-killed) and `SOAK_SEED` choose another.
+killed) and `SOAK_SEED` choose another. So do damaged studies, random commands (`SOAK_CASES`) and
+trainers that misbehave: nothing of it may end in a traceback.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import soak_study
+from fuzz import fault_of, fault_of_study, fault_of_words
+from misbehaving import FAILING, PASSING, study, wrong
+from sims import memory
 from soak import Count, Kill, counted, mean_times, plan, same, soak
 from toys import METRIC
 
@@ -240,3 +245,52 @@ def processes_of(folder: Path) -> list[str]:
         if str(folder) in words:
             found.append(" ".join(words))
     return found
+
+
+# --- damaged studies, random commands, trainers that misbehave ------------------------------------
+
+
+def faults(find: Callable[[Path, int], str], cases: int) -> list[str]:
+    """What goes wrong in so many cases from the seed on."""
+    found = []
+    for seed in range(1000 * SEED, 1000 * SEED + cases):
+        with memory() as place:
+            found.append(find(place, seed))
+    return [fault for fault in found if fault]
+
+
+@pytest.mark.parametrize("find", [fault_of_study, fault_of_words])
+def test_a_few_damaged_studies_and_random_commands(find: Callable[[Path, int], str]) -> None:
+    assert not faults(find, 12)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("find", [fault_of_study, fault_of_words])
+def test_many_damaged_studies_and_random_commands(find: Callable[[Path, int], str]) -> None:
+    assert not faults(find, number("SOAK_CASES", 600))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_trainers_that_misbehave(ray_address: str, tmp_path: Path) -> None:
+    """Each fails for a reason in one line, or reaches its target; the study goes on to its end."""
+    whats = random.Random(SEED).sample([*FAILING], len(FAILING))
+    between = [[what, name] for what, name in zip(whats, [*PASSING] * len(whats), strict=False)]
+    configs = [{"what": w, "n": n} for n, w in enumerate(w for pair in between for w in pair)]
+    result = study(wrong, tmp_path / "study", configs)
+    assert result.ended == "done"
+    for trial in result.trials:
+        what = trial.config["what"]
+        expected = State.FAILED if what in FAILING else State.REACHED
+        assert (what, trial.state) == (what, expected), trial.reason
+        assert "\n" not in trial.reason
+        assert len(trial.reason) < 400
+        assert len(trial.error) < 100_000
+        assert trial.checkpoint is None
+    for words in (
+        ["status"],
+        ["best", "--json"],
+        ["report", "--to", str(tmp_path / "report.html")],
+    ):
+        assert not fault_of([words[0], str(result.folder), *words[1:]])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,115 @@ def _agreed(folder: Path, step: int, own: int) -> float:
             raise TimeoutError(f"the other is not at step {step}")
         time.sleep(0.001)
     return max(float(file.read_text()) for file in both) + 0.02
+
+
+# --- what no trainer should yield, return or raise ------------------------------------------------
+
+
+class Speechless(RuntimeError):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Unpicklable(RuntimeError):
+    """Cannot be sent to another process."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be pickled")
+
+
+def _raises(error: BaseException) -> Callable[[], at.Milestone]:
+    def made() -> at.Milestone:
+        raise error
+
+    return made
+
+
+def _deep(depth: int = 0) -> at.Milestone:
+    return _deep(depth + 1)
+
+
+def _loop() -> at.Milestone:
+    one, other = RuntimeError("one"), RuntimeError("other")
+    one.__cause__, other.__cause__ = other, one
+    raise one
+
+
+def _reports(metrics: Any) -> Callable[[], at.Milestone]:
+    return lambda: at.Milestone(2, lambda: metrics)
+
+
+def _saves(state: Any) -> Callable[[], at.Milestone]:
+    return lambda: at.Milestone(2, lambda: {METRIC: 0.5}, lambda: state)
+
+
+FAILING: dict[str, Callable[[], Any]] = {
+    "nothing": lambda: None,
+    "a text": lambda: "milestone",
+    "step text": lambda: at.Milestone("2", dict),  # type: ignore[arg-type]
+    "step fraction": lambda: at.Milestone(2.5, dict),  # type: ignore[arg-type]
+    "step back": lambda: at.Milestone(0, dict),
+    "step of 64 bits": lambda: at.Milestone(2**63, dict),
+    "step of 5001 digits": lambda: at.Milestone(10**5000, dict),
+    "evaluated already": lambda: at.Milestone(2, {METRIC: 0.5}),  # type: ignore[arg-type]
+    "seconds": lambda: at.Milestone(2, dict, data_seconds=math.nan),
+    "metrics none": _reports(None),
+    "metrics list": _reports([0.5]),
+    "metrics text": _reports({METRIC: "high"}),
+    "metrics huge": _reports({METRIC: 10**400}),
+    "metrics tensor": _reports({METRIC: torch.zeros(2)}),
+    "raises": _raises(RuntimeError("bad thing")),
+    "without text": _raises(Speechless()),
+    "not to be pickled": _raises(Unpicklable("bad thing")),
+    "no utf-8": _raises(FileNotFoundError(2, "No such file", "caf\udce9.jpg")),
+    "control codes": _raises(RuntimeError("\x1b[31mred\x00\r\n\x07")),
+    "5 MB": _raises(RuntimeError("x" * 5_000_000)),
+    "lines": _raises(ValueError("\n" * 1000)),
+    "keyboard": _raises(KeyboardInterrupt()),
+    "exit": _raises(SystemExit(3)),
+    "generator exit": _raises(GeneratorExit()),
+    "stop iteration": _raises(StopIteration(3)),
+    "deep": _deep,
+    "causes in a loop": _loop,
+}
+"""What a trial of each name fails by."""
+PASSING: dict[str, Callable[[], Any]] = {
+    "": _reports({METRIC: 0.5}),
+    "numbers as names": _reports({3: 0.5, METRIC: 0.5}),
+    "odd names": _reports({"a@b": 1.0, "a#b": 2.0, "caf\udce9": 3.0, "": 4.0, METRIC: 0.5}),
+    "not a number": _reports({METRIC: math.nan}),
+    "infinite": _reports({METRIC: -math.inf}),
+    "many": _reports({METRIC: 0.5, **{f"m{n}": float(n) for n in range(1000)}}),
+    "no state": _saves(None),
+}
+"""What is odd, and no failure: such a trial reaches its target."""
+
+
+def wrong(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Does at step 2 what its configuration says, and reaches its target at step 3."""
+    yield at.Milestone(0, dict)
+    yield {**FAILING, **PASSING}[config["what"]]()
+    yield at.Milestone(3, lambda: {METRIC: 1.0})
+
+
+def study(
+    train: Any, folder: Path, configs: list[dict[str, Any]], **scaling: Any
+) -> at.StudyResult:
+    """One trial for each configuration, in their order."""
+    names = sorted({name for config in configs for name in config})
+    space = at.SearchSpace({n: at.Choice([*dict.fromkeys(c[n] for c in configs)]) for n in names})
+    experiment = at.Experiment(
+        "bad",
+        train,
+        space,
+        at.Target(METRIC, 0.95, limit=6000),
+        configs=configs,
+        failure=at.FailurePolicy(hang_timeout=600, max_retries=1, max_consecutive_failed_trials=9),
+        scaling=at.Scaling(**{"max_concurrent_trials": 1, **scaling}),
+    )
+    return at.run(
+        experiment, trials=len(configs), out=folder, sampler="random", pruner="none",
+        tracking_uri="off",
+    )  # fmt: skip

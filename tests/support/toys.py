@@ -250,13 +250,33 @@ def timed(config: dict[str, Any]) -> Iterator[at.Milestone]:
 def bad(config: dict[str, Any]) -> Iterator[Any]:
     """Yields what no trainer should."""
     yield config["first"] if "first" in config else at.Milestone(0, dict)
-    yield {
-        "text": "milestone",
-        "metrics": at.Milestone(1, lambda: [1]),  # type: ignore[dict-item, return-value]
-        "number": at.Milestone(1, lambda: {"acc": "high"}),  # type: ignore[dict-item]
-        "back": at.Milestone(0, dict),
-        "float": at.Milestone(1.5, dict),  # type: ignore[arg-type]
-    }[config["bad"]]
+    made: Any = {
+        "text": lambda: "milestone",
+        "metrics": lambda: at.Milestone(1, lambda: [1]),  # type: ignore[arg-type, return-value]
+        "number": lambda: at.Milestone(1, lambda: {"acc": "high"}),  # type: ignore[dict-item]
+        "back": lambda: at.Milestone(0, dict),
+        "float": lambda: at.Milestone(1.5, dict),  # type: ignore[arg-type]
+        "huge": lambda: at.Milestone(10**5000, dict),
+        "speechless": lambda: at.Milestone(1, speechless),
+    }
+    yield made[config["bad"]]()
+
+
+class Speechless(RuntimeError):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def speechless() -> dict[str, float]:
+    raise Speechless
+
+
+def without_state(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Has a function for its state, which returns none."""
+    for step in range(11):
+        yield at.Milestone(step, lambda s=step: {METRIC: s / 10}, lambda: None)  # type: ignore[misc]
 
 
 def stateful(config: dict[str, Any]) -> Iterator[at.Milestone]:

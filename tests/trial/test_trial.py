@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 
 from autotune.algorithms.ranking.racing import race_leader
 from autotune.trial import (
+    Change,
     Checkpoint,
     Clock,
     Ended,
     FailurePolicy,
+    Fork,
     Hardware,
     Interrupted,
+    Milestone,
     Report,
     Reported,
     Saved,
@@ -289,6 +293,8 @@ def test_mode_min_and_values_that_are_no_numbers() -> None:
         ({"clock": "cpu"}, "clock must be 'train' or 'wall' but got 'cpu'"),
         ({"confirm": 0}, "confirm must be an integer >= 1 but got 0"),
         ({"confirm": 1.5}, "confirm must be an integer >= 1 but got 1.5"),
+        ({"limit": 10**400}, "limit must be a finite number but got a whole number of 1329 bits"),
+        ({"metric": ["acc"]}, "metric must be a metric's name but got"),
     ],
 )
 def test_a_wrong_target_is_named_with_its_value(arguments: dict[str, object], says: str) -> None:
@@ -303,6 +309,11 @@ def test_a_wrong_target_is_named_with_its_value(arguments: dict[str, object], sa
         ({"checkpoint_interval": -1.0}, "checkpoint_interval"),
         ({"max_retries": -1}, "max_retries must be an integer >= 0 but got -1"),
         ({"max_consecutive_failed_trials": 0}, "max_consecutive_failed_trials"),
+        (
+            {"hang_timeout": 1e12},
+            "hang_timeout must be at most 1e\\+09 seconds but got 1000000000000",
+        ),
+        ({"checkpoint_interval": 10**400}, "checkpoint_interval must be a finite number but got"),
     ],
 )
 def test_a_wrong_failure_policy_is_named(arguments: dict[str, object], says: str) -> None:
@@ -313,9 +324,54 @@ def test_a_wrong_failure_policy_is_named(arguments: dict[str, object], says: str
 # --- small values -----------------------------------------------------------------------------
 
 
-def test_a_stop_needs_a_reason() -> None:
-    with pytest.raises(ValueError, match="non-empty reason"):
-        Stop("")
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Stop(""), "a stop needs a non-empty reason"),
+        (lambda: Stop(3), "Stop reason must be text but got 3"),
+        (lambda: Stop("slow", 3.5), "Stop detail must be text but got 3.5"),
+        (lambda: Fork(-1, {}), "Fork parent must be a whole number >= 0 but got -1"),
+        (lambda: Fork(0, None), "Fork params must be a dict but got None"),
+        (lambda: Change("0.5"), "Change lr_factor must be a finite number >= 0 but got '0.5'"),
+        (lambda: Change(math.nan), "Change lr_factor must be a finite number >= 0 but got nan"),
+        (lambda: Change(-0.5), "Change lr_factor must be a finite number >= 0 but got -0.5"),
+        (
+            lambda: Change(batch_size=6.4),
+            "Change batch_size must be a whole number >= 0 but got 6.4",
+        ),
+        (lambda: Change(batch_size=True), "Change batch_size must be a whole number >= 0 but got"),
+        (
+            lambda: Change(momentum=[0.9]),
+            "Change momentum must be a finite number >= 0 but got [0.9]",
+        ),
+        (lambda: Milestone(-1, dict), "Milestone step must be a whole number >= 0 but got -1"),
+        (lambda: Milestone(True, dict), "Milestone step must be a whole number >= 0 but got True"),
+        (lambda: Milestone(2**63, dict), "but got a whole number of 64 bits (at most 63)"),
+        (lambda: Milestone(10**5000, dict), "but got a whole number of 16610 bits (at most 63)"),
+        (lambda: Milestone(1, {"acc": 1.0}), "Milestone evaluate must be a function but got {'acc"),
+        (lambda: Milestone(1, dict, {}), "Milestone state must be a function but got {}"),
+        (
+            lambda: Milestone(1, dict, data_seconds=math.nan),
+            "Milestone data_seconds must be finite but got nan",
+        ),
+    ],
+)
+def test_a_wrong_small_value_is_named(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_of_other_libraries_are_taken() -> None:
+    import numpy as np
+    import torch
+
+    change = Change(np.float32(0.5), batch_size=np.int64(64), momentum=np.float64(0.5))
+    assert change == Change(0.5, 64, 0.5)
+    assert [type(v) for v in (change.lr_factor, change.batch_size)] == [float, int]
+    step = Milestone(np.int64(3), dict, data_seconds=torch.tensor(0.5)).step
+    assert (step, type(step)) == (3, int)
 
 
 def test_diverged_names_the_first_loss_that_is_no_number() -> None:

@@ -60,17 +60,24 @@ class Writer:
         self._folder = ""
         self._stopped = threading.Event()
 
-    def save(self, state: Mapping[str, Any], folder: str, blocking: bool = False) -> None:
+    def save(self, state: Mapping[str, Any] | None, folder: str, blocking: bool = False) -> None:
         """Write `state` into `folder`, after the one that is still being written, if any.
+
+        Where it is None nothing is written, and `taken` says why.
 
         Raises:
             TypeError: the state could not be read back with `torch.load(weights_only=True)`.
         """
-        state = encode_shards(state)
-        check_readable(state)
+        if state is not None:
+            state = encode_shards(state)
+            check_readable(state)
         self._folder = folder
         if self._writing is not None:
             self._writing.exception()
+        if state is None:
+            self._writing = Future()
+            self._writing.set_exception(OSError("the trainer's state() returned None"))
+            return
         if blocking or size_of(state) < _SMALL_BYTES:
             self._writing = Future()
             try:

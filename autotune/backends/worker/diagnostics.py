@@ -21,6 +21,7 @@ import torch
 
 from autotune.backends.worker import reporting
 from autotune.backends.worker.messages import Place
+from autotune.errors import text_of
 
 _ANSWER_SECONDS = 1.0
 _NAME_LETTERS = 200  # the kernel takes 249
@@ -92,7 +93,8 @@ def out_of_memory(error: BaseException | None) -> bool:
         seen.add(id(error))
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
-        if isinstance(error, RuntimeError) and any(says in str(error) for says in _NO_MEMORY):
+        text = text_of(error) if isinstance(error, RuntimeError) else ""
+        if any(says in text for says in _NO_MEMORY):
             return True
         error = error.__cause__ or error.__context__
     return False

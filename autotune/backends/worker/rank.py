@@ -30,6 +30,7 @@ from autotune.backends.worker.checkpoint_io import Writer, restored, retry_readi
 from autotune.backends.worker.cpu_affinity import claim_cores
 from autotune.backends.worker.diagnostics import from_trainer, out_of_memory
 from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous
+from autotune.errors import text_of
 from autotune.storage.remote import is_gone
 from autotune.trial import Change, Checkpoint, Clock, Milestone
 
@@ -239,7 +240,7 @@ class Rank:
     def _raised(self, error: BaseException) -> Answer:
         """Describe an error of the trainer, or of reading the checkpoint that it starts from."""
         text = "".join(from_trainer(traceback.TracebackException.from_exception(error)).format())
-        line = str(error).strip().partition("\n")[0][:300]
+        line = text_of(error).strip().partition("\n")[0][:300]
         memory = out_of_memory(error)
         if memory:
             self._free_memory(error)

@@ -2,19 +2,19 @@
 
 `decide` says whether the trial ends: it has diverged, reached the target or its limit, or the
 pruner stops it. If it does not end, `ask_controller` says what the controller changes. `end` and
-`interrupt` write an end down. Errors of a pruner or a controller become one line (`_call`).
+`interrupt` write an end down. A pruner or a controller that raises, or returns something else than
+it may, ends the study with one line (`calls`).
 """
 
 from __future__ import annotations
 
 import difflib
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from autotune.algorithms.pruners.rules import Pruner
 from autotune.errors import StudyError, UserError, unknown
+from autotune.study.driver.calls import called
 from autotune.study.driver.checkpoints import sweep
 from autotune.study.driver.state import StudyState
 from autotune.trial import (
@@ -29,8 +29,6 @@ from autotune.trial import (
     diverged,
 )
 
-Decision = TypeVar("Decision")
-
 
 def decide(
     trial: Trial, others: Sequence[Trial], target: Target, pruner: Pruner
@@ -41,7 +39,7 @@ def decide(
     these.
 
     Raises:
-        UserError: the pruner raised.
+        UserError: the pruner raised, or returned something else.
     """
     if not trial.reports:
         return None
@@ -55,7 +53,7 @@ def decide(
         return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
     if never_pruned(trial):
         return None
-    stop = _call("pruner", pruner, trial, others, target)
+    stop = called("pruner", (Stop,), pruner, trial, others, target)
     return (State.CENSORED, stop) if stop is not None else None
 
 
@@ -68,7 +66,7 @@ def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
     """What the controller decides; a trial that repeats a baseline is shown to it as one.
 
     Raises:
-        UserError: the controller raised.
+        UserError: the controller raised, or returned something else.
     """
     controller = state.plan.controller
     if controller is None:
@@ -76,28 +74,9 @@ def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
     repeated = state.trials.get(trial.repeats) if trial.repeats is not None else None
     if repeated is not None and repeated.kind == "baseline":
         trial = replace(trial, kind="baseline")
-    return _call("controller", controller, trial, state.others(trial), state.target)
-
-
-def _call(
-    what: str,
-    rule: Callable[[Trial, Sequence[Trial], Target], Decision],
-    trial: Trial,
-    others: Sequence[Trial],
-    target: Target,
-) -> Decision:
-    """The decision of a pruner or controller; its error becomes one line that names the place.
-
-    A `UserError` is such a line already.
-    """
-    try:
-        return rule(trial, others, target)
-    except UserError:
-        raise
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{frame.filename}:{frame.lineno}"
-        raise UserError(f"the {what} raised {type(error).__name__} at {place}: {error}") from error
+    kinds, given = (Change, Fork), (trial, state.others(trial), state.target)
+    decision: Change | Fork | None = called("controller", kinds, controller, *given)
+    return decision
 
 
 def check_metric(trial: Trial, target: Target, ended: bool) -> None:

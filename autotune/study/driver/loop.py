@@ -38,6 +38,7 @@ from autotune.storage import retention
 from autotune.storage.codec import plain
 from autotune.storage.journal import VERSION, Closed, Opened
 from autotune.study.driver import checkpoints, forking, recovery, replication
+from autotune.study.driver.calls import checked_point
 from autotune.study.driver.decisions import (
     ask_controller,
     check_metric,
@@ -48,7 +49,7 @@ from autotune.study.driver.decisions import (
 )
 from autotune.study.driver.launch import start
 from autotune.study.driver.signals import interrupts
-from autotune.study.driver.state import StudyState, warn
+from autotune.study.driver.state import StudyState
 from autotune.study.driver.suggester import Suggester
 from autotune.trial import (
     INTERRUPTED_REASONS,
@@ -190,13 +191,14 @@ class Loop:
         suggestion = self.suggester.take(state.next_ask, state.merged())
         if suggestion is None:
             return None
-        config: Config = dict(suggestion.params)
+        params = checked_point(experiment.space, suggestion.params)
+        config: Config = dict(params)
         fault = ""
         try:
-            config = experiment.space.config(suggestion.params)
+            config = experiment.space.config(params)
         except ValueError as error:  # schedules that do not fit together at this point
             fault = str(error)
-        trial = self.written_down(config, "trial", suggestion.params, suggestion.ask)
+        trial = self.written_down(config, "trial", params, suggestion.ask)
         if fault:
             end(state, trial.number, State.INFEASIBLE, Stop("no configuration", fault))
         return state.trials[trial.number]
@@ -252,7 +254,9 @@ class Loop:
         state.unreachable.pop(number, None)
         checkpoints.saved(state, state.trials[number], signal.saved)
         if signal.save_error:
-            warn(f"trial {number}: a checkpoint could not be written: {signal.save_error}")
+            state.warn_once(
+                f"trial {number}: a checkpoint could not be written: {signal.save_error}"
+            )
         state.append(Reported(number, signal.report, state.elapsed()))
         trial = state.trials[number]
         check_metric(trial, state.target, ended=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import searched
@@ -13,6 +14,7 @@ from autotune.algorithms.ranking.trial_index import TrialIndex
 from autotune.backends.protocol import Pool
 from autotune.storage.checkpoint_files import OWN
 from autotune.storage.journal import Closed, Journal, Opened
+from autotune.study.driver.calls import called
 from autotune.study.driver.durable_pool import DurablePool
 from autotune.study.driver.microbatch import memory_keys
 from autotune.study.driver.plan import Plan, trial_seed
@@ -51,6 +53,7 @@ class StudyState:
         self.repeat_index = RepeatIndex(self.trials, self.target, bool(plan.racing))
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
+        self._warnings: set[str] = set()
         self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
         self._asks = max((t.ask + 1 for t in self.trials.values() if t.ask is not None), default=0)
         journal.entries.clear()  # `trials` has all that they say
@@ -68,9 +71,10 @@ class StudyState:
         if isinstance(event, Suggested):
             self.count += event.repeats is None
             self._asks = max(self._asks, -1 if event.ask is None else event.ask + 1)
-        if self.watch is not None:
-            with contextlib.suppress(OSError):  # a closed terminal is no reason to stop
-                self.watch(event, self.trials)
+        watch, self.watch = self.watch, None  # one that fails is not called again
+        if watch is not None:
+            called("watch", (), _watched, watch, event, self.trials)
+            self.watch = watch
 
     def add(
         self,
@@ -90,6 +94,12 @@ class StudyState:
             Suggested(number, config, params, kind, seed, self.elapsed(), origin, repeats, ask)
         )
         return self.trials[number]
+
+    def warn_once(self, text: str) -> None:
+        """Print a warning to stderr, the first time only."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            warn(text)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -140,6 +150,12 @@ class StudyState:
     def others(self, trial: Trial) -> Sequence[Trial]:
         """All trials but this one, as pruners and controllers see them."""
         return (self.repeat_index if self.has_repeats else self.trial_index).others(trial)
+
+
+def _watched(watch: Callable[..., Any], event: Event, trials: Mapping[int, Trial]) -> Any:
+    with contextlib.suppress(OSError):  # a closed terminal is no reason to stop
+        return watch(event, trials)
+    return None
 
 
 def warn(text: str) -> None:

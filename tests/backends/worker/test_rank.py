@@ -173,6 +173,17 @@ def test_a_trainer_that_forgets_its_state_is_reported(shared: Remote, tmp_path: 
     assert "config['state']" in answer.reason
 
 
+def test_a_state_of_none_is_no_checkpoint(shared: Remote, tmp_path: Path) -> None:
+    folder, why = str(tmp_path / "step-0"), "the trainer's state() returned None"
+    start(shared, "without_state")
+    answer = shared("resume", None, folder)
+    assert (answer.kind, answer.saved, answer.save_error) == ("milestone", None, why)
+    assert shared("resume", None, None).save_error == ""
+    answer = shared("stop", folder)
+    assert (answer.kind, answer.saved, answer.save_error) == ("stopped", None, why)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_lost_checkpoint_is_an_error_of_the_trial(fresh: Remote, tmp_path: Path) -> None:
     answer = fresh.start({"train": "stateful"}, checkpoint=Checkpoint(10, str(tmp_path)))
     assert answer.kind == "raised"
@@ -189,7 +200,12 @@ def test_a_lost_checkpoint_is_an_error_of_the_trial(fresh: Remote, tmp_path: Pat
         ({"bad": "metrics"}, "TypeError: evaluate must return a dict of metrics but got [1]"),
         ({"bad": "number"}, "TypeError: evaluate must return numbers"),
         ({"bad": "back"}, "ValueError: Milestone step must grow but got 0 after 0"),
-        ({"bad": "float"}, "TypeError: Milestone step must be a whole number but got 1.5"),
+        ({"bad": "float"}, "ValueError: Milestone step must be a whole number >= 0 but got 1.5"),
+        (
+            {"bad": "huge"},
+            "ValueError: Milestone step must be a whole number >= 0 but got a whole number of 16",
+        ),
+        ({"bad": "speechless"}, "Speechless: (no text: its __str__ raised ValueError)"),
     ],
 )
 def test_what_is_no_milestone_is_named(shared: Remote, config: dict[str, Any], says: str) -> None:

@@ -273,9 +273,15 @@ def test_a_metric_that_is_never_reported_is_the_users_mistake(fast_path: Path) -
     [
         ({"trials": 0}, "trials must be a whole number >= 1 but got 0"),
         ({"trials": 2.0}, "trials must be a whole number >= 1 but got 2.0"),
-        ({"time_limit": 0}, "time_limit must be more than 0 seconds but got 0"),
-        ({"time_limit": "90s"}, "time_limit must be more than 0 seconds but got '90s'"),
-        ({"time_limit": math.nan}, "time_limit must be more than 0 seconds but got nan"),
+        ({"time_limit": 0}, "time_limit must be more than 0 seconds (at most 1e9) but got 0"),
+        (
+            {"time_limit": "90s"},
+            "time_limit must be more than 0 seconds (at most 1e9) but got '90s'",
+        ),
+        (
+            {"time_limit": math.nan},
+            "time_limit must be more than 0 seconds (at most 1e9) but got nan",
+        ),
         ({"seed": -1}, "seed must be a whole number >= 0 but got -1"),
         ({"sampler": "tpee"}, "unknown sampler 'tpee'; did you mean 'tpe'?"),
         ({"pruner": "ashaa"}, "unknown pruner 'ashaa'; did you mean 'asha'?"),
@@ -469,12 +475,95 @@ def test_every_trial_failed(fast_path: Path) -> None:
         simulate(racing([2.0, 3.0]), fast_path, 2, failing([2.0, 3.0]))
 
 
-def test_an_error_of_a_pruner_names_its_place(fast_path: Path) -> None:
-    def wrong(trial: Trial, others: Sequence[Trial], target: Target) -> None:
-        raise KeyError("lr")
+class Says:
+    """A sampler that always proposes the same."""
 
-    with pytest.raises(at.UserError, match=r"the pruner raised KeyError at .*test_loop.py:\d+"):
-        simulate(racing([1.0, 2.0]), fast_path, 2, pruner=wrong)
+    def __init__(self, point: Any) -> None:
+        self.point = point
+
+    def ask(self, number: int, trials: Sequence[Trial]) -> Any:
+        return self.point
+
+
+def raising(*_: Any) -> Any:
+    raise KeyError("lr")
+
+
+async def later(*_: Any) -> None: ...
+
+
+LAMBDA: Any = lambda value: lambda *_: value  # noqa: E731
+RULED = at.SearchSpace(RATES.entries, (at.Constraint("rule", LAMBDA(None)),))
+WRONG = {  # what a study is given, and what it says then
+    "pruner true": ({"pruner": LAMBDA(True)}, "the pruner must return Stop or None but got True"),
+    "pruner text": (
+        {"pruner": LAMBDA("slow")},
+        "the pruner must return Stop or None but got 'slow",
+    ),
+    "pruner raises": (
+        {"pruner": raising},
+        r"the pruner raised KeyError at .*test_loop.py:\d+: 'lr'",
+    ),
+    "pruner reason": (
+        {"pruner": lambda *_: at.Stop(3)},
+        "the pruner raised ValueError at .*: Stop rea",
+    ),
+    "controller": (
+        {"controller": LAMBDA({"lr": 0.1})},
+        "the controller must return Change or Fork or None but got {'lr': 0.1}",
+    ),
+    "change": (
+        {"controller": lambda *_: Change("0.1")},
+        "the controller raised ValueError at .*: Change lr_factor must be a finite number >= 0 but",
+    ),
+    "fork": (
+        {"controller": lambda *_: at.Fork(0, 3)},
+        "the controller raised ValueError at .*: Fork params must be a dict but got 3",
+    ),
+    "sampler list": (
+        {"sampler": Says([1.0])},
+        r"the sampler must return a dict of parameters.*\[1.0\]",
+    ),
+    "sampler name": (
+        {"sampler": Says({"rat": 1.0})},
+        "not in the search space: unknown parameter 'rat'",
+    ),
+    "sampler range": (
+        {"sampler": Says({"rate": 1e9})},
+        "not in the search space: rate must be a number",
+    ),
+    "sampler type": (
+        {"sampler": Says({"rate": object()})},
+        "search space: a object .* cannot be writ",
+    ),
+    "constraint": ({"space": RULED}, "constraint 'rule' must return True or False but got None"),
+    "watch raises": ({"watch": raising}, r"the watch raised KeyError at .*test_loop.py:\d+: 'lr'"),
+    "watch later": ({"watch": later}, "the watch must be a plain function but returned <coroutine"),
+}
+
+
+@pytest.mark.parametrize(("given", "says"), WRONG.values(), ids=WRONG)
+def test_what_functions_return_and_raise_is_told_in_one_line(
+    fast_path: Path, given: dict[str, Any], says: str
+) -> None:
+    """The study ends, its journal can be read, and a study with other functions goes on."""
+    options = {**given}
+    experiment = racing([1.0, 2.0], space=options.pop("space", RATES))
+    with pytest.raises(at.UserError, match=says) as error:
+        simulate(experiment, fast_path, 3, **options)
+    assert "\n" not in str(error.value)
+    result = read(fast_path, experiment.target)
+    assert result.ended == str(error.value)
+    again = simulate(racing([1.0, 2.0]), fast_path, 3)
+    assert [t.state for t in again.trials if t.kind == "baseline"] == [REACHED]
+    assert all(t.ended for t in again.trials)
+    assert again.ended == "done"
+
+
+def test_a_sampler_that_is_none_is_refused_at_once(fast_path: Path) -> None:
+    with pytest.raises(at.UserError, match="sampler must be a name or a sampler but got <function"):
+        simulate(racing([1.0]), fast_path / "study", 3, sampler=raising)
+    assert not (fast_path / "study").exists()
 
 
 def test_another_seed_or_scaling_is_another_study(fast_path: Path) -> None:
