@@ -178,7 +178,8 @@ def fault_of_words(place: Path, seed: int) -> str:
     for _ in range(random.randrange(4)):
         words += [random.choice(flags)] if flags and random.random() < 0.7 else []
         words += [random.choice(WORDS)]
-    fault = fault_of([name, *words])
+    with contextlib.chdir(place):  # words may name files to write
+        fault = fault_of([name, *words])
     return f"seed {seed}, {[name, *words]}: {fault}" if fault else ""
 
 
