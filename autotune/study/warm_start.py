@@ -28,7 +28,7 @@ from autotune.trial import Trial
 if TYPE_CHECKING:
     from autotune.algorithms.controllers.weights_file import SavedPolicy
 
-POLICY = "policy.json"
+SAMPLER_POLICY_FILE = "policy.json"
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ def _of_sampler(source: Path) -> dict[str, Any]:
         if policy is None:
             raise UserError(f"start_from (--from) {str(source)!r}: no trial of it has ended")
         return document(policy)
-    if (source / POLICY).is_file():
+    if (source / SAMPLER_POLICY_FILE).is_file():
         try:
-            policy_json = json.loads((source / POLICY).read_text())
+            policy_json = json.loads((source / SAMPLER_POLICY_FILE).read_text())
         except (OSError, ValueError) as error:
-            raise UserError(f"{source / POLICY} cannot be read: {error}") from None
-        return _checked(policy_json, source / POLICY)
+            raise UserError(f"{source / SAMPLER_POLICY_FILE} cannot be read: {error}") from None
+        return _checked(policy_json, source / SAMPLER_POLICY_FILE)
     what = "has neither a study nor a policy.json" if source.is_dir() else "is no folder"
     raise UserError(f"start_from (--from) {str(source)!r} {what}")
 
@@ -144,6 +144,8 @@ def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
     parameters = document(sampler.policy(trials))
     policy = {"sampler": sampler.name, "trials": len(trials), **parameters}
     try:
-        atomic.write(folder / POLICY, json.dumps(policy, indent=2) + "\n", durable=True)
+        atomic.write(
+            folder / SAMPLER_POLICY_FILE, json.dumps(policy, indent=2) + "\n", durable=True
+        )
     except OSError as error:
-        raise StudyError(f"cannot write {folder / POLICY}: {error.strerror}") from None
+        raise StudyError(f"cannot write {folder / SAMPLER_POLICY_FILE}: {error.strerror}") from None

@@ -206,7 +206,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-POLICY = "controller.json"
+CONTROLLER_FILE = "controller.json"
 
 
 def draw_weights(document: Mapping[str, Any]) -> Figure:

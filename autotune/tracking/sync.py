@@ -22,7 +22,7 @@ from autotune.tracking.backup import Backup
 from autotune.tracking.cursor import Cursor
 from autotune.tracking.projection import Projection
 from autotune.tracking.run_content import (
-    POLICY,
+    CONTROLLER_FILE,
     STUDY,
     MetricPoint,
     RunContent,
@@ -256,8 +256,8 @@ class Copier:
     def _add_policy(self, place: Path) -> None:
         """Add the file of the controller's policy and a figure of its weights."""
         try:
-            policy = (self._folder / POLICY).read_text()
-            (place / POLICY).write_text(policy)
+            policy = (self._folder / CONTROLLER_FILE).read_text()
+            (place / CONTROLLER_FILE).write_text(policy)
             draw_weights(json.loads(policy)).savefig(place / "controller.png", dpi=80)
         except FileNotFoundError:
             return
