@@ -28,7 +28,7 @@ from controllers import EPOCH, SCHEDULE, SETTING, TARGET
 import autotune as at
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.lineage import descent
-from autotune.algorithms.ranking.repeats import again
+from autotune.algorithms.ranking.repeats import config_from_scratch
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from trainers.image import train
 
@@ -111,7 +111,7 @@ def measured(method: str, seed: int, spend: float, fresh: int) -> Answer:
     result = study(method, seed, spend)
     trials = result.trials
     best = next(iter(finalists(trials, TARGET, 1)), None)
-    config = again(best, trials) if best is not None else None
+    config = config_from_scratch(best, trials) if best is not None else None
     judged = [epochs(config, 10**6 + i) if config else TARGET.limit for i in range(fresh)]
     return {
         "method": method,

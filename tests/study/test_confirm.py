@@ -290,7 +290,7 @@ def test_a_fork_is_ranked_by_the_races_of_its_whole_line(fast_path: Path) -> Non
         t.number: t.seconds for t in met if t is not fork
     }
     final = finalists(own, found.target, 3)
-    assert all(repeats.again(t, own) is not None for t in final)
+    assert all(repeats.config_from_scratch(t, own) is not None for t in final)
 
 
 def test_a_fork_that_is_no_one_configuration_is_passed_over(fast_path: Path) -> None:

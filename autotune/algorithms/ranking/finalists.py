@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.algorithms.ranking.best import by_expected_time
-from autotune.algorithms.ranking.repeats import again, confirming, searched, timed
+from autotune.algorithms.ranking.repeats import config_from_scratch, confirming, searched, timed
 from autotune.trial import INTERRUPTED_REASONS, State, Target, Trial
 
 
@@ -23,7 +23,7 @@ def finalists(trials: Sequence[Trial], target: Target, top: int) -> list[Trial]:
     fastest = list[Trial]()
     for trial in by_expected_time(trials, target):
         is_new = all(t.config != trial.config for t in fastest)
-        if len(fastest) < top and is_new and again(trial, trials) is not None:
+        if len(fastest) < top and is_new and config_from_scratch(trial, trials) is not None:
             fastest.append(trial)
     numbers = {t.number for t in fastest}
     others = [t for t in searched(trials) if t.kind == "baseline" and t.number not in numbers]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.algorithms.ranking.repeats import RACE, again, merged, timed
+from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, merged, timed
 from autotune.trial import (
     INTERRUPTED_REASONS,
     Hardware,
@@ -44,7 +44,11 @@ def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
     """
     known = merged(trials, target)
     leader, races = race_leader(known), [t for t in trials if t.kind == RACE]
-    if leader is None or race_outcome(known, trials).deterministic or again(leader, trials) is None:
+    if (
+        leader is None
+        or race_outcome(known, trials).deterministic
+        or config_from_scratch(leader, trials) is None
+    ):
         return None
     means = {t.number: t for t in known}
     return leader if affordable(leader, races, means, sum(map(cost, trials)), share) else None

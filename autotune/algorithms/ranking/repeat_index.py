@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from autotune.algorithms.ranking import racing
-from autotune.algorithms.ranking.repeats import RACE, again, merged
+from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, merged
 from autotune.algorithms.ranking.trial_index import Others, TrialIndex
 from autotune.trial import Target, Trial
 
@@ -88,7 +88,7 @@ class RepeatIndex:
         if not racing.affordable(leader, races, self._means, self._spent, share):
             return None
         everyone = list(self._trials.values()) if leader.origin is not None else ()
-        return leader if again(leader, everyone) is not None else None
+        return leader if config_from_scratch(leader, everyone) is not None else None
 
     def _known(self) -> TrialIndex:
         if self._trial_index is None:

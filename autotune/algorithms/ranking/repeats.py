@@ -89,7 +89,7 @@ def _mean(runs: Sequence[Trial], limit: float) -> Trial:
     return replace(own, state=reached.state, reason=reached.reason, seconds=seconds)
 
 
-def again(trial: Trial, trials: Sequence[Trial]) -> Config | None:
+def config_from_scratch(trial: Trial, trials: Sequence[Trial]) -> Config | None:
     """The configuration that trains the trial again from scratch.
 
     A fork's is its whole line of descent; None if that cannot be written as one configuration.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.algorithms.ranking.finalists import next_to_confirm
-from autotune.algorithms.ranking.repeats import CONFIRM, RACE, again, confirming
+from autotune.algorithms.ranking.repeats import CONFIRM, RACE, config_from_scratch, confirming
 from autotune.study.driver.plan import fresh_seed
 from autotune.study.driver.state import StudyState
 from autotune.trial import INTERRUPTED_REASONS, Trial
@@ -61,7 +61,7 @@ def confirm(state: StudyState, trial: Trial) -> Trial:
 
 def _repeat(state: StudyState, trial: Trial, kind: str, seed: int) -> Trial:
     """A new trial that runs the configuration of `trial` again."""
-    config = again(trial, state.all_trials())
+    config = config_from_scratch(trial, state.all_trials())
     assert config is not None, "only what can be run again is chosen"
     return state.add(config, kind=kind, seed=seed, repeats=trial.number)
 
