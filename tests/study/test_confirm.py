@@ -23,7 +23,7 @@ from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import by_expected_time, confirmed_speedup
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.lineage import as_one, descent
-from autotune.algorithms.ranking.repeats import Confirmation, confirming, merged
+from autotune.algorithms.ranking.repeats import Confirmation, confirming, with_mean_times
 from autotune.backends.simulator import SimCurve, SimPool
 from autotune.cli import text
 from autotune.evaluation import summary as documents
@@ -375,23 +375,23 @@ def test_median_and_mean_are_those_of_the_times(seconds: list[float], missed: in
 
 def test_repeats_are_part_of_what_they_repeat() -> None:
     trials = [reached(0, 5.0), reached(1, 6.0), reached(2, 1.0)]
-    assert all(a is b for a, b in zip(merged(trials, TARGET), trials, strict=True))
+    assert all(a is b for a, b in zip(with_mean_times(trials, TARGET), trials, strict=True))
     trials += [reached(3, 7.0, kind="race", repeats=2)]
-    assert [t.seconds for t in merged(trials, TARGET)] == [5.0, 6.0, 4.0]
+    assert [t.seconds for t in with_mean_times(trials, TARGET)] == [5.0, 6.0, 4.0]
     trials += [reached(4, 10.0, kind="race", repeats=2)]
-    assert [t.seconds for t in merged(trials, TARGET)] == [5.0, 6.0, 6.0]
+    assert [t.seconds for t in with_mean_times(trials, TARGET)] == [5.0, 6.0, 6.0]
     trials += [reached(5, 10.0, kind="race", repeats=1, **MISSED)]
-    now = merged(trials, TARGET)[1]
+    now = with_mean_times(trials, TARGET)[1]
     assert (now.state, now.reason, now.number) == (State.REACHED, "target", 1)
     assert now.seconds == (6.0 + TARGET.limit) / 2, "a miss counts as the limit, wherever it ended"
     cut = reached(6, 0.1, kind="race", repeats=0, state=State.CENSORED, reason="budget")
-    assert merged([*trials, cut], TARGET)[0] is trials[0]
+    assert with_mean_times([*trials, cut], TARGET)[0] is trials[0]
 
 
 def test_what_never_reached_the_target_keeps_its_rank() -> None:
     baseline = reached(0, 12.0, kind="baseline", **MISSED)
-    assert merged([baseline, confirmed(1, 0, 20.0, **MISSED)], TARGET) == (baseline,)
-    lucky = merged([baseline, confirmed(1, 0, 20.0)], TARGET)[0]
+    assert with_mean_times([baseline, confirmed(1, 0, 20.0, **MISSED)], TARGET) == (baseline,)
+    lucky = with_mean_times([baseline, confirmed(1, 0, 20.0)], TARGET)[0]
     assert (lucky.state, lucky.seconds) == (State.REACHED, 25.0)
 
 
@@ -550,13 +550,13 @@ def test_a_confirmation_that_failed_says_nothing_of_the_time() -> None:
 def test_a_race_that_failed_does_not_change_the_rank_of_its_trial(state: State) -> None:
     trials = [reached(0, 5.0), reached(1, 2.0)]
     race = reached(2, 0.5, kind="race", repeats=1, state=state, reason="worker died")
-    assert merged([*trials, race], TARGET) == tuple(trials)
+    assert with_mean_times([*trials, race], TARGET) == tuple(trials)
 
 
 def test_a_trial_that_was_cut_off_stays_so_whatever_its_repeats_say() -> None:
     cut = reached(0, 1.0, kind="baseline", state=State.CENSORED, reason="interrupted")
     again = [reached(1, 3.0, kind="race", repeats=0), reached(2, 4.0, kind="race", repeats=0)]
-    assert merged([cut, *again], TARGET) == (cut,)
+    assert with_mean_times([cut, *again], TARGET) == (cut,)
 
 
 def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_shown(fast_path: Path) -> None:

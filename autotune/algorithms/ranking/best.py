@@ -28,10 +28,10 @@ from autotune.algorithms.ranking.repeats import (
     Confirmation,
     confirmations,
     means_of_runs,
-    merged,
     repeats_by_trial,
     searched,
     unconfirmed,
+    with_mean_times,
 )
 from autotune.algorithms.ranking.speedup import Speedup, speedup
 from autotune.trial import State, Target, Trial, usual_hardware
@@ -57,7 +57,7 @@ def ranking(trials: Sequence[Trial], target: Target) -> tuple[Ranked, ...]:
     """All searched trials, the best first, with the rank of those that `by_time` ranks."""
     reached = by_time(trials, target)
     first = {t.number for t in reached}
-    known = [t for t in merged(unconfirmed(trials), target) if t.number not in first]
+    known = [t for t in with_mean_times(unconfirmed(trials), target) if t.number not in first]
     by_score = scores(known, target)
 
     def order(trial: Trial) -> tuple[bool, float, int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, merged, timed
+from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, timed, with_mean_times
 from autotune.trial import (
     INTERRUPTED_REASONS,
     Hardware,
@@ -42,7 +42,7 @@ def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
     The share is of the seconds of all trials; running races and this one count with the time that
     they should take.
     """
-    known = merged(trials, target)
+    known = with_mean_times(trials, target)
     leader, races = race_leader(known), [t for t in trials if t.kind == RACE]
     if (
         leader is None
@@ -90,7 +90,7 @@ def for_pruning(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     One that was faster than the best of those that have been run again counts as no faster than
     that, as it may have been lucky. Where times do not vary it counts as fast as it was.
     """
-    known = merged(trials, target)
+    known = with_mean_times(trials, target)
     outcome = race_outcome(known, trials)
     return tuple(limited(t, outcome) for t in known)
 

@@ -1,6 +1,6 @@
 """Incrementally maintained view of a study with repeats, for what decides during the search.
 
-A trial that was run again has the mean time of its runs (`repeats.merged`, `racing.for_pruning`). A
+A trial that was run again has the mean time of its runs (`repeats.with_mean_times`, `racing.for_pruning`). A
 report changes only its own trial, so all trials are visited only when a repeat has ended.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from autotune.algorithms.ranking import racing
-from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, merged
+from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, with_mean_times
 from autotune.algorithms.ranking.trial_index import Others, TrialIndex
 from autotune.trial import Target, Trial
 
@@ -65,7 +65,7 @@ class RepeatIndex:
     # --- queries ------------------------------------------------------------------------------
 
     def means(self) -> Collection[Trial]:
-        """`repeats.merged` of the trials."""
+        """`repeats.with_mean_times` of the trials."""
         self._known()
         return self._means.values()
 
@@ -98,7 +98,7 @@ class RepeatIndex:
     def _made(self) -> TrialIndex:
         trials = list(self._trials.values())
         self._again = {t.repeats for t in trials if t.repeats is not None}
-        known = merged(trials, self._target)
+        known = with_mean_times(trials, self._target)
         outcome = racing.race_outcome(known, trials)
         self._deterministic = outcome.deterministic
         self._outcome = outcome if self._raced else racing.NO_RACES

@@ -37,7 +37,7 @@ def unconfirmed(trials: Sequence[Trial]) -> list[Trial]:
     return [t for t in trials if t.kind != CONFIRM or t.repeats is None]
 
 
-def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
+def with_mean_times(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """The searched trials, the `seconds` of each being the mean time of its runs.
 
     The mean is restricted, as that of confirmations: a run that missed the target counts as the
@@ -51,7 +51,7 @@ def merged(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
 def means_of_runs(
     trials: Sequence[Trial], runs: Mapping[int, list[Trial]], limit: float
 ) -> tuple[Trial, ...]:
-    """`merged`, of trials whose repeats are given in `runs`."""
+    """`with_mean_times`, of trials whose repeats are given in `runs`."""
     return tuple(
         _mean([t, *runs[t.number]], limit) if t.number in runs and timed(t) else t
         for t in searched(trials)

@@ -169,7 +169,7 @@ class Loop:
         state = self.state
         if self.suggester.slow and self.searching and not state.given_left and self.has_work():
             left = self.plan.trials - state.count
-            self.suggester.ahead(state.next_ask, state.merged, left)
+            self.suggester.ahead(state.next_ask, state.with_mean_times, left)
 
     def next(self) -> Trial | None:
         """The trial to start now; None where one must be waited for."""
@@ -188,7 +188,7 @@ class Loop:
         state, experiment = self.state, self.plan.experiment
         if state.given_left:
             return self.create_given()
-        suggestion = self.suggester.take(state.next_ask, state.merged())
+        suggestion = self.suggester.take(state.next_ask, state.with_mean_times())
         if suggestion is None:
             return None
         params = checked_point(experiment.space, suggestion.params)

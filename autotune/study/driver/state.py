@@ -143,7 +143,7 @@ class StudyState:
         """Whether some trials run the configuration of another one again."""
         return self.count < len(self.trials)
 
-    def merged(self) -> Collection[Trial]:
+    def with_mean_times(self) -> Collection[Trial]:
         """The searched trials, each with the mean time of its runs, as samplers see them."""
         return self.repeat_index.means() if self.has_repeats else self.trials.values()
 

@@ -18,7 +18,7 @@ from autotune.algorithms.ranking.hardware import (
     trial_fingerprint,
 )
 from autotune.algorithms.ranking.racing import for_pruning
-from autotune.algorithms.ranking.repeats import merged
+from autotune.algorithms.ranking.repeats import with_mean_times
 from autotune.algorithms.samplers.optuna import OptunaSampler
 from autotune.backends.monitoring import Meter
 from autotune.backends.simulator import SimCurve, SimPool
@@ -285,7 +285,7 @@ def test_a_race_on_other_hardware_does_not_count_as_a_repeat() -> None:
     lucky, elsewhere = reached(0, 5.0), reached(1, 1.0, FAST, kind="race", repeats=0)
     other, once_more = reached(2, 6.0), reached(3, 8.0, kind="race", repeats=2)
     trials = [lucky, elsewhere, other, once_more]
-    assert {t.number: t.seconds for t in merged(trials, TARGET)} == {0: 5.0, 2: 7.0}
+    assert {t.number: t.seconds for t in with_mean_times(trials, TARGET)} == {0: 5.0, 2: 7.0}
     shown = {t.number: t.seconds for t in for_pruning(trials, TARGET)}
     assert shown == {0: 7.0, 2: 7.0}, "it has not been run again where its time was taken"
 

@@ -22,7 +22,7 @@ from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import by_expected_time
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.racing import MOST, cost, due, for_pruning
-from autotune.algorithms.ranking.repeats import confirming, merged
+from autotune.algorithms.ranking.repeats import confirming, with_mean_times
 from autotune.cli import text
 from autotune.evaluation import summary as documents
 from autotune.storage.journal import JOURNAL, read
@@ -53,7 +53,7 @@ def test_the_leader_is_raced_as_soon_as_its_share_allows() -> None:
     running = replace(race(2, 1, 1.0), state=State.RUNNING, reason="")
     assert due([*trials, running], TARGET, 0.3) is None, "a race that runs will take as long again"
     trials += [race(2, 1, 9.0)]
-    assert [t.seconds for t in merged(trials, TARGET)] == [10.0, 6.5]
+    assert [t.seconds for t in with_mean_times(trials, TARGET)] == [10.0, 6.5]
     leading = due(trials, TARGET, 0.9)
     assert leading is not None
     assert (leading.number, leading.seconds) == (1, 6.5)
@@ -132,7 +132,7 @@ def test_where_most_leaders_missed_the_target_again_only_repeats_count() -> None
 def test_who_misses_in_one_of_three_runs_falls_behind_who_does_not() -> None:
     trials = [reached(0, 6.0), race(1, 0, 7.0), race(2, 0, 8.0)]
     trials += [reached(3, 4.0), race(4, 3, 4.0), race(5, 3, 30.0, **MISSED)]
-    assert [t.seconds for t in merged(trials, TARGET)] == [7.0, 38.0 / 3]
+    assert [t.seconds for t in with_mean_times(trials, TARGET)] == [7.0, 38.0 / 3]
     assert best_trial(trials, TARGET) is trials[0], "by the median it would be trial 3"
 
 
@@ -143,7 +143,7 @@ def test_a_first_run_that_took_no_time_gives_no_estimate_of_the_noise() -> None:
 
 def test_a_trial_that_runs_on_has_missed_nothing_yet() -> None:
     trials = [replace(reached(0, 3.0), state=State.RUNNING, reason=""), race(1, 0, 20.0)]
-    assert merged(trials, TARGET)[0] is trials[0]
+    assert with_mean_times(trials, TARGET)[0] is trials[0]
 
 
 def test_without_repeats_every_trial_has_its_own_time() -> None:
@@ -153,7 +153,7 @@ def test_without_repeats_every_trial_has_its_own_time() -> None:
 
 def test_a_leader_that_missed_the_target_again_has_reached_it_all_the_same() -> None:
     trials = [reached(0, 10.0, **MISSED), reached(1, 4.0), race(2, 1, 30.0, **MISSED)]
-    known = merged(trials, TARGET)[1]
+    known = with_mean_times(trials, TARGET)[1]
     assert (known.state, known.seconds) == (State.REACHED, 17.0)
     assert best_trial(trials, TARGET) is trials[1]
 
@@ -314,7 +314,7 @@ def test_optuna_gets_the_mean(fast_path: Path) -> None:
     trials = [reached(0, 10.0, rate=2), reached(1, 4.0, rate=3)]
     sampler.ask(2, trials)
     trials += [race(3, 1, 9.0)]
-    sampler.ask(4, merged(trials, TARGET))
+    sampler.ask(4, with_mean_times(trials, TARGET))
     values = [t.value for t in sampler._study.get_trials(deepcopy=False) if t.state.is_finished()]
     assert sorted(values) == [6.5, 10.0]
 

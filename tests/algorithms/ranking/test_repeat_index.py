@@ -13,7 +13,7 @@ from random_events import KINDS, random_event
 
 from autotune.algorithms.ranking.racing import due, for_pruning, race_leader
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
-from autotune.algorithms.ranking.repeats import merged
+from autotune.algorithms.ranking.repeats import with_mean_times
 from autotune.trial import Ended, Report, Reported, State, Target, Trial, after, incumbent
 
 TARGET = Target("acc", 0.9, limit=100.0)
@@ -33,7 +33,7 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         if random.random() < 0.3:  # it is not asked at every event
             continue
         trial = trials[event.trial]
-        everyone = (for_pruning if raced else merged)(list(trials.values()), TARGET)
+        everyone = (for_pruning if raced else with_mean_times)(list(trials.values()), TARGET)
         plain = [t for t in everyone if t.number != trial.number]
         others = shown.others(trial)
         assert list(others) == plain
@@ -41,8 +41,8 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
         for hardware in (None, *KINDS):
             assert incumbent(others, hardware) == incumbent(plain, hardware)
         everyone = list(trials.values())
-        assert list(shown.means()) == list(merged(everyone, TARGET))
-        assert shown.leader() == race_leader(merged(everyone, TARGET))
+        assert list(shown.means()) == list(with_mean_times(everyone, TARGET))
+        assert shown.leader() == race_leader(with_mean_times(everyone, TARGET))
         for share in (0.1, 0.3, 0.9):
             assert shown.due(share) == due(everyone, TARGET, share)
 
