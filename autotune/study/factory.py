@@ -34,7 +34,7 @@ class Parts:
 
 
 def make_parts(experiment: Experiment, options: StudyOptions, existing: Manifest | None) -> Parts:
-    """Make what decides in the study, whose options are settled.
+    """Make what decides in the study, whose options are resolved.
 
     Raises:
         UserError: there is no such sampler, pruner or controller, or nothing to start from.
@@ -54,7 +54,7 @@ def make_parts(experiment: Experiment, options: StudyOptions, existing: Manifest
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedOptions:
     """Options with a sampler and a share of races, and in one line why, where nobody chose them."""
 
     options: StudyOptions
@@ -71,13 +71,15 @@ class Settled:
         return notes
 
 
-def settled(experiment: Experiment, options: StudyOptions, existing: Manifest | None) -> Settled:
+def resolve_options(
+    experiment: Experiment, options: StudyOptions, existing: Manifest | None
+) -> ResolvedOptions:
     """The options with a sampler and a share of races.
 
     Those of the study in the folder, if it has any result: one without may give way to another.
     """
     if options.sampler != "auto" and options.racing is not None:
-        return Settled(options)
+        return ResolvedOptions(options)
     folder, sampler_because, racing_because = options.folder(experiment.name), None, None
     if existing is not None and without_result(folder, existing.target.metric):
         existing = None
@@ -87,7 +89,7 @@ def settled(experiment: Experiment, options: StudyOptions, existing: Manifest | 
     if options.racing is None:
         racing, racing_because = _auto_racing(options, existing)
         options = replace(options, racing=racing)
-    return Settled(options, sampler_because, racing_because)
+    return ResolvedOptions(options, sampler_because, racing_because)
 
 
 def _auto_sampler(

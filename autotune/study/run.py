@@ -100,7 +100,7 @@ def carry_out(
     check_trainer(experiment)
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
-    choice = factory.settled(experiment, options, existing)
+    choice = factory.resolve_options(experiment, options, existing)
     options = choice.options
     parts = factory.make_parts(experiment, options, existing)
     manifest = resolved(
