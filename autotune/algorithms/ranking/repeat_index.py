@@ -1,7 +1,8 @@
 """Incrementally maintained view of a study with repeats, for what decides during the search.
 
-A trial that was run again has the mean time of its runs (`repeats.with_mean_times`, `racing.for_pruning`). A
-report changes only its own trial, so all trials are visited only when a repeat has ended.
+A trial that was run again has the mean time of its runs (`repeats.with_mean_times`,
+`racing.for_pruning`). A report changes only its own trial, so all trials are visited only when a
+repeat has ended.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ class Plan:
     """What a driver has to do: the experiment, how much of it, and who decides.
 
     What has the name of an option of the study (`study.options`) has its value and meaning, with
-    `racing` resolved. `checkpoints` is the folder or URL of checkpoints, empty for the study folder.
+    `racing` resolved. `checkpoints` is the folder or URL of checkpoints, empty for the study
+    folder.
     """
 
     experiment: Experiment
