@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.study.result import StudyResult
 from autotune.trial import State, Trial
-from dashboards import figures, leaders, searched, tables, work
+from dashboards import figures, leaderboard, search_plots, tables, time_spent
 from dashboards import importance as parameters
 from dashboards.page import Section
 
@@ -18,7 +18,7 @@ _SCHEDULES = 5
 def sections(result: StudyResult, rows: Sequence[tables.Row]) -> list[Section]:
     """All sections, in the order of a reader's questions; `rows` are those of the leaderboard."""
     trials = tables.searched(result)
-    first = leaders.section(result, rows)
+    first = leaderboard.section(result, rows)
     return [first, *(make(result, trials) for make in SECTIONS)]
 
 
@@ -148,7 +148,7 @@ def _importance(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "(PED-ANOVA, Watanabe and others 2023), by ranks; stopped trials rank behind those that "
         "reached the target. A bar shorter than its mark may be chance."
     )
-    return Section("importance", title, text, searched.importance(rows[:20]), rows, heads)
+    return Section("importance", title, text, search_plots.importance(rows[:20]), rows, heads)
 
 
 def _chosen(result: StudyResult, trials: Sequence[Trial], most: int) -> tuple[Any, list[str], str]:
@@ -172,8 +172,8 @@ def _slices(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "Time to target against each of the most important parameters. An open triangle is a trial "
         "that was stopped: its time is longer than where it stands."
     )
-    return Section("slices", title, text, searched.slices(rows, names), rows, _point_heads(names),
-                   thin, wide=len(names) > 1)  # fmt: skip
+    plot, heads = search_plots.slices(rows, names), _point_heads(names)
+    return Section("slices", title, text, plot, rows, heads, thin, wide=len(names) > 1)
 
 
 def _parallel(result: StudyResult, trials: Sequence[Trial]) -> Section:
@@ -185,7 +185,7 @@ def _parallel(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "One line a trial through its parameters (most important first) to its time. Choose a "
         "class in the legend to hide or, by double-clicking, to see it alone."
     )
-    plot = searched.parallel(rows, names)
+    plot = search_plots.parallel(rows, names)
     return Section("parallel", title, text, plot, rows, _point_heads(names), thin, wide=True)
 
 
@@ -194,19 +194,19 @@ def _clock(result: StudyResult, trials: Sequence[Trial]) -> Section:
     title = "Where the seconds went"
     if not ran:
         return Section("clock", title, "", missing="No trial has been started yet.")
-    rows = work.clock_parts(ran)
-    heads = {"trial": "trial", "kind": "kind", **{p: f"{p} (s)" for p in work.PARTS}}
+    rows = time_spent.clock_parts(ran)
+    heads = {"trial": "trial", "kind": "kind", **{p: f"{p} (s)" for p in time_spent.PARTS}}
     text = (
         "Each trial's wall time by what it was spent on, best first. The time to target counts "
         f"{'data and train' if result.target.clock == 'train' else 'data, train and eval'}."
     )
     thin = _left_out(min(len(rows), _BARS), len(rows), "trials")
-    plot = work.parts_figure(rows[:_BARS])
+    plot = time_spent.parts_figure(rows[:_BARS])
     return Section("clock", title, text, plot, rows, heads, thin)
 
 
 def _timeline(result: StudyResult, trials: Sequence[Trial]) -> Section:
-    rows = work.timeline(result.trials)
+    rows = time_spent.timeline(result.trials)
     title = "Timeline of the workers"
     if not rows:
         return Section("timeline", title, "", missing="No trial has been started yet.")
@@ -215,13 +215,13 @@ def _timeline(result: StudyResult, trials: Sequence[Trial]) -> Section:
     text = "Which trials ran side by side and when; gaps are time in which a group had nothing."
     drawn = rows[-_SPANS:]
     thin = f"The last {_SPANS:,} of {len(rows):,} trials are drawn." if drawn != rows else ""
-    return Section("timeline", title, text, work.timeline_figure(drawn), rows, heads, thin)
+    return Section("timeline", title, text, time_spent.timeline_figure(drawn), rows, heads, thin)
 
 
 def _throughput(result: StudyResult, trials: Sequence[Trial]) -> Section:
     everyone = [*trials, *(t for t in result.trials if t.repeats is not None)]
     chosen = _few(everyone, _LINES, 2 * _LINES)
-    rows = work.throughput(chosen)
+    rows = time_spent.throughput(chosen)
     title = "Throughput against batch size"
     if not rows:
         return Section("throughput", title, "", missing="No trial reports a batch size.")
@@ -231,7 +231,7 @@ def _throughput(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "(high here) or by needing fewer samples (see the leaderboard's samples to target)."
     )
     thin = _left_out(len(chosen), len(everyone), "trials")
-    plot = work.throughput_figure(rows, _groups(result))
+    plot = time_spent.throughput_figure(rows, _groups(result))
     return Section("throughput", title, text, plot, rows, heads, thin)
 
 

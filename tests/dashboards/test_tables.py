@@ -14,7 +14,7 @@ from sims import learning, memory, simulate, wide
 from autotune.evaluation.comparison.ratios import geometric_mean
 from autotune.schedules import Cosine
 from autotune.trial import State
-from dashboards import importance, tables, work
+from dashboards import importance, tables, time_spent
 from dashboards.sections import sections
 
 
@@ -96,7 +96,7 @@ def test_schedules_are_as_reported_and_else_as_configured() -> None:
 def test_no_two_trials_are_in_a_lane_at_once() -> None:
     with memory() as folder:
         result = simulate(wide(), folder / "s", 30, learning, workers=3)
-        rows = work.timeline(result.trials)
+        rows = time_spent.timeline(result.trials)
     assert {r["lane"] for r in rows} == {1, 2, 3}
     assert len(rows) == 30
     for lane in (1, 2, 3):
@@ -106,13 +106,13 @@ def test_no_two_trials_are_in_a_lane_at_once() -> None:
 
 
 def test_throughput_is_shown_for_each_batch_size() -> None:
-    rows = work.throughput([made.trial(0, 10.0)])
+    rows = time_spent.throughput([made.trial(0, 10.0)])
     assert [(r["batch_size"], r["samples_per_second"]) for r in rows] == [(32.0, 10.0)]
 
 
 def test_the_parts_of_the_clock_are_all_there() -> None:
-    (row,) = work.clock_parts([made.trial(0, 10.0)])
-    assert sum(row[part] for part in work.PARTS) == pytest.approx(1.0 + 10.0 + 0.5)
+    (row,) = time_spent.clock_parts([made.trial(0, 10.0)])
+    assert sum(row[part] for part in time_spent.PARTS) == pytest.approx(1.0 + 10.0 + 0.5)
 
 
 # --- importance -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The work of the workers: the parts of each trial's clock, the timeline, the throughput."""
+"""How the time of the workers was spent: the parts of each clock, the timeline, the throughput."""
 
 from __future__ import annotations
 
