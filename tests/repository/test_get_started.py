@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import ROOT, Block, blocks
+from documents import ROOT, blocks
 
 SECONDS = 1200.0  # a guard against hangs
 
@@ -44,21 +44,15 @@ def shell(script: str, folder: Path) -> str:
 
 def followed(page: str, folder: Path) -> str:
     """What all blocks of a page print that are run."""
-    printed, before = "", ""
+    printed = ""
     for number, block in enumerate(blocks(page, "python", "sh")):
         if block.language == "python":
             name = block.file or f"block{number}.py"
-            before = _saved(block, before, folder / name)
+            (folder / name).write_text(block.text)  # each block is a whole program
             printed += "" if block.file else shell(f"python {name}", folder)
         elif block.is_run:
             printed += shell(block.text, folder)
     return printed
-
-
-def _saved(block: Block, before: str, file: Path) -> str:
-    """Writes a block; one that goes on from names of another one begins with its imports."""
-    file.write_text(block.text if block.file else f"import autotune as at\n{block.text}")
-    return before + block.text
 
 
 @pytest.mark.slow
