@@ -244,7 +244,8 @@ def _hung(group: Group) -> WorkerFailed:
     assert group.launch is not None
     ranks = sorted(group.unanswered.values())
     names = _names(group, ranks)
-    reason = f"worker hung: {names}: no heartbeat for {group.turn_seconds:g} s"
+    limit = f"{group.turn_seconds:g} s (hang_timeout)"
+    reason = f"worker hung: {names}: reached no milestone within {limit}"
     return WorkerFailed(group.launch.trial, reason, _stacks(group, ranks))
 
 

@@ -187,7 +187,8 @@ def test_after_an_error_the_other_ranks_have_some_seconds_left() -> None:
 def test_a_rank_that_does_not_answer_in_time_hangs() -> None:
     failed = Turn().signal(AT_100)
     assert isinstance(failed, WorkerFailed)
-    assert failed.reason == "worker hung: rank 1 (pid 11 on host1): no heartbeat for 600 s"
+    where, limit = "rank 1 (pid 11 on host1)", "600 s (hang_timeout)"
+    assert failed.reason == f"worker hung: {where}: reached no milestone within {limit}"
     assert Turn(state="closing").signal(Answer("stopped")) == Stopped(7)
 
 
