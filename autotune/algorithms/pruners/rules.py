@@ -113,7 +113,8 @@ def asha(
 def hyperband(reduction: float = 3.0, brackets: int = 3) -> Pruner:
     """Hyperband (Li et al. 2017, arXiv 1603.06560) over seconds: `asha` from several first rungs.
 
-    A trial's bracket is its number modulo `brackets`; the last bracket stops nothing early.
+    A trial's bracket is its number modulo `brackets`. The first rungs of the brackets are the limit
+    divided by `reduction**brackets` (the first one) to `reduction` (the last one).
 
     Raises:
         ValueError: as `asha`, or no bracket.
