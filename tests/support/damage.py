@@ -9,7 +9,18 @@ from typing import Any
 
 VALUES = (
     *(None, True, False, 0, -1, 1.5, 2**63, 10**400, float("nan"), float("inf"), "", "x", "\0"),
-    *("caf\udce9", "/etc", "../..", "http://[::1", "x" * 5000, [], [None], {}, {"x": {}}, [[[]]]),
+    *(
+        "caf\udce9",
+        "/proc/nowhere",
+        "no/such",
+        "http://[::1",
+        "x" * 5000,
+        [],
+        [None],
+        {},
+        {"x": {}},
+        [[[]]],
+    ),
 )
 Damage = Callable[[random.Random, bytes], bytes]
 

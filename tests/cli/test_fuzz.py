@@ -1,6 +1,6 @@
-"""Commands on study folders and exports that are damaged: one line each, and never a traceback.
+"""Commands with any arguments, and on damaged folders: one line each, and never a traceback.
 
-`make soak` tries more of them; `DAMAGE_SEED` and `DAMAGE_CASES` choose others.
+`make soak` tries more of them; `FUZZ_SEED` and `FUZZ_CASES` choose others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from damage import damaged
 
 from autotune.cli import main
+from autotune.cli.jobs import client
 from autotune.errors import StudyError
 from autotune.study import factory
 from autotune.tracking import mirror
@@ -23,13 +24,32 @@ from autotune.tracking import mirror
 DATA = Path(__file__).parents[1] / "storage" / "data"
 RECIPE = Path(__file__).parents[1] / "support" / "toy_recipes.py"
 STUDIES = sorted(p.name for p in DATA.iterdir() if p.is_dir())
-SEED = int(os.environ.get("DAMAGE_SEED", "18"))
+SEED = int(os.environ.get("FUZZ_SEED", "18"))
 CODES = (main.DONE, 3, main.USER, main.BROKEN)
 COMMANDS = (
     *("status s", "status s --json", "best s", "best s --json", "export s --to out --trial 0"),
     *("export s --to out", "export s --optuna sqlite:///o.db", "compare s --json", "compare s#0 s"),
     *("resume s", "confirm s --repeats 1", "ui s", "report s"),
 )
+
+# No word names a place outside of the test's folder that can be written.
+NUMBERS = (
+    *("0", "-1", "1", "3", "1e400", "nan", "inf", "1.5", "0.2", "1h", "0s", "1e9"),
+    *("9" * 30, "9" * 400, "9" * 5000),
+)
+PLACES = (
+    *("/proc/nowhere", "bytes", "empty", "folder", "s", "whole", "s#0", "s#99", "x" * 5000),
+    *("s/journal.jsonl", "caf\udce9", "r.py:good", "r.py:raises", "r.py:leaves", "r.py:nothing"),
+    *("r.py:train", "r.py:", ":good", "bytes:x", "torch:ones", "http://[::1", "mlflow:"),
+    *("sqlite:///x.db", "sqlite:///", "sqlite:////proc/x.db", "file:///x"),
+)
+TEXTS = (
+    *("", "x", "none", "off", "\x1b[31m", "a b", "'", "%s%n", "{}", "A=B", "a=nan", "=", "trial:9"),
+    *("tpe(", "optuna.samplers.TPESampler(seed=-1)", "os.path", "pbt(interval=nan)", "asha("),
+    *("asha(reduction=0)", "asha(reduction='x')", "policy:ppo", "hyperband()", "top5>=inf"),
+)
+WORDS = (*NUMBERS, *PLACES, *TEXTS)
+RIGHT = {"recipe": "r.py:good", "folder": "s", "export": "whole", "sources": "s", "job": "j"}
 
 
 @pytest.fixture
@@ -43,6 +63,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(factory, "ray_pool", no_ray)
     monkeypatch.setattr(mirror, "catch_up", lambda *_: None)
     monkeypatch.setattr(mirror, "ui_command", no_ray)
+    monkeypatch.setattr(client, "_reach", no_ray)
     return tmp_path
 
 
@@ -57,17 +78,17 @@ def study(place: Path, name: str) -> Path:
     return folder
 
 
-def run(command: str, capsys: pytest.CaptureFixture[str], about: object) -> int:
+def run(words: list[str], capsys: pytest.CaptureFixture[str], about: object) -> int:
     """The exit code of a command, which says one line where it is the user's mistake."""
     try:
-        code = main.main(command.split())
+        code = main.main(words)
     except BaseException as error:
-        raise AssertionError(f"{command}: {about}") from error
+        raise AssertionError(f"{words}: {about}") from error
     _, err = capsys.readouterr()
-    assert code in CODES, (command, about, err)
-    assert "Traceback" not in err, (command, about, err)
+    assert code in CODES, (words, about, err)
+    assert "Traceback" not in err, (words, about, err)
     if code == main.USER:
-        assert err.count("\n") == 1, (command, about, err)
+        assert err.count("\n") == 1, (words, about, err)
         assert err.startswith("autotune: ")
     return code
 
@@ -79,7 +100,7 @@ def damage_studies(cases: int, place: Path, capsys: pytest.CaptureFixture[str]) 
         path = study(place, name) / file
         path.write_bytes(damaged(rng, path.read_bytes(), by_line=file.endswith("l")))
         command = COMMANDS[case % len(COMMANDS)]
-        refused += run(command, capsys, (SEED, case, name, file)) == main.USER
+        refused += run(command.split(), capsys, (SEED, case, name, file)) == main.USER
     return refused
 
 
@@ -94,8 +115,43 @@ def damage_exports(cases: int, place: Path, capsys: pytest.CaptureFixture[str]) 
         path = place / "out" / rng.choice(["trial.json", "config.json"])
         path.write_bytes(damaged(rng, path.read_bytes(), by_line=False))
         command = f"replay out --out replayed-{case}"
-        refused += run(command, capsys, (SEED, case, path.name)) == main.USER
+        refused += run(command.split(), capsys, (SEED, case, path.name)) == main.USER
     return refused
+
+
+def any_words(rng: random.Random) -> list[str]:
+    """A command with arguments of any kind."""
+    command = rng.choice([name for name in main.COMMANDS if name != "doctor"])
+    words = [command]
+    for name, settings in main.COMMANDS[command][2]:
+        if not name.startswith("-"):
+            words.append(RIGHT[name] if rng.random() < 0.75 else rng.choice(WORDS))
+        elif rng.random() < 0.15:
+            flag = settings.get("action") == "store_true"
+            words.append(name if flag else f"{name}={rng.choice(WORDS)}")
+    return words
+
+
+def type_anything(cases: int, place: Path, capsys: pytest.CaptureFixture[str]) -> int:
+    rng, refused = random.Random(SEED), 0
+    study(place, "searched")
+    assert main.main(["export", "s", "--to", "whole", "--trial", "0"]) == main.DONE
+    capsys.readouterr()
+    shutil.copy(RECIPE, place / "r.py")
+    (place / "folder").mkdir()
+    (place / "bytes").write_bytes(b"\x89PNG\xff\0")
+    (place / "empty").touch()
+    kept = {*os.listdir(place)}
+    for case in range(cases):
+        words = any_words(rng)
+        refused += run(words, capsys, (SEED, case)) == main.USER
+        for made in {*os.listdir(place)} - kept:
+            shutil.rmtree(made) if Path(made).is_dir() else Path(made).unlink()
+    return refused
+
+
+def test_any_arguments(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert type_anything(300, alone, capsys) > 100
 
 
 def test_damaged_studies(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +164,8 @@ def test_damaged_exports(alone: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_many_damaged_folders(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = int(os.environ.get("DAMAGE_CASES", "2000"))
+def test_many_of_them(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = int(os.environ.get("FUZZ_CASES", "3000"))
+    assert type_anything(cases, alone, capsys) > cases // 3
     assert damage_studies(cases, alone, capsys) > cases // 10
     assert damage_exports(cases // 4, alone, capsys) > cases // 40
