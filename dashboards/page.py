@@ -70,7 +70,8 @@ def write(page: Page, path: Path) -> None:
         UserError: it cannot be written there, or plotly is not installed.
     """
     try:
-        atomic.write(path, render(page), concurrent=True)
+        content = render(page).encode(errors="backslashreplace")
+        atomic.write(path, content, concurrent=True)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 

@@ -110,8 +110,19 @@ def path(text: str) -> Path:
     return made
 
 
+def source(text: str) -> str:
+    """A source to compare that was typed, which may be a path.
+
+    Raises:
+        ValueError: it cannot be looked for.
+    """
+    path(text)
+    return text
+
+
 _count = _checked(whole_number)
 _path = _checked(path)
+_source = _checked(source)
 FOLDER: Row = ("folder", {"metavar": "DIR", "type": _path, "help": "a study folder"})
 JSON: Row = ("--json", {"action": "store_true", "help": "print one JSON document on stdout"})
 REGISTER: Row = ("--register", {"metavar": "NAME", "help": "make the best trial's model a version "
@@ -152,10 +163,10 @@ REPLAY: list[Row] = [
     *WHERE,
 ]  # fmt: skip
 COMPARE: list[Row] = [
-    ("sources", {"metavar": "SOURCE", "nargs": "+",
+    ("sources", {"metavar": "SOURCE", "nargs": "+", "type": _source,
                  "help": "DIR, DIR#TRIAL, FILE.tsv or mlflow:EXPERIMENT/RUN"}),
-    ("--baseline", {"metavar": "SOURCE", "help": "a source, or trial:N of the first study "
-                    "(the first source's own baseline)"}),
+    ("--baseline", {"metavar": "SOURCE", "type": _source, "help": "a source, or trial:N of the "
+                    "first study (the first source's own baseline)"}),
     ("--allow", {"metavar": "TERM", "action": "append", "default": [], "help": "compare "
                  "runs that differ in TERM: hardware, workers, sharing, clock or target"}),
     ("--target", {"metavar": "METRIC=VALUE", "help": "the target of published runs and of "

@@ -9,6 +9,7 @@ the study could not go on; 130 interrupted, resumable.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -44,6 +45,9 @@ class _Version(argparse.Action):
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a path may be no UTF-8
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         given = _parse(words)
         function: Callable[[argparse.Namespace], int] = given.function

@@ -111,6 +111,7 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--repeats", "-1"], "repeats must be a whole number >= 0"),
     (["ui", "nowhere"], "is not a study folder"),
     (["report", "nowhere"], "is not a study folder"),
+    (["ui", "caf\udce9"], "caf\\udce9 is not a study folder"),
     (["compare", "nowhere"], "nowhere does not exist"),
     (["run", f"{RECIPES}:good", "--controller", "pbt(every=2)"], "unknown argument of pbt 'every'"),
     (["run", f"{RECIPES}:good", "--register", "x"], "but train has no train.model = function"),

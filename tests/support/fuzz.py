@@ -60,12 +60,15 @@ WORDS = (
 
 def damage(folder: Path, random: Random) -> str:
     """Change a study folder's journal or manifest, and say how."""
-    name = random.choice([JOURNAL, JOURNAL, EXPERIMENT_JSON])
+    return damage_file(folder / random.choice([JOURNAL, JOURNAL, EXPERIMENT_JSON]), random)
+
+
+def damage_file(path: Path, random: Random) -> str:
+    """Change a file of JSON, or of a JSON document a line, and say how."""
     how = random.choice([_bytes, _cut, _lines, _retyped, _retyped, _retyped, _retyped, _removed])
-    path = folder / name
     data = path.read_bytes()
     path.write_bytes(how(data, random) if data else b"\n")
-    return f"{name} {how.__name__}"
+    return f"{path.name} {how.__name__}"
 
 
 def _bytes(data: bytes, random: Random) -> bytes:
