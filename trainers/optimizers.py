@@ -17,11 +17,12 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
-from trainers.layerwise import Settings, step, update_lamb, update_lars
+from trainers.buckets import Settings
+from trainers.layerwise import settle, step, update_lamb, update_lars
 from trainers.optimizer_rules import check_settings, unknown
 
 _FUSED = ("cpu", "cuda")
@@ -101,6 +102,8 @@ class LARS(Optimizer):
     """
 
     _moments: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+    _step_supports_amp_scaling: ClassVar[bool] = True  # `GradScaler` leaves its scale to `step`
+    skipped: Tensor | None = None
 
     def __init__(
         self,
@@ -184,6 +187,8 @@ class LAMB(Optimizer):
     """
 
     _moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    _step_supports_amp_scaling: ClassVar[bool] = True  # `GradScaler` leaves its scale to `step`
+    skipped: Tensor | None = None
 
     def __init__(
         self,
@@ -211,7 +216,18 @@ class LAMB(Optimizer):
         super().__init__(params, {key: given[key] for key in _setting_names(LAMB)})
 
     def __getstate__(self) -> Settings:
+        settle(self)
         return _with_process_groups(self, super().__getstate__())
+
+    def state_dict(self) -> Settings:
+        """Returns the state; steps that a scaler has left out are not counted."""
+        settle(self)
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Settings) -> None:
+        """Takes over a state."""
+        super().load_state_dict(state_dict)
+        self.skipped = None
 
     def add_param_group(self, param_group: Settings) -> None:
         """Adds a group; ValueError if one of its settings is out of range."""

@@ -40,7 +40,9 @@ def test_sharded_ranks_equal_one_process(
 
 @pytest.mark.parametrize("more", [{"compile": True}, {"precision": "fp16"}])
 def test_what_cannot_be_sharded_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="sharding 'full' takes precision fp32 or bf16, and comp"):
+    with pytest.raises(
+        ValueError, match="sharding 'full' takes precision fp32, tf32 or bf16, and comp"
+    ):
         read_settings({"text": "synthetic", "lr": 0.1, "sharding": "full", **more})
 
 

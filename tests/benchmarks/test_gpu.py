@@ -1,0 +1,194 @@
+"""`make gpu` without a GPU: what it says, its deadlines and exit codes, and its stages on a CPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+if str(BENCHMARKS) not in sys.path:
+    sys.path.insert(0, str(BENCHMARKS))
+
+import gpu  # noqa: E402
+from gpu_stages import correctness, findings, listed  # noqa: E402
+from gpu_stages.findings import Finding, Run  # noqa: E402
+from gpu_stages.listed import STAGES, Stage, chosen  # noqa: E402
+
+SCRIPT = str(BENCHMARKS / "gpu.py")
+ON_CPU = ["--device", "cpu", "--tiny"]
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+
+WITHOUT = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("ray", "optuna", "mlflow", "cmaes", "plotly"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def run(*arguments: str, timeout: float = 900, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+        check=False,
+    )
+
+
+@NO_GPU
+def test_without_a_gpu_it_says_so() -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (0, "no GPU\n"), done.stderr
+
+
+def test_an_unknown_stage_is_one_line() -> None:
+    done = run("--stages", "targets")
+    assert done.returncode == 2
+    assert done.stderr.startswith("unknown stage 'targets'; allowed: machine, optimizers, ")
+
+
+def test_every_stage_is_there() -> None:
+    assert [stage.name for stage in chosen([])] == [stage.name for stage in STAGES]
+    for stage in STAGES:
+        assert stage.load().__doc__
+        assert 0 < stage.least < stage.limit
+
+
+def test_stages_need_neither_ray_nor_optuna_nor_mlflow(tmp_path: Path) -> None:
+    """Every module of the stages is imported, and a rank in a process of its own trains."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    code = "import gpu\nfor s in gpu.STAGES: s.load()\nprint('all loaded')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=BENCHMARKS,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{BENCHMARKS}"},
+        check=False,
+    )
+    assert done.stdout == "all loaded\n", done.stderr
+    blocked = run(*ON_CPU, "--stages", "clock", "pool", PYTHONPATH=str(tmp_path))
+    assert blocked.returncode == 0, blocked.stdout + blocked.stderr
+    assert "not run   the Ray pool: Ray is not installed" in blocked.stdout
+    assert "right     the clock of train" in blocked.stdout
+
+
+def stand_in(name: str) -> Any:
+    """A stage's function for the tests of deadlines and exit codes."""
+
+    def stage(run: Run) -> Any:
+        yield findings.measured("first", 1.0)
+        if name == "wrong":
+            yield findings.checked("second", False)
+        elif name == "missed":
+            yield Finding("second", "missed", 0.5, aim="at least 0.97")
+        elif name == "raises":
+            raise RuntimeError("no such kernel")
+        elif name == "hangs":
+            import time
+
+            time.sleep(600)
+
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "seconds", "code", "line"),
+    [
+        ("fine", 100, 100, 0, "measured  first: 1"),
+        ("wrong", 100, 100, 1, "wrong     second"),
+        ("missed", 100, 100, 0, "missed    second: 0.5, aim: at least 0.97"),
+        ("raises", 100, 100, 1, "RuntimeError: no such kernel"),
+        ("hangs", 12, 100, 1, "wrong     hangs: not done by its deadline of 12 s"),
+        ("hangs", 100, 14, 0, "not run   hangs, the rest: no time beyond 12 s"),
+        ("late", 100, 3, 0, "not run   late: no time: 1 s are left"),
+    ],
+)
+def test_verdicts_and_exit_codes(
+    name: str,
+    limit: float,
+    seconds: float,
+    code: int,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With a stage of this file; its process finds it by a module beside it."""
+    (tmp_path / "gpu.py").write_text(
+        f"import sys; sys.path[:0] = [{str(BENCHMARKS)!r}, {str(Path(__file__).parent)!r}]\n"
+        "import importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location('gpu_real', {SCRIPT!r})\n"
+        "real = importlib.util.module_from_spec(spec); spec.loader.exec_module(real)\n"
+        "import test_gpu\n"
+        "from gpu_stages import listed\n"
+        "listed.Stage.load = lambda self: test_gpu.stand_in(self.name)\n"
+        f"listed.STAGES = (listed.Stage({name!r}, '', '', 1, 1),)\n"
+        "sys.exit(real.main())\n"
+    )
+    monkeypatch.setattr(gpu, "__file__", str(tmp_path / "gpu.py"))
+    options = argparse.Namespace(
+        device="cpu", tiny=True, seconds=seconds, json=tmp_path / "answer.json", stages=[]
+    )
+    assert gpu._run([Stage(name, "", "", limit, 2.0)], options) == code
+    assert line in capsys.readouterr().out
+    written = json.loads((tmp_path / "answer.json").read_text())
+    assert written["stages"][0]["findings"]
+    assert written["machine"]["torch"] == torch.__version__
+
+
+def tiny(tmp_path: Path) -> Run:
+    return Run(device=torch.device("cpu"), tiny=True, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [correctness.optimizers, correctness.scaled_gradients, correctness.precisions],
+)
+def test_results_are_right_on_a_cpu(stage: Any, tmp_path: Path) -> None:
+    found = list(stage(tiny(tmp_path)))
+    assert found
+    assert [str(f) for f in found if f.verdict == "wrong"] == []
+
+
+def test_a_wrong_optimizer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison is sharp: a momentum that differs in float32 alone is seen."""
+    made = correctness.make_optimizer
+
+    def differs(name: str, model: Any, **settings: Any) -> Any:
+        single = next(model.parameters()).dtype == torch.float32
+        more = {"momentum": 0.9001 if single else 0.9} if name in ("sgd", "lars") else {}
+        return made(name, model, **settings, **more)
+
+    monkeypatch.setattr(correctness, "make_optimizer", differs)
+    found = {f.name: f.verdict for f in correctness.optimizers(tiny(tmp_path))}
+    assert [v for name, v in found.items() if "lars" in name] == ["wrong"] * 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [stage.name for stage in listed.STAGES])
+def test_every_stage_runs_on_a_cpu(name: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    done = run(*ON_CPU, "--seconds", "1500", "--json", str(answer), "--stages", name, timeout=1700)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (stage,) = json.loads(answer.read_text())["stages"]
+    verdicts = [finding["verdict"] for finding in stage["findings"]]
+    assert verdicts
+    assert not {"wrong", "missed"} & {*verdicts}
+    assert {"right", "measured"} & {*verdicts}, done.stdout
