@@ -5,7 +5,8 @@
 It needs no virtual environment: any Python from 3.11 with torch from 2.6 and the usual scientific
 packages. Stages run in order of worth, each in a process of its own with its own deadline. A wrong
 result exits with 1; a missed aim of speed is printed as `missed`; what had no time or lacks a
-package, a second GPU or data is listed as `not run`. Without CUDA it prints "no GPU" and exits with 0.
+package, a second GPU or data is listed as `not run`. Without CUDA it prints "no GPU" and exits
+with 0.
 `--device cpu --tiny` runs the same stages with the smallest sizes, which shows only that they work.
 Data sets are taken from the folder `$AUTOTUNE_DATA` (`data` below the repository otherwise).
 """
@@ -34,6 +35,7 @@ for folder in (ROOT / "benchmarks", ROOT):
 
 from gpu_stages.listed import STAGES, Stage, chosen  # noqa: E402
 
+PATIENCE = 10.0  # deadlines on a CPU, as multiples of a GPU's
 _RESERVE = 2.0  # seconds kept for the report
 _GRACE = 5.0  # seconds a stopped stage has to end
 _TAIL = 2000  # characters of a failed stage's output
@@ -124,10 +126,11 @@ def _stage(stage: Stage, left: float, options: argparse.Namespace) -> dict[str, 
         if left < stage.least:
             found = [not_run(stage.name, f"no time: {max(left, 0):.0f} s are left")]
         else:
-            limit = min(stage.limit, left)
+            deadline = stage.limit * (PATIENCE if options.device == "cpu" else 1.0)
+            limit = min(deadline, left)
             code = _process(stage, limit, options, answer, output)
             found = read(answer)
-            if code is None and limit == stage.limit:
+            if code is None and limit == deadline:
                 text = f"not done by its deadline of {limit:.0f} s\n{_tail(output)}"
                 found.append(Finding(stage.name, "wrong", text=text))
             elif code is None:

@@ -214,24 +214,19 @@ def _lamb_direction(group: Settings, bucket: Bucket, clip: Tensor | None) -> tup
     torch._foreach_addcmul_(square, grads, grads, value=1 - beta2)
     del grads  # before the next temporary is made
     corrects, step = group["bias_correction"], bucket.step
-    update = torch._foreach_sqrt(square)
-    if corrects and bucket.skipped is not None:  # how many steps there were, the device knows
+    update, scale, eps, rest = torch._foreach_sqrt(square), 1.0, group["eps"], None
+    if corrects and bucket.skipped is not None:  # the device alone knows how many steps there were
         count = (step - bucket.skipped).to(update[0].device)
-        root = torch.sqrt(1 - beta2**count)
-        _direct(update, mean, (group["eps"] * root).to(update[0].dtype))
-        torch._foreach_mul_(update, (root / (1 - beta1**count)).to(update[0].dtype))
-        scale = 1.0
-    else:
-        far = math.sqrt(1 - beta2**step) if corrects else 1.0
-        scale = far / (1 - beta1**step) if corrects else 1.0
-        _direct(update, mean, group["eps"] * far)
+        torch._foreach_mul_(update, torch.rsqrt(1 - beta2**count).to(update[0].dtype))
+        rest = (1 / (1 - beta1**count)).to(update[0].dtype)
+    elif corrects:
+        root = math.sqrt(1 - beta2**step)
+        scale, eps = root / (1 - beta1**step), eps * root
+    torch._foreach_add_(update, eps)
+    torch._foreach_reciprocal_(update)
+    torch._foreach_mul_(update, mean)
+    if rest is not None:
+        torch._foreach_mul_(update, rest)
     if decay != 0 and group["decoupled"]:
         torch._foreach_add_(update, params, alpha=decay / scale)
     return update, scale
-
-
-def _direct(roots: Tensors, mean: Tensors, eps: float | Tensor) -> None:
-    """Turns the roots of the second moments into mean / (root + eps), in place."""
-    torch._foreach_add_(roots, eps)
-    torch._foreach_reciprocal_(roots)
-    torch._foreach_mul_(roots, mean)

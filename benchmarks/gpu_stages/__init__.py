@@ -1,1 +1,1 @@
-"""The stages of `benchmarks/gpu.py`, one file a group; `listed.py` has their order and deadlines."""
+"""The stages of `benchmarks/gpu.py`, a file for each group of them; `listed.py` has their order."""

@@ -1,4 +1,4 @@
-"""Whether results on the device are right: optimizers, precisions, resume, microbatches, waiting."""
+"""Whether results on the device are right: optimizers, precisions, resume, microbatches."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _overflowing(run: Run, name: str) -> tuple[list[Tensor], list[Tensor]]:
 
 # --- precisions -----------------------------------------------------------------------------------
 
-ERRORS = {"fp32": (0.0, 1e-6), "tf32": (1e-5, 2e-3), "bf16": (1e-4, 2e-2), "fp16": (1e-5, 5e-3)}
+ERRORS = {"fp32": (0.0, 5e-6), "tf32": (1e-5, 2e-3), "bf16": (1e-4, 2e-2), "fp16": (1e-5, 5e-3)}
 """The least and the greatest relative error of a product in each precision."""
 
 
@@ -245,6 +245,7 @@ def never_waits(run: Run) -> Iterator[Finding]:
 
 def _unwaiting(run: Run, train: Any, config: Config, label: str) -> Finding:
     trainer = train(config)
+    done = "no wait" if run.on_gpu else "made; whether they wait, a CPU cannot tell"
     try:
         next(trainer)
         _wait_is("error", run)
@@ -256,7 +257,7 @@ def _unwaiting(run: Run, train: Any, config: Config, label: str) -> Finding:
     finally:
         _wait_is("default", run)
         trainer.close()
-    return checked(f"{STEPS} steps, {label}", begun >= config["milestone"], "no wait")
+    return checked(f"{STEPS} steps, {label}", begun >= config["milestone"], done)
 
 
 def _wait_is(mode: str, run: Run) -> None:

@@ -19,7 +19,7 @@ from autotune.backends.worker.messages import Answer, Rendezvous
 from autotune.backends.worker.rank import Rank
 
 HOST = "127.0.0.1"
-PATIENCE = 120.0  # seconds for an answer
+PATIENCE = 600.0  # seconds for an answer; a stage's deadline is less
 _HERE: dict[str, Rank] = {}
 
 
@@ -40,7 +40,7 @@ class Group:
             environ = {} if gpus and ranks == 1 else {"CUDA_VISIBLE_DEVICES": own}
             self._ranks.append(
                 ProcessPoolExecutor(
-                    1, mp_context=context, initializer=os.environ.update, initargs=(environ,)
+                    1, mp_context=context, initializer=_environ, initargs=(environ,)
                 )
             )
         pickled = cloudpickle.dumps(train)
@@ -86,6 +86,11 @@ def group(train: Callable[[dict[str, Any]], Any], ranks: int, gpus: float) -> It
         yield made
     finally:
         made.end()
+
+
+def _environ(own: dict[str, str]) -> None:
+    """Set variables of a new process; CUDA reads them when it is first used."""
+    os.environ.update(own)
 
 
 def _become(train: bytes, path: list[str], number: int, ranks: int) -> Any:

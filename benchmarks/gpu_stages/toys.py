@@ -50,8 +50,15 @@ def settings(config: dict[str, Any]) -> Iterator[Milestone]:
             torch.backends.cuda.matmul.allow_tf32 = True
 
     def metrics() -> dict[str, float]:
-        new = getattr(torch.backends.cuda.matmul, "fp32_precision", "")
-        return {"tf32": float(new == "tf32"), "default": float(torch.get_default_dtype().itemsize)}
+        torch.manual_seed(0)
+        a, b = (torch.randn(256, 256, device=device()) for _ in range(2))
+        levels = {"highest": 0.0, "high": 1.0, "medium": 2.0}
+        return {
+            "product": float((a @ b).double().sum()),
+            "products": levels[torch.get_float32_matmul_precision()],
+            "tf32 in products": float(torch.backends.cuda.matmul.allow_tf32),
+            "tf32 in convolutions": float(torch.backends.cudnn.allow_tf32),
+        }
 
     return _milestones(change, metrics)
 

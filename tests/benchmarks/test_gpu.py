@@ -114,9 +114,9 @@ def stand_in(name: str) -> Any:
         ("wrong", 100, 100, 1, "wrong     second"),
         ("missed", 100, 100, 0, "missed    second: 0.5, aim: at least 0.97"),
         ("raises", 100, 100, 1, "RuntimeError: no such kernel"),
-        ("hangs", 12, 100, 1, "wrong     hangs: not done by its deadline of 12 s"),
+        ("hangs", 1.2, 100, 1, "wrong     hangs: not done by its deadline of 12 s"),
         ("hangs", 100, 14, 0, "not run   hangs, the rest: no time beyond 12 s"),
-        ("late", 100, 3, 0, "not run   late: no time: 1 s are left"),
+        ("late", 100, 2.5, 0, "not run   late: no time: "),
     ],
 )
 def test_verdicts_and_exit_codes(
@@ -145,7 +145,7 @@ def test_verdicts_and_exit_codes(
     options = argparse.Namespace(
         device="cpu", tiny=True, seconds=seconds, json=tmp_path / "answer.json", stages=[]
     )
-    assert gpu._run([Stage(name, "", "", limit, 2.0)], options) == code
+    assert gpu._run([Stage(name, "", "", limit, 1.0)], options) == code
     assert line in capsys.readouterr().out
     written = json.loads((tmp_path / "answer.json").read_text())
     assert written["stages"][0]["findings"]
