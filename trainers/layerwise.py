@@ -37,9 +37,9 @@ def step(
     found: Tensor | None = getattr(optimizer, "found_inf", None)
     with torch.no_grad():
         work = []
-        for group in optimizer.param_groups:
+        for number, group in enumerate(optimizer.param_groups):
             check_settings(group)
-            work += [(group, bucket) for bucket in buckets_of(optimizer, group)]
+            work += [(group, bucket) for bucket in buckets_of(optimizer, number)]
         clips = any(group["max_grad_norm"] is not None for group in optimizer.param_groups)
         norm = _total_norm(optimizer, [bucket for _, bucket in work]) if clips else None
         for group, bucket in work:
@@ -47,6 +47,7 @@ def step(
             factor = _factor(group["max_grad_norm"], norm, scale, bucket)
             with nullcontext() if found is None else _unless(found, bucket):
                 update(group, bucket, factor)
+            bucket.grads = []  # a kept bucket would keep them beside the next ones
         if found is not None:
             counted = found.double() if optimizer.skipped is None else optimizer.skipped + found
             optimizer.skipped = counted

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers.compiled import RecompileLimit, mark_varying
 from trainers.distributed import Ranks, averaged_buffers
 from trainers.knobs import build_optimizer
+from trainers.optimizers import LAMB, LARS
 from trainers.precision import DTYPES
 from trainers.sharding import in_step, on_mesh_of, sharded, split, unsynchronised
 from trainers.statistics import Statistics
@@ -217,4 +218,6 @@ class Learner:
         if self._limit is not None:
             self._limit.close()
         self.optimizer.state.clear()
+        if isinstance(self.optimizer, LARS | LAMB):
+            self.optimizer.kept.clear()
         del self._network, self._sharded, self.model, self.optimizer, self.statistics

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
-from trainers.buckets import Settings
+from trainers.buckets import Kept, Settings
 from trainers.layerwise import settle, step, update_lamb, update_lars
 from trainers.optimizer_rules import check_settings, unknown
 
@@ -126,6 +126,7 @@ class LARS(Optimizer):
         partition_group: dist.ProcessGroup | None = None,
     ) -> None:
         given = locals()
+        self.kept: dict[int, Kept] = {}
         self.shard_group, self.partition_group = shard_group, partition_group
         super().__init__(params, {key: given[key] for key in _setting_names(LARS)})
 
@@ -212,6 +213,7 @@ class LAMB(Optimizer):
         partition_group: dist.ProcessGroup | None = None,
     ) -> None:
         given = locals()
+        self.kept: dict[int, Kept] = {}
         self.shard_group, self.partition_group = shard_group, partition_group
         super().__init__(params, {key: given[key] for key in _setting_names(LAMB)})
 
@@ -354,4 +356,4 @@ def _setting_names(kind: type[Optimizer]) -> list[str]:
 def _with_process_groups(optimizer: LARS | LAMB, state: Settings) -> Settings:
     """Keep the process groups in copies; pickling them raises, which is better than wrong norms."""
     groups = {key: getattr(optimizer, key) for key in ("shard_group", "partition_group")}
-    return {**state, **groups}
+    return {**state, **groups, "kept": {}}

@@ -50,6 +50,8 @@ def settings(config: dict[str, Any]) -> Iterator[Milestone]:
             torch.backends.cuda.matmul.allow_tf32 = True
 
     def metrics() -> dict[str, float]:
+        if config.get("changes"):  # torch's older functions raise after it
+            return {}
         torch.manual_seed(0)
         a, b = (torch.randn(256, 256, device=device()) for _ in range(2))
         levels = {"highest": 0.0, "high": 1.0, "medium": 2.0}

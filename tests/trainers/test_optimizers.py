@@ -400,6 +400,47 @@ def test_gradscaler_hands_over_its_scale(name):
     assert distance(*ends) < 1e-6
 
 
+@pytest.mark.parametrize("kind", [LARS, LAMB])
+def test_kept_buckets_are_those_that_are_made_anew(kind):
+    """Whatever changes between two steps: gradients that are missing, states, groups, a copy."""
+    ends = []
+    for keeps in (True, False):
+        params = [nn.Parameter(w) for w in start(scale=6.0)]
+        optimizer = kind(params[:3], lr=0.02, weight_decay=WD, max_grad_norm=5.0)
+        for step in range(12):
+            if step == 4:
+                optimizer.add_param_group({"params": params[3:], "weight_decay": 0.0})
+            if step == 6:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            if step == 8:
+                state = next(iter(optimizer.state.values()))
+                name = kind._moments[0]
+                state[name] = 2 * state[name]
+            if step == 10:
+                optimizer.param_groups[0]["params"].reverse()
+            for number, p in enumerate(params):
+                p.grad = None if (step, number) == (2, 1) else gradient(p.detach(), step)
+            if not keeps:
+                optimizer.kept.clear()
+            optimizer.step()
+            assert all(not b.grads for kept in optimizer.kept.values() for b in kept.buckets)
+        ends.append(params)
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_buckets_are_made_once(monkeypatch):
+    params, made = params_with_grads(), []
+    sorts = buckets._sorted
+    monkeypatch.setattr(buckets, "_sorted", lambda *given: made.append(1) or sorts(*given))
+    optimizer = LAMB(params, lr=0.1)
+    for _ in range(5):
+        optimizer.step()
+        for p in params:
+            p.grad = torch.ones_like(p)
+    assert len(made) == 1
+    assert [state["step"] for state in optimizer.state.values()] == [5] * 3
+
+
 def optax_run(make, weights, kind):
     """Trains with an optax optimizer in float64, the learning rate being `rate`."""
     jax = pytest.importorskip("jax", reason="optax, the oracle, runs on jax")
