@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if importlib.util.find_spec("torch") is None:
         print(f"torch is missing for {sys.executable}: set PYTHON to a Python that has it")
         return 2
-    import torch
-
-    if options.device == "cuda" and not torch.cuda.is_available():
+    if options.device == "cuda" and not _has_gpu():
         print("no GPU")
         return 0
     return _run(stages, options)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,14 +83,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(options: argparse.Namespace) -> int:
     """In a stage's process: run it and write its findings."""
-    import torch
     from gpu_stages.findings import Run, write
 
-    if options.device == "cuda":
-        torch.cuda.set_device(0)
     (stage,) = chosen([options.stage])
     run = Run(
-        device=torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu"),
+        kind=options.device,
         tiny=options.tiny,
         folder=Path(options.scratch),
         data_dir=os.environ.get("AUTOTUNE_DATA") or str(ROOT / "data"),
@@ -96,7 +98,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _run(stages: list[Stage], options: argparse.Namespace) -> int:
-    about = _stamp()
+    about = _stamp(options.device)
     print(", ".join(f"{k} {v}" for k, v in about.items()), flush=True)
     begun = time.monotonic()
     report: list[dict[str, Any]] = []
@@ -186,12 +188,12 @@ def _tail(output: Path) -> str:
     return output.read_text(encoding="utf-8", errors="replace")[-_TAIL:].strip()
 
 
-def _stamp() -> dict[str, str]:
+def _stamp(device: str) -> dict[str, str]:
     """What the figures were measured on, without opening a CUDA context."""
-    import torch
+    found = {"python": platform.python_version(), "torch": metadata.version("torch")}
+    if device == "cuda":
+        import torch
 
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    if torch.cuda.is_available():
         found |= {"cuda": str(torch.version.cuda), "gpus": str(torch.cuda.device_count())}
         found |= {"driver": _driver()}
     return found | {"cores": str(len(os.sched_getaffinity(0))), "system": platform.platform()}

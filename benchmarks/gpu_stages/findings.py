@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
+if TYPE_CHECKING:  # seconds, for processes that only pass findings on
+    import torch
+    from torch import Tensor
 
 Verdict = Literal["right", "wrong", "met", "missed", "measured", "not run"]
 
@@ -46,7 +48,7 @@ class Run:
     """What a stage is given.
 
     Args:
-        device: where it trains.
+        kind: where it trains, "cuda" or "cpu".
         tiny: the smallest sizes, for a run on a CPU that only shows that the stage works; speeds
             are then measured without a verdict.
         data_dir: the folder of the data sets, if there is one.
@@ -54,15 +56,21 @@ class Run:
         ends: when the stage has to be done, on the monotonic clock.
     """
 
-    device: torch.device
+    kind: Literal["cuda", "cpu"]
     tiny: bool
     folder: Path
     data_dir: str | None = None
     ends: float = field(default=math.inf)
 
     @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device(self.kind, 0) if self.on_gpu else torch.device(self.kind)
+
+    @property
     def on_gpu(self) -> bool:
-        return self.device.type == "cuda"
+        return self.kind == "cuda"
 
     @property
     def gpus(self) -> float:
@@ -133,21 +141,19 @@ def read(file: Path) -> list[Finding]:
 
 def seconds_of(run: Run, work: Callable[[], object], repeats: int) -> float:
     """The median seconds of one call, after two that warm up; on a GPU by its own events."""
+    import torch
+
     for _ in range(2):
         work()
     if not run.on_gpu:
         return _median([_wall(work) for _ in range(repeats)])
-    events = [(_event(), _event()) for _ in range(repeats)]
+    events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(repeats)]
     for begin, end in events:
         begin.record()
         work()
         end.record()
     torch.cuda.synchronize(run.device)
     return _median([begin.elapsed_time(end) / 1000 for begin, end in events])
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)
 
 
 def _wall(work: Callable[[], object]) -> float:
@@ -162,13 +168,17 @@ def _median(values: list[float]) -> float:
 
 def copy_bandwidth(run: Run) -> float:
     """Bytes a second that a copy on the device reads and writes."""
+    import torch
+
     source = torch.ones(run.pick(2**28, 2**20), device=run.device)
     target = torch.empty_like(source)
     seconds = seconds_of(run, lambda: target.copy_(source), run.pick(20, 3))
     return 2 * source.numel() * source.element_size() / seconds
 
 
-def distance(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+def distance(a: list[Tensor], b: list[Tensor]) -> float:
     """The relative distance of two lists of tensors, in float64 on the host."""
+    import torch
+
     one, other = (torch.cat([x.detach().cpu().double().flatten() for x in xs]) for xs in (a, b))
     return float((one - other).norm() / other.norm())
