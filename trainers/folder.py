@@ -111,16 +111,13 @@ def _decoded(file: Image.Image, box: Box, size: int) -> tuple[Image.Image, Box]:
     are averaged by the resizing.
     """
     width, height = file.size
-    least = (DRAFT * size * side / (high - low) for side, low, high in _sides(file.size, box))
-    file.draft("RGB", tuple(math.ceil(number) for number in least))  # other formats ignore it
+    left, top, right, bottom = box
+    needed = DRAFT * size
+    least = needed * width / (right - left), needed * height / (bottom - top)
+    file.draft("RGB", (math.ceil(least[0]), math.ceil(least[1])))  # other formats ignore it
     image = file.convert("RGB")
     across, down = image.width / width, image.height / height
-    left, top, right, bottom = box
     return image, (left * across, top * down, right * across, bottom * down)
-
-
-def _sides(size: tuple[int, int], box: Box) -> tuple[tuple[int, float, float], ...]:
-    return (size[0], box[0], box[2]), (size[1], box[1], box[3])
 
 
 class _Plan:

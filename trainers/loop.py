@@ -107,7 +107,7 @@ class Loop(Generic[S]):
         if training.compile:
             model.compile()
         units = None if task.units is None else task.units(model)
-        varying = () if is_constant(training.batch_size) else (0,)
+        varying: tuple[int, ...] = () if is_constant(training.batch_size) else (0,)
         varying += () if is_constant(task.size) else task.dims
         return Learner(model, self._ranks, training, task.layout, units, varying)
 

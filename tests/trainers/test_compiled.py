@@ -68,7 +68,7 @@ def test_nothing_is_compiled_on_the_clock(
     run = trainer.train({**config, "compile": True})
     sizes, milestone = set(), next(run)
     before = list(compiled)
-    assert before
+    assert 2 <= len(before) <= 3  # to train and to evaluate, for all sizes; a rest is one more
     for _ in range(8):
         sizes.add(milestone.evaluate()[key])
         milestone = run.send(None)
