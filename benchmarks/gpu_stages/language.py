@@ -13,10 +13,12 @@ from gpu_stages.findings import Finding, Run, checked, measured, seconds_of
 from trainers.gpt import flops_per_token
 from trainers.language import train
 
+TOKENS = 58_000  # about as many are in the synthetic text's training part
+
 
 def _config(run: Run, **more: Any) -> dict[str, Any]:
     lengths = (256, 512, 1024) if not run.tiny else (8, 12, 16)
-    tokens = run.pick(2_000_000, 6000)
+    milestone, count = run.pick(600_000, 1000), run.pick(6, 4)
     return {
         "text": "synthetic",
         "tokens": "words",
@@ -30,8 +32,8 @@ def _config(run: Run, **more: Any) -> dict[str, Any]:
         "optimizer": "adamw",
         "lr": 1e-3,
         "precision": "bf16",
-        "horizon": run.pick(40, 1) * (tokens / 60_000 if not run.tiny else 1.0) / 10,
-        "milestone": run.pick(600_000, 1000),
+        "horizon": milestone * count / TOKENS,
+        "milestone": milestone,
         "seed": 0,
         **more,
     }

@@ -88,6 +88,7 @@ def settings_put_back(run: Run) -> Iterator[Finding]:
     yield from _memory_is_waited_for(run)
     with group(by_name, 1, run.gpus) as ranks:
         yield from _tf32(ranks)
+    with group(by_name, 1, run.gpus) as ranks:
         _, before = _trial(ranks, {"trainer": "leaves settings"})
         _, _ = _trial(ranks, {"trainer": "leaves settings", "changes": True})
         _, after = _trial(ranks, {"trainer": "leaves settings"})

@@ -141,13 +141,14 @@ def _one(run: Run, goal: Goal, seed: int, reached: list[float]) -> Iterator[Find
             _wait(run)
             if milestone is None:
                 break
-            clock += time.perf_counter() - begin
+            took = time.perf_counter() - begin
+            clock += took
             best = max(best, milestone.evaluate()["val_accuracy"])
             if best >= goal.accuracy:
                 reached.append(clock)
                 yield measured(name, clock, "s of training")
                 return
-            if run.left < 2:
+            if run.left < 2 * took + 2:
                 yield not_run(name, f"no time after {clock:.0f} s of training")
                 return
     finally:

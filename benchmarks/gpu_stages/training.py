@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_stages.findings import Finding, Run, measured
+from gpu_stages.findings import Finding, Run, measured, not_run
 from trainers.data import synthetic
 from trainers.image import train
 from trainers.models import make_model
@@ -23,22 +23,26 @@ MODELS = (("resnet8", 16), ("resnet8", 64), ("resnet18", 64))
 
 def against_a_loop(run: Run) -> Iterator[Finding]:
     """Samples a second of both in turns in one process, and what milestones add."""
-    for name, width in MODELS[: run.pick(3, 1)]:
+    models = MODELS[: run.pick(3, 1)]
+    for number, (name, width) in enumerate(models):
         config = _config(run, name, run.pick(width, 4))
         label = f"{name} of width {config['width']}"
-        ours, plain = _in_turns(run, config)
+        budget = run.left / (len(models) - number) / 2
+        ours, plain = _in_turns(run, config, budget)
         rate = config["train_size"] / ours
         yield measured(f"the trainer, {label}", rate, "samples/s")
         yield run.at_least(f"the trainer / by hand, {label}", plain / ours, AIM)
-        yield from _milestones(run, config, label)
-        if run.left < 20:
-            break
+        epochs = min(4.0, budget / (2 * ours) - 2 * WARM)
+        if epochs >= 1:
+            yield from _milestones(run, config, label, int(epochs))
+        else:
+            yield not_run(f"a milestone / an epoch, {label}", f"no time: {run.left:.0f} s are left")
 
 
 def _config(run: Run, model: str, width: int) -> dict[str, Any]:
     return {
         "data": "synthetic",
-        "train_size": run.pick(40_960, 64),
+        "train_size": run.pick(20_480, 64),
         "val_size": run.pick(2048, 16),
         "image_size": run.pick(32, 8),
         "model": model,
@@ -55,11 +59,14 @@ def _config(run: Run, model: str, width: int) -> dict[str, Any]:
     }
 
 
-def _in_turns(run: Run, config: dict[str, Any]) -> tuple[float, float]:
-    """The median seconds of an epoch, of the trainer and by hand."""
+def _in_turns(run: Run, config: dict[str, Any], budget: float) -> tuple[float, float]:
+    """The median seconds of an epoch, of the trainer and by hand; three turns, more in budget."""
+    ends = time.monotonic() + budget
     sides = {"ours": _ours(run, config), "plain": _plain(run, config)}
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(WARM + run.pick(7, 1)):
+        if turn >= WARM + 3 and time.monotonic() > ends:
+            break
         for side in sides if turn % 2 == 0 else reversed(sides):
             seconds[side].append(next(sides[side]))
     for side in sides.values():
@@ -130,9 +137,9 @@ def _augmented(x: Tensor) -> Tensor:
     return taken.permute(0, 3, 1, 2)
 
 
-def _milestones(run: Run, config: dict[str, Any], label: str) -> Iterator[Finding]:
+def _milestones(run: Run, config: dict[str, Any], label: str, epochs: int) -> Iterator[Finding]:
     """What a milestone adds to the clock of training, as a share of an epoch's."""
-    epochs, many = run.pick(4, 1), 8
+    many = 8
     seconds = {}
     for count in (1, many):
         milestone = config["train_size"] // count
