@@ -75,7 +75,8 @@ def warm_starts(run: Run) -> Iterator[Finding]:
 
 def _compiled(run: Run, ranks: Group) -> Iterator[Finding]:
     for number in ("first", "second"):
-        took, answers = _trial(ranks, _config(run, compile=True))
+        model = {"model": "mlp"} if run.tiny else {}
+        took, answers = _trial(ranks, _config(run, compile=True, **model))
         why = _why(answers)
         yield checked(f"the {number} compiled trial keeps the process", not why, why)
         yield measured(f"its start, the {number} time", took, "s")
@@ -157,7 +158,7 @@ def out_of_memory(run: Run) -> Iterator[Finding]:
             yield checked(
                 f"a pass of {microbatch} is out of memory",
                 failed[0].out_of_memory,
-                failed[0].error[-500:],
+                failed[0].reason,
             )
             microbatch //= 2
             if failed[0].must_restart:
