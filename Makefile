@@ -8,8 +8,10 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 COVERAGE := PYTHONPATH=$(CURDIR)/tests/support $(BIN)/python -m coverage
 RECIPE ?= search_spaces.digits:lars
 TRIALS ?= 36
+GPU_SECONDS ?= 520
+GPU_JSON ?= gpu.json
 
-.PHONY: demo test test-all soak coverage docs lint audit wheel clean
+.PHONY: demo test test-all soak gpu coverage docs lint audit wheel clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +31,10 @@ test-all: test
 
 soak: .venv/installed
 	$(PYTEST) -m soak -s
+
+gpu: PYTHON = python3
+gpu:
+	$(PYTHON) benchmarks/gpu.py --seconds $(GPU_SECONDS) --json $(GPU_JSON)
 
 coverage: .venv/installed
 	$(BIN)/python -m pip install --quiet 'coverage>=7.10'

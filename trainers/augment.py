@@ -1,7 +1,7 @@
 """Image augmentation on the device: crop with padding, flip and cutout of a batch, and resizing.
 
 Random numbers depend on the seed, the epoch and the sample's position in it, and not on the batch
-size, the number of ranks or earlier steps: `draw` once an epoch, `augmented` at every step.
+size, the number of ranks or earlier steps: `draw` once an epoch, then `moved` and `cut`.
 """
 
 from __future__ import annotations
@@ -21,29 +21,39 @@ def draw(count: int, shape: tuple[int, int, int], generator: torch.Generator) ->
     return torch.stack([torch.randint(a, b, (count,), generator=generator) for a, b in ranges])
 
 
-def augmented(images: Tensor, index: Tensor, drawn: Tensor, parts: frozenset[str]) -> Tensor:
-    """The images at `index`, augmented by the numbers `drawn` (5, len(index)).
+def moved(images: Tensor, index: Tensor, drawn: Tensor, parts: frozenset[str]) -> Tensor:
+    """The images at `index`, shifted and mirrored by the numbers `drawn` (5, len(index)).
 
     `crop` shifts by up to an eighth of the size and mirrors what is missing, `flip` mirrors left
-    and right half of the time, `cutout` (DeVries and Taylor 2017, arXiv 1708.04552) sets a square
-    of a quarter of the size to the mean. Shift and flip are one gather.
+    and right half of the time. Both are one gather, of images of any dtype.
     """
+    if not parts & {"crop", "flip"}:
+        return images.index_select(0, index)
     _, channels, height, width = images.shape
-    down, right, flip, centre_y, centre_x = drawn
+    down, right, flip = drawn[:3]
     rows = torch.arange(height, device=images.device).expand(len(index), height)
     columns = torch.arange(width, device=images.device).expand(len(index), width)
-    if "cutout" in parts:
-        hole = _near(rows, centre_y)[:, :, None] & _near(columns, centre_x)[:, None, :]
     if "flip" in parts:
         columns = torch.where(flip.bool()[:, None], width - 1 - columns, columns)
     if "crop" in parts:
         rows = _mirrored(rows + down[:, None], height)
         columns = _mirrored(columns + right[:, None], width)
     channel = torch.arange(channels, device=images.device)[None, :, None, None]
-    taken = images[
+    return images[
         index[:, None, None, None], channel, rows[:, None, :, None], columns[:, None, None]
     ]
-    return taken.masked_fill(hole[:, None], 0.0) if "cutout" in parts else taken
+
+
+def cut(images: Tensor, drawn: Tensor) -> Tensor:
+    """Normalised images with a square of a quarter of the size set to the mean.
+
+    `cutout` (DeVries and Taylor 2017, arXiv 1708.04552), at the centres `drawn` (5, len(images)).
+    """
+    count, _, height, width = images.shape
+    rows = torch.arange(height, device=images.device).expand(count, height)
+    columns = torch.arange(width, device=images.device).expand(count, width)
+    hole = _near(rows, drawn[3])[:, :, None] & _near(columns, drawn[4])[:, None, :]
+    return images.masked_fill(hole[:, None], 0.0)
 
 
 def resized(images: Tensor, size: int) -> Tensor:

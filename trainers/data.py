@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,41 @@ Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Images:
-    """Training and validation images, normalised float32 (N, C, H, W), and labels, int64 (N,)."""
+    """Training and validation images (N, C, H, W), and labels, int64 (N,).
 
-    train_x: Tensor
+    `train` and `val` are as they are kept: uint8 with the `mean` and the `spread` of each channel
+    (1, C, 1, 1), or normalised float32 without these.
+    """
+
+    train: Tensor
     train_y: Tensor
-    val_x: Tensor
+    val: Tensor
     val_y: Tensor
     classes: int
+    mean: Tensor | None = None
+    spread: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""
-        channels, height, width = self.train_x.shape[1:]
+        channels, height, width = self.train.shape[1:]
         return channels, height, width
+
+    @property
+    def train_x(self) -> Tensor:
+        """All training images, normalised float32."""
+        return self.normalised(self.train)
+
+    @property
+    def val_x(self) -> Tensor:
+        """All validation images, normalised float32."""
+        return self.normalised(self.val)
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Some of `train` or `val` as float32 with mean 0 and deviation 1 over the training set."""
+        if self.mean is None or self.spread is None:
+            return images
+        return images.to(torch.float32).sub_(self.mean).div_(self.spread)
 
     def first(self, train_size: int | None, val_size: int | None) -> Images:
         """The first images of each part, `train_size` and `val_size` of them; None for all.
@@ -53,8 +75,12 @@ class Images:
             if size is not None and size > there:
                 raise ValueError(f"{name} must be at most {there}, all that there is, got {size}")
         train, val = slice(train_size), slice(val_size)
-        return Images(
-            self.train_x[train], self.train_y[train], self.val_x[val], self.val_y[val], self.classes
+        return replace(
+            self,
+            train=self.train[train],
+            train_y=self.train_y[train],
+            val=self.val[val],
+            val_y=self.val_y[val],
         )
 
 
@@ -150,22 +176,28 @@ READERS: dict[str, Callable[[Path], Arrays]] = {
 }
 
 
-def _normalised(arrays: Arrays, device: torch.device) -> Images:
-    """Every channel with mean 0 and standard deviation 1 over the training images."""
+def _kept(arrays: Arrays, device: torch.device) -> Images:
+    """The images on the device: bytes as they are, others normalised."""
     train_x, train_y, val_x, val_y = arrays
+    kind = np.uint8 if train_x.dtype == np.uint8 else np.float32
     x = [
-        torch.from_numpy(np.ascontiguousarray(part.transpose(0, 3, 1, 2), dtype=np.float32))
+        torch.from_numpy(np.array(part.transpose(0, 3, 1, 2), dtype=kind, order="C"))
         for part in (train_x, val_x)
     ]
-    variance, mean = torch.var_mean(x[0], (0, 2, 3), keepdim=True)
-    x = [part.sub_(mean).div_(variance.sqrt()).to(device) for part in x]
+    variance, mean = torch.var_mean(x[0].to(torch.float32), (0, 2, 3), keepdim=True)
+    spread = variance.sqrt()
     y = [torch.from_numpy(part.astype(np.int64)).to(device) for part in (train_y, val_y)]
-    return Images(x[0], y[0], x[1], y[1], int(train_y.max()) + 1)
+    classes = int(train_y.max()) + 1
+    if kind is np.uint8:
+        train, val = (part.to(device) for part in x)
+        return Images(train, y[0], val, y[1], classes, mean.to(device), spread.to(device))
+    train, val = (part.sub_(mean).div_(spread).to(device) for part in x)
+    return Images(train, y[0], val, y[1], classes)
 
 
 @lru_cache(maxsize=4)
 def _read(name: str, folder: Path, device: torch.device) -> Images:
-    return _normalised(READERS[name](folder), device)
+    return _kept(READERS[name](folder), device)
 
 
 @lru_cache(maxsize=1)

@@ -26,6 +26,7 @@ from trainers.stream import EVALUATED, Batch, blank, generator, passes, spans
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+DRAFT = 2.0  # pixels a side that are decoded for each that is needed, at least
 Box = tuple[float, float, float, float]
 StepAt = Callable[[int], tuple[int, int]]
 Key = tuple[int, int, int]
@@ -92,15 +93,31 @@ class Pictures(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, key: Key) -> tuple[Tensor, int]:
         epoch, index, size = key
         random = np.random.default_rng((self._seed, epoch, index))
-        with Image.open(self.paths[index]) as file:
-            image = file.convert("RGB")
         crop = random_box if "crop" in self._augment else lambda w, h, _: central_box(w, h)
-        box = crop(image.width, image.height, random)
+        with Image.open(self.paths[index]) as file:
+            box = crop(file.width, file.height, random)
+            image, box = _decoded(file, box, size)
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
         pixels = np.asarray(image)
         if "flip" in self._augment and random.random() < 0.5:
             pixels = pixels[:, ::-1]
         return torch.from_numpy(pixels.transpose(2, 0, 1).copy()), self.labels[index]
+
+
+def _decoded(file: Image.Image, box: Box, size: int) -> tuple[Image.Image, Box]:
+    """The image and its box; a JPEG at a half, a quarter or an eighth where that is enough.
+
+    Its decoder then computes fewer pixels. At least twice as many as needed are left a side, which
+    are averaged by the resizing.
+    """
+    width, height = file.size
+    left, top, right, bottom = box
+    needed = DRAFT * size
+    least = needed * width / (right - left), needed * height / (bottom - top)
+    file.draft("RGB", (math.ceil(least[0]), math.ceil(least[1])))  # other formats ignore it
+    image = file.convert("RGB")
+    across, down = image.width / width, image.height / height
+    return image, (left * across, top * down, right * across, bottom * down)
 
 
 class _Plan:
@@ -155,24 +172,30 @@ class FolderStream:
         self._val_size = settings.val_image_size
         self._workers = settings.loader_workers
         self._plan = _Plan(self.train_size, seed, ranks, step_at)
-        self._loader = self._load(train, self._plan, persistent=self._workers > 0)
+        self._step_at = step_at
+        self._loader = self._load(train, self._plan)
+        self._val_loader = self._load(self._val, self._validated())
+        self._kept: tuple[Key, Batch] | None = None
         self._batches: Iterator[list[Tensor]] = iter(())
         self._scale = [
             torch.tensor(v, dtype=torch.float32, device=ranks.device).view(1, 3, 1, 1)
             for v in (MEAN, STD)
         ]
 
-    def _load(self, pictures: Pictures, batches: object, persistent: bool) -> DataLoader[object]:
+    def _load(self, pictures: Pictures, batches: object) -> DataLoader[object]:
         return DataLoader(
             pictures,
             batch_sampler=batches,  # type: ignore[arg-type]
             num_workers=self._workers,
-            persistent_workers=persistent,
+            persistent_workers=self._workers > 0,
             pin_memory=self._ranks.device.type == "cuda",
             generator=torch.Generator(),  # else the global generator gives the base seed
         )
 
     def take(self, seen: int, batch_size: int, size: int) -> Batch:
+        kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == (seen, batch_size, size):
+            return kept[1]
         begun = time.perf_counter()
         planned = self._plan.planned
         if not planned or planned[0] != (seen, batch_size, size):
@@ -184,22 +207,34 @@ class FolderStream:
         self.waited += time.perf_counter() - begun
         return self._on_device(x, y)
 
+    def warm(self, seen: int, batch_size: int, size: int) -> Batch:
+        """The next batch, which `take` then gives again; blank images of any other shape."""
+        if self._step_at(seen) != (batch_size, size):
+            start, stop = self._ranks.share(seen, seen + batch_size)
+            return blank(stop - start, 3, size, self._ranks.device)
+        batch = self.take(seen, batch_size, size)
+        self._kept = (seen, batch_size, size), batch
+        return batch
+
     def _on_device(self, x: Tensor, y: Tensor) -> Batch:
         mean, std = self._scale
         x = x.to(self._ranks.device, non_blocking=True).to(torch.float32)
         return x.sub_(mean).div_(std), y.to(self._ranks.device, non_blocking=True)
 
-    def dummy(self, count: int, size: int | None) -> Batch:
-        return blank(count, 3, size or self._val_size, self._ranks.device)
+    def dummy(self, count: int) -> Batch:
+        return blank(count, 3, self._val_size, self._ranks.device)
 
-    def validation(self, size: int = EVALUATED) -> Iterator[Batch]:
-        start, stop = self._ranks.share(0, len(self._val))
-        parts = [
-            [(0, i, self._val_size) for i in range(low, min(low + size, stop))]
-            for low in range(start, stop, size)
-        ]
-        for x, y in self._load(self._val, parts, persistent=False):
+    def validation(self) -> Iterator[Batch]:
+        for x, y in self._val_loader:
             yield self._on_device(x, y)
+
+    def _validated(self) -> list[list[Key]]:
+        """The keys of this rank's batches of an evaluation."""
+        start, stop = self._ranks.share(0, len(self._val))
+        return [
+            [(0, i, self._val_size) for i in range(low, min(low + EVALUATED, stop))]
+            for low in range(start, stop, EVALUATED)
+        ]
 
     def evaluated(self) -> tuple[int, ...]:
         start, stop = self._ranks.share(0, len(self._val))
@@ -208,4 +243,5 @@ class FolderStream:
     def close(self) -> None:
         """Stop the workers."""
         self._batches = iter(())
-        self._loader._iterator = None
+        self._kept = None
+        self._loader._iterator = self._val_loader._iterator = None

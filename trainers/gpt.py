@@ -78,6 +78,7 @@ class GPT(nn.Module):
         self.layers = nn.ModuleList(Layer(width, heads) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=EPS)
         self.head_width = width // heads
+        self._turn: Rotation | None = None
         self._initialise()
 
     def _initialise(self) -> None:
@@ -90,10 +91,19 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        turn = rotation(tokens.shape[1], self.head_width, tokens.device)
+        turn = self._rotation(tokens.shape[1], tokens.device)
         for layer in self.layers:
             x = layer(x, turn)
         return F.linear(self.norm(x), self.embedding.weight)
+
+    def _rotation(self, length: int, device: torch.device) -> Rotation:
+        """Cosines and sines for so many places: kept, unless a compiler makes them one kernel."""
+        if torch.compiler.is_compiling():
+            return rotation(length, self.head_width, device)
+        kept = self._turn
+        if kept is None or len(kept[0]) < length or kept[0].device != device:
+            kept = self._turn = rotation(length, self.head_width, device)
+        return kept[0][:length], kept[1][:length]
 
 
 def flops_per_token(model: GPT, length: int) -> float:

@@ -36,8 +36,10 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
 
     `evaluate` gives val_accuracy and val_loss at full size; lr, momentum, batch_size, image_size
     and progress (above 1 beyond the horizon) now; and, once trained, train_loss, samples_per_second
-    and what `trainers.statistics` measures, all since the last milestone. `state`
-    restores bit for bit on as many ranks (on a GPU as far as its kernels are deterministic). The
+    and what `trainers.statistics` measures, all since the last milestone; with `compile`,
+    recompile_limit_met where shapes run uncompiled. `state`
+    restores bit for bit on as many ranks (on a GPU with `deterministic`), and holds the tensors
+    that are trained: copy it to keep it. The
     next steps depend on the seed and the samples seen only, so no random state is saved.
 
     Raises:
@@ -76,7 +78,7 @@ train.model = trained  # type: ignore[attr-defined]  # for registration of the m
 train.check = read_settings  # type: ignore[attr-defined]  # called before a study starts
 train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the memory of a step
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
-    *("optimizer", "precision", "compile"),
+    *("optimizer", "precision", "deterministic", "compile"),
 )
 
 
@@ -105,4 +107,5 @@ def _task(settings: Settings, ranks: Ranks) -> Task[Images]:
         stream=stream,
         model=model,
         layout=torch.channels_last if settings.channels_last else torch.contiguous_format,
+        dims=(2, 3),
     )

@@ -99,7 +99,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     if width % (2 * heads):
         raise ValueError(f"width must be a multiple of twice the heads, {2 * heads}, got {width}")
     if own["sharding"] != "none" and (training.compile or training.precision == "fp16"):
-        raise ValueError("sharding 'full' takes precision fp32 or bf16, and compile False")
+        raise ValueError("sharding 'full' takes precision fp32, tf32 or bf16, and compile False")
     longest = own["val_sequence_length"] or round(greatest(own["sequence_length"]))
     return Settings(training, **{**own, "val_sequence_length": longest})
 
@@ -147,7 +147,8 @@ train.model = trained  # type: ignore[attr-defined]  # for registration of the m
 train.check = read_settings  # type: ignore[attr-defined]  # called before a study starts
 train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the memory of a step
     *("text", "tokens", "vocabulary", "sequence_length", "val_sequence_length"),
-    *("layers", "width", "heads", "sharding", "optimizer", "precision", "compile"),
+    *("layers", "width", "heads", "sharding"),
+    *("optimizer", "precision", "deterministic", "compile"),
 )
 
 
@@ -168,6 +169,7 @@ def _task(settings: Settings, ranks: Ranks) -> Task[TextStream]:
         stream=stream,
         model=model,
         flops=flops_per_token,
+        dims=(1,),
         units=None if settings.sharding == "none" else lambda model: list(model.layers),
     )
 

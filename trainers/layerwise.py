@@ -3,136 +3,76 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainers.buckets import Bucket, LayerwiseOptimizer, Settings, buckets_of, local
 from trainers.optimizer_rules import check_settings
 
-Settings = dict[str, Any]
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
-class LayerwiseOptimizer(Protocol):
-    """The attributes of LARS and LAMB that `step` uses."""
-
-    param_groups: list[Settings]
-    state: Any
-    shard_group: dist.ProcessGroup | None
-    partition_group: dist.ProcessGroup | None
-    _moments: ClassVar[tuple[str, ...]]
-
-
 _HALF = (torch.float16, torch.bfloat16)
-_BUCKET_ELEMENTS = 2**21
 
-
-@dataclass
-class _Bucket:
-    """Local tensors for one list operation: same device, dtype, sharding and step count."""
-
-    groups: tuple[dist.ProcessGroup, ...]
-    step: int
-    params: list[Tensor]
-    grads: list[Tensor]
-    moments: tuple[list[Tensor], ...]
-    elements: int = 0
-
-
-_Update = Callable[[Settings, _Bucket, Tensor | None], None]
+_Update = Callable[[Settings, Bucket, Tensor | None], None]
 
 
 def step(
     optimizer: LayerwiseOptimizer, closure: Callable[[], float] | None, update: _Update
 ) -> float | None:
+    """One step; a `GradScaler`'s scale is taken off the gradients, and infinite ones left out.
+
+    The scaler leaves `grad_scale` and `found_inf` with the optimizer for the time of the step; the
+    device decides, and the host does not wait for it.
+    """
     loss = None
     if closure is not None:
         with torch.enable_grad():
             loss = closure()
+    scale: Tensor | None = getattr(optimizer, "grad_scale", None)
+    found: Tensor | None = getattr(optimizer, "found_inf", None)
     with torch.no_grad():
         work = []
-        for group in optimizer.param_groups:
+        for number, group in enumerate(optimizer.param_groups):
             check_settings(group)
-            work += [(group, bucket) for bucket in _buckets(optimizer, group)]
+            work += [(group, bucket) for bucket in buckets_of(optimizer, number)]
         clips = any(group["max_grad_norm"] is not None for group in optimizer.param_groups)
         norm = _total_norm(optimizer, [bucket for _, bucket in work]) if clips else None
         for group, bucket in work:
-            update(group, bucket, _clip_factor(group["max_grad_norm"], norm, bucket))
+            bucket.skipped = optimizer.skipped
+            factor = _factor(group["max_grad_norm"], norm, scale, bucket)
+            with nullcontext() if found is None else _unless(found, bucket):
+                update(group, bucket, factor)
+            bucket.grads = []  # a kept bucket would keep them beside the next ones
+        if found is not None:
+            counted = found.double() if optimizer.skipped is None else optimizer.skipped + found
+            optimizer.skipped = counted
     return loss
 
 
-def _buckets(optimizer: LayerwiseOptimizer, group: Settings) -> list[_Bucket]:
-    """Sorts the parameters that have a gradient, and counts their step.
+@contextmanager
+def _unless(found: Tensor, bucket: Bucket) -> Iterator[None]:
+    """What the context changes is put back where `found` is not 0."""
+    changed = [*bucket.params, *(tensor for moments in bucket.moments for tensor in moments)]
+    before = [tensor.clone() for tensor in changed]
+    yield
+    for tensor, old in zip(changed, before, strict=True):
+        torch.where(found.to(tensor.device) != 0, old, tensor, out=tensor)
 
-    Temporary tensors are as large as a bucket, so a bucket ends at a size that keeps them small
-    (on a CPU: in memory that the allocator reuses). Shards stay together: one all-reduce each.
-    """
-    buckets: list[_Bucket] = []
-    open_buckets: dict[Hashable, _Bucket] = {}
-    for parameter in group["params"]:
-        if parameter.grad is None:
-            continue
-        state = optimizer.state[parameter] or _new_state(optimizer, parameter)
+
+def settle(optimizer: LayerwiseOptimizer) -> None:
+    """Take the steps that a scaler has left out off the steps counted; waits for the device."""
+    if optimizer.skipped is None:
+        return
+    skipped = int(optimizer.skipped)
+    for state in optimizer.state.values():
         if "step" in state:
-            state["step"] += 1
-        groups, grad = _sharding(parameter, optimizer.shard_group)
-        weight, step = _local(parameter), state.get("step", 0)
-        key = (weight.device, weight.dtype, groups, step)
-        limit = _BUCKET_ELEMENTS if weight.device.type == "cpu" else 16 * _BUCKET_ELEMENTS
-        bucket = open_buckets.get(key)
-        if bucket is None or (not groups and bucket.elements + weight.numel() > limit):
-            moments: tuple[list[Tensor], ...] = tuple([] for _ in optimizer._moments)
-            bucket = open_buckets[key] = _Bucket(groups, step, [], [], moments)
-            buckets.append(bucket)
-        bucket.params.append(weight)
-        bucket.grads.append(grad)
-        for moment, name in zip(bucket.moments, optimizer._moments, strict=True):
-            moment.append(_local(state[name]))
-        bucket.elements += weight.numel()
-    return buckets
-
-
-def _new_state(optimizer: LayerwiseOptimizer, parameter: Tensor) -> Settings:
-    squares = "exp_avg_sq" in optimizer._moments
-    if parameter.is_complex() or (squares and parameter.dtype == torch.float16):
-        raise ValueError(
-            f"{type(optimizer).__name__} cannot update {parameter.dtype} parameters;"
-            " keep float32 parameters and use autocast"
-        )
-    state: Settings = optimizer.state[parameter]
-    if squares:
-        state["step"] = 0
-    for name in optimizer._moments:
-        state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    return state
-
-
-def _sharding(
-    parameter: Tensor, shard_group: dist.ProcessGroup | None
-) -> tuple[tuple[dist.ProcessGroup, ...], Tensor]:
-    """Returns the process groups that share a tensor's elements, and its local gradient."""
-    grad: Any = parameter.grad
-    if grad.is_sparse:
-        raise RuntimeError("LARS and LAMB need dense gradients, got a sparse one")
-    mesh = getattr(parameter, "device_mesh", None)
-    if mesh is None:
-        return (() if shard_group is None else (shard_group,)), grad
-    placements = parameter.placements  # type: ignore[attr-defined]
-    if any(placement.is_partial() for placement in placements):
-        raise ValueError(f"a parameter must not be a partial sum, got placements {placements}")
-    if grad.placements != placements:
-        grad = grad.redistribute(placements=placements)
-    sharded = (dim for dim, placement in enumerate(placements) if not placement.is_replicate())
-    return tuple(mesh.get_group(dim) for dim in sharded), _local(grad)
-
-
-def _local(tensor: Any) -> Tensor:
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
+            state["step"] -= skipped
+    optimizer.skipped = None
 
 
 def _norms(tensors: Tensors, groups: Sequence[dist.ProcessGroup]) -> Tensor:
@@ -150,23 +90,34 @@ def _reduced(norms: Tensor, groups: Sequence[dist.ProcessGroup]) -> Tensor:
     return squares.sqrt().to(norms.dtype)
 
 
-def _total_norm(optimizer: LayerwiseOptimizer, buckets: Sequence[_Bucket]) -> Tensor:
-    home = _local(optimizer.param_groups[0]["params"][0]).device
+def _total_norm(optimizer: LayerwiseOptimizer, buckets: Sequence[Bucket]) -> Tensor:
+    home = local(optimizer.param_groups[0]["params"][0]).device
     norms = [_norms(bucket.grads, bucket.groups).to(home) for bucket in buckets]
     total = torch.linalg.vector_norm(torch.cat([torch.zeros(1, device=home), *norms]))
     partition = optimizer.partition_group
     return _reduced(total, () if partition is None else (partition,))
 
 
-def _clip_factor(limit: float | None, norm: Tensor | None, bucket: _Bucket) -> Tensor | None:
-    if limit is None or norm is None:
+def _factor(
+    limit: float | None, norm: Tensor | None, scale: Tensor | None, bucket: Bucket
+) -> Tensor | None:
+    """By which gradients are multiplied: clipped to a norm, and without a scaler's scale."""
+    if scale is None and (limit is None or norm is None):
         return None
     weight = bucket.params[0]
     dtype = torch.float32 if weight.dtype in _HALF else weight.dtype
-    return torch.clamp(limit / norm, max=1.0).to(weight.device, dtype)
+    unscaled = None if scale is None else scale.to(weight.device).double().reciprocal()
+    if limit is None or norm is None:
+        assert unscaled is not None
+        return unscaled.to(dtype)
+    factor = norm.to(weight.device)
+    if unscaled is not None:
+        factor = factor * unscaled
+    factor = torch.clamp(limit / factor, max=1.0)
+    return (factor if unscaled is None else factor * unscaled).to(dtype)
 
 
-def update_lars(group: Settings, bucket: _Bucket, clip: Tensor | None) -> None:
+def update_lars(group: Settings, bucket: Bucket, clip: Tensor | None) -> None:
     momentum, params, velocity = group["momentum"], bucket.params, bucket.moments[0]
     inner, outer = (group["lr"], 1.0) if group["lr_in_momentum"] else (1.0, group["lr"])
     direction, rates = _lars_direction(group, bucket, clip)
@@ -189,7 +140,7 @@ def update_lars(group: Settings, bucket: _Bucket, clip: Tensor | None) -> None:
 
 
 def _lars_direction(
-    group: Settings, bucket: _Bucket, clip: Tensor | None
+    group: Settings, bucket: Bucket, clip: Tensor | None
 ) -> tuple[Tensors, Tensor | None]:
     """Returns g + weight_decay w, and one trust ratio per tensor unless the group has none."""
     decay, params, rates = group["weight_decay"], bucket.params, None
@@ -231,7 +182,7 @@ def _bounded(group: Settings, ratio: Tensor, above: Tensor, below: Tensor) -> Te
     return torch.where((above > 0) & (below > 0), ratio, 1.0)
 
 
-def update_lamb(group: Settings, bucket: _Bucket, clip: Tensor | None) -> None:
+def update_lamb(group: Settings, bucket: Bucket, clip: Tensor | None) -> None:
     params = bucket.params
     update, scale = _lamb_direction(group, bucket, clip)
     if not _adapts(group):
@@ -246,7 +197,7 @@ def update_lamb(group: Settings, bucket: _Bucket, clip: Tensor | None) -> None:
     torch._foreach_addcmul_(params, update, rates.unbind())
 
 
-def _lamb_direction(group: Settings, bucket: _Bucket, clip: Tensor | None) -> tuple[Tensors, float]:
+def _lamb_direction(group: Settings, bucket: Bucket, clip: Tensor | None) -> tuple[Tensors, float]:
     """Returns u / scale and scale: the bias correction costs no pass over the tensors."""
     (beta1, beta2), decay, params = group["betas"], group["weight_decay"], bucket.params
     mean, square = bucket.moments
@@ -264,12 +215,19 @@ def _lamb_direction(group: Settings, bucket: _Bucket, clip: Tensor | None) -> tu
     torch._foreach_addcmul_(square, grads, grads, value=1 - beta2)
     del grads  # before the next temporary is made
     corrects, step = group["bias_correction"], bucket.step
-    root = math.sqrt(1 - beta2**step) if corrects else 1.0
-    scale = root / (1 - beta1**step) if corrects else 1.0
-    update = torch._foreach_sqrt(square)
-    torch._foreach_add_(update, group["eps"] * root)
+    update, scale, eps, rest = torch._foreach_sqrt(square), 1.0, group["eps"], None
+    if corrects and bucket.skipped is not None:  # the device alone knows how many steps there were
+        count = (step - bucket.skipped).to(update[0].device)
+        torch._foreach_mul_(update, torch.rsqrt(1 - beta2**count).to(update[0].dtype))
+        rest = (1 / (1 - beta1**count)).to(update[0].dtype)
+    elif corrects:
+        root = math.sqrt(1 - beta2**step)
+        scale, eps = root / (1 - beta1**step), eps * root
+    torch._foreach_add_(update, eps)
     torch._foreach_reciprocal_(update)
     torch._foreach_mul_(update, mean)
+    if rest is not None:
+        torch._foreach_mul_(update, rest)
     if decay != 0 and group["decoupled"]:
         torch._foreach_add_(update, params, alpha=decay / scale)
     return update, scale

@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_map_only
 
+from trainers.compiled import RecompileLimit, mark_varying
 from trainers.distributed import Ranks, averaged_buffers
 from trainers.knobs import build_optimizer
+from trainers.optimizers import LAMB, LARS
+from trainers.precision import DTYPES
 from trainers.sharding import in_step, on_mesh_of, sharded, split, unsynchronised
 from trainers.statistics import Statistics
 from trainers.stream import NO_LABEL, Batch
@@ -24,18 +26,12 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 EVALUATED_MICROBATCHES = 4  # the most in a forward pass of an evaluation
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")  # the second up to torch 2.12
 _OWN_BUFFERS: dict[str, Any] = {
     next(n for n in _NAMES if n in signature(DistributedDataParallel).parameters): False
 }
 """Every rank has its own buffers during training; see `averaged_buffers`."""
-
-
-def copied(value: Any) -> Any:
-    """Copy nested dicts and lists, with tensors copied to the host."""
-    return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), value)
 
 
 def _split(batch: Batch, most: int | None) -> list[Batch]:
@@ -56,6 +52,7 @@ class Learner:
         layout: the memory format of its input.
         units: modules that are sharded over the ranks, each on its own; None: every rank has the
             whole model.
+        varying: dimensions of its input that change during training.
     """
 
     def __init__(
@@ -65,6 +62,7 @@ class Learner:
         training: Training,
         layout: torch.memory_format,
         units: Sequence[nn.Module] | None = None,
+        varying: tuple[int, ...] = (),
     ) -> None:
         self.model = model
         self._ranks = ranks
@@ -74,7 +72,7 @@ class Learner:
         self._network: nn.Module = model
         self._sharded: FSDPModule | None = None
         if units is not None and ranks.size > 1:
-            self._sharded = sharded(model, units)
+            self._sharded = sharded(model, units, self._dtype)
         elif ranks.size > 1:
             self._network = DistributedDataParallel(
                 model,
@@ -84,8 +82,8 @@ class Learner:
             )
         self.prepares = training.compile or ranks.device.type != "cpu"
         """Whether kernels are compiled or chosen for each input shape."""
-        if ranks.device.type == "cuda":  # by trial: in `warm_up`, off the clock
-            torch.backends.cudnn.benchmark = True
+        self._varying = varying if training.compile else ()
+        self._limit = RecompileLimit() if training.compile else None
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
         self.statistics = Statistics(model)
@@ -123,13 +121,21 @@ class Learner:
         x, y = part
         how = "mean" if self._sharded is None else "sum"  # parts of a sharded batch may be empty
         with self._autocast():
-            out = self._network(x.contiguous(memory_format=self._layout)).flatten(0, -2)
+            out = self._network(self._input(x)).flatten(0, -2)
             loss = F.cross_entropy(out, y.flatten(), label_smoothing=smoothing, reduction=how)
         self.loss.add_(loss.detach(), alpha=y.numel() if how == "mean" else 1)
         share = (y.numel() if how == "mean" else 1) * self._ranks.size / samples
         if share != 1:
             loss = loss * share
         torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
+
+    @property
+    def limit_met(self) -> bool:
+        """Whether some shapes run uncompiled as there are too many."""
+        return self._limit is not None and self._limit.met
+
+    def _input(self, x: Tensor) -> Tensor:
+        return mark_varying(x.contiguous(memory_format=self._layout), self._varying)
 
     def _unsynchronised(self) -> AbstractContextManager[None]:
         if isinstance(self._network, DistributedDataParallel):
@@ -150,10 +156,9 @@ class Learner:
         """
         sums = torch.zeros(4, dtype=torch.float64, device=self._ranks.device)
         self.model.eval()
-        with averaged_buffers(self.model, self._ranks):
+        with averaged_buffers(self.model, self._ranks), self._autocast():
             for x, y in self._fitting(batches):
-                with self._autocast():
-                    out = self.model(x.contiguous(memory_format=self._layout))
+                out = self.model(self._input(x))
                 out, y = out.flatten(0, -2), y.flatten()
                 sums[0] += (out.argmax(1) == y).sum()
                 sums[1] += F.cross_entropy(out.float(), y, ignore_index=NO_LABEL, reduction="sum")
@@ -170,18 +175,18 @@ class Learner:
         parts = (part for batch in batches for part in _split(batch, most))
         return parts if self._sharded is None else in_step(list(parts), self._ranks)
 
-    def warm_up(self, batches: Iterable[Batch], evaluated: Iterable[Batch]) -> None:
-        """Train on dummy batches and evaluate on others, then restore the initial state.
+    def warm_up(self, batches: Iterable[tuple[Batch, int]], evaluated: Iterable[Batch]) -> None:
+        """Train on batches of so many samples, evaluate on others; then restore the initial state.
 
         This compiles, allocates, and lets DDP order its buckets, which takes two steps. Then
         parameters and buffers are restored, and optimizer and scaler are built again. A further
         shape takes one more step on a CPU, and two where kernels are compiled or benchmarked.
         """
         before = {k: v.clone() for k, v in self.model.state_dict().items()}
-        for number, (x, y) in enumerate(batches):
+        for number, (batch, samples) in enumerate(batches):
             for _ in range(2 if self.prepares or number == 0 else 1):
                 self.statistics.next(last=True)
-                self.step((x, y), y.numel() * self._ranks.size, 0.0)
+                self.step(batch, samples, 0.0)
         self.evaluate(evaluated)
         self.model.load_state_dict(before)
         self.loss.zero_()
@@ -189,10 +194,10 @@ class Learner:
         self._fresh()
 
     def state(self) -> dict[str, Any]:
-        """This rank's checkpoint, for `restore`."""
+        """This rank's checkpoint, for `restore`; its tensors are those that are trained."""
         return {
-            "model": copied(dict(self.model.state_dict())),
-            "optimizer": copied(self.optimizer.state_dict()),
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
             "scaler": {} if self._scaler is None else self._scaler.state_dict(),
         }
 
@@ -210,5 +215,9 @@ class Learner:
 
     def close(self) -> None:
         """Free DDP's hooks and the memory of model and optimizer, whatever references remain."""
+        if self._limit is not None:
+            self._limit.close()
         self.optimizer.state.clear()
+        if isinstance(self.optimizer, LARS | LAMB):
+            self.optimizer.kept.clear()
         del self._network, self._sharded, self.model, self.optimizer, self.statistics

@@ -18,6 +18,7 @@ from autotune.trial import Change, Milestone
 from trainers.distributed import Ranks
 from trainers.knobs import Knobs, fast, is_constant
 from trainers.learner import Learner
+from trainers.precision import numerics
 from trainers.readers import Schedule
 from trainers.stream import Batch, Stream, passes
 from trainers.training import Training
@@ -40,6 +41,7 @@ class Task(Generic[S]):
             samples, and may be called once training has started.
         model: builds the model for a stream, on the host, with torch's global generator.
         layout: memory format of the model's input.
+        dims: of the input of a model that have the item's size.
         flops: of training per sample, for a model and an item's size; None: not reported.
         units: the modules that are sharded over the ranks one by one; None: no sharding.
     """
@@ -50,6 +52,7 @@ class Task(Generic[S]):
     stream: Callable[[StepAt], S]
     model: Callable[[S], nn.Module]
     layout: torch.memory_format = torch.contiguous_format
+    dims: tuple[int, ...] = ()
     flops: Callable[[Any, int], float] | None = None
     units: Callable[[Any], Sequence[nn.Module]] | None = None
 
@@ -57,12 +60,17 @@ class Task(Generic[S]):
 def run(
     training: Training, ranks: Ranks, task: Task[S]
 ) -> Generator[Milestone, Change | None, None]:
-    """Train until closed, or until `max_epochs`; then free everything."""
-    loop = Loop(training, ranks, task)
-    try:
-        yield from loop.milestones()
-    finally:
-        loop.close()
+    """Train until closed, or until `max_epochs`; then free everything.
+
+    Raises:
+        ValueError: a precision that the ranks' device does not have.
+    """
+    with numerics(training.precision, training.deterministic, ranks.device):
+        loop = Loop(training, ranks, task)
+        try:
+            yield from loop.milestones()
+        finally:
+            loop.close()
 
 
 class Loop(Generic[S]):
@@ -85,7 +93,7 @@ class Loop(Generic[S]):
         self._flops = 0.0
         self._seconds = 0.0
         self._learner = self._make_learner()
-        self._learner.warm_up(self._dummies(), self._evaluated())
+        self._learner.warm_up(self._warmed(), self._evaluated())
         if training.state:
             self._learner.restore(state["learner"])
 
@@ -99,7 +107,9 @@ class Loop(Generic[S]):
         if training.compile:
             model.compile()
         units = None if task.units is None else task.units(model)
-        return Learner(model, self._ranks, training, task.layout, units)
+        varying: tuple[int, ...] = () if is_constant(training.batch_size) else (0,)
+        varying += () if is_constant(task.size) else task.dims
+        return Learner(model, self._ranks, training, task.layout, units, varying)
 
     def milestones(self) -> Generator[Milestone, Change | None, None]:
         change = yield self._milestone(0.0)
@@ -163,6 +173,8 @@ class Loop(Generic[S]):
         }
         if self._trained:
             metrics |= self._learner.statistics.metrics()
+            if self._learner.limit_met:
+                metrics["recompile_limit_met"] = 1.0
             metrics["train_loss"] = trained / self._trained
             metrics["samples_per_second"] = self._trained / self._seconds
             if self._task.flops is not None:
@@ -180,14 +192,17 @@ class Loop(Generic[S]):
             most = passes(self._local(batch_size), self._training.microbatch)[0]
             counts = tuple(min(count, most) for count in counts[:1])
         for count in counts:
-            yield self._stream.dummy(count, None)
+            yield self._stream.dummy(count)
 
     def _local(self, batch_size: int) -> int:
         start, stop = self._ranks.share(0, batch_size)
         return stop - start
 
-    def _dummies(self) -> Iterator[Batch]:
-        """Dummy batches of all shapes of the remaining training, or of the most important ones."""
+    def _warmed(self) -> Iterator[tuple[Batch, int]]:
+        """Batches of all shapes of the remaining training, or of the most important ones.
+
+        With the samples of the global batch. All ranks get the same number of forward passes.
+        """
         now, end = self._progress(self._seen), self._progress(self._end)
         steps = [self._planned(at) for at in self._sampled_progresses(now, max(now, end))]
         for batch_size, size in warmed_up(steps, self._ranks.size, self._training.microbatch):
@@ -195,7 +210,8 @@ class Loop(Generic[S]):
             if self._task.units is not None:  # all ranks make the same passes
                 local = -(-batch_size // self._ranks.size)
             count = sum(passes(local, self._training.microbatch))
-            yield self._stream.dummy(count, size)
+            x, y = self._stream.warm(self._seen, batch_size, size)
+            yield (x[:count], y[:count]), count * self._ranks.size * self._task.samples(size)
 
     def _sampled_progresses(self, now: float, end: float) -> list[float]:
         """Progresses that cover every shape from now to the end: a regular grid and all edges."""

@@ -17,11 +17,12 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
-from trainers.layerwise import Settings, step, update_lamb, update_lars
+from trainers.buckets import Kept, Settings
+from trainers.layerwise import settle, step, update_lamb, update_lars
 from trainers.optimizer_rules import check_settings, unknown
 
 _FUSED = ("cpu", "cuda")
@@ -101,6 +102,8 @@ class LARS(Optimizer):
     """
 
     _moments: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+    _step_supports_amp_scaling: ClassVar[bool] = True  # `GradScaler` leaves its scale to `step`
+    skipped: Tensor | None = None
 
     def __init__(
         self,
@@ -123,6 +126,7 @@ class LARS(Optimizer):
         partition_group: dist.ProcessGroup | None = None,
     ) -> None:
         given = locals()
+        self.kept: dict[int, Kept] = {}
         self.shard_group, self.partition_group = shard_group, partition_group
         super().__init__(params, {key: given[key] for key in _setting_names(LARS)})
 
@@ -184,6 +188,8 @@ class LAMB(Optimizer):
     """
 
     _moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    _step_supports_amp_scaling: ClassVar[bool] = True  # `GradScaler` leaves its scale to `step`
+    skipped: Tensor | None = None
 
     def __init__(
         self,
@@ -207,11 +213,23 @@ class LAMB(Optimizer):
         partition_group: dist.ProcessGroup | None = None,
     ) -> None:
         given = locals()
+        self.kept: dict[int, Kept] = {}
         self.shard_group, self.partition_group = shard_group, partition_group
         super().__init__(params, {key: given[key] for key in _setting_names(LAMB)})
 
     def __getstate__(self) -> Settings:
+        settle(self)
         return _with_process_groups(self, super().__getstate__())
+
+    def state_dict(self) -> Settings:
+        """Returns the state; steps that a scaler has left out are not counted."""
+        settle(self)
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Settings) -> None:
+        """Takes over a state."""
+        super().load_state_dict(state_dict)
+        self.skipped = None
 
     def add_param_group(self, param_group: Settings) -> None:
         """Adds a group; ValueError if one of its settings is out of range."""
@@ -338,4 +356,4 @@ def _setting_names(kind: type[Optimizer]) -> list[str]:
 def _with_process_groups(optimizer: LARS | LAMB, state: Settings) -> Settings:
     """Keep the process groups in copies; pickling them raises, which is better than wrong norms."""
     groups = {key: getattr(optimizer, key) for key in ("shard_group", "partition_group")}
-    return {**state, **groups}
+    return {**state, **groups, "kept": {}}

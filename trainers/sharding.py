@@ -24,13 +24,25 @@ if TYPE_CHECKING:  # an import of half a second, for sharded models only
 SHARDINGS = ("none", "full")
 
 
-def sharded(model: nn.Module, units: Iterable[nn.Module]) -> FSDPModule:
-    """Shard the model in place, with each of its `units` gathered on its own."""
-    from torch.distributed.fsdp import fully_shard
+def sharded(
+    model: nn.Module, units: Iterable[nn.Module], dtype: torch.dtype | None = None
+) -> FSDPModule:
+    """Shard the model in place, with each of its `units` gathered on its own.
 
+    Args:
+        dtype: in which parameters are gathered and used; gradients are summed, and parameters
+            updated, in their own. None: their own.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype,
+        reduce_dtype=torch.float32 if dtype else None,
+        cast_forward_inputs=False,  # the rotation of positions stays in float32
+    )
     for unit in units:
-        fully_shard(unit)
-    return fully_shard(model)
+        fully_shard(unit, mp_policy=policy)
+    return fully_shard(model, mp_policy=policy)
 
 
 @contextmanager

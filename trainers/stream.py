@@ -8,7 +8,9 @@ which a checkpoint stores, and the order does not depend on the number of ranks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -16,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.augment import augmented, draw, resized
+from trainers.augment import cut, draw, moved, resized
 from trainers.data import Images
 from trainers.distributed import Ranks
 
 Batch = tuple[Tensor, Tensor]
 EVALUATED = 512  # images in a forward pass of an evaluation
+EVALUATED_PIXELS = 2**21  # and on a GPU as many pixels, where that is more
 NO_LABEL = -100  # the label of padding in the last sequence of an evaluation
 
 
@@ -40,8 +43,12 @@ class Stream(Protocol):
         """This rank's share of the global batch that follows `seen` samples."""
         ...
 
-    def dummy(self, count: int, size: int | None) -> Batch:
-        """`count` items as `take` gives them, for a warm-up; size None: as `validation` does."""
+    def warm(self, seen: int, batch_size: int, size: int) -> Batch:
+        """What `take` gives, for a warm-up; blank where real items would take long to make."""
+        ...
+
+    def dummy(self, count: int) -> Batch:
+        """`count` items as `validation` gives them, for a warm-up."""
         ...
 
     def validation(self) -> Iterator[Batch]:
@@ -94,8 +101,28 @@ def spans(start: int, stop: int, count: int) -> list[tuple[int, int, int]]:
     return found
 
 
+@dataclass(frozen=True)
+class _Epoch:
+    """The order of an epoch's samples and their random numbers, on the device.
+
+    `images` and `labels` are those of the whole epoch in that order, where they are made at once.
+    """
+
+    order: Tensor
+    drawn: Tensor
+    images: Tensor | None = None
+    labels: Tensor | None = None
+
+
 class MemoryStream:
-    """Batches of images on the device: one index per batch, no copies from the host."""
+    """Batches of images on the device: no copies from the host.
+
+    Args:
+        val_image_size: pixels of a side when evaluating; by default those of the images.
+        whole_epochs: shift and mirror an epoch's images at once, and draw the next one's random
+            numbers on a thread beside training; by default on a GPU, where each kernel of a step
+            costs more than it computes. The batches are the same.
+    """
 
     waited = 0.0
 
@@ -106,6 +133,7 @@ class MemoryStream:
         seed: int,
         ranks: Ranks,
         val_image_size: int | None = None,
+        whole_epochs: bool | None = None,
     ) -> None:
         self.classes = images.classes
         self.shape = images.shape
@@ -115,45 +143,79 @@ class MemoryStream:
         self._augment = augment
         self._seed = seed
         self._ranks = ranks
-        self._epoch = lru_cache(maxsize=2)(self._drawn)
+        on_gpu = ranks.device.type == "cuda"
+        self._most = max(EVALUATED, EVALUATED_PIXELS // self._val_size**2) if on_gpu else EVALUATED
+        whole = on_gpu if whole_epochs is None else whole_epochs
+        self._thread = ThreadPoolExecutor(1, "autotune-order") if whole else None
+        self._next: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
+        self._epoch = lru_cache(maxsize=2)(self._prepared)
+
+    def _prepared(self, epoch: int) -> _Epoch:
+        found = self._next
+        drawn = found[1].result() if found and found[0] == epoch else self._drawn(epoch)
+        device = self._ranks.device
+        order, numbers = (part.to(device, non_blocking=True) for part in drawn)
+        if self._thread is None:
+            return _Epoch(order, numbers)
+        self._next = epoch + 1, self._thread.submit(self._drawn, epoch + 1)
+        images = moved(self._images.train, order, numbers, self._augment)
+        return _Epoch(order, numbers, images, self._images.train_y.index_select(0, order))
 
     def _drawn(self, epoch: int) -> tuple[Tensor, Tensor]:
         random = generator(self._seed, epoch)
-        order = torch.randperm(self.train_size, generator=random).to(self._ranks.device)
-        if not self._augment:
-            return order, order.new_empty((5, 0))
-        return order, draw(self.train_size, self.shape, random).to(self._ranks.device)
+        order = torch.randperm(self.train_size, generator=random)
+        numbers = order.new_empty((5, 0))
+        if self._augment:
+            numbers = draw(self.train_size, self.shape, random)
+        if self._ranks.device.type == "cuda":  # else the copy would wait for the device
+            return order.pin_memory(), numbers.pin_memory()
+        return order, numbers
 
     def take(self, seen: int, batch_size: int, size: int | None = None) -> Batch:
-        x, y = self._taken(seen, batch_size)
+        start, stop = self._ranks.share(seen, seen + batch_size)
+        parts = [self._part(*span) for span in spans(start, stop, self.train_size)]
+        x, y, drawn = parts[0] if len(parts) == 1 else _joined(parts)
+        x = self._images.normalised(x)
+        if "cutout" in self._augment:
+            x = cut(x, drawn)
         return x if size is None else resized(x, size), y
 
-    def _taken(self, seen: int, batch_size: int) -> Batch:
-        start, stop = self._ranks.share(seen, seen + batch_size)
-        orders, draws = [], []
-        for epoch, low, high in spans(start, stop, self.train_size):
-            order, drawn = self._epoch(epoch)
-            orders.append(order[low:high])
-            draws.append(drawn[:, low:high])
-        index = orders[0] if len(orders) == 1 else torch.cat(orders)
-        y = self._images.train_y.index_select(0, index)
-        if not self._augment:
-            return self._images.train_x.index_select(0, index), y
-        drawn = draws[0] if len(draws) == 1 else torch.cat(draws, 1)
-        return augmented(self._images.train_x, index, drawn, self._augment), y
+    warm = take
 
-    def dummy(self, count: int, size: int | None) -> Batch:
-        return blank(count, self.shape[0], size or self._val_size, self._ranks.device)
+    def _part(self, epoch: int, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Images as they are kept, labels and random numbers of a part of an epoch."""
+        found, part = self._epoch(epoch), slice(low, high)
+        drawn = found.drawn[:, part]
+        if found.images is not None and found.labels is not None:
+            return found.images[part], found.labels[part], drawn
+        index = found.order[part]
+        x = moved(self._images.train, index, drawn, self._augment)
+        return x, self._images.train_y.index_select(0, index), drawn
 
-    def validation(self, size: int = EVALUATED) -> Iterator[Batch]:
+    def dummy(self, count: int) -> Batch:
+        return self._validated(0, count)
+
+    def validation(self, size: int | None = None) -> Iterator[Batch]:
         start, stop = self._ranks.share(0, len(self._images.val_y))
+        size = size or self._most
         for low in range(start, stop, size):
-            part = slice(low, min(low + size, stop))
-            yield resized(self._images.val_x[part], self._val_size), self._images.val_y[part]
+            yield self._validated(low, min(low + size, stop))
+
+    def _validated(self, low: int, high: int) -> Batch:
+        images, part = self._images, slice(low, high)
+        return resized(images.normalised(images.val[part]), self._val_size), images.val_y[part]
 
     def evaluated(self) -> tuple[int, ...]:
         start, stop = self._ranks.share(0, len(self._images.val_y))
-        return passes(stop - start, EVALUATED)
+        return passes(stop - start, self._most)
 
     def close(self) -> None:
         self._epoch.cache_clear()
+        self._next = None
+        if self._thread is not None:
+            self._thread.shutdown()
+
+
+def _joined(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    images, labels, drawn = zip(*parts, strict=True)
+    return torch.cat(images), torch.cat(labels), torch.cat(drawn, 1)

@@ -194,8 +194,10 @@ class TextStream:
         windows = self._text.train[self.places(seen, batch_size, size)[:, None] + within]
         return windows[:, :-1], windows[:, 1:]
 
-    def dummy(self, count: int, size: int | None) -> Batch:
-        shape = count, size or self._val_length
+    warm = take
+
+    def dummy(self, count: int) -> Batch:
+        shape = count, self._val_length
         x = torch.zeros(shape, dtype=torch.int64, device=self._text.train.device)
         return x, x.clone()
 

@@ -10,7 +10,8 @@
 | `milestone` | samples between two milestones (an epoch) |
 | `max_epochs` | training ends here (never) |
 | `microbatch` | most images or sequences of a rank in one forward pass; gradients add up (all) |
-| `precision` | fp32, bf16 or fp16 (fp32) |
+| `precision` | fp32, tf32, bf16 or fp16 (fp32); see `trainers.precision` |
+| `deterministic` | kernels that give the same bits in every run, or an error (False) |
 | `compile` | (False) |
 | `seed`, `state` | reserved: set by autotune, as is `microbatch` once memory has run out |
 
@@ -26,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainers.precision import PRECISIONS
 from trainers.readers import (
     REQUIRED,
     Key,
@@ -57,6 +59,7 @@ class Training:
     max_epochs: float | None
     microbatch: int | None
     precision: str
+    deterministic: bool
     compile: bool
     seed: int
     state: dict[str, Any] | None
@@ -72,7 +75,8 @@ TRAINING: Mapping[str, Key] = {
     "milestone": (None, optional(whole(1))),
     "max_epochs": (None, optional(Number(0.0, open_low=True))),
     "microbatch": (None, optional(whole(1))),
-    "precision": ("fp32", one_of(("fp32", "bf16", "fp16"))),
+    "precision": ("fp32", one_of(PRECISIONS)),
+    "deterministic": (False, flag),
     "compile": (False, flag),
     "seed": (0, whole(0)),
     "state": (None, optional(saved_state)),

@@ -38,7 +38,8 @@ class Milestone:
         evaluate: metrics now; called on every rank with the training clock paused.
         state: gives a checkpoint of this rank, called only when one is saved. The same rank gets
             its result as `config["state"]` when the trial resumes. Tensors, numbers, strings, lists
-            and dicts only (it is read with `torch.load(weights_only=True)`).
+            and dicts only (it is read with `torch.load(weights_only=True)`). The tensors may be
+            those that are trained: they are copied before training goes on.
         data_seconds: seconds since the last milestone spent waiting for input data.
         eval_seconds: seconds since the last milestone spent evaluating, for trainers whose
             framework evaluates before the milestone; not training.

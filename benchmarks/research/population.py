@@ -63,7 +63,7 @@ class Milestones(Sequence[SimPoint]):
         while len(self._points) <= i:
             milestone = next(self._running)
             assert milestone.state is not None
-            self._states.append(milestone.state())
+            self._states.append(copy.deepcopy(milestone.state()))
             metrics = {**milestone.evaluate(), "kept": len(self._states) - 1}
             self._points.append(SimPoint(milestone.step, milestone.step / EPOCH, metrics))
         return self._points[i]

@@ -5,6 +5,7 @@ Run as a program by `conftest.py`; `record` is also called there in the parent's
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import sys
@@ -62,7 +63,7 @@ def record(
             if evaluations:
                 found["metrics"].append(metrics)
             if number == save_at:
-                found["state"] = milestone.state()
+                found["state"] = copy.deepcopy(milestone.state())
             change = (changes or {}).get(number)
         found["final"] = milestone.state()
         network = weakref.ref(milestone.evaluate.__self__._learner._network)

@@ -68,10 +68,27 @@ def test_nothing_is_compiled_on_the_clock(
     run = trainer.train({**config, "compile": True})
     sizes, milestone = set(), next(run)
     before = list(compiled)
-    assert before
+    assert 2 <= len(before) <= 3  # to train and to evaluate, for all sizes; a rest is one more
     for _ in range(8):
         sizes.add(milestone.evaluate()[key])
         milestone = run.send(None)
     run.close()
     assert len(sizes) >= 3
     assert compiled == before
+
+
+@pytest.mark.parametrize(("limit", "says"), [(1, True), (16, False)])
+def test_the_limit_to_recompilation_is_reported(
+    limit: int, says: bool, compiled: list[Any], recwarn: pytest.WarningsRecorder
+) -> None:
+    config = {**WORDS, "compile": True}
+    with torch._dynamo.config.patch(recompile_limit=limit):
+        run = language.train(config)
+        next(run)
+        metrics = next(run).evaluate()
+        run.close()
+    assert metrics.get("recompile_limit_met") == (1.0 if says else None)
+    said = [str(w.message) for w in recwarn if "limit" in str(w.message)]
+    assert [message.startswith("compile=True: this training needs") for message in said] == (
+        [True] if says else []
+    )

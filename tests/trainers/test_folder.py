@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from autotune.schedules import Piecewise
 from autotune.trial import Change
 from trainers.distributed import Ranks
-from trainers.folder import FolderStream, central_box, random_box
+from trainers.folder import FolderStream, Pictures, central_box, random_box
 from trainers.settings import read_settings
 
 CPU = torch.device("cpu")
@@ -101,3 +102,54 @@ def test_too_many_images_are_refused(pictures: Path, record: Any) -> None:
         ValueError, match="train_size must be at most 24, all that there is, got 25"
     ):
         record(config(pictures, train_size=25), 1)
+
+
+def test_large_jpegs_are_decoded_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same boxes, and nearly the same pixels, as when decoded in full."""
+    (tmp_path / "cat").mkdir(parents=True)
+    across = np.linspace(0, 255, 400)[None, :, None] * np.ones((300, 1, 3))
+    Image.fromarray(across.astype(np.uint8)).save(tmp_path / "cat" / "0.jpg", quality=95)
+    sizes: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+
+    def noted(image: Image.Image, *arguments: Any, **named: Any) -> Image.Image:
+        sizes.append(image.size)
+        return resize(image, *arguments, **named)
+
+    monkeypatch.setattr(Image.Image, "resize", noted)
+    for augment in (frozenset[str](), frozenset(("crop", "flip"))):
+        found = Pictures(tmp_path, augment, 3)
+        for epoch in range(5):
+            small = found[epoch, 0, 16][0].float()
+            with monkeypatch.context() as patched:
+                patched.setattr(JpegImageFile, "draft", lambda *_: None)
+                whole = found[epoch, 0, 16][0].float()
+            assert (small - whole).abs().mean() < 1.5
+    assert (50, 38) in sizes  # an eighth
+    assert sizes.count((400, 300)) >= 10
+    assert Pictures(tmp_path, frozenset(), 3)[0, 0, 200][0].shape == (3, 200, 200)
+    assert sizes[-1] == (400, 300)  # twice the pixels needed are not there
+
+
+@pytest.mark.slow
+def test_the_loaders_of_both_parts_stay(pictures: Path) -> None:
+    one = stream(pictures, Ranks(0, 1, CPU), lambda seen: (8, 8), loader_workers=1)
+    first, second = (list(one.validation()) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first[0], second[0], strict=True))
+    iterator = one._val_loader._iterator
+    list(one.validation())
+    assert one._val_loader._iterator is iterator
+    one.close()
+
+
+def test_the_warm_up_decodes_nothing_twice(pictures: Path) -> None:
+    """The first batch is the warm-up's; other shapes are blank."""
+    one = stream(pictures, Ranks(0, 1, CPU), lambda seen: (8, 8))
+    blank, _ = one.warm(0, 8, 12)
+    assert blank.shape == (8, 3, 12, 12)
+    assert not blank.any()
+    x, _ = one.warm(0, 8, 8)
+    assert one.take(0, 8, 8)[0] is x
+    fresh = stream(pictures, Ranks(0, 1, CPU), lambda seen: (8, 8))
+    assert torch.equal(fresh.take(0, 8, 8)[0], x)
+    assert torch.equal(fresh.take(8, 8, 8)[0], one.take(8, 8, 8)[0])

@@ -355,3 +355,17 @@ def test_the_warm_up_leaves_no_trace() -> None:
         fresh = GPT(len(vocabulary), 1, 16, 2)
     for name, value in fresh.state_dict().items():
         assert torch.equal(state["learner"]["model"][name], value), name
+
+
+def test_the_rotation_is_kept_and_the_same() -> None:
+    made = GPT(65, 1, 16, 2)
+    for length in (5, 9, 7, 9):
+        cos, sin = made._rotation(length, CPU)
+        expected = rotation(length, 8, CPU)
+        assert torch.equal(cos, expected[0])
+        assert torch.equal(sin, expected[1])
+    kept = made._turn
+    made(torch.zeros(2, 4, dtype=torch.int64))
+    assert made._turn is kept
+    assert len(kept[0]) == 9
+    assert "_turn" not in str(made.state_dict().keys())

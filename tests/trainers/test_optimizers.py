@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainers import layerwise, optimizers
+from trainers import buckets, optimizers
 from trainers.optimizers import LAMB, LARS, make_optimizer, parameter_groups, variant_settings
 
 ROOT = Path(__file__).parents[2]
@@ -331,6 +331,116 @@ def test_lamb_with_any_settings_and_shapes(problem):
         torch.testing.assert_close(p.detach(), w, rtol=1e-11, atol=1e-12)
 
 
+SCALE, OVERFLOWS = 1024.0, (0, 1, 7)
+
+
+def scaled_steps(kind, options, infinite):
+    """Steps as a `GradScaler` has an optimizer make them; some gradients are infinite."""
+    params = [nn.Parameter(w) for w in start(scale=6.0)]
+    optimizer = kind(params, lr=0.0, **options)
+    taken = 0
+    for step in range(30 + len(OVERFLOWS)):
+        overflows = step in OVERFLOWS
+        if overflows and not infinite:
+            continue
+        for p in params:
+            p.grad = (
+                SCALE * gradient(p.detach(), taken) if infinite else gradient(p.detach(), taken)
+            )
+            if overflows:
+                p.grad.view(-1)[0] = math.inf
+        optimizer.param_groups[0]["lr"] = rate(taken, kind)
+        if infinite:
+            optimizer.grad_scale = torch.tensor(SCALE)
+            optimizer.found_inf = torch.tensor(float(overflows))
+        optimizer.step()
+        taken += not overflows
+    return params, optimizer
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_scaled_gradients_and_left_out_steps_change_nothing(name):
+    _, (kind, options), _ = RULES[name]
+    (want, plain), (got, scaled) = (scaled_steps(kind, options, i) for i in (False, True))
+    assert distance(got, want) < 1e-12
+    assert distance(got, start(scale=6.0)) > 1e-2
+    a, b = plain.state_dict()["state"], scaled.state_dict()["state"]
+    for number, state in a.items():
+        for key, value in state.items():
+            torch.testing.assert_close(b[number][key], value, rtol=1e-11, atol=1e-13)
+
+
+def test_a_saved_and_restored_optimizer_counts_its_own_steps():
+    """What a scaler left out before a checkpoint is not taken off again after it."""
+    kind, options = LAMB, {**LAMB_FREE, "eps": 1e-6}
+    _, whole = scaled_steps(kind, options, True)
+    again = kind([nn.Parameter(w) for w in start(scale=6.0)], lr=0.0, **options)
+    again.skipped = torch.tensor(5.0)
+    again.load_state_dict(copy.deepcopy(whole.state_dict()))
+    assert [state["step"] for state in again.state_dict()["state"].values()] == [30] * 4
+    assert [state["step"] for state in copy.deepcopy(whole).state.values()] == [30] * 4
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb"])
+def test_gradscaler_hands_over_its_scale(name):
+    ends = []
+    for scale in (None, SCALE):
+        params = params_with_grads()
+        optimizer = {"lars": LARS, "lamb": LAMB}[name](params, lr=0.1, weight_decay=0.01)
+        if scale is None:
+            optimizer.step()
+        else:
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+            scaler.scale(torch.zeros(()))
+            for p in params:
+                p.grad.mul_(scale)
+            scaler.step(optimizer)
+            scaler.update()
+        ends.append(params)
+    assert distance(*ends) < 1e-6
+
+
+@pytest.mark.parametrize("kind", [LARS, LAMB])
+def test_kept_buckets_are_those_that_are_made_anew(kind):
+    """Whatever changes between two steps: gradients that are missing, states, groups, a copy."""
+    ends = []
+    for keeps in (True, False):
+        params = [nn.Parameter(w) for w in start(scale=6.0)]
+        optimizer = kind(params[:3], lr=0.02, weight_decay=WD, max_grad_norm=5.0)
+        for step in range(12):
+            if step == 4:
+                optimizer.add_param_group({"params": params[3:], "weight_decay": 0.0})
+            if step == 6:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            if step == 8:
+                state = next(iter(optimizer.state.values()))
+                name = kind._moments[0]
+                state[name] = 2 * state[name]
+            if step == 10:
+                optimizer.param_groups[0]["params"].reverse()
+            for number, p in enumerate(params):
+                p.grad = None if (step, number) == (2, 1) else gradient(p.detach(), step)
+            if not keeps:
+                optimizer.kept.clear()
+            optimizer.step()
+            assert all(not b.grads for kept in optimizer.kept.values() for b in kept.buckets)
+        ends.append(params)
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_buckets_are_made_once(monkeypatch):
+    params, made = params_with_grads(), []
+    sorts = buckets._sorted
+    monkeypatch.setattr(buckets, "_sorted", lambda *given: made.append(1) or sorts(*given))
+    optimizer = LAMB(params, lr=0.1)
+    for _ in range(5):
+        optimizer.step()
+        for p in params:
+            p.grad = torch.ones_like(p)
+    assert len(made) == 1
+    assert [state["step"] for state in optimizer.state.values()] == [5] * 3
+
+
 def optax_run(make, weights, kind):
     """Trains with an optax optimizer in float64, the learning rate being `rate`."""
     jax = pytest.importorskip("jax", reason="optax, the oracle, runs on jax")
@@ -499,7 +609,7 @@ def test_one_group_may_mix_dtypes_and_layouts(kind, options):
 def test_splitting_into_small_buckets_changes_nothing(monkeypatch, limit):
     ends = []
     for elements in (limit, 10**6):
-        monkeypatch.setattr(layerwise, "_BUCKET_ELEMENTS", elements)
+        monkeypatch.setattr(buckets, "_BUCKET_ELEMENTS", elements)
         params = params_with_grads(7)
         for kind in (LARS, LAMB):
             optimizer = kind(params, lr=0.1, weight_decay=0.1, max_grad_norm=0.3)

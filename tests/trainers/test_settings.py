@@ -44,7 +44,7 @@ def test_a_required_key_is_missed(key: str) -> None:
         ("data", "mnist", "one of digits, fashion_mnist, cifar10, folder, synthetic"),
         ("model", "vgg", "one of mlp, resnet8, resnet18, resnet50"),
         ("optimizer", "adam", "one of sgd, adamw, lars, lamb"),
-        ("precision", "fp8", "one of fp32, bf16, fp16"),
+        ("precision", "fp8", "one of fp32, tf32, bf16, fp16"),
         ("lr", -0.1, "a number at least 0"),
         ("lr", "0.1", "a number at least 0"),
         ("lr", float("nan"), "a number at least 0"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from autotune.schedules import Linear
 from trainers.language import read_settings
@@ -40,7 +41,9 @@ def test_sharded_ranks_equal_one_process(
 
 @pytest.mark.parametrize("more", [{"compile": True}, {"precision": "fp16"}])
 def test_what_cannot_be_sharded_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="sharding 'full' takes precision fp32 or bf16, and comp"):
+    with pytest.raises(
+        ValueError, match="sharding 'full' takes precision fp32, tf32 or bf16, and comp"
+    ):
         read_settings({"text": "synthetic", "lr": 0.1, "sharding": "full", **more})
 
 
@@ -48,3 +51,16 @@ def test_a_rank_without_anything_to_validate_is_refused_on_all(on_two_ranks: Any
     errors = [rank["error"] for rank in on_two_ranks({**SHARDED, "val_size": 32}, 1)]
     says = "val_size must give each rank a sequence where the model is sharded, at least 33 tokens"
     assert errors == [f"{says}, got 32"] * 2
+
+
+def test_layers_gathered_in_bfloat16_train_as_one_process_does(
+    record: Any, on_two_ranks: Any
+) -> None:
+    config = {**SHARDED, "precision": "bf16"}
+    alone, ranks = record(config, 2), on_two_ranks(config, 2)
+    for rank in ranks:
+        for key in ("val_loss", "train_loss", "grad_norm"):
+            wanted = alone["metrics"][-1][key]
+            assert rank["metrics"][-1][key] == pytest.approx(wanted, rel=2e-2), key
+        parameters = rank["final"]["learner"]["model"].values()
+        assert {p.to_local().dtype for p in parameters} == {torch.float32}

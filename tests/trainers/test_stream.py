@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.augment import augmented, draw
+from trainers.augment import cut, draw, moved
 from trainers.data import Images
 from trainers.distributed import Ranks
 from trainers.stream import MemoryStream, spans
@@ -74,7 +74,8 @@ def test_augmented_equals_one_image_at_a_time(parts: tuple[str, ...]) -> None:
     images = torch.randn(20, 3, 16, 16, generator=generator)
     index = torch.randperm(20, generator=generator)
     drawn = draw(20, (3, 16, 16), generator)
-    found = augmented(images, index, drawn, frozenset(parts))
+    found = moved(images, index, drawn, frozenset(parts))
+    found = cut(found, drawn) if "cutout" in parts else found
     for place, number in enumerate(index):
         down, right, flip, y, x = drawn[:, place].tolist()
         image = images[number]
@@ -109,3 +110,47 @@ def test_validation_is_shared_out_completely() -> None:
         for label in y
     ]
     assert found == list(range(7))
+
+
+def bytes_of(count: int) -> Images:
+    """Images as they are kept: bytes, with the mean and the spread of each channel."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randint(0, 256, (count, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    spread, mean = torch.std_mean(x.float(), (0, 2, 3), keepdim=True)
+    return Images(x, torch.arange(count), x[:7], torch.arange(7), count, mean, spread)
+
+
+PARTS = [(), ("flip",), ("cutout",), ("crop", "flip", "cutout")]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="+".join)
+def test_bytes_are_normalised_as_whole_data_sets_were(parts: tuple[str, ...]) -> None:
+    kept = bytes_of(50)
+    floats = Images(kept.train_x, kept.train_y, kept.val_x, kept.val_y, 50)
+    assert (kept.train.dtype, kept.train_x.dtype) == (torch.uint8, torch.float32)
+    streams = [MemoryStream(x, frozenset(parts), 1, Ranks(0, 1, CPU)) for x in (kept, floats)]
+    for seen, size in ((0, 20), (30, 40), (90, 33)):
+        (x, y), (expected, labels) = (stream.take(seen, size, 6) for stream in streams)
+        assert torch.equal(x, expected)
+        assert torch.equal(y, labels)
+    (x, y), (expected, labels) = (next(iter(stream.validation())) for stream in streams)
+    assert torch.equal(x, expected)
+    assert torch.equal(y, labels)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("parts", PARTS, ids="+".join)
+def test_epochs_made_at_once_have_the_same_batches(parts: tuple[str, ...], ranks: int) -> None:
+    """As on a GPU, with the next epoch's random numbers drawn on a thread."""
+    for rank in range(ranks):
+        each, whole = (
+            MemoryStream(bytes_of(50), frozenset(parts), 1, Ranks(rank, ranks, CPU), None, at_once)
+            for at_once in (False, True)
+        )
+        for seen in (*range(0, 170, 17), 160, 20):
+            (x, y), (expected, labels) = (stream.take(seen, 17) for stream in (whole, each))
+            assert torch.equal(x, expected)
+            assert torch.equal(y, labels)
+        whole.close()
+        assert whole._thread is not None
+        assert whole._thread._shutdown

@@ -78,14 +78,19 @@ class Writer:
             self._writing = Future()
             self._writing.set_exception(OSError("the trainer's state() returned None"))
             return
-        if blocking or size_of(state) < _SMALL_BYTES:
+        at_once, on_gpu = blocking or size_of(state) < _SMALL_BYTES, _on_gpu(state)
+        if not at_once or on_gpu:  # what is written at once need not be copied
+            state = owned(state, {})
+        if on_gpu:
+            torch.cuda.current_stream().synchronize()
+        if at_once:
             self._writing = Future()
             try:
                 self._writing.set_result(self._write(state, folder))
             except Exception as error:
                 self._writing.set_exception(error)
             return
-        self._writing = self._thread.submit(self._write, owned(state, {}), folder)
+        self._writing = self._thread.submit(self._write, state, folder)
 
     def taken(self) -> tuple[Written | None, str]:
         """What has been written since the last call, or why it could not be, in one line.
@@ -226,14 +231,25 @@ def load(folder: str, rank: int, checksum: str, device: str = "cpu") -> dict[str
 
 
 def owned(value: Any, copies: dict[Any, Tensor]) -> Any:
-    """Copy a state to memory of its own on the host; tensors that share memory still do."""
+    """Copy a state to memory of its own on the host; tensors that share memory still do.
+
+    Copies from a GPU are complete once its stream is; they use pinned memory, which torch keeps for
+    the next checkpoint.
+    """
     if isinstance(value, Tensor):
         key = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape)
         key += (value.stride(), value.dtype)  # type: ignore[assignment]
         if key not in copies:
-            copies[key] = value.detach().to("cpu", copy=True)
+            pinned = value.device.type == "cuda"
+            host = torch.empty_like(value.detach(), device="cpu", pin_memory=pinned)
+            copies[key] = host.copy_(value.detach(), non_blocking=pinned)
         return copies[key]
     return map_children(value, lambda inner: owned(inner, copies))
+
+
+def _on_gpu(state: Any) -> bool:
+    tensors = (leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
+    return any(tensor.device.type == "cuda" for tensor in tensors)
 
 
 def size_of(state: Any) -> int:

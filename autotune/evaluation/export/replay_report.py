@@ -115,6 +115,10 @@ def _other_conditions(
     if own is not None and own.attempts and before.attempts:
         old, new = (replace(t.hardware, shared=False) for t in (before, own))
         found += [f"hardware {old} then, {new} now"] if old != new else []
+    ran = [t for t in (before, own) if t is not None and t.attempts]
+    fixed = before.config.get("deterministic") is True
+    if any(t.hardware.gpus_per_worker for t in ran) and not fixed:
+        found.append("a GPU promises equal bits only to a trainer with deterministic=True")
     for package in _VERSIONS:
         then, now = exported.versions.get(package), versions.get(package)
         if then != now:

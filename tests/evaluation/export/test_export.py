@@ -25,7 +25,7 @@ from autotune.evaluation.export import export, replay, replay_report
 from autotune.schedules import Linear, as_schedule, from_json
 from autotune.storage import codec, journal
 from autotune.study.manifest import Manifest
-from autotune.trial import Change, Report, State, Target, Trial
+from autotune.trial import Change, Hardware, Report, State, Target, Trial
 
 ROOT = Path(__file__).parents[3]
 IMAGES = """
@@ -464,6 +464,21 @@ def test_a_difference_names_what_else_differs(
     replay_report.print_document(said, sys.stdout)
     assert "of 2 reached it.\nThe same seed differs first at step 30: " in capsys.readouterr().out
     assert json.loads(json.dumps(said, allow_nan=False)) == said
+
+
+@pytest.mark.parametrize(("gpus", "deterministic"), [(1.0, False), (1.0, True), (0.0, False)])
+def test_a_difference_on_a_gpu_says_what_a_gpu_promises(
+    gpus: float, deterministic: bool, fast_path: Path
+) -> None:
+    simulate(racing([1.0]), fast_path / "s", 1)
+    export.export(result_in(fast_path / "s"), result_in(fast_path / "s").trials[0], fast_path / "o")
+    exported = replay.read(fast_path / "o")
+    ran = replace(exported.trial, hardware=Hardware("H", gpus_per_worker=gpus), attempts=1)
+    ran = replace(ran, config={**ran.config, **({"deterministic": True} if deterministic else {})})
+    exported = replace(exported, trial=ran)
+    found = replay_report._other_conditions(exported, ran, exported.versions)
+    says = "a GPU promises equal bits only to a trainer with deterministic=True"
+    assert found == ([says] if gpus and not deterministic else [])
 
 
 def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) -> None:

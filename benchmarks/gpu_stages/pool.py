@@ -1,0 +1,105 @@
+"""Worker groups on Ray: whole GPUs and fractions of one, and who sees which."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpu_stages.findings import Finding, Run, checked, measured, not_run
+from gpu_stages.toys import by_name
+
+NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+PATIENCE = 90.0  # seconds for a signal
+
+
+def on_ray(run: Run) -> Iterator[Finding]:
+    """Groups of fractions are as many as fit, are apart in memory, and see their own GPU."""
+    try:
+        import ray
+    except ImportError:
+        yield not_run("the Ray pool", "Ray is not installed")
+        return
+    from autotune.trial.scaling import Scaling
+
+    if run.on_gpu:
+        os.environ[NOSET] = "1"  # as clusters for other work have it
+    ray.init(
+        num_cpus=4,
+        num_gpus=1 if run.on_gpu else 0,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    try:
+        share = 0.4 if run.on_gpu else 0
+        scaling = Scaling(
+            cpus_per_worker=1, gpus_per_worker=share, max_concurrent_trials=None if share else 2
+        )
+        yield from _with_pool(scaling, lambda pool: _fractions(run, pool))
+        whole = Scaling(cpus_per_worker=1, gpus_per_worker=run.pick(1, 0), max_concurrent_trials=1)
+        yield from _with_pool(whole, lambda pool: _trains(run, pool))
+    finally:
+        ray.shutdown()
+
+
+def _with_pool(scaling: Any, use: Callable[[Any], Iterator[Finding]]) -> Iterator[Finding]:
+    from autotune.backends.ray.pool import RayPool
+
+    pool = RayPool(by_name, scaling, hang_timeout=PATIENCE)
+    try:
+        yield from use(pool)
+    finally:
+        pool.close()
+
+
+def _wait_for_groups(pool: Any, count: int) -> int:
+    """Wait until so many groups are ready, as far as they come."""
+    for _ in range(40):
+        if pool.capacity() >= count:
+            break
+        pool.wait(1.0)
+    return int(pool.capacity())
+
+
+def _fractions(run: Run, pool: Any) -> Iterator[Finding]:
+    from autotune.backends.protocol import Launch, Progress
+
+    count = _wait_for_groups(pool, 2)
+    yield checked("two groups of 0.4 fit on a GPU", count == 2, f"{count} are ready")
+    for trial in range(count):
+        pool.start(Launch(trial, {"trainer": "reduces"}, 1))
+    signals = [pool.wait(PATIENCE) for _ in range(count)]
+    fine = all(isinstance(signal, Progress) for signal in signals)
+    yield checked(
+        "both train", fine, "; ".join(str(s)[:200] for s in signals if s) if not fine else ""
+    )
+    if not run.on_gpu:
+        return
+    pool.stop(0, None)
+    pool.wait(PATIENCE)
+    pool.start(Launch(count, {"trainer": "takes memory", "share": 0.6}, 1))
+    pool.wait(PATIENCE)
+    pool.resume(count, None, None)
+    greedy = pool.wait(PATIENCE)
+    found = bool(getattr(greedy, "out_of_memory", False))
+    yield checked("a trial cannot take more than its fraction", found, str(greedy)[:200])
+    pool.resume(1, None, None)
+    other = pool.wait(PATIENCE)
+    yield checked("its neighbour trains on", isinstance(other, Progress), str(other)[:200])
+
+
+def _trains(run: Run, pool: Any) -> Iterator[Finding]:
+    from autotune.backends.protocol import Launch, Progress
+
+    _wait_for_groups(pool, 1)
+    hardware = pool.start(Launch(0, {"trainer": "sees"}, 1))
+    pool.wait(PATIENCE)
+    pool.resume(0, None, None)
+    signal = pool.wait(PATIENCE)
+    fine = isinstance(signal, Progress)
+    yield checked("a trial reports", fine, "" if fine else str(signal)[:300])
+    if isinstance(signal, Progress):
+        seen = signal.report.metrics["gpus"]
+        yield checked("it sees its own GPU only", seen == run.gpus, f"{seen:g} seen, {hardware}")
+        yield measured("its first milestone after", signal.report.clock.total, "s")

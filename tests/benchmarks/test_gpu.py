@@ -1,0 +1,201 @@
+"""`make gpu` without a GPU: what it says, its deadlines and exit codes, and its stages on a CPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+if str(BENCHMARKS) not in sys.path:
+    sys.path.insert(0, str(BENCHMARKS))
+
+import gpu  # noqa: E402
+from gpu_stages import correctness, listed  # noqa: E402
+from gpu_stages.findings import Run  # noqa: E402
+from gpu_stages.listed import STAGES, Stage, chosen  # noqa: E402
+
+SCRIPT = str(BENCHMARKS / "gpu.py")
+ON_CPU = ["--device", "cpu", "--tiny"]
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+
+WITHOUT = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("ray", "optuna", "mlflow", "cmaes", "plotly"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def run(*arguments: str, timeout: float = 900, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+        check=False,
+    )
+
+
+@NO_GPU
+def test_without_a_gpu_it_says_so() -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (0, "no GPU\n"), done.stderr
+
+
+def test_an_unknown_stage_is_one_line() -> None:
+    done = run("--stages", "targets")
+    assert done.returncode == 2
+    assert done.stderr.startswith("unknown stage 'targets'; allowed: machine, optimizers, ")
+
+
+def test_every_stage_is_there() -> None:
+    assert [stage.name for stage in chosen([])] == [stage.name for stage in STAGES]
+    for stage in STAGES:
+        assert stage.load().__doc__
+        assert 0 < stage.least < stage.limit
+
+
+def test_stages_need_neither_ray_nor_optuna_nor_mlflow(tmp_path: Path) -> None:
+    """Trainers, ranks and whatever else the stages import."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    code = "import gpu\nfor s in gpu.STAGES: s.load()\nprint('all loaded')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=BENCHMARKS,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{BENCHMARKS}"},
+        check=False,
+    )
+    assert done.stdout == "all loaded\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_rank_trains_without_them(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    blocked = run(*ON_CPU, "--stages", "clock", "pool", PYTHONPATH=str(tmp_path))
+    assert blocked.returncode == 0, blocked.stdout + blocked.stderr
+    assert "not run   the Ray pool: Ray is not installed" in blocked.stdout
+    assert "right     the clock of train" in blocked.stdout
+
+
+STAND_IN = """
+import importlib.util, sys, time
+sys.path.insert(0, {benchmarks!r})
+spec = importlib.util.spec_from_file_location("gpu_script", {script!r})
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+from gpu_stages import listed
+from gpu_stages.findings import Finding, checked, measured
+
+def load(stage):
+    def found(run):
+        yield measured("first", 1.0)
+        if stage.name == "wrong":
+            yield checked("second", False)
+        elif stage.name == "missed":
+            yield Finding("second", "missed", 0.5, aim="at least 0.97")
+        elif stage.name == "raises":
+            raise RuntimeError("no such kernel")
+        elif stage.name == "hangs":
+            time.sleep(600)
+
+    return found
+
+listed.Stage.load = load
+listed.STAGES = (listed.Stage({name!r}, "", "", 1, 1),)
+sys.exit(script.main())
+"""
+"""The script with one stage of its own, as its processes run it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "seconds", "code", "line"),
+    [
+        ("fine", 100, 100, 0, "measured  first: 1"),
+        ("wrong", 100, 100, 1, "wrong     second"),
+        ("missed", 100, 100, 0, "missed    second: 0.5, aim: at least 0.97"),
+        ("raises", 100, 100, 1, "RuntimeError: no such kernel"),
+        ("hangs", 0.3, 100, 1, "wrong     hangs: not done by its deadline of 3 s"),
+        ("hangs", 100, 5, 0, "not run   hangs, the rest: no time beyond 3 s"),
+        ("late", 100, 2.5, 0, "not run   late: no time: "),
+    ],
+)
+def test_verdicts_and_exit_codes(
+    name: str,
+    limit: float,
+    seconds: float,
+    code: int,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = STAND_IN.format(benchmarks=str(BENCHMARKS), script=SCRIPT, name=name)
+    (tmp_path / "gpu.py").write_text(made)
+    monkeypatch.setattr(gpu, "__file__", str(tmp_path / "gpu.py"))
+    options = argparse.Namespace(
+        device="cpu", tiny=True, seconds=seconds, json=tmp_path / "answer.json", stages=[]
+    )
+    assert gpu._run([Stage(name, "", "", limit, 1.0)], options) == code
+    assert line in capsys.readouterr().out
+    written = json.loads((tmp_path / "answer.json").read_text())
+    assert written["stages"][0]["findings"]
+    assert written["machine"]["torch"] == version("torch")
+
+
+def tiny(tmp_path: Path) -> Run:
+    return Run("cpu", tiny=True, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [correctness.optimizers, correctness.scaled_gradients, correctness.precisions],
+)
+def test_results_are_right_on_a_cpu(stage: Any, tmp_path: Path) -> None:
+    found = list(stage(tiny(tmp_path)))
+    assert found
+    assert [str(f) for f in found if f.verdict == "wrong"] == []
+
+
+def test_a_wrong_optimizer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison is sharp: a momentum that differs in float32 alone is seen."""
+    made = correctness.make_optimizer
+
+    def differs(name: str, model: Any, **settings: Any) -> Any:
+        single = next(model.parameters()).dtype == torch.float32
+        more = {"momentum": 0.9001 if single else 0.9} if name in ("sgd", "lars") else {}
+        return made(name, model, **settings, **more)
+
+    monkeypatch.setattr(correctness, "make_optimizer", differs)
+    found = {f.name: f.verdict for f in correctness.optimizers(tiny(tmp_path))}
+    assert [v for name, v in found.items() if "lars" in name] == ["wrong"] * 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [stage.name for stage in listed.STAGES])
+def test_every_stage_runs_on_a_cpu(name: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    done = run(*ON_CPU, "--seconds", "1500", "--json", str(answer), "--stages", name, timeout=1700)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (stage,) = json.loads(answer.read_text())["stages"]
+    verdicts = [finding["verdict"] for finding in stage["findings"]]
+    assert verdicts
+    assert not {"wrong", "missed"} & {*verdicts}
+    assert {"right", "measured"} & {*verdicts}, done.stdout
