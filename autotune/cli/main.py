@@ -9,6 +9,7 @@ the study could not go on; 130 interrupted, resumable.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -44,6 +45,8 @@ class _Version(argparse.Action):
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: no name stops the output
     try:
         given = _parse(words)
         function: Callable[[argparse.Namespace], int] = given.function

@@ -97,7 +97,7 @@ def test_lines_of_version_1_are_read() -> None:
 @pytest.mark.parametrize(
     ("version", "says"),
     [
-        ("3", "line 1 was written by a later version of autotune: its journals have version 3"),
+        ("4", "line 1 was written by a later version of autotune: its journals have version 4"),
         ('"2"', "line 1 is damaged: version must be a whole number but got '2'"),
     ],
 )
