@@ -34,21 +34,16 @@ from autotune.trial import Ended, Reported, Saved, State, Suggested, Trial, afte
 
 _STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
 _TIMES = ("train_seconds", "samples_per_second")  # no two attempts take the same
-_MOST_STEP = 2**63 - 1  # that stores have room for
 _ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
 
 
 class Projection:
-    """The runs as of the lines read so far. The same lines always give the same points.
-
-    `left_out` are the trials with points whose step no store has room for.
-    """
+    """The runs as of the lines read so far. The same lines always give the same points."""
 
     def __init__(self, study: StudyInfo) -> None:
         self.study = study
         self.trials: dict[int, Trial] = {}
         self.lines = 0
-        self.left_out: set[int] = set()
         self._metric, self._param = ShownNames(), ShownNames()
         self._closed = ""
         self._begin_ms = self._end_ms = 0
@@ -142,9 +137,6 @@ class Projection:
         the newer point of a step replaces the older one, as it does in a store.
         """
         furthest = self._furthest.setdefault(number, {})
-        if abs(step) > _MOST_STEP:
-            self.left_out.add(number)
-            return
         others = {k: v for k, v in values.items() if k not in _TIMES}
         times = {k: {k: values[k]} for k in _TIMES if k in values}
         for name, group in {**times, "": others}.items():

@@ -212,8 +212,6 @@ class Copier:
                     fresh += 1
                     for number, points in news.items():
                         changed.setdefault(number, []).extend(points)
-        for number in sorted(self._projection.left_out):
-            self._say_once(f"trial {number}: MLflow has no room for steps of 2**63 and more")
         return changed, False
 
     def _write(self, store: Store, number: int, points: Sequence[MetricPoint], over: bool) -> None:

@@ -313,22 +313,6 @@ def test_a_fault_of_the_store_itself_costs_no_run_anything(study) -> None:
     assert len(study.history(study.runs()["trial-0000"], "acc")) == 3
 
 
-def test_a_step_that_stores_have_no_room_for_is_left_out(study) -> None:
-    study.begin(0)
-    study.report(0, [0, 100])
-    study.write(*(Reported(0, replace(report(200), step=step)) for step in (2**63, 10**400)))
-    study.end(0, State.REACHED, "target", 2.0)
-    study.trial(1, 1.0)
-    study.close()
-    said: list[str] = []
-    study.copier(said).catch_up(over=True)
-    assert said == ["trial 0: MLflow has no room for steps of 2**63 and more"]
-    runs = study.runs()
-    assert study.history(runs["trial-0000"], "acc") == [(0, 0.0), (100, 0.1)]
-    assert runs["trial-0000"].data.metrics["time_to_target_seconds"] == 2.0
-    assert len(study.history(runs["trial-0001"], "acc")) == 3
-
-
 def test_a_run_whose_tags_somebody_removed_is_made_again(study) -> None:
     study.trial(0, 1.0)
     study.trial(1, 2.0)
