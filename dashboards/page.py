@@ -22,6 +22,7 @@ from typing import Any
 
 from autotune.errors import UserError
 from autotune.storage import atomic
+from autotune.trial.plain_text import plain_text
 from dashboards.tables import Row, brief
 
 MOST_ROWS = 300
@@ -179,7 +180,7 @@ def _row(row: Row, columns: Mapping[str, str]) -> str:
 
 
 def _text(value: object) -> str:
-    return html.escape(str(value))
+    return html.escape(plain_text(str(value)))
 
 
 def _json(value: object) -> str:

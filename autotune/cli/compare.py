@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 
+from autotune.cli.console import plain_out
 from autotune.errors import UserError
 from autotune.evaluation.comparison import dawnbench, output, sources
 from autotune.evaluation.comparison.model import Comparison
@@ -36,7 +36,7 @@ def run(options: Namespace) -> None:
     if options.json:
         print(json.dumps(output.document(comparison), allow_nan=False))
     else:
-        output.print_table(comparison, sys.stdout)
+        output.print_table(comparison, plain_out())
 
 
 def write_report(comparison: Comparison, file: Path) -> None:

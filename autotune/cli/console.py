@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from autotune.errors import UserError
+from autotune.trial.plain_text import plain_text
 
 if TYPE_CHECKING:
     from autotune.study.manifest import Manifest
@@ -24,7 +25,17 @@ DONE, USER, UNREACHED, BROKEN, INTERRUPTED = 0, 2, 3, 4, 130
 
 def say(text: str) -> None:
     """Print a message for people, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(plain_text(text), file=sys.stderr, flush=True)
+
+
+class _PlainOut:
+    def write(self, text: str) -> int:
+        return sys.stdout.write(plain_text(text))
+
+
+def plain_out() -> TextIO:
+    """Stdout for texts that may come from others: see `plain_text`."""
+    return cast(TextIO, _PlainOut())
 
 
 def tell(document: Any, as_json: bool, shown: Callable[[Any, Any], None]) -> None:
@@ -32,7 +43,7 @@ def tell(document: Any, as_json: bool, shown: Callable[[Any, Any], None]) -> Non
     if as_json:
         print(json.dumps(document))
     else:
-        shown(document, sys.stdout)
+        shown(document, plain_out())
 
 
 @dataclass(frozen=True)

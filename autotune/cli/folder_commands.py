@@ -77,6 +77,8 @@ def _export_trial(result: StudyResult, trial: Trial, to: Path) -> None:
 
     content = exports.export(result, trial, to)
     say(f"wrote trial {trial.number} to {to}")
+    if content["checkpoint_fault"]:
+        say(f"it has no checkpoint: {content['checkpoint_fault']}")
     if content["lineage_fault"]:
         say(f"it is a fork, and a replay trains its last part only: {content['lineage_fault']}")
     if content["train"] is None:

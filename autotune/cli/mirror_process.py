@@ -19,16 +19,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO, cast
+from typing import NoReturn, TextIO, cast
 
-from mlflow import MlflowClient
-
-from autotune.storage import atomic
 from autotune.tracking.cursor import Cursor
-from autotune.tracking.mirror import CURSOR, GAVE_UP, REPLACED, STORE, default_uri
+from autotune.tracking.follow import follow
+from autotune.tracking.mirror import (
+    ARTIFACTS,
+    CURSOR,
+    GAVE_UP,
+    REPLACED,
+    STORE,
+    default_uri,
+)
 from autotune.tracking.mlflow_store import MlflowStore
+from autotune.tracking.own_store import OwnFile, relocate
 from autotune.tracking.run_content import StudyInfo
-from autotune.tracking.sync import Copier, follow
+from autotune.tracking.sync import Copier
 from autotune.tracking.uris import error_line, label, redact
 
 _HURRIED_SECONDS = 120.0  # for what is missing when a job was cancelled
@@ -65,37 +71,6 @@ class Driver:
         self.hurried = True
 
 
-class OwnFile:
-    """The study folder's own store, which may be removed while it is in use."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._inode = 0
-
-    def make(self) -> None:
-        """Make the store, if there is none, as a whole or not at all.
-
-        MLflow makes its tables one after another, and cannot go on where it was killed.
-        """
-        if self._path.exists():
-            return
-        with atomic.making(self._path) as part:
-            for left in part.parent.glob(f"{part.name}*"):  # SQLite's own files among them
-                left.unlink()
-            MlflowClient(f"sqlite:///{part}").search_experiments(max_results=1)
-
-    def opened(self) -> None:
-        self._inode = self._path.stat().st_ino
-
-    def replaced(self) -> bool:
-        """Whether the file that was opened is no longer there."""
-        try:
-            now = self._path.stat()
-        except OSError:
-            return self._inode != 0
-        return self._inode not in (0, now.st_ino)
-
-
 class Redacted:
     """A text stream in front of another that leaves out the tracking store's secrets."""
 
@@ -115,24 +90,25 @@ def main(arguments: Sequence[str]) -> int:
     """Show the study in the folder `arguments[0]`; trying for `arguments[1]` seconds at its end."""
     folder, uri = Path(arguments[0]), os.environ["MLFLOW_TRACKING_URI"]
     os.nice(max(0, 19 - os.nice(0)))
-    own = OwnFile(folder / STORE) if uri == default_uri(folder) else None
+    own = OwnFile(folder) if uri == default_uri(folder) else None
     driver = Driver()
     signal.signal(signal.SIGTERM, driver.outlive)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it ends when the driver has
 
+    def restart() -> NoReturn:
+        # MLflow keeps a removed file open for as long as this process lives.
+        os.execv(sys.executable, [sys.executable, "-m", _MODULE, *arguments])  # noqa: S606
+
     def connect(facts: StudyInfo) -> MlflowStore:
-        if own is not None:
-            own.make()
-        store = MlflowStore(uri, facts, (folder / "artifacts") if own else None, _say)
-        if own is not None:
-            own.opened()
-        return store
+        if own is None:
+            return MlflowStore(uri, facts, None, _say)
+        store = _own_store(own, folder, facts)
+        return restart() if store is None else store
 
     def gone(seconds: float) -> bool:
         is_gone = driver.gone(seconds)
         if own is not None and own.replaced():
-            # MLflow keeps the removed file open for as long as this process lives.
-            os.execv(sys.executable, [sys.executable, "-m", _MODULE, *arguments])  # noqa: S606
+            restart()
         return is_gone
 
     def explain(error: Exception) -> str:
@@ -146,6 +122,25 @@ def main(arguments: Sequence[str]) -> int:
             return _HURRIED_SECONDS if driver.hurried else float(arguments[1])
 
         return 0 if follow(copier, gone, patience, explain) else GAVE_UP
+
+
+def _own_store(own: OwnFile, folder: Path, facts: StudyInfo) -> MlflowStore | None:
+    """The study's own store; None where it has been put aside, as MLflow cannot use it."""
+    aside = own.put_aside_if_damaged()
+    if aside is None:
+        own.make()
+        relocate(folder, facts.name)
+        try:
+            store = MlflowStore(default_uri(folder), facts, folder / ARTIFACTS, _say)
+        except Exception:
+            aside = own.put_aside_if_other_version()
+            if aside is None:
+                raise
+        else:
+            own.opened()
+            return store
+    _say(f"MLflow cannot use {STORE}: it is now {aside.name}, and made again from the journal")
+    return None
 
 
 def _write_report(folder: Path, file: Path) -> Mapping[str, float]:

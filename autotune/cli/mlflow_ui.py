@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import time
 import urllib.request
@@ -16,7 +17,7 @@ from urllib.parse import quote
 from autotune.errors import UserError
 from autotune.storage.journal import REPORT
 from autotune.study.manifest import Manifest
-from autotune.tracking import mirror
+from autotune.tracking import mirror, own_store
 
 _START_SECONDS = 120.0
 _TIME = "metrics.`time_to_target_seconds`"
@@ -37,6 +38,7 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
         raise UserError("this study was run with --tracking-uri off: it is in no MLflow store")
     if uri:
         raise UserError(f"this study is tracked at {uri}: open MLflow's UI there")
+    prepare(folder, manifest.name, say)
     command = mirror.ui_command(folder)
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
     say(f"MLflow on {host} (Ctrl-C ends it)")
@@ -51,6 +53,21 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
             return 0
         finally:
             server.terminate()
+
+
+def prepare(folder: Path, study: str, say: Callable[[str], None]) -> None:
+    """Check the study's own store, and correct it where the folder was moved.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    store = folder / mirror.STORE
+    if own_store.is_damaged(store):
+        raise UserError(f"{store} is damaged: `autotune resume {folder}` makes it again")
+    try:
+        own_store.relocate(folder, study)
+    except sqlite3.Error as error:
+        say(f"if the folder was moved, artifacts are not found: {store}: {error}")
 
 
 def _where(host: str, manifest: Manifest, server: subprocess.Popen[bytes]) -> list[str]:

@@ -20,6 +20,7 @@ from autotune.cli.text import configuration, name_of, number, outcome
 from autotune.evaluation.summary import counts
 from autotune.study.experiment import Experiment
 from autotune.trial import Ended, Event, Interrupted, Started, Target, Trial
+from autotune.trial.plain_text import plain_text
 
 if TYPE_CHECKING:
     from autotune.study.options import Watch
@@ -33,7 +34,7 @@ def progress(experiment: Experiment, trials: int) -> Iterator[Watch]:
 
     A study goes on where its output cannot be written any more.
     """
-    console = Console(file=sys.stderr)
+    console = Console(file=sys.stderr, markup=False, emoji=False)
     view = _Progress(experiment.target, trials)
     if not console.is_terminal:
 
@@ -49,7 +50,7 @@ def progress(experiment: Experiment, trials: int) -> Iterator[Watch]:
             view.source = all_trials
             if isinstance(event, Ended) and event.error:
                 with contextlib.suppress(OSError):
-                    live.console.print(_failure(event), markup=False, highlight=False)
+                    live.console.print(_failure(event), highlight=False)
 
         yield watch
 
@@ -129,4 +130,4 @@ def _failure(event: Ended) -> str:
 
 
 def _line(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(plain_text(text), file=sys.stderr, flush=True)

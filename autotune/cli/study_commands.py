@@ -7,7 +7,6 @@ it reads once.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from autotune.cli.console import (
     finish,
     going_on,
     only_json,
+    plain_out,
     say,
     say_left,
     study_in,
@@ -213,7 +213,7 @@ def _replay(
     if output.json:
         print(json.dumps(document, allow_nan=False))
     else:
-        replay_report.print_document(document, sys.stdout)
+        replay_report.print_document(document, plain_out())
     say_left(result, options, output)
     if result.ended == "interrupted":
         return INTERRUPTED

@@ -21,6 +21,7 @@ from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, plain
 from autotune.trial import State, Target, Trial
+from autotune.trial.plain_text import plain_text
 
 _COLOURS = {
     State.REACHED: "green",
@@ -58,7 +59,7 @@ def configuration(trial: Trial) -> str:
     point = trial.point
     names = trial.config if point is None else {n.partition(".")[0] for n in point}
     values = {name: trial.config[name] for name in trial.config if name in names}
-    return "  ".join(f"{k}={number(plain(v))}" for k, v in values.items())
+    return plain_text("  ".join(f"{k}={number(plain(v))}" for k, v in values.items()))
 
 
 # --- the end --------------------------------------------------------------------------------------
@@ -66,15 +67,16 @@ def configuration(trial: Trial) -> str:
 
 def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
     """The final table, the baseline's time and the ratio, and how to open MLflow."""
-    console = Console(file=out, width=None if out.isatty() else 160)
+    console = Console(file=out, width=None if out.isatty() else 160, markup=False, emoji=False)
     target = result.target
-    table = Table(title=f"{manifest.name}: time to {target.metric} {target.value:g}", box=None)
+    title = plain_text(f"{manifest.name}: time to {target.metric} {target.value:g}")
+    table = Table(title=title, box=None)
     for name, justify in (
         ("rank", "right"),
         ("trial", "left"),
         ("time to target", "right"),
         ("spent", "right"),
-        (f"best {target.metric}", "right"),
+        (plain_text(f"best {target.metric}"), "right"),
         ("reason", "left"),
     ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from typing import Any
 from autotune.errors import StudyError, UserError
 from autotune.evaluation import summary
 from autotune.evaluation.export import export
+from autotune.evaluation.export.checkpoint import rank_files
 from autotune.study import recipes, result
 from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
@@ -172,11 +173,11 @@ def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
     from autotune.backends.worker import checkpoint_io
 
     checkpoint = trial.checkpoint
-    place = export.saved(folder, trial)
-    if checkpoint is None or place is None:
+    files = rank_files(Manifest.read(folder), folder, trial)
+    if checkpoint is None or files.fault:
         raise UserError(
-            f"the checkpoint of the best trial, {trial.number}, was not kept: run with --register, "
-            "or with FailurePolicy(keep_checkpoints=k) for the k fastest"
+            f"the checkpoint of the best trial, {trial.number}, was not kept ({files.fault}): run "
+            "with --register, or with FailurePolicy(keep_checkpoints=k) for the k fastest"
         )
     if checkpoint.step != trial.reports[-1].step:
         raise UserError(
@@ -184,7 +185,7 @@ def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
             f"and the target was reached at step {trial.reports[-1].step}"
         )
     sums = checkpoint.sums or ("",) * trial.hardware.num_workers
-    return checkpoint_io.all_ranks(place, sums)
+    return checkpoint_io.all_ranks(files.place, sums)
 
 
 def tags(manifest: Manifest, trial: Trial, found: Mapping[str, Any]) -> dict[str, str]:

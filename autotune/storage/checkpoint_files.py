@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +71,16 @@ def root_of(checkpoint: str) -> str:
     '/shared/digits-5eed5eed'
     """
     return checkpoint.rsplit("/", 2)[0]
+
+
+def root_in(place: str, study: str, study_id: str) -> str:
+    """The root of a study's checkpoints in a folder, or behind a URL, that was given for them.
+
+    >>> root_in("/shared", "digits", "5eed5eed5eed5eed")
+    '/shared/digits-5eed5eed'
+    """
+    given = place if is_url(place) else str(Path(place).absolute())
+    return join(given, f"{study}-{study_id[:8]}")
 
 
 def make_root(root: str) -> None:
@@ -220,10 +230,14 @@ def link(file: Path, to: Path) -> None:
         shutil.copyfile(file, to)
 
 
-def fetch(source: str, to: Path) -> None:
-    """Copy the files of a folder onto this machine's disk."""
+def fetch(source: str, files: Iterable[str], to: Path) -> None:
+    """Copy these files of a folder onto this machine's disk.
+
+    Raises:
+        OSError: one is not there, or cannot be copied.
+    """
     to.mkdir(parents=True, exist_ok=True)
-    for name in names(source):
+    for name in files:
         with reading(source, name) as file, open(to / name, "wb") as copied:
             shutil.copyfileobj(file, copied, _CHUNK_BYTES)
 

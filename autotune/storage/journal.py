@@ -5,7 +5,8 @@
 began) and `time` (when it was written, for people). Everything else can be made again from it.
 
 Each `opened` line carries the version of the lines that follow it. Version 2 added `ask` to
-`suggested`; lines of version 1, which carried none, are read as before.
+`suggested`; in version 3 checkpoints below the study folder have paths relative to it. Lines of the
+versions before are read as before.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from typing import IO, Any, Self
 
 from autotune.errors import StudyError, UserError, shown, text_of, unknown
 from autotune.storage.annotated import reader
+from autotune.storage.checkpoint_places import located, placed, stored
 from autotune.storage.codec import decode_entries, encode, parsed
 from autotune.trial import EVENTS, Event, Suggested
 from autotune.trial.checks import is_whole
+from autotune.trial.events import LONGEST_REASON, make_plain
 
 JOURNAL = "journal.jsonl"
-VERSION = 2  # of the lines that are written now
+VERSION = 3  # of the lines that are written now
 REPORT = "report.html"  # for people
 
 
@@ -48,6 +51,9 @@ class Closed:
 
     reason: str
     at: float = 0.0
+
+    def __post_init__(self) -> None:
+        make_plain(self, reason=LONGEST_REASON)
 
 
 Entry = Event | Opened | Closed
@@ -148,7 +154,7 @@ class Journal:
         """Append `entry`; nothing may be done because of it before `sync`."""
         if self._fault:
             raise StudyError(self._fault)
-        made = self._readable(entry)
+        made = self._readable(placed(entry, stored, self.path.parent))
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = f'{made[:-1]},"time":"{time}"}}\n'
         end = self._length()
@@ -289,4 +295,4 @@ def _entries(data: bytes, path: Path) -> Iterator[Entry]:
             raise UserError(f"{path}: line {number} {what}{error}") from None
         if isinstance(entry, Suggested):
             suggested.add(entry.trial)
-        yield entry
+        yield placed(entry, located, path.parent)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.storage import checkpoint_files
@@ -65,28 +66,48 @@ def sweep(root: str, keep: Collection[int]) -> None:
             checkpoint_files.remove(checkpoint_files.join(root, name))
 
 
+def lies_within(path: str, root: str) -> bool:
+    """Whether a path or URL that a journal names is below `root`, which it may not be itself.
+
+    On a disk symbolic links are followed first, so that one inside does not lead outside.
+
+    >>> lies_within("/etc", "studies"), lies_within("s3://a/b/../c", "s3://a/b")
+    (False, False)
+    """
+    if checkpoint_files.is_url(path) or checkpoint_files.is_url(root):
+        return path.startswith(f"{root.rstrip('/')}/") and ".." not in path.split("/")
+    try:
+        place, home = Path(path).resolve(), Path(root).resolve()
+    except (OSError, ValueError, RuntimeError):  # too long, with a NUL, or links in a circle
+        return False
+    return place != home and place.is_relative_to(home)
+
+
 def discard(path: str, root: str) -> None:
     """Remove a checkpoint that a journal names, if it lies inside `root`."""
     if not checkpoint_files.is_url(path):
         remove(path, within=Path(root))
-    elif path.startswith(f"{root.rstrip('/')}/") and ".." not in path.split("/"):
+    elif lies_within(path, root):
         checkpoint_files.remove(path)
 
 
 def remove(path: str | Path, *, within: Path) -> bool:
     """Remove the folder `path` with all that is in it, if it lies inside `within`; whether it does.
 
-    Symbolic links are followed first, so that one inside does not lead to something outside.
     `within` itself stays.
 
     >>> remove("/etc", within=Path("studies"))
     False
     """
-    try:
-        place, home = Path(path).resolve(), within.resolve()
-    except (OSError, ValueError, RuntimeError):  # too long, with a NUL, or links in a circle
+    if not lies_within(str(path), str(within)):
         return False
-    if place == home or not place.is_relative_to(home):
-        return False
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(Path(path).resolve(), ignore_errors=True)
     return True
+
+
+def absolute(policy: FailurePolicy) -> FailurePolicy:
+    """The policy with an absolute checkpoint folder, for a reader in another working directory."""
+    place = policy.checkpoint_folder
+    if place is None or checkpoint_files.is_url(place):
+        return policy
+    return replace(policy, checkpoint_folder=str(Path(place).absolute()))

@@ -234,10 +234,9 @@ def checkpoints(experiment: Experiment, study_id: str) -> str:
     given = experiment.failure.checkpoint_folder
     if given is None:
         return ""
-    if not checkpoint_files.is_url(given):
-        given = str(Path(given).absolute())
+    root = checkpoint_files.root_in(given, experiment.name, study_id)
     try:
-        checkpoint_files.reach(given)
+        checkpoint_files.reach(root)
     except (ValueError, ImportError, OSError) as error:
         raise UserError(f"checkpoint_folder {given!r} cannot be used: {error}") from None
-    return checkpoint_files.join(given, f"{experiment.name}-{study_id[:8]}")
+    return root

@@ -17,7 +17,7 @@ from typing import Any, Self, get_type_hints
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
-from autotune.storage import journal
+from autotune.storage import journal, retention
 from autotune.storage import manifest as file
 from autotune.storage.annotated import reader
 from autotune.storage.codec import encode
@@ -167,7 +167,7 @@ def resolved(
         space=describe(experiment.space),
         scaling=_scaling(experiment.scaling),
         max_concurrent_trials=experiment.scaling.max_concurrent_trials,
-        failure=encode(experiment.failure),
+        failure=encode(retention.absolute(experiment.failure)),
         knobs=list(experiment.knobs),
         baseline=_given("baseline", experiment.baseline),
         configs=_given("configs", list(experiment.configs)),
@@ -274,7 +274,8 @@ def _first_difference(path: str, before: Any, now: Any) -> str:
 def _discard(folder: Path) -> None:
     for name in (EXPERIMENT_JSON, JOURNAL, "mlflow.json"):
         (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    for name in ("checkpoints", "errors"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def version_of(package: str) -> str | None:

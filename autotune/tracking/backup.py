@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from autotune.algorithms.ranking.best import by_time
 from autotune.storage import manifest
 from autotune.storage.checkpoint_files import link
+from autotune.storage.checkpoint_places import below, located, placed
 from autotune.storage.journal import JOURNAL, Closed, Opened, from_line
 from autotune.trial import Target, Trial, fold
 
@@ -190,7 +191,7 @@ def _described(name: str, path: Path) -> File:
 def _names(folder: Path) -> tuple[str, str]:
     """The journal's name in the copy that the folder was fetched from, if any, and in its own copy.
 
-    The journal of a fetched folder differs, as it has other paths of checkpoints.
+    The journal of a fetched folder may differ: it lacks checkpoints that were not in the copy.
     """
     try:
         earlier, own = json.loads((folder / ORIGIN).read_bytes())
@@ -214,23 +215,15 @@ def own_generation(folder: Path) -> int:
     return generation(_names(folder)[1])
 
 
-def trials_in(lines: Sequence[bytes]) -> dict[int, Trial]:
-    """The trials of a journal's lines."""
-    entries = [from_line(line) for line in lines]
+def trials_in(lines: Sequence[bytes], folder: Path) -> dict[int, Trial]:
+    """The trials of the lines of the folder's journal."""
+    entries = [placed(from_line(line), located, folder) for line in lines]
     return fold([e for e in entries if not isinstance(e, Opened | Closed)])
 
 
 def target_in(folder: Path) -> Target:
     """The target in the study's manifest."""
     return Target(**manifest.read(folder)["target"])
-
-
-def below(path: str) -> str | None:
-    """A checkpoint's path relative to its study folder, `checkpoints/trial-0007/step-100`."""
-    parts = Path(path).parts
-    if "://" in path or len(parts) < 3 or parts[-3] != CHECKPOINTS:
-        return None
-    return "/".join(parts[-3:])
 
 
 def _is_final(name: str) -> bool:
@@ -252,7 +245,7 @@ def _copy(folder: Path, copy: Path) -> None:
         data = (folder / JOURNAL).read_bytes()
         data = data[: data.rfind(b"\n") + 1]
         (copy / JOURNAL).write_bytes(data)
-        trials = needed(trials_in(data.splitlines()), target_in(folder))
+        trials = needed(trials_in(data.splitlines(), folder), target_in(folder))
         kept = [t.checkpoint for t in trials if t.checkpoint]
         found = [_link(Path(checkpoint.path), copy) for checkpoint in kept]
         if all(found):

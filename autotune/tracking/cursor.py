@@ -16,9 +16,7 @@ class Cursor:
     def __init__(self, path: Path, key: str) -> None:
         self._path = path
         self._key = key
-        entry = self._read()["stores"].get(key, {})
-        self.lines: int = entry.get("lines", 0)
-        self.runs = {int(number): str(run) for number, run in entry.get("runs", {}).items()}
+        self.lines, self.runs = self._position()
 
     def save(self) -> None:
         """Write the position atomically; this also removes the reason of `behind`."""
@@ -29,6 +27,14 @@ class Cursor:
     def behind(self, reason: str) -> None:
         """Write the reason why the store is not up to date."""
         self._write({**self._read(), "behind": reason})
+
+    def _position(self) -> tuple[int, dict[int, str]]:
+        """The position in the file; the start where there is none, or none that can be read."""
+        try:
+            entry = self._read()["stores"][self._key]
+            return int(entry["lines"]), {int(n): str(run) for n, run in entry["runs"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return 0, {}
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -21,9 +21,11 @@ from typing import Self
 
 from autotune.errors import UserError
 from autotune.tracking.uris import label, redact
+from autotune.trial.plain_text import plain_text
 
 CURSOR = "mlflow.json"
 STORE = "mlflow.db"
+ARTIFACTS = "artifacts"  # beside the store
 FURTHER = "--further"  # of `tracking.fetch`: check whether a folder's study was continued
 REFUSED = 2  # the exit code of `autotune.tracking.fetch` where another driver has the study
 NO_COPY = 69  # its exit code where there is no copy (EX_UNAVAILABLE)
@@ -100,7 +102,7 @@ class Mirror:
             _close_pipe(self._process)
         self._supervisor.join(wait_seconds)
         if not self._caught_up and not self._waited:
-            print(_behind(self.folder), file=sys.stderr)
+            print(plain_text(_behind(self.folder)), file=sys.stderr)
         self._waited = True
         return self._caught_up
 
@@ -162,7 +164,7 @@ def fetch(uri: str, study: str, folder: Path) -> str:
     code, lines = _run_fetch(uri, study, str(folder.absolute()))
     if code == NO_COPY:
         return lines[-1]
-    print("\n".join(lines), file=sys.stderr)
+    print(plain_text("\n".join(lines)), file=sys.stderr)
     return ""
 
 
@@ -216,7 +218,7 @@ def ui_command(folder: Path) -> list[str]:
     """
     options = {
         "--backend-store-uri": default_uri(folder),
-        "--artifacts-destination": (folder.absolute() / "artifacts").as_uri(),
+        "--artifacts-destination": (folder.absolute() / ARTIFACTS).as_uri(),
         "--host": "127.0.0.1",
         "--port": str(next(_free_ports())),
         "--workers": "1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +15,11 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 
 from autotune.tracking.run_content import STUDY, MetricPoint, RunContent, StudyInfo
 from autotune.tracking.sync import Say
+from autotune.trial.plain_text import plain_text
 
 _BATCH = {"metrics": 800, "params": 100, "tags": 100}  # MLflow takes 1000 things, 100 texts each
-_REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+_REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "INTERNAL_ERROR")
+_CHECKED = "autotune.checked"  # a tag of the study's run: when the store last took one as a check
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # its UI shows runs, not chats
 
 
@@ -31,6 +34,7 @@ class MlflowStore:
         self._client = MlflowClient(tracking_uri=uri)
         self._facts = facts
         self._say = say
+        self._left_out: set[tuple[str, str]] = set()
         found = self._client.get_experiment_by_name(facts.name)
         if found is None:
             place = artifacts.as_uri() if artifacts is not None else None
@@ -45,9 +49,9 @@ class MlflowStore:
     def find_runs(self, known: Mapping[int, str]) -> None:
         found: dict[int, list[Run]] = {}
         for run in self._search():
-            tags = run.data.tags
-            number = STUDY if tags["autotune.kind"] == "study" else int(tags["autotune.trial"])
-            found.setdefault(number, []).append(run)
+            number = _number(run)
+            if number is not None:
+                found.setdefault(number, []).append(run)
         for number, runs in found.items():
             runs.sort(key=lambda r: (r.info.run_id != known.get(number), _deleted(r)))
             kept, *spare = runs
@@ -87,18 +91,33 @@ class MlflowStore:
             rest = {k: v[_BATCH[k] :] for k, v in rest.items()}
 
     def _log_batch(self, run: str, batch: Mapping[str, list[Any]]) -> None:
-        """Send a batch; items that MLflow refuses are left out with a warning."""
+        """Send a batch; items that MLflow refuses are left out, each with one warning."""
         try:
             self._client.log_batch(run, **batch)
         except MlflowException as error:
-            if error.error_code not in _REFUSED or _deleted(self._client.get_run(run)):
+            if error.error_code not in _REFUSED:
                 raise
             things = [(kind, thing) for kind, many in batch.items() for thing in many]
             if len(things) == 1:
-                self._say(f"MLflow refused {things[0][1].key!r:.80}: {error!s:.200}")
+                self._check(run)
+                self._leave_out(run, things[0][1].key, error)
                 return
             for kind, thing in things:
                 self._log_batch(run, {kind: [thing]})
+
+    def _leave_out(self, run: str, key: str, error: MlflowException) -> None:
+        if (run, key) not in self._left_out:
+            self._left_out.add((run, key))
+            self._say(plain_text(f"MLflow refused {key!r:.80}: {error!s:.200}"))
+
+    def check(self, number: int) -> None:
+        self._check(self.runs.get(number, self.runs[STUDY]))
+
+    def _check(self, run: str) -> None:
+        """Raise where the run is deleted, or nothing can be written at all."""
+        if _deleted(self._client.get_run(run)):
+            raise RuntimeError("the run is deleted")
+        self.tag(STUDY, {_CHECKED: str(time.time())})
 
     def upload(self, number: int, folder: Path) -> None:
         self._client.log_artifacts(self.runs[number], str(folder))
@@ -123,6 +142,15 @@ class MlflowStore:
             self._client.update_run(self.runs[number], shown.status)
         else:
             self._client.set_terminated(self.runs[number], shown.status, shown.end_ms)
+
+
+def _number(run: Run) -> int | None:
+    """The number that the run is known by; None where somebody has changed its tags."""
+    tags = run.data.tags
+    if tags.get("autotune.kind") == "study":
+        return STUDY
+    number = tags.get("autotune.trial", "")
+    return int(number) if number.isdecimal() else None
 
 
 def _deleted(run: Run) -> bool:

@@ -18,6 +18,7 @@ from autotune.tracking.run_content import (
     STUDY,
     MetricPoint,
     RunContent,
+    ShownNames,
     StudyInfo,
     clean,
     document,
@@ -43,6 +44,7 @@ class Projection:
         self.study = study
         self.trials: dict[int, Trial] = {}
         self.lines = 0
+        self._metric, self._param = ShownNames(), ShownNames()
         self._closed = ""
         self._begin_ms = self._end_ms = 0
         self._times: dict[int, tuple[int, int]] = {}
@@ -107,7 +109,8 @@ class Projection:
         number, trial = entry.trial, self.trials[entry.trial]
         if isinstance(entry, Ended):
             return self._ended(trial, now)
-        if isinstance(entry, Suggested) and trial.reports:
+        if isinstance(entry, Suggested):
+            params(trial, self._param)  # so that its names depend on the journal alone
             return {number: self._shared(trial, now)}
         if isinstance(entry, Reported):
             last = before.reports[-1] if before and before.reports else None
@@ -138,7 +141,7 @@ class Projection:
         times = {k: {k: values[k]} for k in _TIMES if k in values}
         for name, group in {**times, "": others}.items():
             differs = self._differs(number, (step, name), group)
-            for key, value in ((clean(k), v) for k, v in group.items()):
+            for key, value in ((self._metric(k), v) for k, v in group.items()):
                 if differs or step > furthest.get(key, -1):
                     furthest[key] = max(step, furthest.get(key, -1))
                     yield MetricPoint(key, value, step, now)
@@ -164,9 +167,9 @@ class Projection:
         """
         furthest = self._furthest.setdefault(number, {})
         step = max(furthest.values(), default=0)
-        cleaned = {clean(k): v for k, v in values.items()}
-        furthest.update(dict.fromkeys(cleaned, step))
-        return [MetricPoint(k, v, step, now) for k, v in cleaned.items()]
+        shown = {self._metric(k): v for k, v in values.items()}
+        furthest.update(dict.fromkeys(shown, step))
+        return [MetricPoint(k, v, step, now) for k, v in shown.items()]
 
     def _ended(self, trial: Trial, now: int) -> dict[int, list[MetricPoint]]:
         points = {trial.number: self._once(trial.number, outcome(trial, self.study.target), now)}
@@ -232,7 +235,8 @@ class Projection:
             trial = replace(trial, state=State.CENSORED, reason=INTERRUPTED)
             end = self._end_ms
         own = {"autotune.study_id": self.study.study_id, **tags(trial)}
-        return RunContent(f"trial-{number:04d}", status(trial), own, params(trial), start, end)
+        shown = params(trial, self._param)
+        return RunContent(f"trial-{number:04d}", status(trial), own, shown, start, end)
 
     def _study(self, over: bool) -> RunContent:
         reason = self._closed or (INTERRUPTED if over else "")
@@ -244,7 +248,7 @@ class Projection:
         }
         aims = {f"target.{k}": text(v) for k, v in asdict(self.study.target).items()}
         state = _STATUS.get(reason, "FAILED") if over else "RUNNING"
-        return RunContent(self.study.name, state, own, aims, self._begin_ms, self._end_ms)
+        return RunContent(text(self.study.name), state, own, aims, self._begin_ms, self._end_ms)
 
     def best_json(self) -> str:
         """The best trial as one JSON document."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from autotune.errors import UserError
+from autotune.storage.checkpoint_places import below
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.tracking.backup import (
@@ -16,7 +18,6 @@ from autotune.tracking.backup import (
     MANIFEST,
     ORIGIN,
     File,
-    below,
     digest,
     generation,
     needed,
@@ -57,7 +58,7 @@ def restore(copy: Path, folder: Path, say: Callable[[str], object]) -> None:
     for path in [p for p in copy.rglob("*") if p.is_file()]:
         if path.relative_to(copy).as_posix() not in files:
             path.unlink()
-    _relocate(copy, folder.absolute())
+    _drop_lost(copy)
     own = f"journal-{generation(journal) + 1}.jsonl"
     (copy / ORIGIN).write_text(json.dumps([journal, own]) + "\n")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,26 +81,17 @@ def read_manifest(copy: Path) -> tuple[dict[str, File], str]:
     return files, journal
 
 
-def _relocate(copy: Path, folder: Path) -> None:
-    """Change the paths of checkpoints in the journal to `folder`.
-
-    The checkpoints of a resumable trial are dropped if its last one is not in the copy.
-    """
+def _drop_lost(copy: Path) -> None:
+    """Drop the checkpoints of resumable trials whose last one is not in the copy."""
     lines = (copy / JOURNAL).read_bytes().splitlines(keepends=True)
-    wanted = needed(trials_in(lines), target_in(copy))
+    wanted = needed(trials_in(lines, copy), target_in(copy))
     lost = {t.number for t in wanted if not _has_checkpoint(t, copy)}
-    made = []
-    for line in lines:
-        entry = json.loads(line)
-        if entry["event"] == "saved" and entry["trial"] in lost:
-            continue
-        checkpoint = entry.get("checkpoint") or (entry.get("origin") or {}).get("checkpoint")
-        name = below(checkpoint["path"]) if checkpoint is not None else None
-        if checkpoint is not None and name is not None:
-            checkpoint["path"] = str(folder / name)
-            line = f"{json.dumps(entry, separators=(',', ':'))}\n".encode()
-        made.append(line)
-    (copy / JOURNAL).write_bytes(b"".join(made))
+    kept = [line for line in lines if not _is_saved_of(lost, json.loads(line))]
+    (copy / JOURNAL).write_bytes(b"".join(kept))
+
+
+def _is_saved_of(trials: Collection[int], entry: Mapping[str, Any]) -> bool:
+    return entry["event"] == "saved" and entry["trial"] in trials
 
 
 def _has_checkpoint(trial: Trial, copy: Path) -> bool:

@@ -6,10 +6,11 @@ can be written again at any time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from autotune.storage import manifest
 from autotune.storage.codec import encode
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.trial import Config, Report, State, Target, Trial
+from autotune.trial.plain_text import plain_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,9 +147,9 @@ def tags(trial: Trial) -> dict[str, str]:
     }
 
 
-def params(trial: Trial) -> dict[str, str]:
-    """The flattened configuration, schedules as readable text."""
-    return {clean(k): text(v) for k, v in [("seed", trial.seed), *_flat(trial.config)]}
+def params(trial: Trial, shown: Callable[[str], str]) -> dict[str, str]:
+    """The flattened configuration under the names that are `shown`, schedules as readable text."""
+    return {shown(k): text(v) for k, v in [("seed", trial.seed), *_flat(trial.config)]}
 
 
 def trial_files(trial: Trial) -> dict[str, str]:
@@ -176,10 +178,32 @@ def clean(name: str) -> str:
     return path[:_LONGEST_KEY].rstrip("/. ")
 
 
+class ShownNames:
+    """Names as MLflow takes them; names that differ stay different, in the order of their coming.
+
+    >>> shown = ShownNames()
+    >>> shown("a@b"), shown("a#b"), shown("a@b")
+    ('a_b', 'a_b_2', 'a_b')
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        if name not in self._shown:
+            first = clean(name)
+            others = (f"{first[: _LONGEST_KEY - 9]}_{n}" for n in itertools.count(2))
+            chosen = next(n for n in itertools.chain([first], others) if n not in self._taken)
+            self._shown[name] = chosen
+            self._taken.add(chosen)
+        return self._shown[name]
+
+
 def text(value: Any) -> str:
-    """`value` as text that is short enough for a param or a tag."""
+    """`value` as text that is short and plain enough for a param or a tag."""
     nested = isinstance(value, list | tuple | dict)
-    whole = json.dumps(encode(value)) if nested else str(value)
+    whole = plain_text(json.dumps(encode(value)) if nested else str(value))
     return whole if len(whole) <= _LONGEST_TEXT else whole[: _LONGEST_TEXT - 3] + "..."
 
 

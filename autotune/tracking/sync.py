@@ -6,7 +6,6 @@ everything else from the journal again.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -15,28 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from autotune.schedules.plot import draw
 from autotune.storage.journal import JOURNAL, REPORT
 from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.tracking.artifacts import write_study, write_trial
 from autotune.tracking.backup import Backup
 from autotune.tracking.cursor import Cursor
 from autotune.tracking.projection import Projection
 from autotune.tracking.run_content import (
-    CONTROLLER_FILE,
     STUDY,
     MetricPoint,
     RunContent,
     StudyInfo,
     clean,
-    draw_weights,
     read_study_info,
-    schedules_of,
-    trial_files,
 )
-from autotune.trial import Trial
 
-_POLL_SECONDS = 1.0
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_TRIES = 3  # of what the store refuses, while it takes other things
 _LINES = 500  # of the journal, written before the cursor moves on
 _REPORT_SECONDS, _REPORT_SHARE = 30.0, 0.05  # least pause between reports, and their share
 
@@ -73,13 +66,17 @@ class Store(Protocol):
     def set_status(self, number: int, shown: RunContent) -> None:
         """Set the run's status and, unless it is running, its end."""
 
+    def check(self, number: int) -> None:
+        """Raise where the store itself is at fault: it has lost the run, or takes no tags."""
+
 
 class Copier:
     """Copies the study in `folder` to the store that `connect` opens.
 
     `report(folder, file)` writes the study's report, which stays in the folder and is uploaded to
     the study's own run with the figures that it returns. Errors of the store are raised: the caller
-    then calls `reset`, waits and retries.
+    then calls `reset`, waits and retries. What the store refuses of one run, while it takes other
+    things, is left out and said once.
     """
 
     def __init__(
@@ -97,6 +94,7 @@ class Copier:
         self.say = say
         self._report = report
         self._next_report = 0.0
+        self._said: set[str] = set()
         self.reset()
 
     def reset(self) -> None:
@@ -152,7 +150,7 @@ class Copier:
         try:
             figures = self._report(self._folder, file)
         except Exception as error:  # without a report the runs are still written
-            self.say(f"{REPORT} cannot be made: {error!r:.300}")
+            self._say_once(f"{REPORT} cannot be made: {error!r:.300}")
         else:
             with tempfile.TemporaryDirectory() as place:
                 shutil.copy(file, place)
@@ -217,101 +215,81 @@ class Copier:
         return changed, False
 
     def _write(self, store: Store, number: int, points: Sequence[MetricPoint], over: bool) -> None:
+        """Write what is new of a run, in steps that do not depend on each other."""
         shown = self._projection.content(number, over)
-        sent = self._sent.get(number)
+        for step in (
+            lambda: self._log(store, number, points, shown),
+            lambda: self._upload(store, number, over),
+            lambda: self._set_status(store, number, shown),
+        ):
+            self._attempt(store, number, step)
+            if number not in store.runs:
+                return
+        self._sent[number] = shown
+
+    def _attempt(self, store: Store, number: int, step: Callable[[], None]) -> None:
+        """Do a step; after some tries it is left out, unless the store itself is at fault."""
+        fault: Exception | None = None
+        for _ in range(_TRIES):
+            try:
+                step()
+                return
+            except OSError:
+                raise
+            except Exception as error:
+                self._check(store, number)
+                fault = error
+        name = "the study" if number == STUDY else f"trial {number}"
+        self._say_once(f"{name}: MLflow does not show all of it: {fault!r:.300}")
+
+    def _check(self, store: Store, number: int) -> None:
+        """Raise where the store itself is at fault, and not what was written to it."""
+        if STUDY not in store.runs:
+            return
+        store.check(number)
+        with tempfile.TemporaryDirectory() as place:
+            shutil.copy(self._folder / EXPERIMENT_JSON, place)
+            store.upload(STUDY, Path(place))
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
+
+    def _log(
+        self, store: Store, number: int, points: Sequence[MetricPoint], shown: RunContent
+    ) -> None:
         if number not in store.runs:
             store.create(number, shown)
-            sent = replace(shown, params={})
-        store.log(number, points, _news(shown, sent))
+            self._sent[number] = replace(shown, params={})
+        store.log(number, points, _news(shown, self._sent.get(number)))
+
+    def _upload(self, store: Store, number: int, over: bool) -> None:
         trial = self._projection.trials.get(number)
         if trial is None:
             best = self._projection.best_json()
             if over or best != self._best:
-                self._upload_study(store, [EXPERIMENT_JSON, *([JOURNAL] if over else [])])
+                names = [EXPERIMENT_JSON, *([JOURNAL] if over else [])]
+                with tempfile.TemporaryDirectory() as place:
+                    to = Path(place)
+                    write_study(self._folder, names, self._projection, to, self._say_once)
+                    store.upload(STUDY, to)
                 self._best = best
         elif trial.ended and self._uploaded.get(number) != trial.ended_at:
-            self._upload_trial(store, trial)
+            with tempfile.TemporaryDirectory() as place:
+                write_trial(trial, Path(place), self._say_once)
+                store.upload(trial.number, Path(place))
             self._uploaded[number] = trial.ended_at
+
+    def _set_status(self, store: Store, number: int, shown: RunContent) -> None:
+        sent = self._sent.get(number)
         if sent is None or shown.status != "RUNNING" or sent.status != "RUNNING":
             store.set_status(number, shown)
-        self._sent[number] = shown
-
-    def _upload_trial(self, store: Store, trial: Trial) -> None:
-        with tempfile.TemporaryDirectory() as place:
-            for name, content in trial_files(trial).items():
-                (Path(place) / name).write_text(content)
-            self._draw(trial, Path(place) / "schedules.png")
-            store.upload(trial.number, Path(place))
-
-    def _upload_study(self, store: Store, names: Sequence[str]) -> None:
-        with tempfile.TemporaryDirectory() as place:
-            for name in names:
-                (Path(place) / name).write_bytes((self._folder / name).read_bytes())
-            (Path(place) / "best.json").write_text(self._projection.best_json())
-            if (best := self._projection.best()) is not None:
-                self._draw(best, Path(place) / "best_schedules.png")
-            self._add_policy(Path(place))
-            store.upload(STUDY, Path(place))
-
-    def _add_policy(self, place: Path) -> None:
-        """Add the file of the controller's policy and a figure of its weights."""
-        try:
-            policy = (self._folder / CONTROLLER_FILE).read_text()
-            (place / CONTROLLER_FILE).write_text(policy)
-            draw_weights(json.loads(policy)).savefig(place / "controller.png", dpi=80)
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            self.say(f"the controller's weights cannot be shown: {error!r}")
-
-    def _draw(self, trial: Trial, file: Path) -> None:
-        """Write a figure of the trial's schedules, if it has any."""
-        if found := schedules_of(trial.config):
-            try:
-                draw(found).savefig(file, dpi=80)
-            except Exception as error:  # without a figure the rest is still written
-                self.say(f"trial {trial.number}: schedules cannot be drawn: {error!r}")
 
     def _save(self, store: Store) -> None:
         self.cursor.lines = max(self.cursor.lines, self._projection.lines)
         self.cursor.runs = dict(store.runs)
         self.cursor.save()
-
-
-def follow(
-    copier: Copier,
-    gone: Callable[[float], bool],
-    patience_seconds: Callable[[], float],
-    explain: Callable[[Exception], str],
-) -> bool:
-    """Copy until the driver has ended and all is written; False if patience ended before that.
-
-    `gone(seconds)` waits for that time or until the driver has ended; it returns whether it has.
-    """
-    pause, reported, deadline = 0.0, "", float("inf")
-    while True:
-        over = gone(pause)
-        if over and deadline == float("inf"):
-            deadline = time.monotonic() + patience_seconds()
-        try:
-            copier.catch_up(over)
-        except Exception as error:  # any error: the study continues, and the journal is complete
-            copier.reset()
-            reason = explain(error)
-            copier.cursor.behind(reason)
-            if not reported:
-                pause = _SHORTEST_PAUSE / 2
-            if reason != reported:
-                copier.say(f"behind: {reason}")
-            reported, pause = reason, min(2 * pause, _LONGEST_PAUSE)
-            if time.monotonic() >= deadline:
-                return False
-            continue
-        if reported:
-            copier.say("caught up")
-        if over:
-            return True
-        pause, reported = _POLL_SECONDS, ""
 
 
 def _news(shown: RunContent, sent: RunContent | None) -> RunContent:

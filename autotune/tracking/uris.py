@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from autotune.errors import UserError
+from autotune.trial.plain_text import plain_text
 
 _PORTS = {"http": ":80", "https": ":443"}  # defaults that an address may leave out
 _PASSWORD = re.compile(r"//[^/?#@:]*:(?!\d+[/?#])[^@\s]*@")
@@ -143,4 +144,5 @@ def cause(error: BaseException) -> BaseException:
 def error_line(error: Exception, uri: str) -> str:
     """The error of a store as one line without secrets."""
     root = cause(error)
-    return redact(" ".join(f"{label(uri)}: {type(root).__name__}: {root}".split()), uri)
+    line = " ".join(f"{label(uri)}: {type(root).__name__}: {root}".split())
+    return plain_text(redact(line, uri))

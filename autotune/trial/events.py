@@ -6,7 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autotune.trial.hardware import Hardware
+from autotune.trial.plain_text import plain_text, shortened
 from autotune.trial.values import Change, Checkpoint, Config, Origin, Params, Report, State, Trial
+
+LONGEST_REASON = 2000
+"""The most characters of a reason; of an error all are kept (`storage.long_text` shortens it)."""
+
+
+def make_plain(event: object, **longest: int | None) -> None:
+    """Clean texts of a new event, by name with the most characters, wherever they came from.
+
+    They come from trainers, from what decides, and from journals; all that is made of an event may
+    store and print them.
+
+    Raises:
+        TypeError: one is no text.
+    """
+    for name, most in longest.items():
+        text = plain_text(getattr(event, name))
+        text = text if most is None else shortened(text, most)
+        object.__setattr__(event, name, text)
 
 
 @dataclass(frozen=True)
@@ -85,6 +104,9 @@ class Interrupted:
     microbatch: int | None = None
     damaged: bool = False
 
+    def __post_init__(self) -> None:
+        make_plain(self, reason=LONGEST_REASON, error=None)
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -97,6 +119,9 @@ class Ended:
     detail: str = ""
     error: str = ""
     at: float = 0.0
+
+    def __post_init__(self) -> None:
+        make_plain(self, reason=LONGEST_REASON, detail=LONGEST_REASON, error=None)
 
 
 Event = Suggested | Started | Reported | Changed | Saved | Interrupted | Ended

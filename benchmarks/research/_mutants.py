@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the root of checkpoints can be removed",
         "journal",
         "autotune/storage/retention.py",
-        "place == home or ",
+        "place != home and ",
         "",
     ),
     Mutant(

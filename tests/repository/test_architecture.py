@@ -42,11 +42,11 @@ LIBRARIES = {  # which files may import a library
         "autotune/integrations/optuna.py",
     },
     "mlflow": {
-        "autotune/cli/mirror_process.py",
         "autotune/tracking/fetch.py",
         "autotune/tracking/mlflow_reader.py",
         "autotune/tracking/mlflow_store.py",
         "autotune/tracking/model_registry.py",
+        "autotune/tracking/own_store.py",
     },
     "dashboards": {
         "autotune/cli/compare.py",

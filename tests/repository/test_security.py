@@ -19,7 +19,9 @@ from sims import METRIC, RATES, lines, racing, simulate, toy_train
 
 import autotune as at
 import autotune.trial
+from autotune.cli.console import result_in
 from autotune.errors import UserError
+from autotune.evaluation.export import export
 from autotune.storage.journal import JOURNAL
 from autotune.storage.retention import remove
 
@@ -126,6 +128,52 @@ def test_a_tampered_journal_removes_nothing_of_others(tmp_path: Path) -> None:
         simulate(racing([2.0, 1.0]), folder, 3)
         assert victim.is_dir()
         (folder / JOURNAL).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+OWN = "study/checkpoints/trial-0000/step-10"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{}/victim",
+        "file://{}/victim",
+        "http://127.0.0.1:9/victim",
+        "{}/study/checkpoints/../../victim",
+        "../victim",
+        "{}/study",
+        "{}/study/checkpoints/link",
+        "{}/study/checkpoints2",
+        f"{{}}/{OWN}",
+    ],
+)
+def test_an_export_takes_only_rank_files_of_the_studys_own_checkpoints(
+    tmp_path: Path, path: str
+) -> None:
+    """A journal of somebody else's may name any folder, and there may be links in its folders."""
+    folder, victim = tmp_path / "study", tmp_path / "victim"
+    simulate(racing([2.0]), folder, 1)
+    for place in (victim, folder / "checkpoints2", tmp_path / OWN):
+        place.mkdir(parents=True)
+        for name in ("rank-0.pt", "id_rsa"):
+            (place / name).write_text(f"{place}")
+    (tmp_path / OWN / "rank-1.pt").symlink_to(victim / "id_rsa")
+    (folder / "checkpoints" / "link").symlink_to(victim)
+    rows = lines(folder)
+    clock = next(row for row in rows if row["event"] == "reported")["report"]["clock"]
+    checkpoint = {"step": 10, "path": path.format(tmp_path), "clock": clock}
+    saved = {"event": "saved", "trial": 0, "checkpoint": checkpoint, "at": 1.0}
+    rows = [row for row in rows if row["event"] != "saved"]
+    rows.insert(-1, saved)
+    (folder / JOURNAL).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = result_in(folder)
+    content = export.export(result, result.trials[0], tmp_path / "out")
+    copied = {p.name for p in (tmp_path / "out").rglob("*") if p.parent.name == "checkpoint"}
+    if path.endswith(OWN):
+        assert copied == {"rank-0.pt"}
+    else:
+        assert copied == set()
+        assert "is not in a folder of the study's checkpoints" in content["checkpoint_fault"]
 
 
 @pytest.mark.parametrize("number", ["../../../tmp/x", 1.5, -1, True, None, [0]])

@@ -97,7 +97,7 @@ def test_lines_of_version_1_are_read() -> None:
 @pytest.mark.parametrize(
     ("version", "says"),
     [
-        ("3", "line 1 was written by a later version of autotune: its journals have version 3"),
+        ("4", "line 1 was written by a later version of autotune: its journals have version 4"),
         ('"2"', "line 1 is damaged: version must be a whole number but got '2'"),
     ],
 )
@@ -113,8 +113,8 @@ def test_a_journal_of_a_later_version_is_refused(version: str, says: str, fast_p
     ("last", "says"),
     [
         (
-            '{"event":"opened","study":"x","at":0.1,"version":3,"host":"a"}',
-            "have version 3, and this",
+            '{"event":"opened","study":"x","at":0.1,"version":4,"host":"a"}',
+            "have version 4, and this",
         ),
         (
             '{"event":"probed","trial":0,"at":0.9}',

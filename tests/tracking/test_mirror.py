@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 from heads import free_ports
 
+from autotune.cli import mlflow_ui
 from autotune.errors import UserError
 from autotune.tracking.mirror import Mirror, catch_up, default_uri, environment, ui_command
 from autotune.tracking.uris import check_uri, label, redact
@@ -290,18 +292,21 @@ def test_nothing_raises_into_the_study(tmp_path: Path, capfd) -> None:
 
 
 @pytest.mark.slow
-def test_the_ui_serves_the_folders_own_store(study, processes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moved", [False, True], ids=["in place", "moved"])
+def test_the_ui_serves_the_folders_own_store(study, processes, tmp_path: Path, moved: bool) -> None:
     study.trial(0, 2.0)
     study.close()
     study.copier().catch_up(over=True)
-    command = ui_command(study.path)
+    folder = Path(shutil.move(study.path, tmp_path / "moved")) if moved else study.path
+    mlflow_ui.prepare(folder, "digits", print)
+    command = ui_command(folder)
     port = command[command.index("--port") + 1]
     with open(tmp_path / "log", "wb") as log:
         ui = subprocess.Popen(
             command, env=environment(), stdout=log, stderr=log, start_new_session=True, cwd=tmp_path
         )
     processes.append(ui)
-    run = study.runs()["trial-0000"].info.run_id
+    run = study.runs(default_uri(folder))["trial-0000"].info.run_id
     address = f"http://127.0.0.1:{port}/get-artifact?path=schedules.png&run_uuid={run}"
     assert until(lambda: urllib.request.urlopen(address, timeout=60).read()).startswith(b"\x89PNG")
 

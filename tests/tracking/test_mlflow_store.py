@@ -194,22 +194,27 @@ def test_the_leaderboard_is_the_sorted_table(study, shown) -> None:
 
 def test_awkward_values(new_study) -> None:
     study = new_study()
-    config = {f"p{i}": i for i in range(150)} | {"long": "x" * 9000, "a@b": 1, "none": None}
+    config = {f"p{i}": i for i in range(150)} | {"long": "x" * 9000, "none": None}
+    config |= {"a@b": 1, "a#b": 2, "a_b": 3, "file": "caf\udce9\0.jpg"}
     study.begin(0, config=config)
     metrics = {f"m{i}": float(i) for i in range(1200)} | {"val/top@5": math.nan, "up": math.inf}
+    metrics |= {"val/top#5": 5.0, "caf\udce9": 1.0}
     study.report(0, [0, 100], **metrics)
     study.end(0, State.FAILED, "r" * 9000, 1.0, "e" * 100_000)
     said: list[str] = []
     study.copier(said).catch_up(over=True)
     run = study.runs()["trial-0000"]
     assert said == []
-    assert len(run.data.params) == 154
+    assert len(run.data.params) == 157
     assert run.data.params["long"] == "x" * 4997 + "..."
-    assert (run.data.params["a_b"], run.data.params["none"]) == ("1", "None")
+    shown = run.data.params
+    assert [shown[name] for name in ("a_b", "a_b_2", "a_b_3", "none")] == ["1", "2", "3", "None"]
+    assert shown["file"] == "caf\\udce9\\x00.jpg"
     assert math.isnan(run.data.metrics["val/top_5"])
+    assert (run.data.metrics["val/top_5_2"], run.data.metrics["caf_"]) == (5.0, 1.0)
     assert run.data.metrics["up"] > 1e308
     assert run.data.metrics["m1199"] == 1199.0
-    assert len(run.data.tags["autotune.reason"]) == 5000
+    assert len(run.data.tags["autotune.reason"]) == 2000
     assert len(study.artifact(run, "error.txt")) == 100_000
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from autotune.tracking.cursor import Cursor
 from autotune.tracking.mirror import CURSOR
 from autotune.tracking.mlflow_store import MlflowStore
 from autotune.trial import Checkpoint, Clock, Hardware, Interrupted, Reported, Saved, Started, State
@@ -257,3 +260,81 @@ def test_a_report_that_cannot_be_made_is_logged_and_costs_nothing_else(study) ->
     study.copier(said, report=write).catch_up(over=True)
     assert said == ["report.html cannot be made: RuntimeError('no plotly')"]
     assert study.runs()["digits"].info.status == "FINISHED"
+
+
+class Picky(MlflowStore):
+    """A store that takes nothing of trial 1 but its run, or nothing at all where it is `full`."""
+
+    full = False
+
+    def log(self, number: int, points, shown) -> None:
+        if number == 1 or self.full:
+            raise ValueError("no")
+        super().log(number, points, shown)
+
+    def check(self, number: int) -> None:
+        if self.full:
+            raise ValueError("the disk is full")
+        super().check(number)
+
+
+def test_what_a_store_refuses_of_one_run_is_left_out_and_said_once(study) -> None:
+    said: list[str] = []
+    copy = study.copier(said, store=Picky)
+    for number in range(2):
+        study.trial(number, 1.0)
+    copy.catch_up(over=False)
+    study.begin(2)
+    study.report(2, [0, 100])
+    study.end(2, State.FAILED, "ValueError", 2.0, "boom")
+    study.write(Interrupted(1, "driver restarted", broke=False), Started(1, 0.0, HARDWARE))
+    study.report(1, [300])
+    study.end(1, State.REACHED, "target", 2.0)
+    study.close()
+    copy.catch_up(over=True)
+    assert said == ["trial 1: MLflow does not show all of it: ValueError('no')"]
+    runs = study.runs()
+    ended = {"trial-0000": "FINISHED", "trial-0001": "FINISHED", "trial-0002": "FAILED"}
+    assert {n: r.info.status for n, r in runs.items()} == {"digits": "FINISHED", **ended}
+    assert study.history(runs["trial-0001"], "acc") == []
+    assert study.history(runs["trial-0002"], "acc") == [(0, 0.0), (100, 0.1)]
+    assert study.artifact(runs["trial-0002"], "error.txt") == "boom"
+
+
+def test_a_fault_of_the_store_itself_costs_no_run_anything(study) -> None:
+    class Full(Picky):
+        full = True
+
+    study.trial(0, 1.0)
+    with pytest.raises(ValueError, match="the disk is full"):
+        study.copier(store=Full).catch_up(over=False)
+    study.close()
+    study.copier().catch_up(over=True)
+    assert len(study.history(study.runs()["trial-0000"], "acc")) == 3
+
+
+def test_a_run_whose_tags_somebody_removed_is_made_again(study) -> None:
+    study.trial(0, 1.0)
+    study.trial(1, 2.0)
+    study.copier().catch_up(over=False)
+    client, before = study.client(), study.runs()
+    client.delete_tag(before["trial-0001"].info.run_id, "autotune.trial")
+    study.trial(2, 2.0)
+    study.close()
+    study.copier().catch_up(over=True)
+    experiment = before["digits"].info.experiment_id
+    found = client.search_runs([experiment], "tags.`autotune.kind` = 'trial'")
+    names = [run.info.run_name for run in found]
+    assert sorted(names) == ["trial-0000", "trial-0001", "trial-0001", "trial-0002"]
+
+
+@pytest.mark.parametrize(
+    "entry", [5, {"lines": "many", "runs": {}}, {"lines": 3, "runs": {"x": "y"}}, {"lines": 3}]
+)
+def test_a_position_that_cannot_be_read_is_the_start(tmp_path: Path, entry: object) -> None:
+    file = tmp_path / CURSOR
+    file.write_text(json.dumps({"stores": {"own": entry, "other": {"lines": 2, "runs": {}}}}))
+    own = Cursor(file, "own")
+    assert (own.lines, own.runs) == (0, {})
+    own.save()
+    assert Cursor(file, "other").lines == 2

@@ -23,8 +23,9 @@ from typing import Any
 from autotune.algorithms.ranking.lineage import Segment, as_one, descent
 from autotune.backends.recipe_modules import is_recipe_file
 from autotune.errors import UserError
+from autotune.evaluation.export.checkpoint import RankFiles, rank_files
 from autotune.evaluation.export.open_loop import open_loop
-from autotune.storage import atomic, checkpoint_files
+from autotune.storage import atomic
 from autotune.storage.codec import encode
 from autotune.study.driver.microbatch import MICROBATCH
 from autotune.study.manifest import Manifest
@@ -67,7 +68,8 @@ def export(result: StudyResult, trial: Trial, out: Path) -> dict[str, Any]:
         UserError: `out` is not empty, or cannot be written.
     """
     out, folder = out.resolve(), result.folder
-    checkpoint = saved(folder, trial)
+    manifest = Manifest.read(folder)
+    checkpoint = rank_files(manifest, folder, trial)
     line: tuple[Segment, ...] = ()
     fault = ""
     if trial.origin is not None:
@@ -75,14 +77,15 @@ def export(result: StudyResult, trial: Trial, out: Path) -> dict[str, Any]:
         trial = trial if fault else replace(trial, config=as_one(line))
     if trial.microbatch is not None:  # the size at which it fitted into memory
         trial = replace(trial, config={**trial.config, MICROBATCH: trial.microbatch})
-    content = document_of(Manifest.read(folder), trial)
+    content = document_of(manifest, trial)
     content["lineage"] = [
         {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
         for s in line
     ]
     content["lineage_fault"] = fault
-    step = trial.checkpoint.step if trial.checkpoint and checkpoint else None
+    step = trial.checkpoint.step if trial.checkpoint and checkpoint.names else None
     content["checkpoint_step"] = step
+    content["checkpoint_fault"] = checkpoint.fault
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
             raise UserError(f"{out} exists and is not an empty directory: choose another folder")
@@ -104,7 +107,7 @@ def _descent(result: StudyResult, trial: Trial) -> tuple[tuple[Segment, ...], st
     return line, ""
 
 
-def _write(part: Path, content: Mapping[str, Any], trial: Trial, checkpoint: str | None) -> None:
+def _write(part: Path, content: Mapping[str, Any], trial: Trial, checkpoint: RankFiles) -> None:
     config = trial.config if content["turned"] is None else open_loop(trial)
     assert config is not None
     schedules = schedules_of(config)
@@ -112,13 +115,12 @@ def _write(part: Path, content: Mapping[str, Any], trial: Trial, checkpoint: str
     (part / "schedules.json").write_text(document(schedules))
     (part / TRIAL).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
     shutil.copyfile(Path(__file__).with_name("train_template.py"), part / "train.py")
-    (part / "README.md").write_text(_readme(content, schedules, checkpoint))
+    (part / "README.md").write_text(_readme(content, schedules))
     if schedules:
         from autotune.schedules.plot import draw
 
         draw(schedules).savefig(part / "schedules.png", dpi=80)
-    if checkpoint is not None:
-        checkpoint_files.fetch(checkpoint, part / "checkpoint")
+    checkpoint.copy(part / "checkpoint")
 
 
 def document_of(manifest: Manifest, trial: Trial) -> dict[str, Any]:
@@ -156,15 +158,6 @@ def _changes(trial: Trial) -> dict[str, Any]:
         return {"changes": made, "turned": None}
     before = {name: value for name, value in trial.config.items() if path[name] != value}
     return {"changes": [], "turned": made, "turned_from": encode(before)}
-
-
-def saved(folder: Path, trial: Trial) -> str | None:
-    """The place of the trial's checkpoint, also if the study's folder has been moved since."""
-    if trial.checkpoint is None:
-        return None
-    path = trial.checkpoint.path
-    moved = str(folder / Path(*Path(path).parts[-3:]))
-    return next((place for place in (path, moved) if checkpoint_files.names(place)), None)
 
 
 def _trainer(manifest: Manifest) -> tuple[str | None, list[str]]:
@@ -240,13 +233,11 @@ for group in optimizer.param_groups:
 _USE_OTHER = "value = {variable}(step / total_steps)  # before each step"
 
 
-def _readme(
-    content: Mapping[str, Any], schedules: Mapping[str, Any], checkpoint: str | None
-) -> str:
+def _readme(content: Mapping[str, Any], schedules: Mapping[str, Any]) -> str:
     target, ranks = content["target"], content["scaling"]["num_workers"]
     reached = content["state"] == "REACHED"
     more = "| `schedules.png` | their picture |\n" if schedules else ""
-    if checkpoint is not None:
+    if not content["checkpoint_fault"]:
         before = "" if not content["turned"] else ", under the schedules of `turned_from`"
         step = content["checkpoint_step"]
         more += (
@@ -266,6 +257,8 @@ def _readme(
         path=_PATH if content["turned"] else "",
         command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",
     )
+    if content["checkpoint_fault"]:
+        text += f"\nThere is no checkpoint: {content['checkpoint_fault']}.\n"
     text += _descended(content["lineage"], content["lineage_fault"])
     if not schedules:
         return text

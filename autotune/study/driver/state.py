@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import searched
 from autotune.algorithms.ranking.trial_index import TrialIndex
 from autotune.backends.protocol import Pool
+from autotune.storage import long_text
 from autotune.storage.checkpoint_files import OWN
 from autotune.storage.journal import Closed, Journal, Opened
 from autotune.study.driver.calls import called
@@ -19,7 +21,19 @@ from autotune.study.driver.durable_pool import DurablePool
 from autotune.study.driver.microbatch import memory_keys
 from autotune.study.driver.plan import Plan, trial_seed
 from autotune.study.options import Watch
-from autotune.trial import Config, Event, Origin, Params, Suggested, Trial, after, fold
+from autotune.trial import (
+    Config,
+    Ended,
+    Event,
+    Interrupted,
+    Origin,
+    Params,
+    Suggested,
+    Trial,
+    after,
+    fold,
+)
+from autotune.trial.plain_text import plain_text
 
 
 class StudyState:
@@ -42,6 +56,7 @@ class StudyState:
         self.journal = journal
         self.pool = DurablePool(pool, journal)
         self.watch = watch
+        self._folder = folder
         self.memory_keys = memory_keys(plan.experiment.train)
         self.checkpoint_root = plan.checkpoints or str(folder.absolute() / OWN)
         self._opened = pool.now()
@@ -62,8 +77,11 @@ class StudyState:
 
     def append(self, event: Event) -> None:
         """Append the event to the journal, and bring the trials up to date with it."""
-        self.journal.append(event)
         before = self.trials.get(event.trial)
+        if isinstance(event, Interrupted | Ended) and before is not None:
+            name = f"trial-{event.trial:04d}-attempt-{before.attempts}"
+            event = replace(event, error=long_text.kept(self._folder, name, event.error))
+        self.journal.append(event)
         now = self.trials[event.trial] = after(before, event)
         self.trial_index.note(before, now)
         self.repeat_index.note(before, now)
@@ -160,4 +178,4 @@ def _watched(watch: Callable[..., Any], event: Event, trials: Mapping[int, Trial
 
 def warn(text: str) -> None:
     """Print a warning to stderr."""
-    print(f"warning: {text}", file=sys.stderr)
+    print(f"warning: {plain_text(text)}", file=sys.stderr)
