@@ -68,14 +68,14 @@ def export(folder: Path, to: Path | None, number: int | None, optuna: str | None
     if trial is None:
         say(f"{not_reached(result)}: name a trial with --trial N")
         return UNREACHED
-    _export_trial(result, trial, to)
+    _export_trial(manifest, result, trial, to)
     return DONE
 
 
-def _export_trial(result: StudyResult, trial: Trial, to: Path) -> None:
+def _export_trial(manifest: Manifest, result: StudyResult, trial: Trial, to: Path) -> None:
     from autotune.evaluation.export import export as exports
 
-    content = exports.export(result, trial, to)
+    content = exports.export(result, trial, to, manifest)
     say(f"wrote trial {trial.number} to {to}")
     if content["checkpoint_fault"]:
         say(f"it has no checkpoint: {content['checkpoint_fault']}")

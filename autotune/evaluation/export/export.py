@@ -56,8 +56,12 @@ def choose(result: StudyResult, number: int | None) -> Trial | None:
     return found
 
 
-def export(result: StudyResult, trial: Trial, out: Path) -> dict[str, Any]:
+def export(
+    result: StudyResult, trial: Trial, out: Path, manifest: Manifest | None = None
+) -> dict[str, Any]:
     """Write `trial` of the study to the new folder `out`, completely or not at all.
+
+    `manifest` is the study's, if the caller has read it.
 
     Returns:
         The content of `trial.json`.
@@ -68,7 +72,7 @@ def export(result: StudyResult, trial: Trial, out: Path) -> dict[str, Any]:
         UserError: `out` is not empty, or cannot be written.
     """
     out, folder = out.resolve(), result.folder
-    manifest = Manifest.read(folder)
+    manifest = manifest or Manifest.read(folder)
     checkpoint = rank_files(manifest, folder, trial)
     line: tuple[Segment, ...] = ()
     fault = ""

@@ -130,7 +130,7 @@ def test_an_interrupt_saves_what_runs_and_the_study_is_resumable(
     else:
         with in_terminal(folder) as process:
             wait_for(folder, 20, process)
-        process.send_signal(signal.SIGHUP)  # as a shell does
+        os.killpg(process.pid, signal.SIGHUP)  # as a shell does
     out, error = process.communicate(timeout=SECONDS)
     assert out.strip() == "interrupted", (error or "")[-2000:]
     entries = journal.read(folder)
