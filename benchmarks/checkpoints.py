@@ -91,7 +91,7 @@ def side(task: Task) -> Answer:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     rank = Rank(cloudpickle.dumps(train), sys.path, 0, 1)
     rank.place("here", "127.0.0.1", 1)
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Rendezvous(False, False, 600.0))
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Rendezvous(False, 0, 600.0))
     if task["how"] == "loop":
         rank._writer.save = _in_the_loop(rank._writer.save)  # type: ignore[method-assign]
     rank.start(Launch(0, {"mb": task["mb"], "steps": task["steps"]}, 0))

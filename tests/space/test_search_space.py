@@ -369,6 +369,9 @@ def test_a_wrong_experiment_is_refused_at_once(change: dict[str, Any], says: str
             "num_workers must be a whole number >= 1 but got a whole number of",
         ),
         ({"gpus_per_worker": 1.5}, "gpus_per_worker above 1 must be whole but got 1.5"),
+        ({"gpus_per_worker": math.inf}, "gpus_per_worker must be a number >= 0 but got inf"),
+        ({"accelerator": ""}, "accelerator must be a kind of GPU, as 'H100', got ''"),
+        ({"accelerator": "H100", "gpus_per_worker": 0}, "'H100' needs GPUs, but gpus_per_worker"),
         ({"max_concurrent_trials": 0}, "max_concurrent_trials must be a whole number >= 1"),
     ],
 )

@@ -157,7 +157,7 @@ class Lender:
 
 def _kind(scaling: Scaling, strategy: str) -> Kind:
     environment = tuple(sorted(actors_._environment(scaling).items()))
-    cpus, gpus = scaling.cpus_per_worker, scaling.gpus_per_worker
+    cpus, gpus = scaling.cpus, scaling.gpus
     job = ray.get_runtime_context().get_job_id()
     return Kind(scaling.num_workers, cpus, gpus, strategy, environment, job)
 

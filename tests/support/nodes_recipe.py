@@ -27,9 +27,10 @@ class Paced(dict[str, Any]):
 
 
 def noted(config: dict[str, Any]) -> Iterator[at.Milestone]:
-    """A toy of any pace, which also notes the interfaces that its rank was given."""
+    """A toy of any pace, which also notes the interfaces and the GPUs that its rank was given."""
     names = (os.environ.get(f"{kind}_SOCKET_IFNAME") for kind in ("GLOO", "NCCL"))
     toys.note(config, f"interfaces {' '.join(str(name) for name in names)}")
+    toys.note(config, f"sees {os.environ.get('CUDA_VISIBLE_DEVICES')}")
     yield from toys.toy(Paced(config))
 
 
@@ -74,6 +75,10 @@ def study(**options: Any) -> at.Experiment:
     options = {"failure": at.FailurePolicy(checkpoint_interval=0, hang_timeout=900), **options}
     target = at.Target(toys.METRIC, 0.95, limit=6000)
     return at.Experiment("nodes", noted, space, target, baseline={"rate": 0.5}, **options)
+
+
+def of_a_kind() -> at.Experiment:
+    return study(scaling=at.Scaling(accelerator="T9"))
 
 
 def pair() -> at.Experiment:

@@ -48,6 +48,9 @@ def changes_everything(config: dict[str, Any]) -> Iterator[at.Milestone]:
     torch.set_flush_denormal(True)
     torch.set_autocast_enabled("cpu", True)
     torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    for owner in (torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn.conv):
+        owner.fp32_precision = "tf32" if owner is not torch.backends.cudnn.conv else "ieee"
     torch.multiprocessing.set_sharing_strategy("file_system")
     yield at.Milestone(1, lambda: found)
 
@@ -77,8 +80,24 @@ def state_of_the_process() -> dict[str, float]:
         "denormals": float(denormal[0] != 0),
         "autocast": float(torch.is_autocast_enabled("cpu")),
         "flash": float(torch.backends.cuda.flash_sdp_enabled()),
+        "cudnn attention": float(torch.backends.cuda.cudnn_sdp_enabled()),
+        "products": float(torch.get_float32_matmul_precision() == "highest"),
+        "tf32": float(torch.backends.cuda.matmul.allow_tf32),
+        "convolutions": float(torch.backends.cudnn.allow_tf32),
         "sharing": float(torch.multiprocessing.get_sharing_strategy() == "file_system"),
     }
+
+
+def compiling(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Starts what torch's compiler starts: a thread pool and its compile workers."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    AsyncCompile.process_pool().submit(os.getpid).result()
+    AsyncCompile.pool().submit(os.getpid).result()
+    yield at.Milestone(0, dict)
+    threads, folder = threading.active_count(), os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    found = {"threads": threads, "cached": float("autotune-compiled" in folder)}
+    yield at.Milestone(1, lambda: found)
 
 
 def staying(config: dict[str, Any]) -> Iterator[at.Milestone]:
@@ -92,6 +111,8 @@ def staying(config: dict[str, Any]) -> Iterator[at.Milestone]:
     if config["stays"] == "nice":
         now = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, now + 1 if now < 19 else now - 1)
+    if config["stays"] == "broken":
+        sys.modules["torch._dynamo"] = object()  # type: ignore[assignment]
     if config["stays"] == "inference":
         mode = torch.inference_mode()
         mode.__enter__()

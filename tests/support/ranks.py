@@ -59,7 +59,7 @@ class Remote:
 def _become(train: bytes, path: list[str]) -> Place:
     rank = Rank(train, path, 0, 1)
     place = rank.place("node", "127.0.0.1", 1)
-    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Rendezvous(bool(place.cores), False, 600.0))
+    rank.join("127.0.0.1", rank.serve("127.0.0.1"), Rendezvous(bool(place.cores), 0, 600.0))
     _HERE["rank"] = rank
     return place
 

@@ -12,6 +12,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from autotune.backends.ray.resources import needs
 from autotune.backends.recipe_modules import is_recipe_file
 from autotune.backends.worker.messages import Place
 from autotune.backends.worker.rank import Rank
@@ -21,6 +22,14 @@ from autotune.trial.scaling import Scaling
 # Ray keeps what a trainer writes to its streams in two rotating files of so many bytes each; by
 # itself it would keep all of it.
 _LOGS = {"RAY_ROTATION_MAX_BYTES": str(64 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "1"}
+
+_VISIBLE = (
+    "HIP_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+)  # which GPUs torch uses, AMD's or NVIDIA's
+
+# Where it is set on a node, Ray shows every worker all of the node's GPUs.
+_ALL_GPUS = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 
 
 def pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
@@ -46,14 +55,29 @@ class _Worker(Rank):
     """A rank as a Ray actor, which also knows its node."""
 
     def locate(self, cores: int) -> Place:
+        seen = (os.environ.get(name) for name in _VISIBLE)
+        check_gpus([str(gpu) for gpu in ray.get_gpu_ids()], next(filter(None, seen), None))
         context = ray.get_runtime_context()
         return self.place(context.get_node_id(), ray.util.get_node_ip_address(), cores)
 
 
+def check_gpus(given: Sequence[str], visible: str | None) -> None:
+    """Check that a worker sees those GPUs that Ray has given to it, and no others.
+
+    Raises:
+        RuntimeError: it would train on those of another trial.
+    """
+    seen = [gpu for gpu in (visible or "").split(",") if gpu]
+    if seen != [*given] and (given or seen):
+        raise RuntimeError(
+            f"Ray has given a worker the GPUs {', '.join(given) or 'none'}, but it "
+            f"sees {visible!r} (CUDA_VISIBLE_DEVICES): something else sets it on this cluster"
+        )
+
+
 def reserve(scaling: Scaling, strategy: str, lost: Sequence[str] = ()) -> Any:
     """Request the resources of a group as a placement group, on none of the nodes `lost`."""
-    bundle = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
-    bundles = [{k: v for k, v in bundle.items() if v}] * scaling.num_workers
+    bundles = [needs(scaling)] * scaling.num_workers
     if not lost:
         return placement_group(bundles, strategy=strategy)
     elsewhere = [{"ray.io/node-id": f"!in({','.join(lost)})"}] * scaling.num_workers
@@ -65,8 +89,8 @@ def processes(placement: Any, scaling: Scaling, train: bytes) -> list[Any]:
     actor = ray.remote(_Worker).options
     return [
         actor(
-            num_cpus=scaling.cpus_per_worker,
-            num_gpus=scaling.gpus_per_worker,
+            num_cpus=scaling.cpus,
+            num_gpus=scaling.gpus,
             max_restarts=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 placement, placement_group_bundle_index=rank
@@ -78,10 +102,12 @@ def processes(placement: Any, scaling: Scaling, train: bytes) -> list[Any]:
 
 
 def _environment(scaling: Scaling) -> dict[str, str]:
-    threads = str(max(int(scaling.cpus_per_worker), 1))
+    threads = str(max(int(scaling.cpus), 1))
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    variables |= {name: os.environ.get(name, value) for name, value in _LOGS.items()}
-    if not scaling.gpus_per_worker:
+    own = {**_LOGS, "TORCHINDUCTOR_COMPILE_THREADS": threads}
+    variables |= {name: os.environ.get(name, value) for name, value in own.items()}
+    variables[_ALL_GPUS] = ""
+    if not scaling.gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ""
     return variables
 

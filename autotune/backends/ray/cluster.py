@@ -1,4 +1,4 @@
-"""The Ray cluster: connecting to it, its nodes, and how many trials fit on them."""
+"""The Ray cluster: connecting to it, and its nodes."""
 
 from __future__ import annotations
 
@@ -18,49 +18,12 @@ from ray._private import ray_constants
 
 from autotune.backends.ray.health import Node
 from autotune.errors import StudyError, UserError
-from autotune.trial.scaling import Scaling
 
 _LOCAL = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
 
 
-def fit(scaling: Scaling, nodes: list[dict[str, float]]) -> tuple[int, str]:
-    """How many trials fit on the nodes at once, and Ray's placement strategy for each.
-
-    One trial's workers are packed on one node where they fit on one, else over several, unless
-    `placement_strategy` says otherwise.
-
-    Raises:
-        UserError: not even one trial fits; names what is asked for and what there is.
-    """
-    need = {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}
-    need = {k: v for k, v in need.items() if v}
-    workers = [int(min((n.get(k, 0.0) + 1e-9) // v for k, v in need.items())) for n in nodes]
-    strategy, size = scaling.placement_strategy, scaling.num_workers
-    packed = sum(w // size for w in workers) if strategy in ("PACK", "STRICT_PACK") else 0
-    if packed:
-        return packed, "STRICT_PACK"
-    most = _apart(workers, size) if strategy == "STRICT_SPREAD" else sum(workers) // size
-    if most and strategy != "STRICT_PACK":
-        return most, strategy
-    where = {"STRICT_PACK": " on one node", "STRICT_SPREAD": " on different nodes"}
-    asked = " and ".join(f"{v:g} {k}" for k, v in need.items())
-    have = "; ".join(" and ".join(f"{n.get(k, 0.0):g} {k}" for k in ("CPU", "GPU")) for n in nodes)
-    raise UserError(
-        f"a trial of {size} workers with {asked} each can never fit{where.get(strategy, '')}: "
-        f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} ({have})"
-    )
-
-
-def _apart(workers: list[int], size: int) -> int:
-    """How many trials of `size` workers fit, none of which has two workers on a node."""
-    trials = 0
-    while sum(min(w, trials + 1) for w in workers) >= (trials + 1) * size:
-        trials += 1
-    return trials
-
-
-def try_out() -> str:
-    """Start Ray on this machine, run one task, and describe its resources."""
+def try_out() -> list[dict[str, float]]:
+    """Start Ray on this machine and run one task; the resources of each node."""
     owns = connect(None)
     try:
         found = node_resources()
@@ -68,8 +31,7 @@ def try_out() -> str:
     finally:
         if owns:
             ray.shutdown()
-    parts = "; ".join(f"{n.get('CPU', 0):g} CPU, {n.get('GPU', 0):g} GPU" for n in found)
-    return f"starts and runs a task ({parts})"
+    return found
 
 
 def connect(address: str | None) -> bool:
@@ -182,6 +144,22 @@ def _reach(address: str) -> None:
 def node_resources() -> list[dict[str, float]]:
     """The resources of each node."""
     return [dict(node.resources) for node in nodes()]
+
+
+def room_for_trials() -> list[dict[str, float]]:
+    """The resources of each node; beside idle GPUs without the CPUs that somebody holds.
+
+    That may be the job whose driver this is: a trial that wanted them as well would wait for ever.
+    """
+    free = ray._private.state.available_resources_per_node()
+    found = []
+    for node in nodes():
+        total = dict(node.resources)
+        now = free.get(node.name, total)
+        if total.get("GPU", 0.0) and now.get("GPU", 0.0) >= total["GPU"]:
+            total["CPU"] = now.get("CPU", 0.0)
+        found.append(total)
+    return found
 
 
 def nodes() -> tuple[Node, ...]:

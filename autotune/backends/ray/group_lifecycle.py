@@ -20,8 +20,8 @@ from autotune.backends.ray.actors import (
     reserve,
     terminate,
 )
-from autotune.backends.ray.cluster import fit
 from autotune.backends.ray.health import Node
+from autotune.backends.ray.resources import fit
 from autotune.backends.ray.turns import Group, Inbox, abandon, begin, trial_answers
 from autotune.backends.worker.hardware_probe import fingerprint
 from autotune.backends.worker.messages import Place, Rendezvous
@@ -89,7 +89,7 @@ class Fleet:
         group.state, group.launch = "starting", None
         group.actors = processes(group.placement, scaling, self._train)
         group.places = []
-        cores = 0 if scaling.shared else int(scaling.cpus_per_worker)
+        cores = 0 if scaling.shared else int(scaling.cpus)
         calls = [a.locate.remote(cores) for a in group.actors]
         begin(self._inbox, group, calls, _START_SECONDS)
 
@@ -110,8 +110,7 @@ class Fleet:
         scaling = self._scaling
         own_cores = not scaling.shared and all(p.cores for p in group.places)
         count = len({p.node for p in group.places})
-        whole_gpus = scaling.gpus_per_worker >= 1
-        rendezvous = Rendezvous(own_cores, whole_gpus, self._collective_seconds, count == 1)
+        rendezvous = Rendezvous(own_cores, scaling.gpus, self._collective_seconds, count == 1)
         machines = [p.machine for p in group.places]
         group.hardware = fingerprint(machines, count, scaling, shared=not own_cores)
         host = group.places[0].host if count > 1 else _LOOPBACK
@@ -127,7 +126,8 @@ class Fleet:
         if group.failed_starts < _MOST_STARTS:
             self.replace(group)
             return
-        what = str(error).strip() if error else f"no answer in {_START_SECONDS:g} s"
+        cause = getattr(error, "cause", None) or error  # of an error on a worker, without its calls
+        what = str(cause).strip() if error else f"no answer in {_START_SECONDS:g} s"
         self._terminate(group)
         release_placement(group.placement)
         del self.groups[group.number]

@@ -22,12 +22,13 @@ from autotune.backends.ray.cluster import (
     cluster_errors,
     connect,
     endpoints,
-    fit,
     node_resources,
     nodes,
+    room_for_trials,
 )
 from autotune.backends.ray.group_lifecycle import Fleet
 from autotune.backends.ray.health import HeadLost, Nodes, Watch, unreachable
+from autotune.backends.ray.resources import fit, settled
 from autotune.backends.ray.turns import Group, Inbox, PendingCheckpoint
 from autotune.errors import StudyError, UserError
 from autotune.trial import Change, Hardware
@@ -43,6 +44,10 @@ class RayPool:
         hang_timeout: seconds without an answer from every rank after which a group is ended.
         address: a running cluster's address; None starts Ray on this machine, unless this process
             is connected already.
+
+    Attributes:
+        scaling: with what was left to the cluster decided.
+        decided: the decision about GPUs, in one line; empty where there was none to make.
 
     Raises:
         UserError: no cluster at the address, or one on which a trial can never fit.
@@ -60,13 +65,14 @@ class RayPool:
     ) -> None:
         self._owns_ray = connect(address)
         try:
-            fit(scaling, node_resources())
+            self.scaling, self.decided = settled(scaling, room_for_trials())
+            fit(self.scaling, node_resources())
         except UserError:
             self._leave_ray()
             raise
         self._hang_timeout = hang_timeout
         self._inbox: Inbox = queue.SimpleQueue()
-        self._fleet = Fleet(pickled(train), scaling, self._inbox, hang_timeout)
+        self._fleet = Fleet(pickled(train), self.scaling, self._inbox, hang_timeout)
         self._gauges: dict[str, Gauge] = {}
         self._nodes = nodes()
         self._head_lost = False
@@ -168,9 +174,10 @@ class RayPool:
             return None
         lost = unreachable(self._nodes, turns.nodes_of_failed(group))
         signal = turns.signal(group, lost)
-        if group.failed or group.unanswered or isinstance(signal, Raised | WorkerFailed):
-            self._fleet.replace(group, lost)
-        elif isinstance(signal, Finished | Stopped):
+        broken = group.failed or group.unanswered or isinstance(signal, WorkerFailed)
+        if broken or (isinstance(signal, Raised) and len(group.places) > 1):
+            self._fleet.replace(group, lost)  # some ranks may be within their trainer still
+        elif isinstance(signal, Finished | Stopped | Raised):
             self._fleet.release(group)
         return signal
 

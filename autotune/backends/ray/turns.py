@@ -211,6 +211,9 @@ def _raised(group: Group, answers: dict[int, Answer]) -> Raised | WorkerFailed:
     reason = next(cause, first.reason)
     trial = group.launch.trial
     damaged = any(a.damaged for a in bad.values())
+    if any(a.crowded for a in bad.values()):  # not what the trial needs: it is tried again
+        beside = f"{reason}: others hold more of the GPU than is theirs"
+        return WorkerFailed(trial, beside, "\n\n".join(parts))
     away = [a.reason for a in bad.values() if a.store_unreachable]
     if away and not (memory or damaged):
         return WorkerFailed(trial, away[0], "\n\n".join(parts), store_unreachable=True)

@@ -11,6 +11,7 @@ import fcntl
 import os
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -32,11 +33,16 @@ class Cores:
         self.numbers, self.locks = (), []
 
 
-def claim_cores(count: int, wait_seconds: float = _WAIT_SECONDS) -> Cores:
-    """Claim `count` cores of those that this process may run on, or none if too few are free."""
+def claim_cores(
+    count: int, wait_seconds: float = _WAIT_SECONDS, *, near: Collection[int] = ()
+) -> Cores:
+    """Claim `count` cores of those that this process may run on, or none if too few are free.
+
+    Those of `near` are taken first.
+    """
     deadline = time.monotonic() + wait_seconds
     while True:
-        cores = _claimed(count)
+        cores = _claimed(count, near)
         if len(cores.numbers) == count or time.monotonic() > deadline:
             break
         cores.release()
@@ -46,9 +52,9 @@ def claim_cores(count: int, wait_seconds: float = _WAIT_SECONDS) -> Cores:
     return cores
 
 
-def _claimed(count: int) -> Cores:
+def _claimed(count: int, near: Collection[int]) -> Cores:
     cores = Cores((), [])
-    for number in sorted(os.sched_getaffinity(0)):
+    for number in sorted(os.sched_getaffinity(0), key=lambda n: (n not in near, n)):
         if len(cores.numbers) == count:
             break
         with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -76,7 +76,11 @@ def _name(node: str, pid: int) -> str:
 _NO_MEMORY = (
     "can't allocate memory",  # torch's allocator on the host
     "out of memory",  # CUDA, NCCL
+    "cudaErrorMemoryAllocation",
     "_ALLOC_FAILED",  # cuBLAS, cuDNN
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # its workspace finds no room when it is first used
+    "unable to find an engine to execute",  # cuDNN, all of whose algorithms want more memory
+    "Unable to find a valid cuDNN algorithm",
     "bad_alloc",  # C++
 )
 _OWN_FILES = (Path(__file__).with_name("rank.py"), Path(reporting.__file__))
@@ -88,16 +92,28 @@ def out_of_memory(error: BaseException | None) -> bool:
     torch has an error class for its caching allocators only: the host's allocator, CUDA itself and
     its libraries (cuBLAS, cuDNN, NCCL) raise others, which are recognized by their text.
     """
+    for cause in _chain(error):
+        if isinstance(cause, torch.OutOfMemoryError | MemoryError):
+            return True
+        text = text_of(cause) if isinstance(cause, RuntimeError) else ""
+        if any(says in text for says in _NO_MEMORY):
+            return True
+    return False
+
+
+def free_frames(error: BaseException) -> None:
+    """Free what the calls that ended in an error, and in those that caused it, still refer to."""
+    for cause in _chain(error):
+        traceback.clear_frames(cause.__traceback__)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what caused it, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
-            return True
-        text = text_of(error) if isinstance(error, RuntimeError) else ""
-        if any(says in text for says in _NO_MEMORY):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def stack_of(place: Place) -> str:

@@ -25,6 +25,8 @@ LABEL = "AUTOTUNE_HARDWARE"  # set on a node: its owner's name for this kind of 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # read by the libraries
 _NETWORKS = Path("/sys/class/net")
 _FABRICS = Path("/sys/class/infiniband")
+_GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each, of its PCI address
+_PCI = Path("/sys/bus/pci/devices")
 _DRIVER_SECONDS = 10.0  # for the driver of the GPUs to answer
 
 
@@ -58,14 +60,14 @@ def fingerprint(
     machines: Sequence[Machine], nodes: int, scaling: Scaling, shared: bool
 ) -> Hardware:
     """The hardware fingerprint of a group of workers on so many nodes."""
-    several = scaling.num_workers > 1 or scaling.gpus_per_worker > 1
+    several = scaling.num_workers > 1 or scaling.gpus > 1
     links = [m.network if nodes > 1 else m.link for m in machines]
     return Hardware(
         counted([m.device for m in machines]),
         scaling.num_workers,
-        scaling.cpus_per_worker,
+        scaling.cpus,
         shared,
-        gpus_per_worker=scaling.gpus_per_worker,
+        gpus_per_worker=scaling.gpus,
         cpu=counted([m.cpu for m in machines]),
         nodes=nodes,
         interconnect=counted(links) if several else "",
@@ -118,6 +120,33 @@ def _has_links(program: str, uuid: str) -> bool:
     return "GB/s" in done.stdout
 
 
+def cores_near_gpus() -> tuple[int, ...]:
+    """The cores of the memory nodes to which this process's GPUs belong; none where not known."""
+    if not torch.cuda.is_available():
+        return ()
+    devices = range(torch.cuda.device_count())
+    return cores_near([str(torch.cuda.get_device_properties(i).uuid) for i in devices])
+
+
+def cores_near(uuids: Sequence[str]) -> tuple[int, ...]:
+    """The cores near the GPUs with these ids, as the driver and the system say."""
+    near: set[int] = set()
+    for gpu in sorted(_GPUS.glob("*/information")):
+        if any(uuid.removeprefix("GPU-") in _read(gpu) for uuid in uuids):
+            near |= set(core_numbers(_read(_PCI / gpu.parent.name / "local_cpulist")))
+    return tuple(sorted(near))
+
+
+def core_numbers(text: str) -> list[int]:
+    """The numbers of a list of cores as the system writes it.
+
+    >>> core_numbers("0-2,8,10-11"), core_numbers("")
+    ([0, 1, 2, 8, 10, 11], [])
+    """
+    ends = [part.partition("-") for part in text.split(",") if part]
+    return [n for low, _, high in ends for n in range(int(low), int(high or low) + 1)]
+
+
 def interface_of(address: str) -> str:
     """The interface of this machine that has the address, or an empty string."""
     for name, addresses in psutil.net_if_addrs().items():
@@ -137,10 +166,13 @@ def interface_to(host: str) -> str:
 
 
 def use_interface(name: str) -> None:
-    """Have collectives use an interface, unless the node's environment names one already."""
+    """Have collectives use an interface, unless the node's environment names one already.
+
+    NCCL takes all interfaces whose names begin so, unless `=` says that the name is whole.
+    """
     for variable in INTERFACES:
         if name and not os.environ.get(variable):
-            os.environ[variable] = name
+            os.environ[variable] = f"={name}" if variable.startswith("NCCL") else name
 
 
 def network_of(interface: str) -> str:

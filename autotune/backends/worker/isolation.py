@@ -23,22 +23,23 @@ import psutil
 import torch
 from torch.nn.modules import module as _modules
 
-from autotune.backends.worker import process_settings
+from autotune.backends.worker import compiled, float_precision, gpu_memory, process_settings
 
 _GROWTH_BYTES = 512 * 2**20
 _GROWTH_FACTOR = 1.5
 _GROWTH_FILES = 64
 _HOOKS = [n for n in dir(_modules) if n.startswith("_global_") and n.endswith("_hooks")]
-_BACKENDS: list[tuple[Any, str]] = [
+_SWITCHES: list[tuple[Any, str]] = [  # those of TF32 are in `float_precision`
     (torch.backends.cudnn, "benchmark"),
+    (torch.backends.cudnn, "benchmark_limit"),
     (torch.backends.cudnn, "deterministic"),
     (torch.backends.cudnn, "enabled"),
-    (torch.backends.cudnn, "allow_tf32"),
-    (torch.backends.cuda.matmul, "allow_tf32"),
+    (torch.backends.cuda.matmul, "allow_fp16_accumulation"),  # of torch 2.7 and later
     (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
     (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
     (torch.backends.mkldnn, "enabled"),
 ]
+_BACKENDS = [(owner, name) for owner, name in _SWITCHES if hasattr(owner, name)]
 
 
 @dataclass(frozen=True)
@@ -60,19 +61,24 @@ class Snapshot:
     threads: frozenset[int]
     children: int
     rss_bytes: int
+    gpu_share: float
 
 
 @dataclass(frozen=True)
 class ResourceUse:
-    """Resources of a process: resident memory, memory allocated on its GPU, and open files."""
+    """Resources of a process: resident memory, memory allocated on its GPUs, and open files."""
 
     host_bytes: int
     gpu_bytes: int
     files: int
 
 
-def snapshot() -> Snapshot:
-    """Read the global state that `restore` puts back."""
+def snapshot(gpu_share: float = 1.0) -> Snapshot:
+    """Read the global state that `restore` puts back.
+
+    Args:
+        gpu_share: of the memory of each GPU, what this process's allocator may take.
+    """
     gc.collect()
     gc.freeze()
     return Snapshot(
@@ -86,7 +92,7 @@ def snapshot() -> Snapshot:
             (torch.set_default_device, None),  # naming one would slow every later trial
             (torch.set_num_threads, torch.get_num_threads()),
             (torch.set_grad_enabled, torch.is_grad_enabled()),
-            (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
+            (float_precision.put_back, float_precision.read()),
             (torch.autograd.set_detect_anomaly, False),
             (_set_deterministic, torch.get_deterministic_debug_mode()),
         ),
@@ -99,6 +105,7 @@ def snapshot() -> Snapshot:
         threads=frozenset(t.ident or 0 for t in threading.enumerate()),
         children=_children(),
         rss_bytes=psutil.Process().memory_info().rss,
+        gpu_share=gpu_share,
     )
 
 
@@ -136,9 +143,7 @@ def restore(clean: Snapshot) -> None:
     if "torch._dynamo" in sys.modules:
         sys.modules["torch._dynamo"].reset()  # what it learned of shapes is another trial's
     gc.collect()
-    if gpu_in_use():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    gpu_memory.put_back(clean.gpu_share)
 
 
 def _stop_progress_bars() -> None:
@@ -150,9 +155,9 @@ def _stop_progress_bars() -> None:
 
 def resource_use() -> ResourceUse:
     """Measure what this process uses now."""
-    gpu = int(torch.cuda.memory_allocated()) if gpu_in_use() else 0
     files = len(os.listdir("/proc/self/fd"))
-    return ResourceUse(int(psutil.Process().memory_info().rss), gpu, files)
+    host_bytes = int(psutil.Process().memory_info().rss)
+    return ResourceUse(host_bytes, gpu_memory.allocated(), files)
 
 
 def leaked_resources(clean: Snapshot, usual: ResourceUse) -> str:
@@ -188,11 +193,6 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def gpu_in_use() -> bool:
-    """Whether this process has touched a GPU."""
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
 def _set_deterministic(mode: int) -> None:
     torch.set_deterministic_debug_mode(mode)
 
@@ -209,11 +209,16 @@ def _children() -> int:
     count = 0
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            count += not any("compile_worker" in part for part in child.cmdline())
+            count += not compiled.is_worker(child.cmdline())
     return count
 
 
 def _is_left(thread: threading.Thread, clean: Snapshot) -> bool:
-    """Whether the trial left this thread; threads of C++ that once called Python do not count."""
+    """Whether the trial left this thread.
+
+    Threads of C++ that once called Python do not count, nor those that torch's compiler keeps for
+    the life of the process.
+    """
     known = (thread.ident or 0) in clean.threads or thread is threading.current_thread()
-    return thread.is_alive() and not known and not isinstance(thread, threading._DummyThread)
+    foreign = isinstance(thread, threading._DummyThread) or compiled.is_compilers(thread)
+    return thread.is_alive() and not known and not foreign

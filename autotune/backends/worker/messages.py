@@ -27,6 +27,7 @@ class Answer:
         save_error: why it could not be written, or an empty string.
         error, reason: the traceback of what the trainer raised, and its last line.
         out_of_memory: whether it raised because memory ran out.
+        crowded: whether it did as others hold more of a shared GPU than is theirs.
         damaged: whether it raised because the checkpoint to start from is not what was written.
         store_unreachable: whether that checkpoint's store could not be reached.
         must_restart: why the process cannot run another trial, or an empty string.
@@ -42,6 +43,7 @@ class Answer:
     error: str = ""
     reason: str = ""
     out_of_memory: bool = False
+    crowded: bool = False
     damaged: bool = False
     store_unreachable: bool = False
     must_restart: str = ""
@@ -63,11 +65,11 @@ class Place:
 class Rendezvous:
     """Settings on which all ranks of a group agree when they join its process group.
 
-    Ranks that share a GPU (`whole_gpus` is False) reduce with gloo: NCCL refuses two on a device.
-    Ranks on one node communicate over its loopback interface (`one_node`).
+    Ranks that share a GPU (`gpus`, of each rank, is below 1) reduce with gloo: NCCL refuses two on
+    a device. Ranks on one node communicate over its loopback interface (`one_node`).
     """
 
     own_cores: bool
-    whole_gpus: bool
+    gpus: float
     timeout_seconds: float
     one_node: bool = True

@@ -130,17 +130,20 @@ def _put_back_autocast(clean: tuple[bool, ...]) -> None:
 
 def _attention() -> tuple[bool, ...]:
     cuda: Any = torch.backends.cuda  # its functions have no types
-    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()
+    return (
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )
 
 
 def _put_back_attention(clean: tuple[bool, ...]) -> None:
-    cuda = torch.backends.cuda
-    for switch, on in zip(
-        (cuda.enable_flash_sdp, cuda.enable_mem_efficient_sdp, cuda.enable_math_sdp),
-        clean,
-        strict=True,
-    ):
-        switch(on)
+    cuda: Any = torch.backends.cuda
+    cuda.enable_flash_sdp(clean[0])
+    cuda.enable_mem_efficient_sdp(clean[1])
+    cuda.enable_math_sdp(clean[2])
+    cuda.enable_cudnn_sdp(clean[3])
 
 
 def _put_back_collector(on: bool) -> None:

@@ -7,8 +7,6 @@ Ray.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import socket
 import sys
@@ -25,10 +23,18 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune.backends.protocol import Launch
-from autotune.backends.worker import diagnostics, hardware_probe, isolation, reporting
+from autotune.backends.worker import (
+    compiled,
+    diagnostics,
+    gpu_memory,
+    hardware_probe,
+    isolation,
+    process_group,
+    reporting,
+)
 from autotune.backends.worker.checkpoint_io import Writer, restored, retry_reading
 from autotune.backends.worker.cpu_affinity import claim_cores
-from autotune.backends.worker.diagnostics import from_trainer, out_of_memory
+from autotune.backends.worker.diagnostics import free_frames, from_trainer, out_of_memory
 from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous
 from autotune.errors import text_of
 from autotune.storage.remote import is_gone
@@ -61,7 +67,8 @@ class Rank:
 
     def place(self, node: str, host: str, cores: int) -> Place:
         """Claim `cores` cores of the node and find out what this process runs on."""
-        self._cores = claim_cores(cores)
+        compiled.share_cache()
+        self._cores = claim_cores(cores, near=hardware_probe.cores_near_gpus())
         self._machine = hardware_probe.probe(host)
         self._stacks, path = diagnostics.write_stacks_on_signal(node)
         return Place(node, host, os.getpid(), self._cores.numbers, self._machine, path)
@@ -91,28 +98,20 @@ class Rank:
             torch.set_num_threads(len(self._cores.numbers))
         else:
             self._cores.release()
-        if rendezvous.one_node:
-            hardware_probe.use_interface("lo")
-        else:
-            hardware_probe.use_interface(
-                self._machine.interface or hardware_probe.interface_to(host)
-            )
-        os.environ.update(
-            RANK=str(self._rank),
-            WORLD_SIZE=str(self._world_size),
-            LOCAL_RANK="0",
-            MASTER_ADDR=host,
-            MASTER_PORT=str(port),
-        )
+        interface = self._machine.interface or hardware_probe.interface_to(host)
+        hardware_probe.use_interface("lo" if rendezvous.one_node else interface)
+        seconds = rendezvous.timeout_seconds
+        process_group.set_environment(self._rank, self._world_size, host, port, seconds)
         if self._store is None:
             self._store = TCPStore(host, port, self._world_size, is_master=False)
-        nccl = torch.cuda.is_available() and rendezvous.whole_gpus
-        self._backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
-        self._timeout = timedelta(seconds=rendezvous.timeout_seconds)
+        self._gpus = rendezvous.gpus
+        self._backend = process_group.backend(torch.cuda.is_available(), self._gpus)
+        self._timeout = timedelta(seconds=seconds)
         self._group = 0
+        gpu_share = gpu_memory.take(self._gpus)
         self._open_group()
         self._writer = Writer(self._rank)
-        self._clean = isolation.snapshot()
+        self._clean = isolation.snapshot(gpu_share)
         self._usual: isolation.ResourceUse | None = None
 
     def _open_group(self) -> None:
@@ -178,7 +177,7 @@ class Rank:
             milestone = self._steps.send(change if before is not None else None)
         except StopIteration:
             return self._finish("finished")
-        _synchronize()
+        reporting.synchronize()
         trained = time.perf_counter()
         _check(milestone, before)
         if milestone.step < self._start_step:
@@ -192,7 +191,7 @@ class Rank:
             clock = replace(clock, setup=trained - begin)
             return self._at_milestone(Answer("milestone", milestone.step, {}, clock, can_save))
         metrics = _metrics(milestone.evaluate())
-        _synchronize()
+        reporting.synchronize()
         paused = min(max(milestone.eval_seconds, 0.0), trained - begin)
         training = trained - begin - paused
         data = min(max(milestone.data_seconds, 0.0), training)
@@ -228,22 +227,38 @@ class Rank:
         if self._steps is not None:
             self._steps.close()
         self._steps = self._milestone = None
-        groups = len(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else 0
-        if groups != 1:  # the trial opened groups of its own, or closed ours
-            if groups:
-                dist.destroy_process_group()
-            self._open_group()
-        isolation.restore(self._clean)
-        self._usual = self._usual or isolation.resource_use()
-        return Answer(kind, must_restart=isolation.leaked_resources(self._clean, self._usual))
+        return Answer(kind, must_restart=self._cleaned())
+
+    def _cleaned(self) -> str:
+        """Clean the process; why it must be replaced all the same, or an empty string.
+
+        Nothing that goes wrong here is the trial's fault any more.
+        """
+        try:
+            groups = len(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else 0
+            if groups != 1:  # the trial opened groups of its own, or closed ours
+                if groups:
+                    dist.destroy_process_group()
+                self._open_group()
+            isolation.restore(self._clean)
+            self._usual = self._usual or isolation.resource_use()
+            return isolation.leaked_resources(self._clean, self._usual)
+        except Exception as error:
+            return f"it cannot be cleaned: {type(error).__name__}: {error}"
 
     def _raised(self, error: BaseException) -> Answer:
         """Describe an error of the trainer, or of reading the checkpoint that it starts from."""
         text = "".join(from_trainer(traceback.TracebackException.from_exception(error)).format())
         line = text_of(error).strip().partition("\n")[0][:300]
-        memory = out_of_memory(error)
+        memory, must_restart = out_of_memory(error), "the trainer raised"
+        crowded = memory and gpu_memory.is_crowded(self._gpus)
         if memory:
-            self._free_memory(error)
+            self._writer.cancel()
+            self._steps = self._milestone = None
+            free_frames(error)
+            gpu_memory.give_back()
+            if self._world_size == 1:  # no rank waits for it: it goes on in this process
+                must_restart = self._cleaned()
         restoring, self._restoring = self._restoring and not memory, False
         unreachable = restoring and isinstance(error, OSError) and not is_gone(error)
         return Answer(
@@ -251,24 +266,11 @@ class Rank:
             error=text.strip(),
             reason=f"{type(error).__name__}: {line}" if line else type(error).__name__,
             out_of_memory=memory,
+            crowded=crowded,
             damaged=restoring and not unreachable,
             store_unreachable=unreachable,
-            must_restart="the trainer raised",
+            must_restart=must_restart,
         )
-
-    def _free_memory(self, error: BaseException) -> None:
-        """Free the trial's memory at once, as another process may use the same GPU."""
-        self._steps = self._milestone = None
-        traceback.clear_frames(error.__traceback__)
-        if isolation.gpu_in_use():
-            gc.collect()
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.empty_cache()
-
-
-def _synchronize() -> None:
-    if isolation.gpu_in_use():
-        torch.cuda.synchronize()
 
 
 def _check(milestone: object, before: Milestone | None) -> None:

@@ -82,21 +82,22 @@ def evaluating() -> Iterator[None]:
         return
     if session.paused_at is not None:
         raise RuntimeError("autotune.evaluating() cannot be inside another one")
-    _synchronize()
+    synchronize()
     session.paused_at = time.perf_counter()
     try:
         yield
-        _synchronize()
+        synchronize()
     finally:
         session.eval_seconds += time.perf_counter() - session.paused_at
         session.paused_at = None
 
 
-def _synchronize() -> None:
-    """Wait for the GPU, if this process uses one; torch is not imported for it."""
+def synchronize() -> None:
+    """Wait for all GPUs of this process, if it uses any; torch is not imported for it."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
 
 
 def steps(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Steps:

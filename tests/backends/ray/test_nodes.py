@@ -232,7 +232,7 @@ def rows_of(study: Study) -> list[str]:
 
 def test_ranks_of_one_node_meet_on_loopback(episode: Episode) -> None:
     said = {row.partition("interfaces ")[2] for row in rows(episode) if "interfaces" in row}
-    assert said == {"lo lo"}
+    assert said == {"lo =lo"}
 
 
 @pytest.mark.parametrize("recipe", ["pair", "apart"])
@@ -254,7 +254,7 @@ def test_ranks_of_two_nodes_meet_on_the_nodes_interface(
     own = hardware_probe.interface_of(episode.cluster.address.rpartition(":")[0])
     assert own
     said = [row.partition("interfaces ")[2] for row in study.log.read_text().splitlines()]
-    assert [names for names in said if names] == [f"{own} {own}"] * 2
+    assert [names for names in said if names] == [f"{own} ={own}"] * 2
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_ranks_meet_on_the_cable_that_joins_their_machines(apart: Network, tmp_p
         finished(study.run("pair", made.address, 1), main.DONE)
     assert study.trials()[0].hardware.nodes == 2
     said = [row.partition("interfaces ")[2] for row in study.log.read_text().splitlines()]
-    assert [names for names in said if names] == [f"{apart.cable} {apart.cable}"] * 2
+    assert [names for names in said if names] == [f"{apart.cable} ={apart.cable}"] * 2
 
 
 @pytest.fixture
@@ -291,6 +291,28 @@ def tight() -> Iterator[Cluster]:
     with cluster() as made:
         made.add(env=limits, num_gpus=1)
         yield made
+
+
+def test_each_rank_has_a_gpu_of_its_own_where_the_recipe_says_nothing(tmp_path: Path) -> None:
+    """Also on nodes whose environment has Ray show every worker all GPUs. They are numbers only."""
+    study = Study(tmp_path / "study")
+    study.pace("hold")
+    everything = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+    with cluster() as made:
+        made.add(cpus=2, env=everything, num_gpus=2, resources={"accelerator_type:T9": 1.0})
+        driver = study.run("study", made.address, 2)
+        study.until(lambda: len(study.running()) == 2, driver)
+        study.pace(0.05)
+        said = finished(driver, main.DONE)
+        kind = Study(tmp_path / "kind")
+        finished(kind.run("of_a_kind", made.address, 1), main.DONE)
+    assert {t.hardware.gpus_per_worker for t in kind.trials().values()} == {1}
+    assert "GPUs: 1 a worker, as the cluster has 2 (--gpus-per-worker 0 for none)" in said
+    sees = {row.partition(" sees ")[2] for row in rows_of(study) if " sees " in row}
+    assert sees == {"0", "1"}
+    assert {t.hardware.gpus_per_worker for t in study.trials().values()} == {1}
+    scaling = json.loads((study.folder / "experiment.json").read_text())["scaling"]
+    assert (scaling["cpus_per_worker"], scaling["gpus_per_worker"]) == (1, 1)
 
 
 def test_what_ray_kills_for_its_memory_goes_on_with_half_the_microbatch(

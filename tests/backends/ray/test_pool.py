@@ -21,8 +21,9 @@ from toys import METRIC, reporter, toy
 import autotune as at
 from autotune.backends.protocol import Launch, Progress, Stopped, WorkerFailed
 from autotune.backends.ray import group_lifecycle
-from autotune.backends.ray.cluster import fit
+from autotune.backends.ray.actors import _environment, check_gpus
 from autotune.backends.ray.pool import RayPool
+from autotune.backends.ray.resources import fit, settled
 from autotune.cli import main
 from autotune.trial import Hardware, State
 
@@ -401,7 +402,23 @@ def test_a_trainer_that_cannot_be_sent_is_the_users_mistake(tmp_path: Path) -> N
         study(experiment(1, [], train=train), tmp_path)
 
 
+@pytest.mark.slow
+def test_a_rank_alone_that_runs_out_of_memory_goes_on_in_its_process(tmp_path: Path) -> None:
+    """No other rank waits for it: the next attempt, or trial, need not wait for a new process."""
+    log, one = tmp_path / "log", at.Scaling(max_concurrent_trials=1)
+    made = experiment(1, ["memory", None], scaling=one, log=str(log))
+    result = study(made, tmp_path / "study")
+    states = [State.REACHED, State.INFEASIBLE, State.REACHED]
+    assert [t.state for t in result.trials] == states, result.trials[1].error
+    assert len({row.split(" ")[2] for row in log.read_text().splitlines()}) == 1
+
+
 # --- what the cluster holds ---------------------------------------------------------------------
+
+
+A100_NODE = {"CPU": 64.0, "GPU": 8.0, "accelerator_type:A100": 1.0}
+H100_NODE = {"CPU": 32.0, "GPU": 2.0, "accelerator_type:H100": 1.0}
+H100 = at.Scaling(gpus_per_worker=1, accelerator="H100")
 
 
 def apart(strategy: str) -> at.Scaling:
@@ -441,6 +458,11 @@ def test_an_impossible_scaling_is_refused_at_once(
         (at.Scaling(cpus_per_worker=0.1), [{"CPU": 1.0}], (10, "STRICT_PACK")),
         (at.Scaling(gpus_per_worker=1), [{"CPU": 8.0, "GPU": 2.0}], (2, "STRICT_PACK")),
         (at.Scaling(gpus_per_worker=0.5), [{"CPU": 8.0, "GPU": 2.0}], (4, "STRICT_PACK")),
+        (at.Scaling(gpus_per_worker=0.4), [{"CPU": 64.0, "GPU": 8.0}], (16, "STRICT_PACK")),
+        (at.Scaling(3, gpus_per_worker=0.4), [{"CPU": 64.0, "GPU": 2.0}], (1, "STRICT_PACK")),
+        (at.Scaling(gpus_per_worker=0.1), [{"CPU": 64.0, "GPU": 1.0}], (10, "STRICT_PACK")),
+        (at.Scaling(gpus_per_worker=2), [{"CPU": 8.0, "GPU": 3.0}] * 2, (2, "STRICT_PACK")),
+        (H100, [A100_NODE, H100_NODE], (2, "STRICT_PACK")),
         (apart("SPREAD"), [{"CPU": 4.0}], (2, "SPREAD")),
         (apart("STRICT_SPREAD"), [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 1.0}], (3, "STRICT_SPREAD")),
         (apart("STRICT_PACK"), [{"CPU": 3.0}, {"CPU": 3.0}], (2, "STRICT_PACK")),
@@ -450,6 +472,67 @@ def test_how_many_trials_fit(
     scaling: at.Scaling, nodes: list[dict[str, float]], expected: tuple[int, str]
 ) -> None:
     assert fit(scaling, nodes) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "nodes", "expected", "says"),
+    [
+        (at.Scaling(), [{"CPU": 8.0}], (1, 0), ""),
+        (at.Scaling(gpus_per_worker=0), [A100_NODE], (1, 0), ""),
+        (at.Scaling(), [A100_NODE, H100_NODE], (8, 1), "GPUs: 1 a worker, as the cluster has 10"),
+        (at.Scaling(cpus_per_worker=2), [A100_NODE], (2, 1), "--gpus-per-worker 0 for none"),
+        (at.Scaling(gpus_per_worker=0.5), [H100_NODE], (8, 0.5), ""),
+        (at.Scaling(gpus_per_worker=2), [H100_NODE], (32, 2), ""),
+        (at.Scaling(3), [H100_NODE], (1, 0), "a trial of 3 workers does not fit on them"),
+        (at.Scaling(accelerator="H100"), [A100_NODE, H100_NODE], (16, 1), ""),
+    ],
+)
+def test_what_a_scaling_leaves_open_the_cluster_decides(
+    given: at.Scaling, nodes: list[dict[str, float]], expected: tuple[float, float], says: str
+) -> None:
+    made, note = settled(given, nodes)
+    assert (made.cpus_per_worker, made.gpus_per_worker) == expected
+    assert (says in note) if says else not note
+    fit(made, nodes)
+
+
+def test_a_kind_of_gpu_that_the_cluster_lacks_is_named() -> None:
+    for nodes, says in (
+        ([A100_NODE, H100_NODE], r"unknown accelerator 'H10'; did you mean 'H100'"),
+        ([{"CPU": 4.0}], "1 CPU and 1 GPU of kind H10 each can never fit"),
+    ):
+        made, _ = settled(at.Scaling(accelerator="H10"), nodes)
+        with pytest.raises(at.UserError, match=says):
+            fit(made, nodes)
+
+
+@pytest.mark.parametrize(
+    ("given", "visible", "fault"),
+    [
+        (["1"], "1", False),
+        (["0", "2"], "0,2", False),
+        ([], "", False),
+        ([], None, False),
+        (["1"], None, True),
+        (["1"], "0,1,2,3", True),
+        ([], "0", True),
+    ],
+)
+def test_a_worker_that_sees_other_gpus_than_its_own_does_not_start(
+    given: list[str], visible: str | None, fault: bool
+) -> None:
+    if not fault:
+        check_gpus(given, visible)
+        return
+    with pytest.raises(RuntimeError, match=r"Ray has given a worker the GPUs .*, but it sees "):
+        check_gpus(given, visible)
+
+
+def test_workers_compile_on_their_own_cores_only() -> None:
+    made = _environment(at.Scaling(cpus_per_worker=4, gpus_per_worker=1))
+    names = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
+    assert [made[name] for name in names] == ["4", "4"]
+    assert "CUDA_VISIBLE_DEVICES" not in made
 
 
 @pytest.mark.slow

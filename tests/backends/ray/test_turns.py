@@ -151,6 +151,21 @@ def test_ranks_at_different_milestones_are_an_error() -> None:
             ),
         ),
         (
+            Answer(
+                "raised",
+                error="x",
+                reason="OutOfMemoryError: 1 GiB",
+                out_of_memory=True,
+                crowded=True,
+            ),
+            AT_100,
+            WorkerFailed(
+                7,
+                "OutOfMemoryError: 1 GiB: others hold more of the GPU than is theirs",
+                "rank 0:\nx\n\nrank 1: raised nothing",
+            ),
+        ),
+        (
             Answer("raised", error="x", reason="E: a", damaged=True),
             AT_100,
             Raised(7, "rank 0:\nx\n\nrank 1: raised nothing", "E: a", damaged=True),
@@ -163,7 +178,7 @@ def test_ranks_at_different_milestones_are_an_error() -> None:
             ),
         ),
     ],
-    ids=["equal", "memory", "damaged", "unreachable"],
+    ids=["equal", "memory", "crowded", "damaged", "unreachable"],
 )
 def test_errors_of_all_ranks_are_merged(one: Answer, other: Answer, expected: Signal) -> None:
     assert Turn().signal(one, other) == expected

@@ -29,6 +29,13 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
+def test_cores_near_the_gpu_come_first() -> None:
+    last = max(os.sched_getaffinity(0))
+    mine = claim_cores(1, 0, near=(last, 10_000))
+    assert mine.numbers == (last,)
+    mine.release()
+
+
 def test_a_core_has_one_owner_until_it_is_released() -> None:
     everything = len(os.sched_getaffinity(0))
     mine = claim_cores(everything, 0)

@@ -94,6 +94,23 @@ def test_links_of_gpus_are_what_their_driver_says(
     assert not hardware_probe._has_links(str(program), "GPU-b")
 
 
+def test_cores_near_a_gpu_are_what_the_system_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the folders of the driver and the system, where there is no GPU."""
+    monkeypatch.setattr(hardware_probe, "_GPUS", tmp_path / "gpus")
+    monkeypatch.setattr(hardware_probe, "_PCI", tmp_path / "pci")
+    for address, uuid, cores in (("0000:1b:00.0", "aa-1", "0-2,8"), ("0000:9c:00.0", "bb-2", "4")):
+        for folder in ("gpus", "pci"):
+            (tmp_path / folder / address).mkdir(parents=True)
+        about = f"Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-{uuid}\n"
+        (tmp_path / "gpus" / address / "information").write_text(about)
+        (tmp_path / "pci" / address / "local_cpulist").write_text(f"{cores}\n")
+    assert hardware_probe.cores_near(["aa-1"]) == (0, 1, 2, 8)
+    assert hardware_probe.cores_near(["GPU-bb-2"]) == (4,)
+    assert hardware_probe.cores_near(["cc-3"]) == ()
+
+
 def test_interfaces_are_found_by_their_address() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.7") == ""
@@ -105,7 +122,7 @@ def test_an_interface_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv(chosen, "eth7")
     monkeypatch.setenv(free, "")
     hardware_probe.use_interface("lo")
-    assert (os.environ[chosen], os.environ[free]) == ("eth7", "lo")
+    assert (os.environ[chosen], os.environ[free]) == ("eth7", "=lo"), "and not loopback7 or so"
 
 
 # --- the experiment -------------------------------------------------------------------------------

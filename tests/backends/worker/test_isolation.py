@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from process_changes import changes_everything, staying
+from process_changes import changes_everything, compiling, staying
 from ranks import Remote
 from torch.utils.data._utils import signal_handling
 
@@ -46,6 +46,23 @@ def test_an_alarm_that_a_trial_set_does_not_end_the_next_one(shaken: Remote) -> 
 
 
 @pytest.mark.slow
+def test_the_compiler_s_threads_and_workers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were taken for leaks, so that every trial that compiled cost its process."""
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "2")
+    remote = Remote(compiling)
+    try:
+        for _ in range(2):
+            first = remote.start()
+            assert first.kind == "milestone", first.error
+            found = remote("resume", None, None).metrics
+            assert remote("stop", None).must_restart == ""
+        assert found["threads"] > 3, "the compiler's are there still"
+        assert found["cached"] == 1
+    finally:
+        remote.close()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stays", "must_restart"),
     [
@@ -63,6 +80,19 @@ def test_what_cannot_be_put_back_replaces_the_process(stays: str, must_restart: 
         remote.start({"stays": stays})
         remote("resume", None, None)
         assert must_restart in remote("stop", None).must_restart
+    finally:
+        remote.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_be_cleaned_is_replaced_and_its_trial_has_not_failed() -> None:
+    remote = Remote(staying)
+    try:
+        remote.start({"stays": "broken"})
+        remote("resume", None, None)
+        answer = remote("resume", None, None)
+        assert (answer.kind, answer.error) == ("finished", "")
+        assert answer.must_restart.startswith("it cannot be cleaned: AttributeError: ")
     finally:
         remote.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from ranks import Remote
 from toys import METRIC, chosen
 
+from autotune.backends.worker.diagnostics import free_frames, out_of_memory
 from autotune.backends.worker.messages import Answer
 from autotune.trial import Change, Checkpoint, Clock
 
@@ -234,6 +236,47 @@ def test_an_error_is_the_trainers_traceback(
     assert answer.error.startswith("Traceback")
     assert "in fault" in answer.error
     assert "worker/rank.py" not in answer.error
+    assert bool(answer.must_restart) is not memory, "a rank alone goes on in its process"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "GET was unable to find an engine to execute this computation",
+        "Unable to find a valid cuDNN algorithm to run convolution",
+        "cudaErrorMemoryAllocation: the API call failed",
+        "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory",
+    ],
+)
+def test_texts_of_libraries_that_run_out_of_memory_are_known(text: str) -> None:
+    error = ValueError("while training")
+    error.__cause__ = RuntimeError(text)
+    assert out_of_memory(error)
+    assert not out_of_memory(ValueError(text)), "what a trainer says itself is no library's error"
+
+
+def test_what_a_failed_trial_held_is_freed_with_the_errors_behind_it() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def filling() -> None:
+        block = torch.zeros(8)
+        held.append(weakref.ref(block))
+        raise torch.OutOfMemoryError("no more")
+
+    def training() -> None:
+        try:
+            filling()
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError("the step failed") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        training()
+    assert held[0]() is not None
+    free_frames(caught.value)
+    assert held[0]() is None
 
 
 def test_a_controllers_change_arrives_at_the_yield(shared: Remote) -> None:
