@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.algorithms import specs
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
@@ -22,6 +22,9 @@ from autotune.study.manifest import Manifest, without_result
 from autotune.study.option import name_of
 from autotune.study.options import Controller, StudyOptions
 from autotune.study.warm_start import Start
+
+if TYPE_CHECKING:
+    from autotune.backends.ray.pool import RayPool
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,48 @@ def _begun(
 # --- where it runs and saves ----------------------------------------------------------------------
 
 
-def ray_pool(experiment: Experiment, trials: int, address: str | None) -> Pool:
+def scaled(experiment: Experiment, options: StudyOptions, existing: Manifest | None) -> Experiment:
+    """The experiment with the workers, cores and GPUs that the options name, if they do.
+
+    What neither says is what the study in the folder has, or is decided once the cluster is known.
+
+    Raises:
+        UserError: the options do not go with the experiment's scaling.
+    """
+    named = {
+        "num_workers": options.workers,
+        "cpus_per_worker": options.cpus_per_worker,
+        "gpus_per_worker": options.gpus_per_worker,
+    }
+    try:
+        scaling = replace(experiment.scaling, **{k: v for k, v in named.items() if v is not None})  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if existing is not None:
+        left = [name for name in _LEFT_OPEN if getattr(scaling, name) is None]
+        scaling = replace(scaling, **{name: existing.scaling[name] for name in left})
+    return replace(experiment, scaling=scaling)
+
+
+_LEFT_OPEN = ("cpus_per_worker", "gpus_per_worker")  # of a scaling, to be decided by the cluster
+
+
+def place(experiment: Experiment, options: StudyOptions) -> tuple[Pool, Experiment, str]:
+    """Where the trials run, the experiment as it is there, and what was decided, in one line.
+
+    Raises:
+        UserError: no such cluster, or one on which a trial can never fit.
+        StudyError: Ray does not start.
+    """
+    scaling = experiment.scaling
+    if options.pool is not None:
+        return options.pool, replace(experiment, scaling=scaling.decided), ""
+    pool = ray_pool(experiment, options.trials if options.search else 1, options.ray_address)
+    here = {name: getattr(pool.scaling, name) for name in _LEFT_OPEN}
+    return pool, replace(experiment, scaling=replace(scaling, **here)), pool.decided
+
+
+def ray_pool(experiment: Experiment, trials: int, address: str | None) -> RayPool:
     """Worker groups on Ray, no more of them than there are trials."""
     from autotune.backends.ray.pool import RayPool
 

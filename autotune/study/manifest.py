@@ -94,7 +94,8 @@ class Manifest:
             for name in _PLAIN:
                 if name in data:
                     kept[name] = _read(kinds[name], name, data[name])
-            kept["scaling"] = _scaling(_read(Scaling, "scaling", kept.get("scaling", {})))
+            scaling = _read(Scaling, "scaling", kept.get("scaling", {})).decided
+            kept["scaling"] = manifest_scaling(scaling)
             kept["failure"] = encode(_read(FailurePolicy, "failure", kept.get("failure", {})))
             target = _read(Target, "target", data["target"])
             options = options_from_json(data)
@@ -165,7 +166,7 @@ def resolved(
         options=options_from_json(options.to_json()),
         train=f"{train.__module__}.{getattr(train, '__qualname__', '?')}",
         space=describe(experiment.space),
-        scaling=_scaling(experiment.scaling),
+        scaling=manifest_scaling(experiment.scaling),
         max_concurrent_trials=experiment.scaling.max_concurrent_trials,
         failure=encode(retention.absolute(experiment.failure)),
         knobs=list(experiment.knobs),
@@ -242,10 +243,12 @@ def _check_total(folder: Path, before: int, trials: int) -> None:
         )
 
 
-def _scaling(scaling: Scaling) -> dict[str, Any]:
+def manifest_scaling(scaling: Scaling) -> dict[str, Any]:
+    """What the manifest says of a scaling: all but how many trials may run at once."""
     made: dict[str, Any] = encode(replace(scaling, max_concurrent_trials=None))
-    if scaling.placement_strategy == Scaling().placement_strategy:
-        del made["placement_strategy"]  # older manifests do not have it: their studies go on
+    for name in ("placement_strategy", "accelerator"):
+        if getattr(scaling, name) == getattr(Scaling(), name):
+            del made[name]  # older manifests do not have it: their studies go on
     return made
 
 

@@ -63,6 +63,11 @@ def whole(least: int) -> Rule:
     return Rule(f"a whole number >= {least}", lambda value: is_whole(value, least))
 
 
+def _is_amount(value: Any) -> bool:
+    """Whether it is a number of cores or GPUs; Ray counts them to four decimals."""
+    return is_finite(value) and value >= 1e-4 and (value <= 1 or value == int(value))
+
+
 def _is_share(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
@@ -80,6 +85,11 @@ def _is_sampler(value: Any) -> bool:
 
 
 SECONDS = Rule("more than 0 seconds (at most 1e9)", _is_seconds)
+CPUS = Rule("a number of cores, whole or a fraction below 1,", _is_amount)
+GPUS = Rule(
+    "0 or a number of GPUs, whole or a fraction below 1,",
+    lambda value: _is_amount(value) or (value == 0 and value is not False),
+)
 SHARE = Rule("a share, at least 0 and below 1,", _is_share)
 YES_OR_NO = Rule("True or False", lambda value: isinstance(value, bool))
 TEXT = Rule("text", lambda value: isinstance(value, str))
@@ -100,6 +110,18 @@ def whole_number(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d+", text):
         raise ValueError(f"must be a whole number but got {text!r}")
     return int(text)
+
+
+def number(text: str) -> float:
+    """A number that was typed; whole ones are whole.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text):
+        raise ValueError(f"must be a number like 1 or 0.5 but got {text!r}")
+    value = float(text)
+    return int(value) if value == int(value) else value
 
 
 def share(text: str) -> float:

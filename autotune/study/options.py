@@ -15,7 +15,9 @@ from autotune.algorithms.pruners.rules import Pruner
 from autotune.backends.protocol import Pool
 from autotune.errors import UserError, shown
 from autotune.study.option import (
+    CPUS,
     FUNCTION,
+    GPUS,
     NAMED,
     PATH,
     POOL,
@@ -30,6 +32,7 @@ from autotune.study.option import (
     Option,
     absolute,
     name_of,
+    number,
     option,
     share,
     whole,
@@ -115,6 +118,35 @@ class StudyOptions:
         None,
         rule=PATH,
         flag=Flag("--out", "search", "the study folder (studies/NAME)", "DIR", Path),
+    )
+    workers: int | None = option(
+        None,
+        kept=True,
+        rule=whole(1),
+        flag=Flag(
+            "--workers", "search", "ranks of one trial (as the recipe says)", "N", whole_number
+        ),
+    )
+    cpus_per_worker: float | None = option(
+        None,
+        kept=True,
+        rule=CPUS,
+        flag=Flag(
+            "--cpus-per-worker", "search", "CPU cores of a rank (as the recipe says)", "N", number
+        ),
+    )
+    gpus_per_worker: float | None = option(
+        None,
+        kept=True,
+        rule=GPUS,
+        flag=Flag(
+            "--gpus-per-worker",
+            "search",
+            "GPUs of a rank, 0 for none (as the recipe says; where it says nothing 1, if the "
+            "cluster has enough)",
+            "N",
+            number,
+        ),
     )
     seed: int = option(
         0,

@@ -24,7 +24,7 @@ from autotune.study.driver.state import StudyState
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.study.factory import Parts
 from autotune.study.keywords import by_keyword
-from autotune.study.manifest import Manifest, continued, resolved
+from autotune.study.manifest import Manifest, continued, manifest_scaling, resolved
 from autotune.study.options import StudyOptions, Watch
 from autotune.study.result import StudyResult
 from autotune.trial import Ended, Event, Trial
@@ -50,6 +50,10 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             each with or without keyword arguments (see `algorithms.controllers`), a function
             (trial, others, target) -> Change | Fork | None, or its name as for a pruner.
         out: the study folder; `studies/NAME` by default.
+        workers: ranks of one trial; by default as the experiment's `Scaling` says.
+        cpus_per_worker: CPU cores of a rank, in place of the `Scaling`'s.
+        gpus_per_worker: GPUs of a rank, in place of the `Scaling`'s; 0 for none. Where neither says
+            it, each rank gets one if the cluster has enough, and a line says so.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
         ray_address: a Ray cluster's address; by default Ray is started on this machine.
@@ -100,6 +104,7 @@ def carry_out(
     check_trainer(experiment)
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
+    experiment = factory.scaled(experiment, options, existing)
     choice = factory.resolve_options(experiment, options, existing)
     options = choice.options
     parts = factory.make_parts(experiment, options, existing)
@@ -112,17 +117,18 @@ def carry_out(
     manifest = continued(manifest, existing, folder, options.resume)
     _check_mirrored(experiment.name, folder, options)
     checkpoints = factory.checkpoints(experiment, manifest.study_id)
-    parts = replace(parts, plan=replace(parts.plan, checkpoints=checkpoints))
     again = partial(_confirmed, experiment, replace(options, out=folder))
     with contextlib.ExitStack() as stack:
         if options.pool is not None:
             stack.enter_context(contextlib.closing(options.pool))
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
-        if options.pool is None:
-            trials = options.trials if options.search else 1
-            pool = factory.ray_pool(experiment, trials, options.ray_address)
-            options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
-        trials_made, reason = _work(options, parts, manifest, journal, choice.notes())
+        pool, experiment, decided = factory.place(experiment, options)
+        options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
+        manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
+        plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints)
+        notes = [*choice.notes(), *([decided] if decided else [])]
+        parts = replace(parts, plan=plan)
+        trials_made, reason = _work(options, parts, manifest, journal, notes)
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
 
 
@@ -231,7 +237,7 @@ def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch
         return watch
     scaling = plan.experiment.scaling
     name, target = plan.experiment.name, plan.experiment.target
-    meter = Meter(name, target, plan.trials, scaling.gpus_per_worker, pool.observe)
+    meter = Meter(name, target, plan.trials, scaling.gpus, pool.observe)
     targets = [{"labels": {"job": "ray"}, "targets": pool.endpoints()}]
     with contextlib.suppress(OSError):
         (folder / "prometheus.json").write_text(json.dumps(targets) + "\n")

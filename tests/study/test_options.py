@@ -19,6 +19,7 @@ from autotune.study.options import StudyOptions, options, options_from_json
 NAMES = [option.name for option in options()]
 KEPT = {  # what a resumed study needs, by its key in experiment.json
     *("trials", "sampler", "start_from", "pruner", "controller", "seed", "repeats", "top"),
+    *("workers", "cpus_per_worker", "gpus_per_worker"),
     *("racing", "mirrored", "mix_hardware", "tracking_uri", "ray_address", "recipe"),
 }
 
@@ -63,6 +64,12 @@ def test_what_is_no_experiment_is_refused() -> None:
     [
         ("trials", 0, "a whole number >= 1"),
         ("trials", True, "a whole number >= 1"),
+        ("workers", 0, "a whole number >= 1"),
+        ("cpus_per_worker", 0, "a number of cores, whole or a fraction below 1,"),
+        ("cpus_per_worker", float("inf"), "a number of cores, whole or a fraction below 1,"),
+        ("gpus_per_worker", 1.5, "0 or a number of GPUs, whole or a fraction below 1,"),
+        ("gpus_per_worker", -1, "0 or a number of GPUs, whole or a fraction below 1,"),
+        ("gpus_per_worker", False, "0 or a number of GPUs, whole or a fraction below 1,"),
         ("seed", -1, "a whole number >= 0"),
         ("seed", 1.0, "a whole number >= 0"),
         ("repeats", -1, "a whole number >= 0"),
@@ -154,6 +161,7 @@ def test_a_command_with_a_study_takes_only_the_options_that_were_given() -> None
 def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
     """All options of `run` but the place, which the cluster has another of."""
     words = ["--sampler", "tpe", "--from", "/e", "--seed", "3", "--racing", ".5", "--mirror"]
+    words += ["--workers", "2", "--cpus-per-worker", "4", "--gpus-per-worker", "0.5"]
     words += ["--time-limit", "90s", "--tracking-uri", "http://h", "--register", "m"]
     here = parsed(arguments.RunArguments, "run", "a:b", *words)
     there = parsed(arguments.RunArguments, *jobs._words("a:b", here.options, here.register))
@@ -163,6 +171,7 @@ def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
 def test_texts_of_the_command_line_say_what_they_must_be() -> None:
     for words, message in (
         (("run", "a:b", "--racing", "2"), "must be a share like 0.2, below 1, but got '2'"),
+        (("run", "a:b", "--gpus-per-worker", "all"), "must be a number like 1 or 0.5 but got 'all"),
         (("run", "a:b", "--seed", "x"), "--seed: must be a whole number but got 'x'"),
         (("confirm", "s", "--top", "1.5"), "--top: must be a whole number but got '1.5'"),
     ):
