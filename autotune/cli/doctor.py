@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from autotune.cli import gpu_checks
 from autotune.study.manifest import version_of
 
 
@@ -58,18 +59,11 @@ def _memory() -> str:
     free = psutil.virtual_memory().available / 2**30
     shared = shutil.disk_usage("/dev/shm").free / 2**30  # noqa: S108 (Ray's object store lives there)
     if free < 1 or shared < 0.3:
-        raise MemoryError(f"{free:.1f} GiB free, {shared:.1f} GiB of shared memory: too little")
+        raise MemoryError(
+            f"{free:.1f} GiB free, {shared:.1f} GiB of shared memory (/dev/shm): too little; a "
+            "container gets more by --shm-size"
+        )
     return f"{free:.1f} GiB free, {shared:.1f} GiB of shared memory"
-
-
-def _gpus() -> str:
-    import torch
-
-    if not torch.cuda.is_available():
-        return "none (trials run on CPUs with gloo)"
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    return f"{len(names)} x {names[0]}, CUDA {torch.version.cuda}, NCCL {nccl}"
 
 
 def _group() -> str:
@@ -84,13 +78,23 @@ def _group() -> str:
         dist.all_reduce(ones)
     finally:
         dist.destroy_process_group()
-    return "gloo opens and reduces"
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return (
+        f"gloo opens and reduces; {gpu_checks.try_nccl(gpus)}" if gpus else "gloo opens and reduces"
+    )
 
 
 def _ray() -> str:
+    import torch
+
     from autotune.backends.ray.cluster import try_out
 
-    return try_out()
+    found = try_out()
+    parts = "; ".join(f"{n.get('CPU', 0):g} CPU, {n.get('GPU', 0):g} GPU" for n in found)
+    counted, seen = sum(n.get("GPU", 0) for n in found), torch.cuda.device_count()
+    if counted != seen:
+        raise RuntimeError(f"Ray counts {counted:g} GPUs and torch {seen}: trials get Ray's")
+    return f"starts and runs a task ({parts})"
 
 
 def _folder() -> str:
@@ -112,7 +116,8 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "packages": _packages,
     "cores": _cores,
     "memory": _memory,
-    "GPUs": _gpus,
+    "GPUs": gpu_checks.try_gpus,
+    "state of GPUs": gpu_checks.state,
     "process group": _group,
     "ray": _ray,
     "folder": _folder,

@@ -20,7 +20,8 @@ from autotune.errors import UserError
 
 RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --seed --repeats --racing "
+    "run": "--trials --sampler --from --pruner --controller --out --workers "
+    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
     "--register --mirror --mix-hardware --time-limit --tracking-uri --ray-address --json",
     "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address "
     "--json",
@@ -33,7 +34,8 @@ FLAGS = {
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
-    "submit": "--trials --sampler --from --pruner --controller --out --seed --repeats --racing "
+    "submit": "--trials --sampler --from --pruner --controller --out --workers "
+    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
     "--register --mirror --mix-hardware --time-limit --tracking-uri --address --follow "
     "--driver-cpus --driver-resources --pip --env --json",
     "jobs": "--address --json",

@@ -1,0 +1,69 @@
+"""What `doctor` says of GPUs, from what the driver's program prints; no GPU is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import gpu_checks
+from autotune.cli.gpu_checks import read_state, unseen
+
+FULL = "0, Disabled, Default, 0x0000000000000001\n1, [N/A], Default, 0x0000000000000004\n"
+
+
+def test_gpus_at_full_clocks_are_well() -> None:
+    found = read_state(FULL, mps=False)
+    assert (found.faults, found.notes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("1, Disabled, Default, 0x0000000000000002", "GPU 1: its clocks are set lower"),
+        ("0, Disabled, Default, 0x0000000000000028", "GPU 0: slowed down by its hardware"),
+        ("0, Disabled, Default, 0x0000000000000040", "GPU 0: too hot (slowed by its hardware)"),
+        ("0, Disabled, Prohibited, Not Active", "GPU 0: its compute mode prohibits work on it"),
+    ],
+)
+def test_what_slows_a_gpu_down_is_a_fault(row: str, fault: str) -> None:
+    assert fault in read_state(row, mps=False).faults
+
+
+def test_what_one_should_know_is_no_fault() -> None:
+    found = read_state("0, Enabled, Exclusive_Process, 0x0", mps=True)
+    assert found.faults == ()
+    words = " ".join(found.notes)
+    assert all(word in words for word in ("MIG", "one process only", "MPS"))
+
+
+@pytest.mark.parametrize(
+    ("there", "cuda", "visible", "says"),
+    [
+        (0, None, None, ""),
+        (0, "12.8", "", ""),
+        (2, None, None, "built without CUDA, but this machine has 2 GPUs: install a build"),
+        (1, "12.8", "", "has 1 GPU: CUDA_VISIBLE_DEVICES is ''"),
+        (1, "12.8", None, "its driver may be too old for CUDA 12.8"),
+    ],
+)
+def test_gpus_that_torch_does_not_see_are_a_fault(
+    there: int, cuda: str | None, visible: str | None, says: str
+) -> None:
+    found = unseen(there, cuda, visible)
+    assert (says in found) if says else found == ""
+
+
+def test_the_driver_s_program_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for it, which prints a table for the fields that it knows."""
+    program = tmp_path / "nvidia-smi"
+    known = "index,mig.mode.current,compute_mode,clocks_throttle_reasons.active"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nassert sys.argv[1] == '--query-gpu={known}'\n"
+        "print('0, Disabled, Default, 0x0000000000000020')\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"GPU 0: too hot \(slowed by the driver\)"):
+        gpu_checks.state()
