@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from autotune.backends.worker.reporting import Steps, steps
+from autotune.backends.worker import process_group
+from autotune.backends.worker.reporting import Steps, steps, synchronize
 from autotune.schedules import from_json
 from autotune.trial import Change, Report, Target, diverged
 
@@ -37,7 +38,8 @@ def main() -> int:
     trial = json.loads((HERE / "trial.json").read_text())
     train = find_trainer(trial["train"], trial["python_path"])
     config = {**read_config(train), "seed": trial["seed"]}
-    join_group(trial["scaling"]["cpus_per_worker"])
+    scaling = trial["scaling"]
+    join_group(scaling["cpus_per_worker"], scaling.get("gpus_per_worker") or 0)
     random.seed(trial["seed"])
     np.random.seed(trial["seed"])
     torch.manual_seed(trial["seed"])
@@ -87,24 +89,44 @@ def agree(why: str) -> str:
 
 
 def elapsed(begin: float) -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    synchronize()
     return time.perf_counter() - begin
 
 
-def join_group(cpus: float) -> None:
+def join_group(cpus: float, gpus: float) -> None:
     """The process group that the trainer had: torchrun's, or one of this process alone."""
     if cpus >= 1:
         torch.set_num_threads(int(cpus))  # the last bits of sums depend on it
-    backend = "gloo"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        backend = "cpu:gloo,cuda:nccl"
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    os.environ["CUDA_VISIBLE_DEVICES"] = own_gpus(
+        gpus, rank, os.environ.get("CUDA_VISIBLE_DEVICES")
+    )
+    os.environ["LOCAL_RANK"] = "0"  # among the GPUs that it sees
+    if gpus and not torch.cuda.is_available():
+        print(f"rank {rank} trains on the CPU: it sees no GPU of its own", file=sys.stderr)
+    backend = process_group.backend(torch.cuda.is_available(), gpus)
     if "WORLD_SIZE" in os.environ:
         dist.init_process_group(backend)
     else:
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+        os.environ.update(RANK="0", WORLD_SIZE="1")
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+
+
+def own_gpus(gpus: float, rank: int, visible: str | None) -> str:
+    """The GPUs of a rank of this machine, as CUDA_VISIBLE_DEVICES names them: as many as it had.
+
+    >>> own_gpus(1, 1, None), own_gpus(2, 1, "4,5,6,7"), own_gpus(0.5, 3, None), own_gpus(0, 0, "4")
+    ('1', '6,7', '1', '')
+    """
+    if gpus >= 1:
+        wanted = range(rank * int(gpus), (rank + 1) * int(gpus))
+    else:
+        first = rank // int(1 / gpus + 1e-9) if gpus else 0
+        wanted = range(first, first + (gpus > 0))
+    if visible is None:
+        return ",".join(map(str, wanted))
+    there = [gpu for gpu in visible.split(",") if gpu]
+    return ",".join(there[i] for i in wanted if i < len(there))
 
 
 def find_trainer(named: str | None, folders: list[str]) -> Callable[[dict[str, Any]], Any]:

@@ -21,7 +21,7 @@ from sims import lines, racing, simulate
 import autotune as at
 from autotune.cli import main
 from autotune.cli.console import UNREACHED, result_in
-from autotune.evaluation.export import export, replay, replay_report
+from autotune.evaluation.export import export, replay, replay_report, train_template
 from autotune.schedules import Linear, as_schedule, from_json
 from autotune.storage import codec, journal
 from autotune.study.manifest import Manifest
@@ -668,6 +668,25 @@ def test_an_empty_folder_is_filled(exported: Path) -> None:
     assert replay.read(exported / "empty").trial.number == 0
 
 
+@pytest.mark.parametrize(
+    ("gpus", "rank", "visible", "expected"),
+    [
+        (0, 0, None, ""),
+        (0, 1, "0,1", ""),
+        (1, 0, None, "0"),
+        (1, 3, None, "3"),
+        (2, 1, "4,5,6,7", "6,7"),
+        (0.5, 1, None, "0"),
+        (0.4, 2, "GPU-a,GPU-b", "GPU-b"),
+        (1, 2, "0,1", ""),
+    ],
+)
+def test_an_export_s_ranks_have_as_many_gpus_as_the_trial_s(
+    gpus: float, rank: int, visible: str | None, expected: str
+) -> None:
+    assert train_template.own_gpus(gpus, rank, visible) == expected
+
+
 @pytest.mark.slow
 def test_what_a_framework_evaluates_by_itself_is_no_training_alone_either() -> None:
     """0.1 s of training to each milestone, and 0.3 s of evaluation on another clock."""
@@ -675,7 +694,7 @@ def test_what_a_framework_evaluates_by_itself_is_no_training_alone_either() -> N
         "import sys, time; from toys import METRIC, pausing; from autotune import Target\n"
         "from autotune.backends.worker import reporting\n"
         "from autotune.evaluation.export import train_template\n"
-        "train_template.join_group(1); target = Target(METRIC, 1, limit=900)\n"
+        "train_template.join_group(1, 0); target = Target(METRIC, 1, limit=900)\n"
         "begin = time.perf_counter()\n"
         "train_template.race(reporting.steps(pausing, {}), target, {})\n"
         "print(time.perf_counter() - begin, file=sys.stderr)"
