@@ -59,6 +59,15 @@ SCHEDULES_BASELINE: Mapping[str, Any] = {
 """`SGD_BASELINE` as a point of `schedules`, where the peak is an effective learning rate."""
 
 
+GPU_SETTING: Mapping[str, Any] = {
+    "model": "resnet18",
+    "augment": "crop+flip",
+    "precision": "bf16",
+    "channels_last": True,
+}
+"""What a GPU is for: a ResNet-18 in the precision and memory layout of its tensor cores."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """An image data set with a model and a target, independent of the optimizer.
@@ -72,6 +81,7 @@ class Problem:
         scaling: the resources of a trial.
         image_size: the training sizes to search, of which the greatest is that of the images; None
             for a model with a fixed size.
+        variant: a word for the names of its recipes, where a data set has several problems.
     """
 
     data: str
@@ -81,6 +91,7 @@ class Problem:
     target: Target
     scaling: Scaling
     image_size: Int | None = None
+    variant: str = ""
 
     def experiment(
         self,
@@ -103,7 +114,7 @@ class Problem:
         fixed = {key: Fixed(value) for key, value in setting.items()}
         searched = {"horizon": self.horizon, "batch_size": self.batch_size, **entries}
         return Experiment(
-            name=f"{self.data}-{name or optimizer}",
+            name="-".join(part for part in (self.data, self.variant, name or optimizer) if part),
             train=train,
             space=SearchSpace({**fixed, **searched}),
             target=self.target,

@@ -14,7 +14,7 @@ PROBLEM = _image.Problem(
     batch_size=Int(16, 512, power_of_two=True, log=True),
     horizon=Float(8.0, 80.0, log=True),
     target=Target("val_accuracy", 0.985, limit=30.0),
-    scaling=Scaling(num_workers=2, cpus_per_worker=1),
+    scaling=Scaling(num_workers=2),
     image_size=Int(4, 8, step=2),
 )
 

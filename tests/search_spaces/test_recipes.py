@@ -25,11 +25,22 @@ IMAGES = [
     for module in (digits, fashion_mnist, cifar10)
     for name in ("sgd", "lars", "lamb", "schedules")
 ]
+GPU_IMAGES = [
+    getattr(module, f"gpu_{name}")
+    for module in (fashion_mnist, cifar10)
+    for name in ("sgd", "lars", "lamb", "schedules")
+]
+GPU_TEXTS = [shakespeare.gpu_adamw, shakespeare.gpu_lamb, shakespeare.gpu_schedules]
 TEXTS = [shakespeare.adamw, shakespeare.lamb, shakespeare.schedules]
-RECIPES = [*IMAGES, *TEXTS, imagenet.resnet50_synthetic]
+GPUS = [*GPU_IMAGES, *GPU_TEXTS]
+RECIPES = [*IMAGES, *TEXTS, imagenet.resnet50_synthetic, *GPUS]
 FEW_STEPS: dict[str, dict[str, Any]] = {
     "trainers.image": {"train_size": 128, "val_size": 50, "batch_size": 32, "milestone": 128},
     "trainers.language": {"val_size": 256, "batch_size": 4, "milestone": 512},
+}
+SLIM: dict[str, dict[str, Any]] = {  # a GPU's models, for a CPU
+    "trainers.image": {"width": 4},
+    "trainers.language": {"layers": 1, "width": 24, "sequence_length": 64},
 }
 
 
@@ -103,7 +114,9 @@ def test_the_baseline_trains(
     config, _ = found.space.complete(found.baseline or {})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    trainer = found.train({**config, **FEW_STEPS[found.train.__module__]})
+    module = found.train.__module__
+    slim = SLIM[module] if recipe in GPUS else {}
+    trainer = found.train({**config, **FEW_STEPS[module], **slim})
     first, second = next(trainer).evaluate(), next(trainer).evaluate()
     trainer.close()
     torch.set_num_threads(threads)
@@ -112,7 +125,24 @@ def test_the_baseline_trains(
     assert second["val_loss"] != first["val_loss"]
 
 
-@pytest.mark.parametrize("recipe", [*IMAGES[4:], *TEXTS, imagenet.resnet50], ids=label)
+@pytest.mark.parametrize("recipe", GPUS, ids=label)
+def test_a_recipe_for_a_gpu_asks_for_one_and_uses_it(
+    recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = experiment(recipe, monkeypatch)
+    assert (found.scaling.num_workers, found.scaling.gpus_per_worker) == (1, 1)
+    config, _ = found.space.complete(found.baseline or {})
+    assert config["precision"] == "bf16"
+    assert config.get("model", "resnet18") == "resnet18"
+    assert config.get("channels_last", True)
+    small = getattr(sys.modules[recipe.__module__], recipe.__name__.removeprefix("gpu_"))
+    easier = experiment(small, monkeypatch).target
+    assert found.target.metric == easier.metric
+    better = found.target.value - easier.value
+    assert (better < 0) if found.target.mode == "min" else (better > 0)
+
+
+@pytest.mark.parametrize("recipe", [*IMAGES[4:], *TEXTS, *GPUS, imagenet.resnet50], ids=label)
 def test_missing_data_is_reported_before_anything_starts(
     recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
