@@ -28,7 +28,7 @@ from autotune.backends.ray.cluster import (
 )
 from autotune.backends.ray.group_lifecycle import Fleet
 from autotune.backends.ray.health import HeadLost, Nodes, Watch, unreachable
-from autotune.backends.ray.resources import fit, settled
+from autotune.backends.ray.resources import fit, resolve_scaling
 from autotune.backends.ray.turns import Group, Inbox, PendingCheckpoint
 from autotune.errors import StudyError, UserError
 from autotune.trial import Change, Hardware
@@ -65,7 +65,7 @@ class RayPool:
     ) -> None:
         self._owns_ray = connect(address)
         try:
-            self.scaling, self.decided = settled(scaling, room_for_trials())
+            self.scaling, self.decided = resolve_scaling(scaling, room_for_trials())
             fit(self.scaling, node_resources())
         except UserError:
             self._leave_ray()

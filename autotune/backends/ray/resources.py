@@ -90,7 +90,7 @@ def _kinds(nodes: Iterable[Resources]) -> list[str]:
 # --- what a trial gets that does not say it -------------------------------------------------------
 
 
-def settled(scaling: Scaling, nodes: Sequence[Resources]) -> tuple[Scaling, str]:
+def resolve_scaling(scaling: Scaling, nodes: Sequence[Resources]) -> tuple[Scaling, str]:
     """The scaling with cores and GPUs that this cluster has, and what was decided, in one line.
 
     Each rank gets a GPU where the cluster has as many as a trial has ranks, else none; beside a

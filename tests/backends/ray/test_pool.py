@@ -23,7 +23,7 @@ from autotune.backends.protocol import Launch, Progress, Stopped, WorkerFailed
 from autotune.backends.ray import group_lifecycle
 from autotune.backends.ray.actors import _environment, check_gpus
 from autotune.backends.ray.pool import RayPool
-from autotune.backends.ray.resources import fit, settled
+from autotune.backends.ray.resources import fit, resolve_scaling
 from autotune.cli import main
 from autotune.trial import Hardware, State
 
@@ -490,7 +490,7 @@ def test_how_many_trials_fit(
 def test_what_a_scaling_leaves_open_the_cluster_decides(
     given: at.Scaling, nodes: list[dict[str, float]], expected: tuple[float, float], says: str
 ) -> None:
-    made, note = settled(given, nodes)
+    made, note = resolve_scaling(given, nodes)
     assert (made.cpus_per_worker, made.gpus_per_worker) == expected
     assert (says in note) if says else not note
     fit(made, nodes)
@@ -501,7 +501,7 @@ def test_a_kind_of_gpu_that_the_cluster_lacks_is_named() -> None:
         ([A100_NODE, H100_NODE], r"unknown accelerator 'H10'; did you mean 'H100'"),
         ([{"CPU": 4.0}], "1 CPU and 1 GPU of kind H10 each can never fit"),
     ):
-        made, _ = settled(at.Scaling(accelerator="H10"), nodes)
+        made, _ = resolve_scaling(at.Scaling(accelerator="H10"), nodes)
         with pytest.raises(at.UserError, match=says):
             fit(made, nodes)
 
