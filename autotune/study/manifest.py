@@ -166,7 +166,7 @@ def resolved(
         options=options_from_json(options.to_json()),
         train=f"{train.__module__}.{getattr(train, '__qualname__', '?')}",
         space=describe(experiment.space),
-        scaling=manifest_scaling(experiment.scaling),
+        scaling=manifest_scaling(experiment.scaling.decided),
         max_concurrent_trials=experiment.scaling.max_concurrent_trials,
         failure=encode(retention.absolute(experiment.failure)),
         knobs=list(experiment.knobs),

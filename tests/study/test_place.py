@@ -65,7 +65,7 @@ def test_the_manifest_says_what_a_study_got_and_the_study_goes_on_with_it(fast_p
     result = simulate(racing([1.0, 2.0], scaling=SILENT), fast_path, 2)
     assert len(result.trials) == 2
     assert Manifest.read(fast_path).scaling["gpus_per_worker"] == 1
-    with pytest.raises(at.UserError, match=r"scaling.gpus_per_worker is 1 and not 2"):
+    with pytest.raises(at.UserError, match=r"scaling.gpus_per_worker is 1.0 and not 2"):
         simulate(racing([1.0, 2.0], scaling=SILENT), fast_path, 2, gpus_per_worker=2)
 
 

@@ -61,7 +61,10 @@ def is_crowded(gpus: float) -> bool:
     """Whether memory has run out because others hold more of this process's GPU than is theirs."""
     if not 0 < gpus < 1 or not gpu_in_use():
         return False
-    free, total = torch.cuda.mem_get_info()
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:  # the GPU cannot be used from this process any more
+        return False
     return crowded(free, total, torch.cuda.memory_reserved(), gpus)
 
 

@@ -244,7 +244,7 @@ class Rank:
             self._usual = self._usual or isolation.resource_use()
             return isolation.leaked_resources(self._clean, self._usual)
         except Exception as error:
-            return f"it cannot be cleaned: {type(error).__name__}: {error}"
+            return f"it cannot be cleaned: {type(error).__name__}: {text_of(error)}"
 
     def _raised(self, error: BaseException) -> Answer:
         """Describe an error of the trainer, or of reading the checkpoint that it starts from."""
