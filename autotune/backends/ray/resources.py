@@ -118,10 +118,8 @@ def _with_gpus(scaling: Scaling, nodes: Sequence[Resources], there: int) -> tupl
         fit(one, nodes)
     except UserError:
         size = scaling.num_workers
-        told = (
-            f"GPUs: none, as a trial of {size} workers does not fit on them with one each ({has})"
-        )
-        return none, f"{told}: see --workers, --gpus-per-worker"
+        why = f"a trial of {size} workers does not fit on them with one each ({has})"
+        return none, f"GPUs: none, as {why}: see --workers, --gpus-per-worker"
     return one, f"GPUs: 1 a worker, as {has} (--gpus-per-worker 0 for none)"
 
 
