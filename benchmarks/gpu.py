@@ -18,6 +18,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,16 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if importlib.util.find_spec("torch") is None:
-        print(f"torch is missing for {sys.executable}: set PYTHON to a Python that has it")
-        return 2
-    if options.device == "cuda" and not _has_gpu():
+    has_torch = importlib.util.find_spec("torch") is not None
+    if options.device == "cuda" and not _has_gpu(has_torch):
         print("no GPU")
         return 0
+    if not has_torch:
+        print(f"{sys.executable} has no torch: set PYTHON to one that has", file=sys.stderr)
+        return 2
     return _run(stages, options)
 
 
-def _has_gpu() -> bool:
+def _has_gpu(has_torch: bool) -> bool:
+    """Whether torch finds a GPU; without torch, whether the driver of one is there."""
+    if not has_torch:
+        return shutil.which("nvidia-smi") is not None or Path("/dev/nvidia0").exists()
     import torch
 
     return torch.cuda.is_available()

@@ -11,8 +11,9 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # seconds, for processes that only pass findings on
     import torch
@@ -147,7 +148,8 @@ def seconds_of(run: Run, work: Callable[[], object], repeats: int) -> float:
         work()
     if not run.on_gpu:
         return _median([_wall(work) for _ in range(repeats)])
-    events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(repeats)]
+    made: Any = partial(torch.cuda.Event, enable_timing=True)
+    events = [(made(), made()) for _ in range(repeats)]
     for begin, end in events:
         begin.record()
         work()

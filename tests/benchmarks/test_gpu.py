@@ -57,6 +57,21 @@ def test_without_a_gpu_it_says_so() -> None:
     assert (done.returncode, done.stdout) == (0, "no GPU\n"), done.stderr
 
 
+@pytest.mark.parametrize(("driver", "code", "says"), [(False, 0, "no GPU"), (True, 2, "no torch")])
+def test_without_torch(
+    driver: bool,
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(gpu.shutil, "which", lambda name: "/usr/bin/nvidia-smi" if driver else None)
+    assert gpu.main([]) == code
+    said = capsys.readouterr()
+    assert says in said.out + said.err
+
+
 def test_an_unknown_stage_is_one_line() -> None:
     done = run("--stages", "targets")
     assert done.returncode == 2
