@@ -51,7 +51,7 @@ def process_group() -> Iterator[Ranks]:
     device = _device()
     opened = not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1
     if opened:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         if dist.is_initialized():
             yield Ranks(dist.get_rank(), dist.get_world_size(), device)
@@ -61,6 +61,32 @@ def process_group() -> Iterator[Ranks]:
         if opened:
             gc.collect()  # a model in a reference cycle would keep the group alive
             dist.destroy_process_group()
+
+
+@contextmanager
+def raising_together(ranks: Ranks) -> Iterator[None]:
+    """If the body raises on any rank, every rank raises; the body must not wait for other ranks.
+
+    No rank is left in a collective then: processes and process group can be used again. The errors
+    have the attribute `on_all_ranks` for that: "here" where it was raised, "elsewhere" on others.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    if ranks.size > 1:
+        through_gloo = "gloo" in dist.get_backend_config()  # it needs no memory of a full GPU
+        device = torch.device("cpu") if through_gloo else ranks.device
+        all_fine = torch.tensor(int(error is None), device=device)
+        dist.all_reduce(all_fine, op=dist.ReduceOp.MIN)
+        if error is not None:
+            error.on_all_ranks = "here"  # type: ignore[attr-defined]
+        elif not all_fine.item():
+            error = RuntimeError("another rank raised an error")
+            error.on_all_ranks = "elsewhere"  # type: ignore[attr-defined]
+    if error is not None:
+        raise error
 
 
 def _device() -> torch.device:

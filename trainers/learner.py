@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.compiled import RecompileLimit, mark_varying
-from trainers.distributed import Ranks, averaged_buffers
+from trainers.distributed import Ranks, averaged_buffers, raising_together
 from trainers.knobs import build_optimizer
 from trainers.optimizers import LAMB, LARS
 from trainers.precision import DTYPES
@@ -112,6 +112,18 @@ class Learner:
             self._scaler.update()
         self.optimizer.zero_grad()
 
+    def _step_alone(self, batch: Batch, samples: int) -> None:
+        """A step of this rank without the others; parameters differ between ranks afterwards."""
+        with self._unsynchronised():
+            for part in self._parts(batch, samples):
+                self._backward(part, samples, 0.0)
+        if self._scaler is None:
+            self.optimizer.step()
+        else:
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+        self.optimizer.zero_grad()
+
     def _parts(self, batch: Batch, samples: int) -> list[Batch]:
         if self._sharded is None:
             return _split(batch, self._training.microbatch)
@@ -181,9 +193,15 @@ class Learner:
         This compiles, allocates, and lets DDP order its buckets, which takes two steps. Then
         parameters and buffers are restored, and optimizer and scaler are built again. A further
         shape takes one more step on a CPU, and two where kernels are compiled or benchmarked.
+
+        Every rank first makes a step of the first batch, the largest, alone: where memory runs out
+        on one, all raise, and none waits for it. Parameters that are sharded need all ranks.
         """
         before = {k: v.clone() for k, v in self.model.state_dict().items()}
         for number, (batch, samples) in enumerate(batches):
+            if number == 0 and self._ranks.size > 1 and self._sharded is None:
+                with raising_together(self._ranks):
+                    self._step_alone(batch, samples)
             for _ in range(2 if self.prepares or number == 0 else 1):
                 self.statistics.next(last=True)
                 self.step(batch, samples, 0.0)

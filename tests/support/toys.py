@@ -89,10 +89,22 @@ def fault(kind: str | None, step: int, fresh: bool) -> None:
         sys.exit(3)
     if kind == "memory":
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+    if kind == "full":
+        full_on_the_last_rank()
     if kind == "die" and fresh and rank == dist.get_world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "hang" and rank == dist.get_world_size() - 1:
         time.sleep(1000)
+
+
+def full_on_the_last_rank() -> None:
+    """What the trainers' warm-up does where memory runs out on one rank."""
+    from trainers.distributed import Ranks, raising_together
+
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    with raising_together(ranks):
+        if ranks.rank == ranks.size - 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
 
 
 def reporter(config: dict[str, Any]) -> None:

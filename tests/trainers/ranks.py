@@ -5,15 +5,18 @@ Run as a program by `conftest.py`; `record` is also called there in the parent's
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import pickle
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from autotune.trial import Change
 from trainers import image, language
@@ -41,12 +44,16 @@ def record(
     evaluations: int = 1,
     save_at: int | None = None,
     restore: list[dict[str, Any]] | None = None,
+    full: int | None = None,
 ) -> dict[str, Any]:
     """Train for so many milestones after the first; what was yielded, and the state at the end.
 
     A configuration with a `text` is the language trainer's. `restore` holds the state of every
-    rank.
+    rank. The loss of the rank `full` finds no memory.
     """
+    if full is not None:
+        with out_of_memory(on=full):
+            return record(config, milestones)
     state = {} if restore is None else {"state": restore[dist.get_rank()]}
     if "text" in config:
         trainer = language.train({**FAST_TEXT, **config, **state})
@@ -77,6 +84,23 @@ def record(
     return found
 
 
+@contextlib.contextmanager
+def out_of_memory(on: int) -> Iterator[None]:
+    """The loss raises what torch does on a full GPU, on one of the ranks."""
+    loss = F.cross_entropy
+
+    def full(*given: Any, **named: Any) -> torch.Tensor:
+        if dist.get_rank() == on:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return loss(*given, **named)
+
+    F.cross_entropy = full
+    try:
+        yield
+    finally:
+        F.cross_entropy = loss
+
+
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -88,8 +112,8 @@ def main() -> None:
             break
         try:
             answer = record(*arguments, **named)
-        except ValueError as error:
-            answer = {"error": str(error)}
+        except (ValueError, RuntimeError) as error:
+            answer = {"error": str(error), "on_all_ranks": getattr(error, "on_all_ranks", "")}
         pickle.dump(answer, answers)
         answers.flush()
     dist.destroy_process_group()

@@ -252,12 +252,13 @@ class Rank:
         line = text_of(error).strip().partition("\n")[0][:300]
         memory, must_restart = out_of_memory(error), "the trainer raised"
         crowded = memory and gpu_memory.is_crowded(self._gpus)
-        if memory:
+        together = getattr(error, "on_all_ranks", "")  # of trainers whose ranks agree to raise
+        if memory or together == "elsewhere":
             self._writer.cancel()
             self._steps = self._milestone = None
             free_frames(error)
             gpu_memory.give_back()
-            if self._world_size == 1:  # no rank waits for it: it goes on in this process
+            if self._world_size == 1 or together:  # no rank waits: it goes on in this process
                 must_restart = self._cleaned()
         restoring, self._restoring = self._restoring and not memory, False
         unreachable = restoring and isinstance(error, OSError) and not is_gone(error)

@@ -403,14 +403,17 @@ def test_a_trainer_that_cannot_be_sent_is_the_users_mistake(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_rank_alone_that_runs_out_of_memory_goes_on_in_its_process(tmp_path: Path) -> None:
-    """No other rank waits for it: the next attempt, or trial, need not wait for a new process."""
-    log, one = tmp_path / "log", at.Scaling(max_concurrent_trials=1)
-    made = experiment(1, ["memory", None], scaling=one, log=str(log))
+@pytest.mark.parametrize(("workers", "fault"), [(1, "memory"), (2, "full")])
+def test_out_of_memory_that_no_rank_waits_for_keeps_the_processes(
+    tmp_path: Path, workers: int, fault: str
+) -> None:
+    """A rank is alone, or all agreed to raise: the next attempt needs no new processes."""
+    log, one = tmp_path / "log", at.Scaling(num_workers=workers, max_concurrent_trials=1)
+    made = experiment(workers, [fault, None], scaling=one, log=str(log))
     result = study(made, tmp_path / "study")
     states = [State.REACHED, State.INFEASIBLE, State.REACHED]
     assert [t.state for t in result.trials] == states, result.trials[1].error
-    assert len({row.split(" ")[2] for row in log.read_text().splitlines()}) == 1
+    assert len({row.split(" ")[2] for row in log.read_text().splitlines()}) == workers
 
 
 # --- what the cluster holds ---------------------------------------------------------------------
