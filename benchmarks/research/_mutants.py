@@ -263,7 +263,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "gradients within the norm are scaled up",
         "trainers",
         "trainers/layerwise.py",
-        "torch.clamp(limit / norm, max=1.0)",
-        "(limit / norm)",
+        "torch.clamp(limit / factor, max=1.0)",
+        "(limit / factor)",
     ),
 )

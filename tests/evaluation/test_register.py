@@ -188,7 +188,7 @@ MISTAKES = [
     ),
     ([f"{RECIPES}:lines", "--register", "a/b"], "--register must be a model's name"),
     ([f"{RECIPES}:lines", "--register", "a user's"], "characters without / : % \" ' but got"),
-    ([f"{RECIPES}:lines", "--register", ""], "--register must be a model's name"),
+    ([f"{RECIPES}:lines", "--register", ""], "argument --register: must not be empty"),
     ([f"{RECIPES}:lines", "--register", "x", "--tracking-uri", "off"], "--tracking-uri is off"),
 ]
 
