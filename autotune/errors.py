@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+_VALUES = Path(__file__).with_name("trial")  # which refuse what a function gives them
 
 
 class UserError(ValueError):
@@ -43,3 +47,17 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception as problem:
         return f"(no text: its __str__ raised {type(problem).__name__})"
+
+
+def raised_by(what: str, error: BaseException) -> str:
+    """One line for an error in a function that the user may have written: what it is, and where.
+
+    Args:
+        what: the function's part in the study.
+        error: what it raised; a `SystemExit` is none of this program's.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if Path(f.filename).parent != _VALUES] or frames
+    place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    text = " ".join(text_of(error).split())
+    return f"the {what} raised {type(error).__name__}{place}: {text}"

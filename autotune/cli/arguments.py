@@ -16,10 +16,10 @@ from typing import Any, TypeVar, cast
 from autotune.errors import UserError
 from autotune.study.option import Option, whole_number
 from autotune.study.options import StudyOptions, options
+from autotune.trial.checks import LONGEST_SECONDS
 
 Row = tuple[str, dict[str, Any]]  # the words of an argument, and how argparse is to read it
 _T = TypeVar("_T")
-_LONGEST_SECONDS = 1e9  # 31 years
 
 
 def duration(text: str) -> float:
@@ -39,9 +39,9 @@ def duration(text: str) -> float:
         seconds = sum(float(n) * units[u] for n, u in re.findall(f"({number})([hms])", text))
     else:
         raise UserError(f"--time-limit must be like 90s, 10m or 1h30m but got {text!r}")
-    if not 0 < seconds <= _LONGEST_SECONDS:
+    if not 0 < seconds <= LONGEST_SECONDS:
         raise UserError(
-            f"--time-limit must be more than 0 seconds and at most {_LONGEST_SECONDS:g} "
+            f"--time-limit must be more than 0 seconds and at most {LONGEST_SECONDS:g} "
             f"but got {text!r:.80}"
         )
     return seconds
@@ -99,11 +99,13 @@ def path(text: str) -> Path:
     """A path that was typed.
 
     Raises:
-        ValueError: there can be none like it, or it cannot be looked at.
+        ValueError: there can be none like it.
     """
     made = Path(text)
     try:
         made.exists()
+    except PermissionError:  # on the nodes of a cluster it may be another's
+        return made
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{text!r:.80} cannot be a path here: {reason}") from None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.errors import UserError, shown, text_of
+from autotune.errors import UserError, raised_by, shown
 from autotune.trial import Config
 
 
@@ -36,9 +36,8 @@ class Constraint:
         """
         try:
             holds: Any = self.holds(config)
-        except Exception as error:
-            line = f"{type(error).__name__}: {text_of(error)}"
-            raise UserError(f"constraint {self.text!r} raised {line}") from error
+        except (Exception, SystemExit) as error:
+            raise UserError(raised_by(f"constraint {self.text!r}", error)) from error
         if type(holds).__name__ in ("bool", "bool_"):  # numpy's too
             holds = bool(holds)
         if not isinstance(holds, bool):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from autotune.errors import UserError, shown
+from autotune.errors import UserError, raised_by, shown, text_of
 from autotune.space.search_space import SearchSpace
-from autotune.trial import KNOBS, FailurePolicy, Target
+from autotune.trial import KNOBS, Config, FailurePolicy, Target
 from autotune.trial.scaling import Scaling
 
 _SAMPLED = 20  # points of the space that the trainer checks
@@ -89,6 +89,17 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence | Set) and not isinstance(value, str | bytes)
 
 
+def _fault_of(check: Callable[[Config], object], config: Config) -> str:
+    """Why the trainer refuses the configuration, or an empty string."""
+    try:
+        check(config)
+    except ValueError as error:
+        return text_of(error) or "it raised a ValueError"
+    except (Exception, SystemExit) as error:
+        raise UserError(raised_by("trainer's check", error)) from error
+    return ""
+
+
 def check_trainer(experiment: Experiment) -> None:
     """Let the trainer's `check`, if it has one, look at the given configurations and the space.
 
@@ -101,19 +112,19 @@ def check_trainer(experiment: Experiment) -> None:
     space = experiment.space
     for number, given in enumerate(experiment.given()):
         first = number == 0 and experiment.baseline is not None
-        try:
-            check(space.complete(given)[0])
-        except ValueError as error:
-            raise UserError(f"{'baseline' if first else 'configs'}: {error}") from None
+        if fault := _fault_of(check, space.complete(given)[0]):
+            raise UserError(f"{'baseline' if first else 'configs'}: {fault}")
     faults, checked = [], 0
     for point in space.sample(_SAMPLED):
         try:
             config = space.config(point)
+        except ValueError as error:  # its schedules contradict each other
+            fault = text_of(error)
+        else:
             if space.broken(config):
                 continue
-            checked += 1
-            check(config)
-        except ValueError as error:
-            faults.append(str(error))
+            fault = _fault_of(check, config)
+        checked += 1
+        faults += [fault] if fault else []
     if faults and len(faults) >= checked:
         raise UserError(f"the trainer takes no point of the search space: {faults[0]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -121,6 +122,8 @@ def number(text: str) -> float:
     if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text):
         raise ValueError(f"must be a number like 1 or 0.5 but got {text!r}")
     value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"must be a number like 1 or 0.5 but got {text!r:.80}")
     return int(value) if value == int(value) else value
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from autotune import schedules, trial
 from autotune.backends.recipe_modules import FILE_PREFIX
-from autotune.errors import UserError, unknown
+from autotune.errors import UserError, shown, text_of, unknown
 from autotune.space import parameters, schedule_space, search_space
 from autotune.study import experiment
 from autotune.study.experiment import Experiment
@@ -67,7 +67,7 @@ def load(recipe: str) -> Experiment:
     except (Exception, SystemExit) as error:
         raise UserError(f"recipe {recipe!r}: {_line(error)}") from error
     if not isinstance(made, Experiment):
-        raise UserError(f"recipe {recipe!r} must return an Experiment but got {made!r:.80}")
+        raise UserError(f"recipe {recipe!r} must return an Experiment but got {shown(made)}")
     return made
 
 
@@ -147,7 +147,7 @@ def _line(error: BaseException) -> str:
 
     With the nearest right name for a mistyped keyword.
     """
-    text = str(error).strip().partition("\n")[0]
+    text = text_of(error).strip().partition("\n")[0]
     if isinstance(error, SystemExit):
         said = f"it called sys.exit({error.code!r:.80})"
     elif near := _mistyped(text):

@@ -17,6 +17,7 @@ from autotune.backends.monitoring import Meter
 from autotune.backends.protocol import Observed, Pool
 from autotune.errors import UserError
 from autotune.storage.journal import JOURNAL, Journal
+from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import factory, warm_start
 from autotune.study.driver.loop import Loop
 from autotune.study.driver.plan import Plan
@@ -171,7 +172,8 @@ def _opened(folder: Path) -> Iterator[Journal]:
         try:
             yield journal
         finally:
-            if is_new and journal.path.is_file() and not journal.path.stat().st_size:
+            unused = is_new and not (folder / EXPERIMENT_JSON).exists()
+            if unused and journal.path.is_file() and not journal.path.stat().st_size:
                 journal.path.unlink()
                 with contextlib.suppress(OSError):  # another one has begun to use it
                     for place in missing:

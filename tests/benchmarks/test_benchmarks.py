@@ -38,8 +38,11 @@ RESEARCH = {
 }
 """Research scripts, with the arguments of their smallest run."""
 LONG = (
+    "checkpoints.py",
     "demo.py",
+    "farm.py",
     "mlflow_ui.py",
+    "population.py",
     "recovery.py",
     "schedule_search.py",
     "schedules.py",

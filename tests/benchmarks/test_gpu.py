@@ -17,7 +17,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 if str(BENCHMARKS) not in sys.path:
-    sys.path.insert(0, str(BENCHMARKS))
+    sys.path.append(str(BENCHMARKS))
 
 import gpu  # noqa: E402
 from gpu_stages import correctness, listed  # noqa: E402
@@ -202,9 +202,18 @@ def test_a_wrong_optimizer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [v for name, v in found.items() if "lars" in name] == ["wrong"] * 5
 
 
+BRIEF = ("optimizers", "scaler", "precision", "microbatch")  # stages; the soak runs the others
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", [stage.name for stage in listed.STAGES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(stage.name, marks=[] if stage.name in BRIEF else [pytest.mark.soak])
+        for stage in listed.STAGES
+    ],
+)
 def test_every_stage_runs_on_a_cpu(name: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     done = run(*ON_CPU, "--seconds", "1500", "--json", str(answer), "--stages", name, timeout=1700)

@@ -111,7 +111,7 @@ def check_in_mlflow(folder: Path, best: dict[str, Any]) -> None:
     assert schedule(0.0) == pytest.approx(best["params"]["lr.peak"])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_registered_afterwards_once_and_with_what_was_confirmed_since(
     tmp_path: Path, ray_address: str, quiet: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,7 +211,7 @@ def test_what_cannot_be_registered_is_refused_before_the_study(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_where_nothing_is_reached_nothing_is_registered(
     tmp_path: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 from gpu_stages.listed import STAGES  # noqa: E402
 

@@ -34,7 +34,7 @@ def test_its_example_is_a_study(tmp_path: Path) -> None:
     assert (tmp_path / "studies" / "digits" / "journal.jsonl").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_recipe_of_ones_own_runs(tmp_path: Path) -> None:
     recipe = ROOT / "examples" / "own_model.py"
     command = ["run", f"{recipe}:recipe", "--trials", "3", "--tracking-uri", "off", "--json"]

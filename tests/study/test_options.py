@@ -171,6 +171,7 @@ def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
 def test_texts_of_the_command_line_say_what_they_must_be() -> None:
     for words, message in (
         (("run", "a:b", "--racing", "2"), "must be a share like 0.2, below 1, but got '2'"),
+        (("run", "a:b", "--cpus-per-worker", "9" * 400), "must be a number like 1 or 0.5 but got"),
         (("run", "a:b", "--gpus-per-worker", "all"), "must be a number like 1 or 0.5 but got 'all"),
         (("run", "a:b", "--seed", "x"), "--seed: must be a whole number but got 'x'"),
         (("confirm", "s", "--top", "1.5"), "--top: must be a whole number but got '1.5'"),

@@ -49,7 +49,7 @@ def number(name: str, otherwise: int) -> int:
     return int(os.environ.get(name, otherwise))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_few_kills(bare_ray: str, tmp_path: Path) -> None:
     soaked_study(bare_ray, tmp_path, 25, plan(25, drivers=1, ranks=1, seed=SEED))
 

@@ -505,7 +505,7 @@ def study():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_drivers_of_one_study_and_one_server(
     mlflow_server: services.Tracking,
     tmp_path: Path,

@@ -87,7 +87,10 @@ def test_a_driver_that_is_killed_and_a_study_that_goes_on(study, processes) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tables", [1, 8, 20])
+@pytest.mark.parametrize(
+    "tables",
+    [pytest.param(1, marks=pytest.mark.soak), 8, pytest.param(20, marks=pytest.mark.soak)],
+)
 def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tables: int) -> None:
     """Half of a store's tables cannot be added to: it would never show the study."""
     study.trial(0, 2.0)

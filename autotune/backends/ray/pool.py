@@ -175,8 +175,9 @@ class RayPool:
         lost = unreachable(self._nodes, turns.nodes_of_failed(group))
         signal = turns.signal(group, lost)
         broken = group.failed or group.unanswered or isinstance(signal, WorkerFailed)
-        if broken or (isinstance(signal, Raised) and len(group.places) > 1):
-            self._fleet.replace(group, lost)  # some ranks may be within their trainer still
+        inside = any(a.kind == "milestone" for a in turns.trial_answers(group).values())
+        if broken or (isinstance(signal, Raised) and inside):
+            self._fleet.replace(group, lost)  # some ranks are within their trainer still
         elif isinstance(signal, Finished | Stopped | Raised):
             self._fleet.release(group)
         return signal

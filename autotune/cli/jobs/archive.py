@@ -27,15 +27,15 @@ _PACKS_BYTES = 10 * LIMIT_BYTES  # more than that is not even tried to be compre
 _NEVER = (".git", "__pycache__")
 _GIT, _RAY = ".gitignore", ".rayignore"
 _NAMED = 5
-_SECRETS = (  # names in lower case of files and folders that hold credentials
+_SECRETS = (  # names in lower case of files that hold credentials
     *(".env", ".env.*", "*.env", ".netrc", "_netrc", ".pgpass", ".my.cnf", ".htpasswd"),
     *(".pypirc", ".npmrc", ".git-credentials", ".vault-token", ".databrickscfg", ".s3cfg", ".boto"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk", "*.pem"),
     *("*.key", "*.ppk", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "kubeconfig"),
     *("credentials", "credentials.json", "application_default_credentials.json", "kaggle.json"),
     *("secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml", "auth_token"),
-    *(".ssh", ".gnupg", ".aws", ".azure", ".gcloud", ".kube", ".docker"),
 )
+_SECRET_FOLDERS = (".ssh", ".gnupg", ".aws", ".azure", ".gcloud", ".kube", ".docker")
 _TEMPLATES = (".env.example", ".env.sample", ".env.template", ".env.dist", "example.env")
 _KEY_BYTES = 64  # of a file's beginning, in which a private key says what it is
 
@@ -163,7 +163,7 @@ def _reason(path: Path, is_link: bool, is_folder: bool, rules: Sequence[Rules]) 
     if not is_utf8(path.name):
         return _NAME
     asked_for = _said(path, is_folder, [rule for rule in rules if rule.of_ray]) is False
-    if not asked_for and (_names_secret(path.name) or (not is_link and _is_key(path))):
+    if not asked_for and (_names_secret(path.name, is_folder) or (not is_link and _is_key(path))):
         return _SECRET
     return _LINK if is_link else ""
 
@@ -177,13 +177,17 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def _names_secret(name: str) -> bool:
-    """Whether files of this name mostly hold credentials.
+def _names_secret(name: str, is_folder: bool) -> bool:
+    """Whether files, or folders, of this name mostly hold credentials.
 
-    >>> _names_secret(".env.local"), _names_secret(".env.example"), _names_secret("id_rsa.pub")
-    (True, False, False)
+    >>> [_names_secret(name, False) for name in (".env.local", ".env.example", "id_rsa.pub")]
+    [True, False, False]
+    >>> _names_secret(".ssh", True), _names_secret("credentials", True)
+    (True, False)
     """
     lower = name.lower()
+    if is_folder:
+        return lower in _SECRET_FOLDERS
     return lower not in _TEMPLATES and any(fnmatchcase(lower, secret) for secret in _SECRETS)
 
 

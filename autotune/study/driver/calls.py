@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from autotune import trial
-from autotune.errors import StudyError, UserError, shown, text_of
+from autotune.errors import StudyError, UserError, raised_by, shown
 from autotune.space.search_space import SearchSpace
 from autotune.storage.codec import plain
 from autotune.trial import Params
@@ -31,13 +28,8 @@ def called(what: str, kinds: tuple[type, ...], function: Callable[..., Any], *gi
         answer = function(*given)
     except (UserError, StudyError):
         raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        values = Path(trial.__file__).parent  # which refuse what the function gave them
-        frame = [f for f in frames if Path(f.filename).parent != values][-1]
-        place = f"{frame.filename}:{frame.lineno}"
-        text = " ".join(text_of(error).split())
-        raise UserError(f"the {what} raised {type(error).__name__} at {place}: {text}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(raised_by(what, error)) from error
     if not kinds:
         if inspect.iscoroutine(answer) or inspect.isgenerator(answer):
             answer.close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from autotune.algorithms.samplers import Sampler
 from autotune.backends.protocol import Pool
-from autotune.errors import StudyError
+from autotune.errors import StudyError, UserError, raised_by
 from autotune.trial import Params, Trial
 
 PATIENCE = 0.1  # seconds that an idle group waits for a suggestion that knows the newest results
@@ -76,8 +76,10 @@ class Suggester:
             return None
         self._asked.popleft()
         error = answer.exception()
+        if isinstance(error, UserError | StudyError):
+            raise error
         if error is not None:
-            raise StudyError(f"the sampler failed: {type(error).__name__}: {error}") from error
+            raise StudyError(raised_by("sampler", error)) from error
         params = answer.result()
         self.exhausted = params is None
         return Suggestion(ask, params) if params is not None else None
@@ -101,7 +103,7 @@ class Suggester:
             answer = Future()
             try:
                 answer.set_result(self._sampler.ask(ask, trials))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 answer.set_exception(error)
         self._asked.append((ask, answer))
 

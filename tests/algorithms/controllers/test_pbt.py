@@ -396,7 +396,7 @@ def check_resumed(data: bytes) -> tuple[dict[int, Trial], at.StudyResult]:
         return before, result
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_study_cut_after_any_line_keeps_its_lineage(whole_study: bytes) -> None:
     rows = whole_study.splitlines(keepends=True)
     kinds = [type(journal.from_line(row)) for row in rows]

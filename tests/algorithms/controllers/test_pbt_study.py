@@ -143,7 +143,7 @@ def test_a_forks_line_of_descent_is_replayed_bit_for_bit(
     assert report["milestones"] > sum(0 < r["step"] <= last for r in lines[out]["reports"][1:]) / 2
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_driver_killed_again_and_again_keeps_the_lineage(bare_ray: str, tmp_path: Path) -> None:
     """What the journal had said stays, and every fork went on from its parent's very state."""
     folder, random, known = tmp_path / "study", Random(5), dict[int, at.Trial]()

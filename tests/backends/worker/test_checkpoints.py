@@ -50,7 +50,7 @@ def starts(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["flipped", "gone"])
+@pytest.mark.parametrize("damage", ["flipped", pytest.param("gone", marks=pytest.mark.soak)])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     tmp_path: Path, damage: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

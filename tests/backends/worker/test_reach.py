@@ -134,7 +134,7 @@ def test_a_server_that_is_stopped_and_started(
     assert trial.checkpoint.step == 800, "what is written once it is back counts"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_address")
 def test_a_mount_that_is_gone_for_a_while(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -92,7 +92,7 @@ def test_of_the_slower_trial_no_shard_is_left(whole: at.StudyResult) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["flipped", "gone"])
+@pytest.mark.parametrize("damage", ["flipped", pytest.param("gone", marks=pytest.mark.soak)])
 def test_a_killed_rank_with_a_damaged_shard_costs_one_checkpoint(
     damage: str, whole: at.StudyResult, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

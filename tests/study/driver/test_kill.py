@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import driver
+import killed_driver
 import pytest
 import torch
 
@@ -29,7 +29,7 @@ SECONDS = 900.0  # a guard against hangs
 
 
 def drive(folder: Path, address: str, nap: float = 0.01, **more: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, driver.__file__, str(folder), address, str(nap)]
+    command = [sys.executable, killed_driver.__file__, str(folder), address, str(nap)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
     return subprocess.Popen(command, text=True, start_new_session=True, **streams)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 import time
 from collections import Counter
@@ -444,7 +445,9 @@ def test_a_samplers_error_is_raised_and_the_study_can_be_resumed(fast_path: Path
         def ask(self, number: int, trials: Sequence[Trial]) -> Any:
             raise ZeroDivisionError("sampler")
 
-    with pytest.raises(at.StudyError, match="the sampler failed: ZeroDivisionError: sampler"):
+    with pytest.raises(
+        at.StudyError, match=r"the sampler raised ZeroDivisionError at .*test_loop.py:\d+: sampler"
+    ):
         simulate(racing([1.0]), fast_path, 3, sampler=Broken(), workers=2)
     assert all(t.ended for t in simulate(racing([1.0]), fast_path, 3).trials)
 
@@ -503,6 +506,14 @@ WRONG = {  # what a study is given, and what it says then
     "pruner raises": (
         {"pruner": raising},
         r"the pruner raised KeyError at .*test_loop.py:\d+: 'lr'",
+    ),
+    "controller exits": (
+        {"controller": lambda *_: sys.exit(0)},
+        r"the controller raised SystemExit at .*test_loop.py:\d+: 0",
+    ),
+    "constraint raises": (
+        {"space": at.SearchSpace(RATES.entries, (at.Constraint("rule", raising),))},
+        r"the constraint 'rule' raised KeyError at .*test_loop.py:\d+: 'lr'",
     ),
     "pruner reason": (
         {"pruner": lambda *_: at.Stop(3)},
@@ -726,3 +737,14 @@ def test_points_that_break_a_constraint_are_not_counted_against_the_space(tmp_pa
     check_trainer(replace(usual, space=at.SearchSpace(usual.space.entries, (rule,))))
     never = at.Constraint("never", lambda config: False)
     check_trainer(replace(usual, space=at.SearchSpace(usual.space.entries, (never,))))
+
+
+def test_a_trainers_check_that_raises_is_one_line() -> None:
+    from autotune.study.experiment import check_trainer
+
+    def train(config: dict[str, Any]) -> Any: ...
+
+    train.check = lambda config: config["momentum"]  # type: ignore[attr-defined]
+    line = r"the trainer's check raised KeyError at .*test_loop.py:\d+: 'momentum'"
+    with pytest.raises(at.UserError, match=line):
+        check_trainer(replace(racing([1.0]), train=train, baseline=None, configs=()))

@@ -1,6 +1,6 @@
 """A driver to be killed: runs a study of toys, or takes it up.
 
-`driver.py FOLDER ADDRESS NAP`.
+`killed_driver.py FOLDER ADDRESS NAP`.
 """
 
 from __future__ import annotations
