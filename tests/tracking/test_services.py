@@ -91,6 +91,7 @@ def within(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.soak
 def test_three_studies_at_once(tracking: services.Tracking, tmp_path: Path) -> None:
     names = ["first", "second", "third"]
     with ThreadPoolExecutor(3) as threads:
