@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 
 import torch
 
-from gpu_stages.findings import Finding, Run, copy_bandwidth, measured, seconds_of
+from autotune.backends.worker.hardware_probe import core_numbers, cores_near_gpus
+from gpu_stages.findings import Finding, Run, copy_bandwidth, measured, not_run, seconds_of
 
 
 def ceilings(run: Run) -> Iterator[Finding]:
@@ -20,6 +23,7 @@ def ceilings(run: Run) -> Iterator[Finding]:
         free, total = torch.cuda.mem_get_info(run.device)
         yield measured("free memory", free / 2**30, "GiB", f"of {total / 2**30:.1f} GiB")
     yield measured("launch", _launch(run) * 1e6, "us")
+    yield _cores(run)
 
 
 def _tflops(run: Run, dtype: torch.dtype) -> float:
@@ -50,3 +54,35 @@ def _launch(run: Run) -> float:
             x.add_(1.0)
 
     return seconds_of(run, many, 5) / count
+
+
+def _cores(run: Run) -> Finding:
+    """The cores that ranks take first, beside what the driver says of them."""
+    name = "cores near the GPUs"
+    if not run.on_gpu:
+        return not_run(name, "no GPU is used")
+    found, listed = cores_near_gpus(), near_by_table(_topology())
+    theirs = {n for text in listed for n in core_numbers(text)}
+    ours = "the same" if found and {*found} == theirs else f"found: {found}"
+    said = "; ".join(listed) or "not known"
+    return measured(name, len(found), text=f"nvidia-smi: {said}, {ours}")
+
+
+def near_by_table(table: str) -> list[str]:
+    """The cores near each GPU, as they are written in the output of `nvidia-smi topo -m`."""
+    rows = [re.sub(r"\x1b\[[\d;]*m", "", line).split("\t") for line in table.splitlines()]
+    titles = [cell.strip() for cell in rows[0]] if rows else []
+    if "CPU Affinity" not in titles:
+        return []
+    column = titles.index("CPU Affinity")
+    cells = [row[column] for row in rows if row[0].startswith("GPU") and len(row) > column]
+    return [cell.strip() for cell in cells if re.fullmatch(r"\s*\d[\d,-]*\s*", cell)]
+
+
+def _topology() -> str:
+    command = ["nvidia-smi", "topo", "-m"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout

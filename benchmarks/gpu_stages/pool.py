@@ -1,4 +1,4 @@
-"""Worker groups on Ray: whole GPUs and fractions of one, and who sees which."""
+"""Worker groups on Ray: fractions of a GPU, whole ones of a kind, and who sees which."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from gpu_stages.toys import by_name
 
 NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 PATIENCE = 90.0  # seconds for a signal
+NO_GPU = "99"  # a number that none has: Ray counts it, and torch finds nothing
+STAND_IN = "T4"  # the kind that Ray is given for it
+UNKNOWN = "T9"  # a kind that no GPU has
 
 
 def on_ray(run: Run) -> Iterator[Finding]:
-    """Groups of fractions are as many as fit, are apart in memory, and see their own GPU."""
+    """Groups of fractions, as many as fit and apart in memory; kinds of GPUs; who sees which."""
     try:
         import ray
     except ImportError:
         yield not_run("the Ray pool", "Ray is not installed")
         return
+    from autotune.backends.ray.resources import KIND
     from autotune.trial.scaling import Scaling
 
-    if run.on_gpu:
-        os.environ[NOSET] = "1"  # as clusters for other work have it
+    # NOSET as clusters for other work have it; without a GPU Ray counts one, to place by its kind.
+    os.environ.update({NOSET: "1"} if run.on_gpu else {"CUDA_VISIBLE_DEVICES": NO_GPU})
     ray.init(
         num_cpus=4,
-        num_gpus=1 if run.on_gpu else 0,
+        num_gpus=1,
+        resources=None if run.on_gpu else {f"{KIND}{STAND_IN}": 1},
         include_dashboard=False,
         log_to_driver=False,
         logging_level="ERROR",
@@ -37,8 +42,15 @@ def on_ray(run: Run) -> Iterator[Finding]:
             cpus_per_worker=1, gpus_per_worker=share, max_concurrent_trials=None if share else 2
         )
         yield from _with_pool(scaling, lambda pool: _fractions(run, pool))
-        whole = Scaling(cpus_per_worker=1, gpus_per_worker=run.pick(1, 0), max_concurrent_trials=1)
+        kind = _kind()
+        whole = Scaling(cpus_per_worker=1, accelerator=kind, max_concurrent_trials=1)
         yield from _with_pool(whole, lambda pool: _trains(run, pool))
+        if kind is None:
+            yield not_run("an unknown kind of GPU", "Ray does not know the kind of this one")
+            return
+        line = _refused(Scaling(cpus_per_worker=1, accelerator=UNKNOWN))
+        fine = f"allowed: {kind}" in line and "\n" not in line
+        yield checked("an unknown kind of GPU is one line with those there are", fine, line)
     finally:
         ray.shutdown()
 
@@ -51,6 +63,27 @@ def _with_pool(scaling: Any, use: Callable[[Any], Iterator[Finding]]) -> Iterato
         yield from use(pool)
     finally:
         pool.close()
+
+
+def _kind() -> str | None:
+    """The kind of the GPU, as Ray names it, if it does."""
+    from autotune.backends.ray.cluster import node_resources
+    from autotune.backends.ray.resources import KIND
+
+    names = [name for node in node_resources() for name in node if name.startswith(KIND)]
+    return min(names).removeprefix(KIND) if names else None
+
+
+def _refused(scaling: Any) -> str:
+    """The line with which a pool refuses a scaling, or an empty text."""
+    from autotune.backends.ray.pool import RayPool
+    from autotune.errors import UserError
+
+    try:
+        RayPool(by_name, scaling).close()
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _wait_for_groups(pool: Any, count: int) -> int:
@@ -98,7 +131,8 @@ def _trains(run: Run, pool: Any) -> Iterator[Finding]:
     pool.resume(0, None, None)
     signal = pool.wait(PATIENCE)
     fine = isinstance(signal, Progress)
-    yield checked("a trial reports", fine, "" if fine else str(signal)[:300])
+    asked = "a GPU" if pool.scaling.accelerator is None else f"a {pool.scaling.accelerator}"
+    yield checked(f"a trial on {asked} reports", fine, "" if fine else str(signal)[:300])
     if isinstance(signal, Progress):
         seen = signal.report.metrics["gpus"]
         yield checked("it sees its own GPU only", seen == run.gpus, f"{seen:g} seen, {hardware}")

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from autotune.backends.worker.gpu_memory import share_of
 from autotune.backends.worker.messages import Answer
 from gpu_stages.findings import Finding, Run, checked, measured, not_run, seconds_of
 from gpu_stages.processes import Group, group
@@ -18,6 +20,7 @@ from gpu_stages.toys import by_name
 START_SECONDS = 0.5
 MEMORY_SECONDS = 3.0
 QUEUED_SECONDS = 0.2
+OTHERS_SHARE = 0.65  # of a GPU's memory: more than a half, and less than a half is left
 
 
 def _config(run: Run, **more: Any) -> dict[str, Any]:
@@ -140,20 +143,37 @@ def _memory_is_waited_for(run: Run) -> Iterator[Finding]:
         yield not_run(name, "a CPU has none of its own")
         return
     free, total = torch.cuda.mem_get_info(run.device)
-    hold = (
-        f"import torch, time; x = torch.empty({int(0.9 * free)}, dtype=torch.uint8, device='cuda')"
+    with _holding(int(0.9 * free), seconds=9), group(by_name, 1, 1.0):
+        after, _ = torch.cuda.mem_get_info(run.device)
+        yield checked(name, after > 0.8 * free, f"{after / total:.0%} are free then")
+
+
+@contextmanager
+def _holding(size: int, seconds: float) -> Iterator[None]:
+    """Another process holds so many bytes of the GPU, for so many seconds or until the end."""
+    code = (
+        f"import torch, time; x = torch.empty({size}, dtype=torch.uint8, device='cuda'); "
+        f"print('ready', flush=True); time.sleep({seconds})"
     )
-    command = [sys.executable, "-c", f"{hold}; print('ready', flush=True); time.sleep(9)"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as before:
-        assert before.stdout is not None
-        before.stdout.readline()
-        with group(by_name, 1, 1.0):
-            after, _ = torch.cuda.mem_get_info(run.device)
-            yield checked(name, after > 0.8 * free, f"{after / total:.0%} are free then")
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError(f"another process could not take {size} bytes of the GPU")
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def out_of_memory(run: Run) -> Iterator[Finding]:
     """From an allocation that fails to the next milestone, the microbatch halved as needed."""
+    yield from _halved(run)
+    yield from _crowded(run)
+
+
+def _halved(run: Run) -> Iterator[Finding]:
+    """Microbatches are halved until one fits."""
     config = _config(run, trainer="needs memory", fits=run.pick(32, 4))
     ranks = Group(by_name, 1, run.gpus)
     try:
@@ -192,19 +212,51 @@ def _until_memory_ends(
     return (time.perf_counter() if first else begin), failed
 
 
+def _crowded(run: Run) -> Iterator[Finding]:
+    """Whose fault it is when a rank with half of a GPU is out of memory."""
+    name = "memory of a shared GPU that others hold"
+    if not run.on_gpu:
+        yield not_run(name, "a CPU has none of its own")
+        return
+    _, total = torch.cuda.mem_get_info(run.device)
+    config = {"trainer": "takes memory", "share": 0.95 * share_of(0.5, total)}
+    with group(by_name, 1, 0.5) as ranks:
+        _, fits = _trial(ranks, config)
+        yield checked("a trial's own half of a GPU fits", not _why(fits), _why(fits))
+        _, greedy = _trial(ranks, {**config, "share": 0.6})
+        own = greedy[-1]
+        right = own.out_of_memory and not own.crowded
+        yield checked("a trial that takes more is itself at fault", right, own.reason)
+        with _holding(int(OTHERS_SHARE * total), seconds=600):
+            _, beside = _trial(ranks, config)
+        last = beside[-1]
+        right = last.out_of_memory and last.crowded
+        yield checked(f"{name} is not the trial's fault", right, last.reason)
+
+
 def queued_kernels(run: Run) -> Iterator[Finding]:
     """Work that is queued when the trainer yields is training's, and not the evaluation's."""
     seconds = run.pick(1, 0) * QUEUED_SECONDS or 0.02
     config = {"trainer": "queues", "seconds": seconds, "cycles": _cycles(run, seconds)}
-    with group(by_name, 1, run.gpus) as ranks:
+    yield from _clock(run, config, run.gpus, "")
+    if not run.on_gpu or torch.cuda.device_count() < 2:
+        why = "one GPU is here" if run.on_gpu else "a CPU is one device"
+        yield not_run("the clock of a rank with two GPUs", why)
+        return
+    yield from _clock(run, {**config, "gpu": 1}, 2, " with kernels on a rank's second GPU")
+
+
+def _clock(run: Run, config: dict[str, Any], gpus: float, where: str) -> Iterator[Finding]:
+    seconds = config["seconds"]
+    with group(by_name, 1, gpus) as ranks:
         _trial(ranks, config)
         ranks.start(config)
         (answer,) = ranks("resume", None, None)
     for name, found in (("train", answer.clock.train), ("eval", answer.clock.eval)):
         text = f"{found * 1000:.0f} ms of {seconds * 1000:.0f} queued"
-        yield checked(f"the clock of {name}", 0.8 * seconds < found, text)
+        yield checked(f"the clock of {name}{where}", 0.8 * seconds < found, text)
         if run.on_gpu:
-            yield checked(f"the clock of {name} has no more", found < 1.6 * seconds, text)
+            yield checked(f"the clock of {name}{where} has no more", found < 1.6 * seconds, text)
 
 
 def _cycles(run: Run, seconds: float) -> int:

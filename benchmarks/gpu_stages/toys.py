@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from autotune.trial import Milestone
@@ -91,11 +94,12 @@ def allocated(config: dict[str, Any]) -> Iterator[Milestone]:
 
 
 def queues(config: dict[str, Any]) -> Iterator[Milestone]:
-    """Queues `seconds` of work on the device before each milestone, and as much to evaluate."""
+    """Queues `seconds` of work before each milestone, and as much to evaluate; on GPU `gpu`."""
 
     def work() -> None:
         if torch.cuda.is_available():
-            torch.cuda._sleep(config["cycles"])
+            with torch.cuda.device(config.get("gpu", 0)):
+                torch.cuda._sleep(config["cycles"])
         else:
             time.sleep(config["seconds"])
 
@@ -181,8 +185,6 @@ def leaves_settings(config: dict[str, Any]) -> Iterator[Milestone]:
 
 def reduces(config: dict[str, Any]) -> Iterator[Milestone]:
     """Sums a tensor over the ranks; rank `runs_out` has no memory for it."""
-    import torch.distributed as dist
-
     found = torch.ones(4, device=device())
 
     def work() -> None:
@@ -192,6 +194,21 @@ def reduces(config: dict[str, Any]) -> Iterator[Milestone]:
         dist.all_reduce(found)
 
     return _milestones(work, lambda: {"sum": float(found.sum())})
+
+
+def placed(config: dict[str, Any]) -> Iterator[Milestone]:
+    """The image trainer; its metrics say too on what it trains, summed over the ranks."""
+
+    def metrics(milestone: Milestone) -> dict[str, float]:
+        trains = torch.cuda.is_available() and torch.cuda.memory_allocated() > 0
+        own = [1.0, float(torch.cuda.device_count()), float(trains)]
+        sums = torch.tensor(own, device=device())
+        dist.all_reduce(sums)
+        names = ("ranks", "gpus_seen", "ranks_on_gpus")
+        return {**milestone.evaluate(), **dict(zip(names, sums.tolist(), strict=True))}
+
+    for milestone in image.train(config):
+        yield replace(milestone, evaluate=partial(metrics, milestone))
 
 
 class Large:
@@ -233,5 +250,6 @@ TRAINERS: dict[str, Callable[[dict[str, Any]], Iterator[Milestone]]] = {
     "sees": sees,
     "leaves settings": leaves_settings,
     "reduces": reduces,
+    "placed": placed,
     "large state": large_state,
 }

@@ -20,7 +20,7 @@ if str(BENCHMARKS) not in sys.path:
     sys.path.append(str(BENCHMARKS))
 
 import gpu  # noqa: E402
-from gpu_stages import correctness, listed  # noqa: E402
+from gpu_stages import correctness, listed, machine  # noqa: E402
 from gpu_stages.findings import Run  # noqa: E402
 from gpu_stages.listed import STAGES, Stage, chosen  # noqa: E402
 
@@ -200,6 +200,31 @@ def test_a_wrong_optimizer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(correctness, "make_optimizer", differs)
     found = {f.name: f.verdict for f in correctness.optimizers(tiny(tmp_path))}
     assert [v for name, v in found.items() if "lars" in name] == ["wrong"] * 5
+
+
+TOPOLOGY = """\
+\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV18\tPIX\t0-31,64-95\t0\t\tN/A
+GPU1\tNV18\t X \tSYS\t32-63\t1\t\tN/A
+NIC0\tPIX\tSYS\t X \t\t\t\t
+
+Legend:
+
+  X    = Self
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "near"),
+    [
+        (TOPOLOGY, ["0-31,64-95", "32-63"]),
+        ("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tN/A\tN/A\n", []),
+        ("\tGPU0\nGPU0\t X \n", []),
+        ("", []),
+    ],
+)
+def test_cores_near_gpus_by_the_driver(table: str, near: list[str]) -> None:
+    assert machine.near_by_table(table) == near
 
 
 BRIEF = ("optimizers", "scaler", "precision", "microbatch")  # stages; the soak runs the others
