@@ -90,6 +90,7 @@ def settings_put_back(run: Run) -> Iterator[Finding]:
     with group(by_name, 1, run.gpus) as ranks:
         yield from _tf32(ranks)
     with group(by_name, 1, run.gpus) as ranks:
+        yield from _deterministic(run, ranks)
         _, before = _trial(ranks, {"trainer": "leaves settings"})
         _, _ = _trial(ranks, {"trainer": "leaves settings", "changes": True})
         _, after = _trial(ranks, {"trainer": "leaves settings"})
@@ -114,6 +115,15 @@ def _memory_is_freed(run: Run, ranks: Group) -> Iterator[Finding]:
         left.append((empty[1].metrics or {}).get("bytes", 0.0) / 2**20)
     text = f"{left[0]:.1f} MiB, then {left[1]:.1f}"
     yield checked("memory of a trial is free after it", left[1] <= left[0] + 1, text)
+
+
+def _deterministic(run: Run, ranks: Group) -> Iterator[Finding]:
+    """Torch asks for cuBLAS's workspace at a process's first product, which is a plain trial's."""
+    plain, fixed = (
+        _why(_trial(ranks, _config(run, deterministic=wanted))[1]) for wanted in (False, True)
+    )
+    why = plain or fixed
+    yield checked("a deterministic trial ends well after a plain one", not why, why)
 
 
 def _tf32(ranks: Group) -> Iterator[Finding]:
