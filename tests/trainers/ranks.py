@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -88,20 +89,27 @@ def record(
 
 @contextlib.contextmanager
 def out_of_memory(on: int, place: str) -> Iterator[None]:
-    """A loss or a batch raises what torch does on a full GPU, on one of the ranks."""
+    """A loss or a batch raises what torch does on a full GPU, on one of the ranks.
+
+    From then on that rank can make no tensor at all.
+    """
     owner, name = {"loss": (F, "cross_entropy"), "batch": (MemoryStream, "warm")}[place]
-    real = getattr(owner, name)
 
-    def full(*given: Any, **named: Any) -> Any:
-        if dist.get_rank() == on:
+    with pytest.MonkeyPatch.context() as patch:
+        real = getattr(owner, name)
+
+        def no_memory(*given: Any, **named: Any) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-        return real(*given, **named)
 
-    setattr(owner, name, full)
-    try:
+        def full(*given: Any, **named: Any) -> Any:
+            if dist.get_rank() != on:
+                return real(*given, **named)
+            for maker in ("tensor", "ones", "zeros", "empty", "full"):
+                patch.setattr(torch, maker, no_memory)
+            return no_memory()
+
+        patch.setattr(owner, name, full)
         yield
-    finally:
-        setattr(owner, name, real)
 
 
 def main() -> None:
