@@ -83,11 +83,11 @@ class Learner:
         self.prepares = training.compile or ranks.device.type != "cpu"
         """Whether kernels are compiled or chosen for each input shape."""
         self._varying = varying if training.compile else ()
-        self._limit = RecompileLimit() if training.compile else None
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
         self.statistics = Statistics(model)
         self._fresh()
+        self._limit = RecompileLimit() if training.compile else None
 
     def _fresh(self) -> None:
         self.optimizer = build_optimizer(self.model, self._training)
