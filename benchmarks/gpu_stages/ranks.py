@@ -226,17 +226,23 @@ def _cycles(run: Run, seconds: float) -> int:
 
 
 def checkpoint_stall(run: Run) -> Iterator[Finding]:
-    """How long training stands still for a checkpoint, and whether it is what was to be saved."""
+    """How long training stands still for a checkpoint, and whether it is what was to be saved.
+
+    Each is written before the next one begins, which would wait for the disk. Copies on a stream
+    beside training's are left until these figures say what they would save.
+    """
     size = run.pick(400 * 2**20, 6 * 2**20)
     config = {"trainer": "large state", "bytes": size}
     with group(by_name, 1, run.gpus) as ranks:
         ranks.start(config)
         (before,) = ranks("resume", None, None)
-        stalls, written = [], []
+        stalls = []
         for number in range(run.pick(4, 2)):
             (answer,) = ranks("resume", None, str(run.folder / f"checkpoint-{number}"))
             stalls.append(answer.clock.checkpoint)
-            written += [answer.saved] if answer.saved else []
+            while not (answer.saved or answer.save_error or answer.error):  # it is being written
+                time.sleep(0.05)
+                (answer,) = ranks("resume", None, None)
         (last,) = ranks("stop", str(run.folder / "last"))
     yield measured("the first checkpoint's stall", stalls[0] * 1000, "ms")
     yield measured("of the next ones", min(stalls[1:]) * 1000, "ms", f"{size / 2**20:.0f} MiB")
