@@ -228,11 +228,12 @@ def microbatches(run: Run) -> Iterator[Finding]:
 
 
 def never_waits(run: Run) -> Iterator[Finding]:
-    """Twenty steps of each optimizer and precision never wait for the device."""
+    """Twenty steps of each optimizer and precision, over two epochs, never wait for the device."""
     for name in OPTIMIZERS:
         for precision in precisions_of(run):
             more = {"optimizer": name, "lr": LR[name], "precision": precision}
-            pictures = images(run, **more, augment="crop+flip+cutout")
+            epoch = {"train_size": run.pick(1024, 96)}
+            pictures = images(run, **more, **epoch, augment="crop+flip+cutout")
             pictures["milestone"] = STEPS * pictures["batch_size"]
             text = words(run, **more)
             text["milestone"] = STEPS * text["batch_size"] * text["sequence_length"]
