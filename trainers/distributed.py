@@ -71,14 +71,16 @@ def raising_together(ranks: Ranks) -> Iterator[None]:
     have the attribute `on_all_ranks` for that: "here" where it was raised, "elsewhere" on others.
     """
     error: Exception | None = None
+    if ranks.size > 1:
+        through_gloo = "gloo" in dist.get_backend_config()  # it needs no memory of a full GPU
+        device = torch.device("cpu") if through_gloo else ranks.device
+        all_fine = torch.ones((), dtype=torch.int64, device=device)  # as long as there is memory
     try:
         yield
     except Exception as raised:
         error = raised
     if ranks.size > 1:
-        through_gloo = "gloo" in dist.get_backend_config()  # it needs no memory of a full GPU
-        device = torch.device("cpu") if through_gloo else ranks.device
-        all_fine = torch.tensor(int(error is None), device=device)
+        all_fine.fill_(int(error is None))
         dist.all_reduce(all_fine, op=dist.ReduceOp.MIN)
         if error is not None:
             error.on_all_ranks = "here"  # type: ignore[attr-defined]

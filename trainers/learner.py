@@ -83,11 +83,11 @@ class Learner:
         self.prepares = training.compile or ranks.device.type != "cpu"
         """Whether kernels are compiled or chosen for each input shape."""
         self._varying = varying if training.compile else ()
-        self._limit = RecompileLimit() if training.compile else None
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
         self.statistics = Statistics(model)
         self._fresh()
+        self._limit = RecompileLimit() if training.compile else None
 
     def _fresh(self) -> None:
         self.optimizer = build_optimizer(self.model, self._training)
@@ -194,22 +194,28 @@ class Learner:
         parameters and buffers are restored, and optimizer and scaler are built again. A further
         shape takes one more step on a CPU, and two where kernels are compiled or benchmarked.
 
-        Every rank first makes a step of the first batch, the largest, alone: where memory runs out
-        on one, all raise, and none waits for it. Parameters that are sharded need all ranks.
+        Every rank first makes the first batch, the largest, and a step of it alone: where memory
+        runs out on one, all raise, and none waits for it. With sharded parameters a step needs all.
         """
-        before = {k: v.clone() for k, v in self.model.state_dict().items()}
-        for number, (batch, samples) in enumerate(batches):
-            if number == 0 and self._ranks.size > 1 and self._sharded is None:
-                with raising_together(self._ranks):
-                    self._step_alone(batch, samples)
-            for _ in range(2 if self.prepares or number == 0 else 1):
-                self.statistics.next(last=True)
-                self.step(batch, samples, 0.0)
+        remaining = iter(batches)
+        with raising_together(self._ranks):
+            before = {k: v.clone() for k, v in self.model.state_dict().items()}
+            batch, samples = next(remaining)
+            if self._ranks.size > 1 and self._sharded is None:
+                self._step_alone(batch, samples)
+        self._rehearse(batch, samples, 2)
+        for batch, samples in remaining:
+            self._rehearse(batch, samples, 2 if self.prepares else 1)
         self.evaluate(evaluated)
         self.model.load_state_dict(before)
         self.loss.zero_()
         self.statistics.clear()
         self._fresh()
+
+    def _rehearse(self, batch: Batch, samples: int, times: int) -> None:
+        for _ in range(times):
+            self.statistics.next(last=True)
+            self.step(batch, samples, 0.0)
 
     def state(self) -> dict[str, Any]:
         """This rank's checkpoint, for `restore`; its tensors are those that are trained."""

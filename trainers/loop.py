@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -84,18 +85,26 @@ class Loop(Generic[S]):
         self._size = fast(task.size)
         self._seen: int = state["seen"]
         self._knobs = Knobs(training, ranks.size, state)
-        self._stream = task.stream(self._step_at)
-        epoch = self._stream.train_size
+        with ExitStack() as opened:  # closed if what follows raises
+            self._stream = task.stream(self._step_at)
+            opened.callback(self._stream.close)
+            self._plan()
+            self._learner = self._make_learner()
+            opened.callback(self._learner.close)
+            self._learner.warm_up(self._warmed(), self._evaluated())
+            if training.state:
+                self._learner.restore(state["learner"])
+            self._opened = opened.pop_all()
+
+    def _plan(self) -> None:
+        """Horizon, milestones and end in samples, and what is counted between milestones."""
+        training, epoch = self._training, self._stream.train_size
         self._horizon = training.horizon * epoch
         self._every = training.milestone or epoch
         self._end = math.inf if training.max_epochs is None else training.max_epochs * epoch
         self._trained = 0
         self._flops = 0.0
         self._seconds = 0.0
-        self._learner = self._make_learner()
-        self._learner.warm_up(self._warmed(), self._evaluated())
-        if training.state:
-            self._learner.restore(state["learner"])
 
     def _make_learner(self) -> Learner:
         training, task = self._training, self._task
@@ -224,8 +233,7 @@ class Loop(Generic[S]):
 
     def close(self) -> None:
         """Free the model, DDP's hooks and the stream's processes."""
-        self._stream.close()
-        self._learner.close()
+        self._opened.close()
 
 
 def warmed_up(

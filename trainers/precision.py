@@ -28,7 +28,9 @@ def numerics(precision: str, deterministic: bool, device: torch.device) -> Itera
     """Inside the context, the process computes in `precision`; then as before.
 
     With `deterministic`, torch raises where an operation has no deterministic kernel, cuDNN does
-    not choose kernels by trial, and cuBLAS keeps to one workspace.
+    not choose kernels by trial, and cuBLAS keeps to one workspace. Torch asks for the latter's
+    setting at a process's first product on a GPU: one that also trains otherwise before needs
+    CUBLAS_WORKSPACE_CONFIG=:4096:8 in its environment, as the workers of a study have.
 
     Raises:
         ValueError: a precision that the device does not have.

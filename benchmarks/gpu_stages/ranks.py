@@ -93,6 +93,7 @@ def settings_put_back(run: Run) -> Iterator[Finding]:
     with group(by_name, 1, run.gpus) as ranks:
         yield from _tf32(ranks)
     with group(by_name, 1, run.gpus) as ranks:
+        yield from _deterministic(run, ranks)
         _, before = _trial(ranks, {"trainer": "leaves settings"})
         _, _ = _trial(ranks, {"trainer": "leaves settings", "changes": True})
         _, after = _trial(ranks, {"trainer": "leaves settings"})
@@ -117,6 +118,15 @@ def _memory_is_freed(run: Run, ranks: Group) -> Iterator[Finding]:
         left.append((empty[1].metrics or {}).get("bytes", 0.0) / 2**20)
     text = f"{left[0]:.1f} MiB, then {left[1]:.1f}"
     yield checked("memory of a trial is free after it", left[1] <= left[0] + 1, text)
+
+
+def _deterministic(run: Run, ranks: Group) -> Iterator[Finding]:
+    """Torch asks for cuBLAS's workspace at a process's first product, which is a plain trial's."""
+    plain, fixed = (
+        _why(_trial(ranks, _config(run, deterministic=wanted))[1]) for wanted in (False, True)
+    )
+    why = plain or fixed
+    yield checked("a deterministic trial ends well after a plain one", not why, why)
 
 
 def _tf32(ranks: Group) -> Iterator[Finding]:
@@ -268,17 +278,23 @@ def _cycles(run: Run, seconds: float) -> int:
 
 
 def checkpoint_stall(run: Run) -> Iterator[Finding]:
-    """How long training stands still for a checkpoint, and whether it is what was to be saved."""
+    """How long training stands still for a checkpoint, and whether it is what was to be saved.
+
+    Each is written before the next one begins, which would wait for the disk. Copies on a stream
+    beside training's are left until these figures say what they would save.
+    """
     size = run.pick(400 * 2**20, 6 * 2**20)
     config = {"trainer": "large state", "bytes": size}
     with group(by_name, 1, run.gpus) as ranks:
         ranks.start(config)
         (before,) = ranks("resume", None, None)
-        stalls, written = [], []
+        stalls = []
         for number in range(run.pick(4, 2)):
             (answer,) = ranks("resume", None, str(run.folder / f"checkpoint-{number}"))
             stalls.append(answer.clock.checkpoint)
-            written += [answer.saved] if answer.saved else []
+            while not (answer.saved or answer.save_error or answer.error):  # it is being written
+                time.sleep(0.05)
+                (answer,) = ranks("resume", None, None)
         (last,) = ranks("stop", str(run.folder / "last"))
     yield measured("the first checkpoint's stall", stalls[0] * 1000, "ms")
     yield measured("of the next ones", min(stalls[1:]) * 1000, "ms", f"{size / 2**20:.0f} MiB")

@@ -227,6 +227,25 @@ def test_cores_near_gpus_by_the_driver(table: str, near: list[str]) -> None:
     assert machine.near_by_table(table) == near
 
 
+@pytest.mark.parametrize(
+    ("kind", "error", "wrong"),
+    [
+        ("product", 2e-6, {"tf32"}),
+        ("product", 1e-5, {"fp32"}),
+        ("convolution", 1e-5, set()),
+        ("convolution", 1e-4, {"fp32"}),
+    ],
+)
+def test_a_convolution_may_be_more_exact_than_its_precision(
+    kind: str, error: float, wrong: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its algorithm is cuDNN's choice; a product in tf32 that is exact was not made in tf32."""
+    monkeypatch.setattr(correctness, "precisions_of", lambda run: ("fp32", "tf32"))
+    monkeypatch.setattr(correctness, "_errors", lambda run, name: {kind: error})
+    found = correctness.precisions(tiny(tmp_path))
+    assert {f.name for f in found if f.verdict == "wrong"} == {f"{kind} in {x}" for x in wrong}
+
+
 BRIEF = ("optimizers", "scaler", "precision", "microbatch")  # stages; the soak runs the others
 
 

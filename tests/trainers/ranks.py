@@ -14,12 +14,14 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
 from autotune.trial import Change
 from trainers import image, language
+from trainers.stream import MemoryStream
 
 FAST = {"data": "digits", "lr": 0.1, "batch_size": 32, "horizon": 2, "milestone": 300}
 FAST_TEXT = {
@@ -45,14 +47,15 @@ def record(
     save_at: int | None = None,
     restore: list[dict[str, Any]] | None = None,
     full: int | None = None,
+    full_in: str = "loss",
 ) -> dict[str, Any]:
     """Train for so many milestones after the first; what was yielded, and the state at the end.
 
     A configuration with a `text` is the language trainer's. `restore` holds the state of every
-    rank. The loss of the rank `full` finds no memory.
+    rank. On the rank `full` the first loss, or the first batch, finds no memory (`full_in`).
     """
     if full is not None:
-        with out_of_memory(on=full):
+        with out_of_memory(full, full_in):
             return record(config, milestones)
     state = {} if restore is None else {"state": restore[dist.get_rank()]}
     if "text" in config:
@@ -85,20 +88,28 @@ def record(
 
 
 @contextlib.contextmanager
-def out_of_memory(on: int) -> Iterator[None]:
-    """The loss raises what torch does on a full GPU, on one of the ranks."""
-    loss = F.cross_entropy
+def out_of_memory(on: int, place: str) -> Iterator[None]:
+    """A loss or a batch raises what torch does on a full GPU, on one of the ranks.
 
-    def full(*given: Any, **named: Any) -> torch.Tensor:
-        if dist.get_rank() == on:
+    From then on that rank can make no tensor at all.
+    """
+    owner, name = {"loss": (F, "cross_entropy"), "batch": (MemoryStream, "warm")}[place]
+
+    with pytest.MonkeyPatch.context() as patch:
+        real = getattr(owner, name)
+
+        def no_memory(*given: Any, **named: Any) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-        return loss(*given, **named)
 
-    F.cross_entropy = full
-    try:
+        def full(*given: Any, **named: Any) -> Any:
+            if dist.get_rank() != on:
+                return real(*given, **named)
+            for maker in ("tensor", "ones", "zeros", "empty", "full"):
+                patch.setattr(torch, maker, no_memory)
+            return no_memory()
+
+        patch.setattr(owner, name, full)
         yield
-    finally:
-        F.cross_entropy = loss
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import shutil
 import weakref
@@ -16,8 +17,9 @@ from autotune.schedules import Constant, Cosine, Linear, Piecewise, warmed
 from autotune.trial import Change
 from trainers.data import read_images
 from trainers.image import train
+from trainers.learner import Learner
 from trainers.models import make_model
-from trainers.stream import generator
+from trainers.stream import MemoryStream, generator
 
 MLP = {"model": "mlp", "width": 16}
 NET = {"model": "resnet8", "width": 4, "augment": "crop+flip+cutout", "train_size": 500}
@@ -67,6 +69,31 @@ def test_the_warm_up_leaves_no_trace() -> None:
         model = make_model("resnet8", (1, 8, 8), 10, 4, "batch")
     for name, value in model.state_dict().items():
         assert torch.equal(state["learner"]["model"][name], value), name
+
+
+@pytest.mark.parametrize("fails", ["warm_up", "restore"])
+def test_a_start_that_fails_closes_what_it_has_opened(
+    fails: str, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, listening = record(MLP, 0)["final"], [*logging.getLogger("torch._dynamo").handlers]
+    closed: list[str] = []
+
+    def failing(self: Learner, *_: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    for kind in (Learner, MemoryStream):
+        real = kind.close
+
+        def close(self: Any, real: Any = real) -> None:
+            closed.append(type(self).__name__)
+            real(self)
+
+        monkeypatch.setattr(kind, "close", close)
+    monkeypatch.setattr(Learner, fails, failing)
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        next(train({**BASE, "state": state, "compile": fails == "warm_up"}))
+    assert sorted(closed) == ["Learner", "MemoryStream"]
+    assert logging.getLogger("torch._dynamo").handlers == listening
 
 
 def test_evaluating_leaves_no_trace(record: Any, same: Any) -> None:

@@ -28,8 +28,11 @@ def now() -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_gpu_computes_in_the_precision_named(precision: str, deterministic: bool) -> None:
+def test_a_gpu_computes_in_the_precision_named(
+    precision: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The settings are those of the process; they can be made, and read, without a GPU."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     before = now()
     with numerics(precision, deterministic, GPU):
         products, convolutions, benchmark, fixed, mode, workspace = now()

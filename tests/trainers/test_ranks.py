@@ -50,12 +50,13 @@ def test_two_ranks_equal_one_process(
         assert rank["metrics"][-1]["train_loss"] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.parametrize("place", ["loss", "batch"])
 @pytest.mark.parametrize("full", [0, 1])
 def test_memory_that_runs_out_in_the_warm_up_ends_it_on_all_ranks(
-    full: int, on_two_ranks: Any
+    full: int, place: str, on_two_ranks: Any
 ) -> None:
     """Neither rank is left waiting for the other, and their process group still works."""
-    found = on_two_ranks(MLP, 1, full=full)
+    found = on_two_ranks(MLP, 1, full=full, full_in=place)
     assert "out of memory" in found[full]["error"]
     assert found[1 - full]["error"] == "another rank raised an error"
     assert [found[full]["on_all_ranks"], found[1 - full]["on_all_ranks"]] == ["here", "elsewhere"]

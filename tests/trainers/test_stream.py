@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainers import augment
 from trainers.augment import cut, draw, moved
 from trainers.data import Images
 from trainers.distributed import Ranks
@@ -154,3 +157,27 @@ def test_epochs_made_at_once_have_the_same_batches(parts: tuple[str, ...], ranks
         whole.close()
         assert whole._thread is not None
         assert whole._thread._shutdown
+
+
+@pytest.mark.parametrize("parts", [("crop",), ("flip",), ("crop", "flip")], ids="+".join)
+@pytest.mark.parametrize("count", [20, 21, 30])
+def test_a_gather_is_of_a_limited_number_of_images(
+    count: int, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Indices of a whole epoch would take gigabytes on a GPU; the images are the same."""
+    images, generator = bytes_of(50).train, torch.Generator().manual_seed(2)
+    index = torch.randperm(50, generator=generator)[:count]
+    drawn = draw(count, (3, 8, 8), generator)
+    whole = moved(images, index, drawn, frozenset(parts))
+    gathered: list[int] = []
+    real = augment._gathered
+
+    def noted(images: torch.Tensor, index: torch.Tensor, *others: Any) -> torch.Tensor:
+        gathered.append(len(index))
+        return real(images, index, *others)
+
+    monkeypatch.setattr(augment, "AT_ONCE", 10)
+    monkeypatch.setattr(augment, "_gathered", noted)
+    found = moved(images, index, drawn, frozenset(parts))
+    assert torch.equal(found, whole)
+    assert (found.dtype, max(gathered), sum(gathered)) == (torch.uint8, 10, count)

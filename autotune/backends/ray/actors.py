@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from autotune.backends.ray.resources import needs
 from autotune.backends.recipe_modules import is_recipe_file
 from autotune.backends.worker.messages import Place
+from autotune.backends.worker.process_settings import CUBLAS_WORKSPACE
 from autotune.backends.worker.rank import Rank
 from autotune.errors import UserError
 from autotune.trial.scaling import Scaling
@@ -104,7 +105,7 @@ def processes(placement: Any, scaling: Scaling, train: bytes) -> list[Any]:
 def _environment(scaling: Scaling) -> dict[str, str]:
     threads = str(max(int(scaling.cpus), 1))
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    own = {**_LOGS, "TORCHINDUCTOR_COMPILE_THREADS": threads}
+    own = dict([*_LOGS.items(), ("TORCHINDUCTOR_COMPILE_THREADS", threads), CUBLAS_WORKSPACE])
     variables |= {name: os.environ.get(name, value) for name, value in own.items()}
     variables[_ALL_GPUS] = ""
     if not scaling.gpus:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from autotune.backends.worker import reporting
 from autotune.backends.worker.sharded_tensors import (
     assemble,
     assemble_all,
@@ -82,7 +83,7 @@ class Writer:
         if not at_once or on_gpu:  # what is written at once need not be copied
             state = owned(state, {})
         if on_gpu:
-            torch.cuda.current_stream().synchronize()
+            reporting.synchronize()  # with every GPU, as the state may be on several
         if at_once:
             self._writing = Future()
             try:
@@ -233,8 +234,8 @@ def load(folder: str, rank: int, checksum: str, device: str = "cpu") -> dict[str
 def owned(value: Any, copies: dict[Any, Tensor]) -> Any:
     """Copy a state to memory of its own on the host; tensors that share memory still do.
 
-    Copies from a GPU are complete once its stream is; they use pinned memory, which torch keeps for
-    the next checkpoint.
+    Copies from GPUs are complete once these are synchronised. They use pinned memory, which torch
+    keeps for the next checkpoint.
     """
     if isinstance(value, Tensor):
         key = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape)

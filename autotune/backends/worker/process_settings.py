@@ -29,6 +29,10 @@ _SIGNALS = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP
 _STACKS_SIGNAL = signal.SIGUSR1  # its handler is not Python's and could not be put back
 _ROOT = logging.getLogger()
 
+# Torch asks for it at the first product of a process that uses CUDA, and never again: without it no
+# later trial of the process can be deterministic.
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+
 
 @dataclass(frozen=True)
 class Setting:

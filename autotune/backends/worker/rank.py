@@ -30,6 +30,7 @@ from autotune.backends.worker import (
     hardware_probe,
     isolation,
     process_group,
+    process_settings,
     reporting,
 )
 from autotune.backends.worker.checkpoint_io import Writer, restored, retry_reading
@@ -68,6 +69,7 @@ class Rank:
     def place(self, node: str, host: str, cores: int) -> Place:
         """Claim `cores` cores of the node and find out what this process runs on."""
         compiled.share_cache()
+        os.environ.setdefault(*process_settings.CUBLAS_WORKSPACE)
         self._cores = claim_cores(cores, near=hardware_probe.cores_near_gpus())
         self._machine = hardware_probe.probe(host)
         self._stacks, path = diagnostics.write_stacks_on_signal(node)

@@ -533,8 +533,8 @@ def test_a_worker_that_sees_other_gpus_than_its_own_does_not_start(
 
 def test_workers_compile_on_their_own_cores_only() -> None:
     made = _environment(at.Scaling(cpus_per_worker=4, gpus_per_worker=1))
-    names = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
-    assert [made[name] for name in names] == ["4", "4"]
+    names = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS", "CUBLAS_WORKSPACE_CONFIG")
+    assert [made[name] for name in names] == ["4", "4", ":4096:8"]
     assert "CUDA_VISIBLE_DEVICES" not in made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.backends.worker import checkpoint_io
+from autotune.backends.worker import checkpoint_io, reporting
 from autotune.backends.worker.checkpoint_io import Writer, Written, load, owned
 from autotune.storage import checkpoint_files
 
@@ -169,3 +169,28 @@ def test_a_copy_keeps_the_form_of_the_state() -> None:
     assert made["a"][0].data_ptr() != state["a"][0].data_ptr()
     assert made["a"][1][1] == "x"
     assert checkpoint_io.size_of(state) == 12
+
+
+@pytest.mark.parametrize("size", [3, LARGE], ids=["small", "large"])
+def test_copies_from_gpus_are_complete_before_they_are_written(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A stand-in for GPUs: what is copied arrives when all of them are synchronised."""
+    arrives: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def queued(state: Any, copies: dict[Any, torch.Tensor]) -> dict[str, torch.Tensor]:
+        arrives.extend((torch.zeros_like(value), value) for value in state.values())
+        return dict(zip(state, (copy for copy, _ in arrives), strict=True))
+
+    def arrive() -> None:
+        for copy, value in arrives:
+            copy.copy_(value)
+
+    monkeypatch.setattr(checkpoint_io, "_on_gpu", lambda state: True)
+    monkeypatch.setattr(checkpoint_io, "owned", queued)
+    monkeypatch.setattr(reporting, "synchronize", arrive)
+    writer.save({"first": torch.ones(size), "second": torch.ones(size)}, str(tmp_path))
+    written, _ = taken(writer)
+    assert written is not None
+    state = load(str(tmp_path), 0, written.checksum)
+    assert [float(state[name].min()) for name in ("first", "second")] == [1, 1]

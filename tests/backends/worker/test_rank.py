@@ -102,6 +102,12 @@ def test_a_progress_bar_does_not_force_a_restart(shared: Remote) -> None:
         assert shared("stop", None).must_restart == ""
 
 
+def test_a_process_can_be_deterministic_after_trials_that_are_not(shared: Remote) -> None:
+    """Torch asks for cuBLAS's workspace once a process: it is set before CUDA is used."""
+    asked = shared._process.submit(os.getenv, "CUBLAS_WORKSPACE_CONFIG")
+    assert asked.result(600) == os.environ.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 # --- the clock --------------------------------------------------------------------------------
 
 
