@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import StudyError, UserError
+from autotune.errors import StudyError, UserError, shown
 from autotune.storage import atomic
 from autotune.storage.codec import parsed
 
 EXPERIMENT_JSON = "experiment.json"
+STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")  # it is the name of folders
+_STUDY_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def exists(folder: Path) -> bool:
@@ -51,3 +54,16 @@ def write(folder: Path, data: Mapping[str, Any]) -> None:
     except OSError as error:
         reason = error.strerror
         raise StudyError(f"cannot write {folder / EXPERIMENT_JSON}: {reason}") from None
+
+
+def check_names(data: Mapping[str, Any]) -> None:
+    """Check the study's name, if it has one, and its id: folders are called by them.
+
+    Raises:
+        ValueError: one is none that this program gives.
+    """
+    name, study_id = data.get("name"), data["study_id"]
+    if name is not None and not STUDY_NAME.fullmatch(name):
+        raise ValueError(f"name must be letters, digits, '-', '_' and '.', but got {shown(name)}")
+    if not _STUDY_ID.fullmatch(study_id):
+        raise ValueError(f"study_id must be 32 hexadecimal digits but got {shown(study_id)}")

@@ -99,6 +99,7 @@ class Manifest:
             kept["failure"] = encode(_read(FailurePolicy, "failure", kept.get("failure", {})))
             target = _read(Target, "target", data["target"])
             options = options_from_json(data)
+            file.check_names(data)
         except (ValueError, TypeError) as error:
             raise UserError(f"{folder / EXPERIMENT_JSON} is damaged: {error}") from None
         return cls(**kept, start=start, target=target, options=options)
