@@ -14,6 +14,7 @@ from typing import Any
 from autotune.errors import StudyError, UserError, shown
 from autotune.storage import atomic
 from autotune.storage.codec import parsed
+from autotune.trial.checks import LONGEST_SECONDS, is_finite
 
 EXPERIMENT_JSON = "experiment.json"
 STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")  # it is the name of folders
@@ -54,6 +55,13 @@ def write(folder: Path, data: Mapping[str, Any]) -> None:
     except OSError as error:
         reason = error.strerror
         raise StudyError(f"cannot write {folder / EXPERIMENT_JSON}: {reason}") from None
+
+
+def policy(failure: Any) -> Any:
+    """The failure policy of a manifest; earlier versions let a trial hang for longer."""
+    if not isinstance(failure, dict) or not is_finite(failure.get("hang_timeout")):
+        return failure
+    return {**failure, "hang_timeout": min(failure["hang_timeout"], LONGEST_SECONDS)}
 
 
 def check_names(data: Mapping[str, Any]) -> None:

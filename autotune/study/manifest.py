@@ -96,7 +96,8 @@ class Manifest:
                     kept[name] = _read(kinds[name], name, data[name])
             scaling = _read(Scaling, "scaling", kept.get("scaling", {})).decided
             kept["scaling"] = manifest_scaling(scaling)
-            kept["failure"] = encode(_read(FailurePolicy, "failure", kept.get("failure", {})))
+            failure = file.policy(kept.get("failure", {}))
+            kept["failure"] = encode(_read(FailurePolicy, "failure", failure))
             target = _read(Target, "target", data["target"])
             options = options_from_json(data)
             file.check_names(data)
