@@ -13,6 +13,7 @@ from typing import Any
 
 from autotune.errors import StudyError, UserError, shown
 from autotune.storage import atomic
+from autotune.storage.checkpoint_places import located_folder, stored_folder
 from autotune.storage.codec import parsed
 from autotune.trial.checks import LONGEST_SECONDS, is_finite
 
@@ -57,11 +58,25 @@ def write(folder: Path, data: Mapping[str, Any]) -> None:
         raise StudyError(f"cannot write {folder / EXPERIMENT_JSON}: {reason}") from None
 
 
-def policy(failure: Any) -> Any:
-    """The failure policy of a manifest; earlier versions let a trial hang for longer."""
-    if not isinstance(failure, dict) or not is_finite(failure.get("hang_timeout")):
+def policy(failure: Any, folder: Path) -> Any:
+    """The failure policy in the manifest of the study folder, wherever that is now.
+
+    Earlier versions let a trial hang for longer.
+    """
+    if not isinstance(failure, dict):
         return failure
-    return {**failure, "hang_timeout": min(failure["hang_timeout"], LONGEST_SECONDS)}
+    made, place = dict(failure), failure.get("checkpoint_folder")
+    if is_finite(made.get("hang_timeout")):
+        made["hang_timeout"] = min(made["hang_timeout"], LONGEST_SECONDS)
+    if isinstance(place, str) and place:
+        made["checkpoint_folder"] = located_folder(place, folder)
+    return made
+
+
+def stored_policy(failure: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The failure policy as `policy` reads it: a folder below the study's is relative to it."""
+    place = failure.get("checkpoint_folder")
+    return {**failure, "checkpoint_folder": stored_folder(place, folder)} if place else {**failure}
 
 
 def check_names(data: Mapping[str, Any]) -> None:

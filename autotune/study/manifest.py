@@ -96,7 +96,7 @@ class Manifest:
                     kept[name] = _read(kinds[name], name, data[name])
             scaling = _read(Scaling, "scaling", kept.get("scaling", {})).decided
             kept["scaling"] = manifest_scaling(scaling)
-            failure = file.policy(kept.get("failure", {}))
+            failure = file.policy(kept.get("failure", {}), folder)
             kept["failure"] = encode(_read(FailurePolicy, "failure", failure))
             target = _read(Target, "target", data["target"])
             options = options_from_json(data)
@@ -118,7 +118,8 @@ class Manifest:
         Raises:
             StudyError: it cannot be written.
         """
-        file.write(folder, self.to_json())
+        failure = file.stored_policy(self.failure, folder)
+        file.write(folder, {**self.to_json(), "failure": failure})
 
     def search_space(self, folder: Path) -> SearchSpace:
         """The search space, without its constraints, which are code.
