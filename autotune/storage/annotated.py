@@ -74,9 +74,7 @@ def _older_whole(value: Any) -> int:
     made = int(value) if isinstance(value, float) and value.is_integer() else value
     if not isinstance(made, int) or isinstance(made, bool):
         raise _wrong("a whole number", value)
-    return int(
-        max(-MOST, min(made, MOST))
-    )  # no more than what is made of it, a database say, can hold
+    return int(max(-MOST, min(made, MOST)))  # no more than a database or a tensor can hold
 
 
 def _older_number(value: Any) -> float:
