@@ -10,14 +10,14 @@ from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
 from autotune.errors import shown, unknown
-from autotune.trial.checks import is_finite, is_whole
+from autotune.trial.checks import MOST, is_finite, is_whole
 
 Read = Callable[[Any], Any]
 _LARGEST = 1e300  # so that sums of seconds, and microseconds, stay finite
 
 
 @functools.cache
-def reader(kind: Any) -> Read:
+def reader(kind: Any, older: bool = False) -> Read:
     """The function that makes a value of the type `kind` of JSON types.
 
     Known are dataclasses of known types, `Any`, `str`, `bool`, `int` (of at most 63 bits), `float`
@@ -27,23 +27,28 @@ def reader(kind: Any) -> Read:
     >>> reader(tuple[tuple[int, str], ...])([[1, "a"]])
     ((1, 'a'),)
 
+    With `older` the values may be such as earlier versions wrote, which checked less: a whole
+    number may be a float or have more bits (it is cut to 63), a number may be infinite or NaN, and
+    the ranges of dataclasses do not hold.
+
     The function raises ValueError: what must be there, and what is.
     """
-    if kind in _PLAIN:
-        return _PLAIN[kind]
+    plain = _OLDER if older else _PLAIN
+    if kind in plain:
+        return plain[kind]
     if is_dataclass(kind):
-        return _dataclass(kind)
+        return _dataclass(kind, older)
     origin, inner = get_origin(kind), get_args(kind)
     if origin is types.UnionType:
         (one,) = (arg for arg in inner if arg is not types.NoneType)
-        read = reader(one)
+        read = reader(one, older)
         return lambda value: None if value is None else read(value)
     if origin is tuple and inner[-1] is not Ellipsis:
-        return _pair(tuple(reader(arg) for arg in inner))
+        return _pair(tuple(reader(arg, older) for arg in inner))
     if origin in (tuple, Sequence):
-        return _sequence(tuple if origin is tuple else list, reader(inner[0]))
+        return _sequence(tuple if origin is tuple else list, reader(inner[0], older))
     if origin is Mapping:
-        return _mapping(float if inner[1] is float else reader(inner[1]))
+        return _mapping(float if inner[1] is float else reader(inner[1], older))
     assert issubclass(kind, Enum), f"no reader for {kind}"
     return _enumeration(kind)
 
@@ -65,6 +70,21 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _older_whole(value: Any) -> int:
+    made = int(value) if isinstance(value, float) and value.is_integer() else value
+    if not isinstance(made, int) or isinstance(made, bool):
+        raise _wrong("a whole number", value)
+    return int(max(-MOST, min(made, MOST)))  # no more than a database or a tensor can hold
+
+
+def _older_number(value: Any) -> float:
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong("a number", value)
+    return float(max(-_LARGEST, min(value, _LARGEST)))
+
+
 def _wrong(text: str, value: Any) -> ValueError:
     return ValueError(f"must be {text} but got {shown(value)}")
 
@@ -76,11 +96,12 @@ _PLAIN: Mapping[Any, Read] = {
     int: _checked("a whole number", is_whole),
     float: _number,
 }
+_OLDER: Mapping[Any, Read] = {**_PLAIN, int: _older_whole, float: _older_number}
 
 
-def _dataclass(kind: Any) -> Read:
+def _dataclass(kind: Any, older: bool) -> Read:
     hints = get_type_hints(kind)
-    read = {field.name: reader(hints[field.name]) for field in fields(kind)}
+    read = {field.name: reader(hints[field.name], older) for field in fields(kind)}
     needed = [
         field.name
         for field in fields(kind)
@@ -101,8 +122,21 @@ def _dataclass(kind: Any) -> Read:
         for name in needed:
             if name not in given:
                 raise ValueError(f"{name} is missing")
-        return kind(**given)
+        try:
+            return kind(**given)
+        except ValueError:
+            if not older:
+                raise
+            return _unchecked(kind, given)
 
+    return made
+
+
+def _unchecked(kind: Any, given: Mapping[str, Any]) -> Any:
+    """The dataclass of these values, which it would refuse now."""
+    made = object.__new__(kind)
+    for field in fields(kind):
+        object.__setattr__(made, field.name, given.get(field.name, field.default))
     return made
 
 

@@ -21,6 +21,7 @@ from autotune.trial import Checkpoint
 
 OWN = "checkpoints"  # the root of checkpoints in a study's own folder
 _CHUNK_BYTES = 2**20
+_LOCAL = ("file", "local")  # protocols of fsspec for files of this machine
 _IN_MEMORY_BYTES = 64 * 2**20  # of a downloaded file; a larger one is put on the disk
 
 
@@ -53,6 +54,16 @@ class Summed:
 
 def is_url(place: str) -> bool:
     return "://" in place
+
+
+def without_file_protocol(place: str) -> str:
+    """The path of a URL that names a file of this machine; any other place as it is.
+
+    >>> without_file_protocol("file:///tmp/a"), without_file_protocol("s3://bucket/a")
+    ('/tmp/a', 's3://bucket/a')
+    """
+    protocol, _, path = place.partition("://")
+    return path if path and protocol in _LOCAL else place
 
 
 def join(place: str, *names: str) -> str:

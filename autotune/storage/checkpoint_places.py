@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.storage.checkpoint_files import OWN
+from autotune.storage.checkpoint_files import OWN, is_url
 from autotune.trial import Checkpoint, Saved, Suggested
 
 _OWN = re.compile(rf"/.*/({OWN}/trial-\d+/step-\d+)", re.DOTALL)
@@ -40,6 +40,29 @@ def located(path: str, folder: Path) -> str:
     if own is None and (path.startswith("/") or ":" in path.partition("/")[0]):
         return path
     return f"{folder.absolute()}/{own or path}"
+
+
+def stored_folder(place: str, folder: Path) -> str:
+    """`FailurePolicy(checkpoint_folder=...)`, an absolute path or a URL, as the manifest names it.
+
+    >>> stored_folder("/a/digits/mine", Path("/a/digits")), stored_folder("/b", Path("/a/digits"))
+    ('mine', '/b')
+    """
+    return "." if place == str(folder.absolute()) else stored(place, folder)
+
+
+def located_folder(place: str, folder: Path) -> str:
+    """The checkpoint folder that the manifest of the study folder names so.
+
+    Earlier versions wrote one relative to the working directory.
+
+    >>> located_folder("mine", Path("/b/copy")), located_folder("s3://a/b", Path("/b/copy"))
+    ('/b/copy/mine', 's3://a/b')
+    """
+    if place.startswith("/") or is_url(place):
+        return place
+    own, earlier = folder.absolute() / place, Path(place).absolute()
+    return str(earlier if earlier.is_dir() and not own.is_dir() else own)
 
 
 def below(path: str) -> str | None:

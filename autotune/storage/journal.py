@@ -16,7 +16,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,10 +29,11 @@ from autotune.storage.checkpoint_places import located, placed, stored
 from autotune.storage.codec import decode_entries, encode, parsed
 from autotune.trial import EVENTS, Event, Suggested
 from autotune.trial.checks import is_whole
-from autotune.trial.events import LONGEST_REASON, make_plain
+from autotune.trial.events import LONGEST_REASON, check_order, make_plain
 
 JOURNAL = "journal.jsonl"
 VERSION = 3  # of the lines that are written now
+_CHECKED = 3  # since this version each line is read back before it is written
 REPORT = "report.html"  # for people
 
 
@@ -67,20 +68,22 @@ def to_line(entry: Entry) -> str:
     return json.dumps({"event": kind, **encode(entry)}, allow_nan=False, separators=(",", ":"))
 
 
-def from_line(line: str | bytes) -> Entry:
-    """The event on a line of the journal.
+def from_line(line: str | bytes, version: int = VERSION) -> Entry:
+    """The event on a line of the journal, whose last `opened` before it has this version.
+
+    Versions 1 and 2 wrote some values that are refused now: a study that has them is still read.
 
     Raises:
         ValueError: the line is no JSON object, no event that this version knows, or one with a
             field that is missing, unknown or of the wrong type.
     """
     try:
-        return _from_json(parsed(line))
+        return _from_json(parsed(line), version < _CHECKED)
     except (RecursionError, OverflowError) as error:
         raise ValueError(text_of(error)) from None
 
 
-def _from_json(data: Any) -> Entry:
+def _from_json(data: Any, older: bool) -> Entry:
     if not isinstance(data, dict) or not isinstance(data.get("event"), str):
         raise ValueError(f"not a journal line: {data!r:.80}")
     name = data.pop("event")
@@ -96,8 +99,15 @@ def _from_json(data: Any) -> Entry:
     _check_time(data.pop("time", None))
     if isinstance(data.get("config"), dict):
         data["config"] = decode_entries(data["config"])
-    entry: Entry = reader(_KINDS[name])(data)
+    if older and name == "ended" and "reason" in data:
+        data["reason"] = str(data["reason"])  # what a pruner gave, of any type
+    entry: Entry = reader(_KINDS[name], older)(data)
     return entry
+
+
+def version_after(entry: Entry, version: int) -> int:
+    """The version of the lines after an entry on a line of `version`."""
+    return entry.version if isinstance(entry, Opened) else version
 
 
 def _check_time(time: Any) -> None:
@@ -171,7 +181,7 @@ class Journal:
         """The line of the entry, which has been read back."""
         try:
             line = to_line(entry)
-            _check_order(from_line(line), self._suggested)
+            check_order(from_line(line), self._suggested)
         except (ValueError, TypeError, RecursionError) as error:
             what = f"{type(entry).__name__} cannot be written down"
             raise UserError(f"{self.path}: {what}: {text_of(error)}") from error
@@ -267,32 +277,17 @@ def _whole(data: bytes) -> int:
     return end
 
 
-def _check_order(entry: Entry, suggested: Collection[int]) -> None:
-    """Raise a ValueError where the entry cannot follow; `suggested` are the trials so far."""
-    if isinstance(entry, Opened | Closed):
-        return
-    if entry.trial < 0:  # it names a folder, and a run
-        raise ValueError(f"a trial's number must be at least 0 but got {entry.trial}")
-    if isinstance(entry, Suggested) == (entry.trial in suggested):
-        raise ValueError(f"trial {entry.trial}: {type(entry).__name__} cannot follow")
-    if not isinstance(entry, Suggested):
-        return
-    origin = entry.origin
-    named = [entry.repeats] if origin is None else [entry.repeats, origin.parent, origin.replaces]
-    for other in named:
-        if other is not None and other not in suggested:
-            raise ValueError(f"trial {entry.trial} comes from trial {other}, which is not there")
-
-
 def _entries(data: bytes, path: Path) -> Iterator[Entry]:
     suggested: set[int] = set()
+    version = VERSION
     for number, line in enumerate(io.BytesIO(data[: _whole(data)]), 1):
         try:
-            entry = from_line(line.rstrip(b"\n"))
-            _check_order(entry, suggested)
+            entry = from_line(line.rstrip(b"\n"), version)
+            check_order(entry, suggested)
         except ValueError as error:
             what = "" if isinstance(error, _LaterError) else "is damaged: "
             raise UserError(f"{path}: line {number} {what}{error}") from None
         if isinstance(entry, Suggested):
             suggested.add(entry.trial)
+        version = version_after(entry, version)
         yield placed(entry, located, path.parent)

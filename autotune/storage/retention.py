@@ -69,11 +69,13 @@ def sweep(root: str, keep: Collection[int]) -> None:
 def lies_within(path: str, root: str) -> bool:
     """Whether a path or URL that a journal names is below `root`, which it may not be itself.
 
-    On a disk symbolic links are followed first, so that one inside does not lead outside.
+    On a disk, also behind `file://`, symbolic links are followed first, so that one inside does not
+    lead outside.
 
     >>> lies_within("/etc", "studies"), lies_within("s3://a/b/../c", "s3://a/b")
     (False, False)
     """
+    path, root = map(checkpoint_files.without_file_protocol, (path, root))
     if checkpoint_files.is_url(path) or checkpoint_files.is_url(root):
         return path.startswith(f"{root.rstrip('/')}/") and ".." not in path.split("/")
     try:

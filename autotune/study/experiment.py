@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from autotune.errors import UserError, raised_by, shown, text_of
 from autotune.space.search_space import SearchSpace
+from autotune.storage.manifest import STUDY_NAME
 from autotune.trial import KNOBS, Config, FailurePolicy, Target
 from autotune.trial.scaling import Scaling
 
@@ -48,9 +48,7 @@ class Experiment:
     knobs: Sequence[str] = ("lr",)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not re.fullmatch(
-            r"[A-Za-z0-9][\w.-]{0,99}", self.name
-        ):
+        if not isinstance(self.name, str) or not STUDY_NAME.fullmatch(self.name):
             allowed = "letters, digits, '-', '_' and '.',"
             raise ValueError(f"Experiment name must be {allowed} but got {shown(self.name)}")
         if not callable(self.train):

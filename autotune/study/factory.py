@@ -18,10 +18,11 @@ from autotune.study import recipes, warm_start
 from autotune.study.defaults import racing_for, sampler_for
 from autotune.study.driver.plan import Plan
 from autotune.study.experiment import Experiment
-from autotune.study.manifest import Manifest, without_result
+from autotune.study.manifest import Manifest
 from autotune.study.option import name_of
 from autotune.study.options import Controller, StudyOptions
 from autotune.study.warm_start import Start
+from autotune.trial.scaling import Scaling
 
 if TYPE_CHECKING:
     from autotune.backends.ray.pool import RayPool
@@ -79,13 +80,11 @@ def resolve_options(
 ) -> ResolvedOptions:
     """The options with a sampler and a share of races.
 
-    Those of the study in the folder, if it has any result: one without may give way to another.
+    Those of the study in the folder, whose manifest is `existing` if it has any result.
     """
     if options.sampler != "auto" and options.racing is not None:
         return ResolvedOptions(options)
-    folder, sampler_because, racing_because = options.folder(experiment.name), None, None
-    if existing is not None and without_result(folder, existing.target.metric):
-        existing = None
+    sampler_because, racing_because = None, None
     if options.sampler == "auto":
         sampler, sampler_because = _auto_sampler(experiment, options, existing)
         options = replace(options, sampler=sampler)
@@ -221,7 +220,8 @@ def _begun(
 def scaled(experiment: Experiment, options: StudyOptions, existing: Manifest | None) -> Experiment:
     """The experiment with the workers, cores and GPUs that the options name, if they do.
 
-    What neither says is what the study in the folder has, or is decided once the cluster is known.
+    What neither says is what the study in the folder has, whose manifest is `existing` if it has
+    any result, or is decided once the cluster is known.
 
     Raises:
         UserError: the options do not go with the experiment's scaling.
@@ -236,9 +236,23 @@ def scaled(experiment: Experiment, options: StudyOptions, existing: Manifest | N
     except ValueError as error:
         raise UserError(str(error)) from None
     if existing is not None:
-        left = [name for name in _LEFT_OPEN if getattr(scaling, name) is None]
-        scaling = replace(scaling, **{name: existing.scaling[name] for name in left})
+        scaling = replace(scaling, **{name: existing.scaling[name] for name in _open(scaling)})
     return replace(experiment, scaling=scaling)
+
+
+def without_decided(existing: Manifest | None, scaling: Scaling) -> Manifest | None:
+    """The study's manifest without the cores and GPUs that are decided again.
+
+    What another cluster decides does not make another study of one that has no result.
+    """
+    if existing is None:
+        return None
+    again = {name: getattr(scaling.decided, name) for name in _open(scaling)}
+    return replace(existing, scaling={**existing.scaling, **again})
+
+
+def _open(scaling: Scaling) -> list[str]:
+    return [name for name in _LEFT_OPEN if getattr(scaling, name) is None]
 
 
 _LEFT_OPEN = ("cpus_per_worker", "gpus_per_worker")  # of a scaling, to be decided by the cluster

@@ -96,9 +96,11 @@ class Manifest:
                     kept[name] = _read(kinds[name], name, data[name])
             scaling = _read(Scaling, "scaling", kept.get("scaling", {})).decided
             kept["scaling"] = manifest_scaling(scaling)
-            kept["failure"] = encode(_read(FailurePolicy, "failure", kept.get("failure", {})))
+            failure = file.policy(kept.get("failure", {}), folder)
+            kept["failure"] = encode(_read(FailurePolicy, "failure", failure))
             target = _read(Target, "target", data["target"])
             options = options_from_json(data)
+            file.check_names(data)
         except (ValueError, TypeError) as error:
             raise UserError(f"{folder / EXPERIMENT_JSON} is damaged: {error}") from None
         return cls(**kept, start=start, target=target, options=options)
@@ -116,7 +118,8 @@ class Manifest:
         Raises:
             StudyError: it cannot be written.
         """
-        file.write(folder, self.to_json())
+        failure = file.stored_policy(self.failure, folder)
+        file.write(folder, {**self.to_json(), "failure": failure})
 
     def search_space(self, folder: Path) -> SearchSpace:
         """The search space, without its constraints, which are code.

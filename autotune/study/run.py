@@ -25,7 +25,7 @@ from autotune.study.driver.state import StudyState
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.study.factory import Parts
 from autotune.study.keywords import by_keyword
-from autotune.study.manifest import Manifest, continued, manifest_scaling, resolved
+from autotune.study.manifest import Manifest, continued, manifest_scaling, resolved, without_result
 from autotune.study.options import StudyOptions, Watch
 from autotune.study.result import StudyResult
 from autotune.trial import Ended, Event, Trial
@@ -105,8 +105,9 @@ def carry_out(
     check_trainer(experiment)
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
-    experiment = factory.scaled(experiment, options, existing)
-    choice = factory.resolve_options(experiment, options, existing)
+    kept = _with_result(folder, existing)
+    experiment = factory.scaled(experiment, options, kept)
+    choice = factory.resolve_options(experiment, options, kept)
     options = choice.options
     parts = factory.make_parts(experiment, options, existing)
     manifest = resolved(
@@ -115,7 +116,8 @@ def carry_out(
         start=warm_start.documents(parts.start),
         sampler_chosen_because=choice.sampler_because,
     )
-    manifest = continued(manifest, existing, folder, options.resume)
+    before = factory.without_decided(existing, experiment.scaling)
+    manifest = continued(manifest, before, folder, options.resume)
     _check_mirrored(experiment.name, folder, options)
     checkpoints = factory.checkpoints(experiment, manifest.study_id)
     again = partial(_confirmed, experiment, replace(options, out=folder))
@@ -131,6 +133,13 @@ def carry_out(
         parts = replace(parts, plan=plan)
         trials_made, reason = _work(options, parts, manifest, journal, notes)
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
+
+
+def _with_result(folder: Path, existing: Manifest | None) -> Manifest | None:
+    """The manifest of a study that has any result: what was decided for it stays."""
+    if existing is None or without_result(folder, existing.target.metric):
+        return None
+    return existing
 
 
 def _check_mirrored(study: str, folder: Path, options: StudyOptions) -> None:

@@ -27,7 +27,7 @@ from autotune.algorithms.ranking.best import by_time
 from autotune.storage import manifest
 from autotune.storage.checkpoint_files import link
 from autotune.storage.checkpoint_places import below, located, placed
-from autotune.storage.journal import JOURNAL, Closed, Opened, from_line
+from autotune.storage.journal import JOURNAL, VERSION, Closed, Opened, from_line, version_after
 from autotune.trial import Target, Trial, fold
 
 COPY, MANIFEST = "study", "manifest.json"
@@ -217,8 +217,13 @@ def own_generation(folder: Path) -> int:
 
 def trials_in(lines: Sequence[bytes], folder: Path) -> dict[int, Trial]:
     """The trials of the lines of the folder's journal."""
-    entries = [placed(from_line(line), located, folder) for line in lines]
-    return fold([e for e in entries if not isinstance(e, Opened | Closed)])
+    events, version = [], VERSION
+    for line in lines:
+        entry = from_line(line, version)
+        version = version_after(entry, version)
+        if not isinstance(entry, Opened | Closed):
+            events.append(placed(entry, located, folder))
+    return fold(events)
 
 
 def target_in(folder: Path) -> Target:

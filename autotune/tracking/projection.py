@@ -12,7 +12,7 @@ from datetime import datetime
 
 from autotune.algorithms.ranking.best import best, confirmed_speedup
 from autotune.algorithms.ranking.repeats import confirmations, searched
-from autotune.storage.journal import Closed, Entry, Opened, from_line
+from autotune.storage.journal import VERSION, Closed, Entry, Opened, from_line, version_after
 from autotune.tracking.run_content import (
     INTERRUPTED,
     STUDY,
@@ -44,6 +44,7 @@ class Projection:
         self.study = study
         self.trials: dict[int, Trial] = {}
         self.lines = 0
+        self._version = VERSION
         self._metric, self._param = ShownNames(), ShownNames()
         self._closed = ""
         self._begin_ms = self._end_ms = 0
@@ -57,7 +58,8 @@ class Projection:
         Raises:
             ValueError, TypeError, KeyError: the line is damaged or cannot follow.
         """
-        entry, now = _read(line)
+        entry, now = _read(line, self._version)
+        self._version = version_after(entry, self._version)
         number = STUDY if isinstance(entry, Opened | Closed) else entry.trial
         before = self.trials.get(number)
         if not isinstance(entry, Opened | Closed):
@@ -261,8 +263,8 @@ class Projection:
         return document({**first, **rest, **self._confirmed(leading)})
 
 
-def _read(line: bytes) -> tuple[Entry, int]:
+def _read(line: bytes, version: int) -> tuple[Entry, int]:
     """The entry, and when it was written (milliseconds since 1970, 0 if it has no time)."""
-    entry = from_line(line)
+    entry = from_line(line, version)
     time = json.loads(line).get("time")
     return entry, round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autotune.trial.hardware import Hardware
@@ -135,6 +135,27 @@ EVENTS: Mapping[str, type] = {
     "ended": Ended,
 }
 """Each event by the name that the journal's lines give it."""
+
+
+def check_order(entry: object, suggested: Collection[int]) -> None:
+    """Check that an entry of a journal may follow where it is an event; `suggested` are the trials.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not isinstance(entry, Event):
+        return
+    if entry.trial < 0:  # it names a folder, and a run
+        raise ValueError(f"a trial's number must be at least 0 but got {entry.trial}")
+    if isinstance(entry, Suggested) == (entry.trial in suggested):
+        raise ValueError(f"trial {entry.trial}: {type(entry).__name__} cannot follow")
+    if not isinstance(entry, Suggested):
+        return
+    origin = entry.origin
+    named = [entry.repeats] if origin is None else [entry.repeats, origin.parent, origin.replaces]
+    for other in named:
+        if other is not None and other not in suggested:
+            raise ValueError(f"trial {entry.trial} comes from trial {other}, which is not there")
 
 
 def after(trial: Trial | None, event: Event) -> Trial:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from autotune.trial import (
 
 SCHEDULE = Stages((0.1,), (Constant(0.1), Cosine(0.1, 1e-9)))
 ENTRIES = [
-    Opened("x", 0.1),
+    Opened("x", 0.1, journal.VERSION),
     Suggested(0, {"lr": SCHEDULE, "n": 3, "o": None}, {"lr.peak": 0.1}, "baseline", 3, 0.2),
     Suggested(1, {"schedule": "cosine", "deep": {"a": [1, {"b": 2}]}}, None, "trial", 4, 0.2),
     Started(0, 0.5, Hardware("cpu", 2, 0.5, True), 0.3),
@@ -183,6 +184,54 @@ def test_a_field_of_the_wrong_type_is_one_clear_error(
     with pytest.raises(UserError, match=f"line {number + 1} is damaged: {says}") as error:
         journal.read(fast_path)
     assert "\n" not in str(error.value)
+
+
+OLDER = [  # the number of the entry, what an earlier version wrote there, and how it is read
+    (5, {"change": {"batch_size": 64.0}}, lambda e: (e.change.batch_size, 64)),
+    (5, {"change": {"batch_size": -8}}, lambda e: (e.change.batch_size, -8)),
+    (
+        5,
+        {"change": {"lr_factor": -0.5, "momentum": -0.9, "batch_size": None}},
+        lambda e: (astuple(e.change), (-0.5, None, -0.9)),
+    ),
+    (5, {"change": {"lr_factor": "nan"}}, lambda e: (math.isnan(e.change.lr_factor), True)),
+    (5, {"change": {"lr_factor": "inf"}}, lambda e: (e.change.lr_factor, math.inf)),
+    (5, {"step": 2**63}, lambda e: (e.step, 2**63 - 1)),
+    (
+        4,
+        {"report": {"step": 2**70, "seconds": 1, "metrics": {"acc": 0.5}}},
+        lambda e: (e.report.step, 2**63 - 1),
+    ),
+    (6, {"checkpoint": {"step": 2**63, "path": "a"}}, lambda e: (e.checkpoint.step, 2**63 - 1)),
+    (8, {"reason": 3}, lambda e: (e.reason, "3")),
+    (8, {"reason": ["slow", None]}, lambda e: (e.reason, "['slow', None]")),
+]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize(("number", "wrong", "read"), OLDER)
+def test_what_an_earlier_version_wrote_is_still_read(
+    fast_path: Path, number: int, wrong: dict[str, Any], read: Any, version: int
+) -> None:
+    """Versions 1 and 2 checked less; what this one writes after their lines is checked."""
+    rows = written(fast_path).splitlines(keepends=True)
+    for place, more in ((0, {"version": version}), (number, wrong)):
+        rows[place] = json.dumps({**json.loads(rows[place]), **more}).encode() + b"\n"
+    (fast_path / JOURNAL).write_bytes(b"".join(rows))
+    if version == journal.VERSION:
+        with pytest.raises(UserError, match=f"line {number + 1} is damaged"):
+            journal.read(fast_path)
+        return
+    found, expected = read(journal.read(fast_path)[number])
+    assert found == expected
+    with Journal(fast_path) as opened:
+        opened.write(Opened("x", 1.0, journal.VERSION))
+        with pytest.raises(UserError, match="cannot be written down"):
+            opened.write(Reported(0, Report(2**63, 1.0, {})))
+    with (fast_path / JOURNAL).open("ab") as file:
+        file.write(rows[number])
+    with pytest.raises(UserError, match="line 12 is damaged"):
+        journal.read(fast_path)
 
 
 @pytest.mark.parametrize(

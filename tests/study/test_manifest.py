@@ -188,6 +188,14 @@ def test_a_total_that_is_less_than_there_is(fast_path: Path) -> None:
     assert Manifest.read(fast_path).options.trials == 2
 
 
+def test_a_manifest_of_a_longer_hang_timeout_is_still_read(tmp_path: Path) -> None:
+    """Earlier versions took any number of seconds."""
+    for given, read in ((2e9, 1e9), (10**12, 1e9), (60.0, 60.0)):
+        failure = {"hang_timeout": given}
+        (tmp_path / EXPERIMENT_JSON).write_text(json.dumps({**OLD, "failure": failure}))
+        assert Manifest.read(tmp_path).failure["hang_timeout"] == read
+
+
 class Own:
     """A sampler without a name."""
 

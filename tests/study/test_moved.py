@@ -17,7 +17,10 @@ from autotune.backends.simulator import SimPool
 from autotune.cli import main
 from autotune.evaluation.export import replay
 from autotune.storage.journal import JOURNAL
+from autotune.study.manifest import Manifest
 from autotune.trial import Change, Checkpoint, Hardware, State
+
+PLACE = "checkpoint_folder"
 
 
 @dataclass
@@ -49,8 +52,10 @@ class OnDisk(SimPool):
         return replace(made, path=self._save)
 
 
-def study(folder: Path, pool: SimPool, limit: float | None = None) -> at.StudyResult:
-    policy = at.FailurePolicy(checkpoint_interval=1)
+def study(
+    folder: Path, pool: SimPool, limit: float | None = None, place: str | None = None
+) -> at.StudyResult:
+    policy = at.FailurePolicy(checkpoint_interval=1, checkpoint_folder=place)
     experiment = racing([1.0, 3.0], failure=policy)
     return simulate(experiment, folder, 2, pool=pool, time_limit=limit)
 
@@ -95,6 +100,35 @@ def test_a_moved_study_goes_on_and_is_exported(
     assert [t.seconds for t in again.trials] == [trial.seconds]
     moved_replay = Path(shutil.move(fast_path / "replay", fast_path / "replay 2"))
     assert [t.state for t in replayed(exported, moved_replay, 2).trials] == [State.REACHED] * 2
+
+
+@pytest.mark.parametrize("below", ["mine", "."])
+def test_a_checkpoint_folder_below_the_study_folder_is_moved_with_it(
+    fast_path: Path, below: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, folder, out = fast_path / "before", fast_path / "after", fast_path / "out"
+    result = study(before, OnDisk(race, 1), place=str(before / below))
+    assert json.loads((before / "experiment.json").read_text())["failure"][PLACE] == below
+    shutil.move(before, folder)
+    assert Manifest.read(folder).failure[PLACE] == str(folder / below)
+    assert main.main(["export", str(folder), "--to", str(out)]) == main.DONE
+    assert capsys.readouterr().err == f"wrote trial {result.best and result.best.number} to {out}\n"
+    assert (out / "checkpoint" / "rank-0.pt").is_file()
+
+
+def test_a_relative_checkpoint_folder_of_an_older_manifest_is_in_the_working_directory(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, elsewhere = fast_path / "study", fast_path / "elsewhere"
+    study(folder, OnDisk(race, 1), place=str(fast_path / "shared"))
+    written = json.loads((folder / "experiment.json").read_text())
+    assert written["failure"][PLACE] == str(fast_path / "shared")
+    written["failure"][PLACE] = "shared"
+    (folder / "experiment.json").write_text(json.dumps(written))
+    elsewhere.mkdir()
+    for working, found in ((fast_path, fast_path / "shared"), (elsewhere, folder / "shared")):
+        monkeypatch.chdir(working)
+        assert Manifest.read(folder).failure[PLACE] == str(found)
 
 
 def replayed(exported: replay.Exported, folder: Path, repeats: int) -> at.StudyResult:

@@ -11,6 +11,7 @@ from sims import racing, simulate
 
 import autotune as at
 from autotune.storage import manifest as file
+from autotune.storage.journal import JOURNAL
 from autotune.study import factory
 from autotune.study.manifest import Manifest, manifest_scaling, resolved
 from autotune.study.options import StudyOptions
@@ -67,6 +68,20 @@ def test_the_manifest_says_what_a_study_got_and_the_study_goes_on_with_it(fast_p
     assert Manifest.read(fast_path).scaling["gpus_per_worker"] == 1
     with pytest.raises(at.UserError, match=r"scaling.gpus_per_worker is 1.0 and not 2"):
         simulate(racing([1.0, 2.0], scaling=SILENT), fast_path, 2, gpus_per_worker=2)
+
+
+def test_a_study_without_a_result_decides_its_gpus_again(fast_path: Path) -> None:
+    """It goes on where nothing else differs, and what was decided before does not stay."""
+    simulate(racing([1.0], scaling=SILENT), fast_path, 1)
+    held = file.read(fast_path)
+    file.write(fast_path, {**held, "scaling": {**held["scaling"], "gpus_per_worker": 1}})
+    rows = (fast_path / JOURNAL).read_text().splitlines(keepends=True)
+    (fast_path / JOURNAL).write_text("".join(rows[:3]))
+    assert len(simulate(racing([1.0], scaling=SILENT), fast_path, 1).trials) == 1
+    again = file.read(fast_path)
+    assert again["scaling"]["gpus_per_worker"] == 0
+    assert again["study_id"] == held["study_id"]
+    assert (fast_path / JOURNAL).read_text().startswith("".join(rows[:3]))
 
 
 def test_a_kind_of_gpu_is_in_the_manifest() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
-from sims import METRIC, racing, simulate
+from sims import METRIC, lines, racing, simulate
 
 from autotune.backends.simulator import SimCurve, SimPoint
+from autotune.cli import main
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
+from autotune.tracking import backup
 from autotune.tracking.projection import Projection
 from autotune.tracking.run_content import outcome, read_study_info
 from autotune.trial import Report, Trial, fold
@@ -50,6 +53,27 @@ def test_shown_metrics_are_forgotten_and_every_outcome_stays(fast_path: Path, pr
         assert (copy.state, copy.reason, copy.seconds) == (trial.state, trial.reason, trial.seconds)
         assert len(copy.reports) <= 2
     assert most <= 2 * 59 + 2 * 6  # two trials that run, at one metric a report, and ends
+
+
+def test_an_older_journal_with_values_that_are_refused_now_is_shown(fast_path: Path) -> None:
+    """A milestone's step had no bound, and no database holds more than 63 bits."""
+    simulate(racing([1.0]), fast_path, 1)
+    rows = lines(fast_path)
+    rows[0]["version"] = 2
+    last = [row for row in rows if row["event"] == "reported"][-1]
+    last["report"]["step"] = 2**70
+    change = {"lr_factor": "nan", "batch_size": 64.0, "momentum": -1}
+    rows.insert(-2, {"event": "changed", "trial": 0, "step": 2**70, "change": change})
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (fast_path / JOURNAL).write_text(text)
+    projection = Projection(read_study_info(fast_path))
+    taken = [projection.take(line) for line in text.encode().splitlines()]
+    steps = [p.step for points in taken for own in points.values() for p in own]
+    assert max(steps) == 2**63 - 1
+    assert backup.trials_in(text.encode().splitlines(), fast_path)[0].ended
+    for command in ("status", "best", "report"):
+        assert main.main([command, str(fast_path)]) == main.DONE
+    assert main.main(["export", str(fast_path), "--to", str(fast_path / "out")]) == main.DONE
 
 
 def _kept(trial: Trial) -> int:
