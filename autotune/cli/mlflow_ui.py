@@ -42,8 +42,9 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
     command = mirror.ui_command(folder)
     host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
     say(f"MLflow on {host} (Ctrl-C ends it)")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # or the server would stay behind
-        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would stay behind
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     with subprocess.Popen(command, env=mirror.environment()) as server:  # noqa: S603
         try:
             for line in _where(host, manifest, server):

@@ -17,7 +17,7 @@ from typing import Any, Self, get_type_hints
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
-from autotune.storage import journal, retention
+from autotune.storage import journal, long_text, retention
 from autotune.storage import manifest as file
 from autotune.storage.annotated import reader
 from autotune.storage.codec import encode
@@ -280,7 +280,7 @@ def _first_difference(path: str, before: Any, now: Any) -> str:
 def _discard(folder: Path) -> None:
     for name in (EXPERIMENT_JSON, JOURNAL, "mlflow.json"):
         (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "errors"):
+    for name in ("checkpoints", long_text.ERRORS):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 

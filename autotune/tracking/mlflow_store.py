@@ -14,11 +14,12 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from autotune.tracking.run_content import STUDY, MetricPoint, RunContent, StudyInfo
+from autotune.tracking.store import is_refused
 from autotune.tracking.sync import Say
 from autotune.trial.plain_text import plain_text
 
 _BATCH = {"metrics": 800, "params": 100, "tags": 100}  # MLflow takes 1000 things, 100 texts each
-_REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "INTERNAL_ERROR")
+_UNCLEAR = "INTERNAL_ERROR"  # a value that the store cannot take, or any fault of the store
 _CHECKED = "autotune.checked"  # a tag of the study's run: when the store last took one as a check
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # its UI shows runs, not chats
 
@@ -86,24 +87,33 @@ class MlflowStore:
             "params": [Param(k, v) for k, v in shown.params.items()],
             "tags": [RunTag(k, v) for k, v in shown.tags.items()],
         }
+        faults: list[MlflowException] = []
         while any(rest.values()):
-            self._log_batch(self.runs[number], {k: v[: _BATCH[k]] for k, v in rest.items()})
+            batch = {k: v[: _BATCH[k]] for k, v in rest.items()}
+            self._log_batch(self.runs[number], batch, faults)
             rest = {k: v[_BATCH[k] :] for k, v in rest.items()}
+        if faults:  # everything else has been sent
+            raise faults[0]
 
-    def _log_batch(self, run: str, batch: Mapping[str, list[Any]]) -> None:
-        """Send a batch; items that MLflow refuses are left out, each with one warning."""
+    def _log_batch(
+        self, run: str, batch: Mapping[str, list[Any]], faults: list[MlflowException]
+    ) -> None:
+        """Send a batch; items that MLflow refuses are left out, others that fail are `faults`."""
         try:
             self._client.log_batch(run, **batch)
         except MlflowException as error:
-            if error.error_code not in _REFUSED:
+            if not is_refused(error) and error.error_code != _UNCLEAR:
                 raise
             things = [(kind, thing) for kind, many in batch.items() for thing in many]
             if len(things) == 1:
                 self._check(run)
-                self._leave_out(run, things[0][1].key, error)
+                if is_refused(error):
+                    self._leave_out(run, things[0][1].key, error)
+                else:
+                    faults.append(error)
                 return
             for kind, thing in things:
-                self._log_batch(run, {kind: [thing]})
+                self._log_batch(run, {kind: [thing]}, faults)
 
     def _leave_out(self, run: str, key: str, error: MlflowException) -> None:
         if (run, key) not in self._left_out:

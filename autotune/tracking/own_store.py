@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from autotune.storage import atomic
@@ -24,6 +26,7 @@ _ADDRESSES = (  # the columns of MLflow's tables that have addresses of artifact
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BESIDE = ("-journal", "-wal", "-shm")  # SQLite's own files
 _LOCKED_SECONDS = 20.0  # how long another process may be writing
+_NEW = ".new-"  # in the names of stores that are being made
 
 
 class OwnFile:
@@ -32,16 +35,16 @@ class OwnFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / STORE
         self._inode = 0
+        self._version: list[tuple[str]] = []  # of the tables that the present MLflow makes
 
     def make(self) -> None:
         """Make the store, if there is none, as a whole or not at all.
 
         MLflow makes its tables one after another, and cannot go on where it was killed.
         """
-        if self._path.exists():
-            return
-        with atomic.making(self._path) as part:
-            _make(part)
+        if not self._path.exists():
+            with self._new() as new:
+                new.rename(self._path)
 
     def opened(self) -> None:
         """Note that MLflow has opened the present file."""
@@ -65,18 +68,37 @@ class OwnFile:
     def put_aside_if_other_version(self) -> Path | None:
         """Rename a store that another version of MLflow made; its new name, if it was one.
 
-        To be called where MLflow cannot open it.
+        To be called where MLflow cannot open it. One whose version cannot be read stays.
 
         Raises:
             OSError, MlflowException: this version cannot make one here either.
         """
-        part = self._path.with_name(f"{STORE}.new{atomic.SUFFIX}")
-        try:
-            _make(part)
-            same = _version(part) == _version(self._path)
-        finally:
-            _remove(part)
+        if not self._version:
+            with self._new() as new:
+                self._version = _version(new) or []
+        found = _version(self._path)
+        same = not self._version or found is None or found == self._version
         return None if same else self._put_aside()
+
+    @contextlib.contextmanager
+    def _new(self) -> Iterator[Path]:
+        """A new store beside this one, which is removed afterwards unless it was renamed.
+
+        Its name is used only once: MLflow keeps its connection to a file, also to a removed one.
+        """
+        from mlflow import MlflowClient
+
+        self._remove_new()  # of a process that was killed
+        path = self._path.with_name(f"{STORE}{_NEW}{uuid.uuid4().hex}{atomic.SUFFIX}")
+        try:
+            MlflowClient(f"sqlite:///{path}").search_experiments(max_results=1)
+            yield path
+        finally:
+            self._remove_new()
+
+    def _remove_new(self) -> None:
+        for left in self._path.parent.glob(f"{STORE}{_NEW}*"):  # SQLite's own files among them
+            left.unlink(missing_ok=True)
 
     def _put_aside(self) -> Path:
         names = (self._path.with_name(f"{STORE}.aside-{n}") for n in itertools.count(1))
@@ -121,18 +143,6 @@ def _rows(store: sqlite3.Connection, command: str, *values: object) -> list[tupl
         raise
 
 
-def _make(path: Path) -> None:
-    from mlflow import MlflowClient
-
-    _remove(path)
-    MlflowClient(f"sqlite:///{path}").search_experiments(max_results=1)
-
-
-def _remove(path: Path) -> None:
-    for left in path.parent.glob(f"{path.name}*"):  # SQLite's own files among them
-        left.unlink()
-
-
 def is_damaged(path: Path) -> bool:
     """Whether SQLite finds a file damaged; one that is missing, locked or unreadable is not."""
     if not path.is_file():
@@ -144,7 +154,11 @@ def is_damaged(path: Path) -> bool:
         return error.sqlite_errorcode & 0xFF in _DAMAGED
 
 
-def _version(path: Path) -> list[tuple[str]]:
-    """The version of the store's tables."""
-    with contextlib.closing(sqlite3.connect(path, timeout=_LOCKED_SECONDS)) as store:
-        return _rows(store, "SELECT version_num FROM alembic_version")
+def _version(path: Path) -> list[tuple[str]] | None:
+    """The version of the store's tables, empty if it has none; None if it cannot be read."""
+    place = f"{path.absolute().as_uri()}?mode=ro"  # a missing file is not made
+    try:
+        with contextlib.closing(sqlite3.connect(place, timeout=_LOCKED_SECONDS, uri=True)) as store:
+            return _rows(store, "SELECT version_num FROM alembic_version")
+    except sqlite3.DatabaseError:
+        return None

@@ -9,10 +9,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from autotune.storage.journal import JOURNAL, REPORT
 from autotune.storage.manifest import EXPERIMENT_JSON
@@ -28,8 +28,9 @@ from autotune.tracking.run_content import (
     clean,
     read_study_info,
 )
+from autotune.tracking.store import Store, is_refused, is_throttled
 
-_TRIES = 3  # of what the store refuses, while it takes other things
+_TRIES = 7  # of a step that fails while the store takes other things: 25 s with the pauses
 _LINES = 500  # of the journal, written before the cursor moves on
 _REPORT_SECONDS, _REPORT_SHARE = 30.0, 0.05  # least pause between reports, and their share
 
@@ -37,46 +38,13 @@ Say = Callable[[str], None]
 Write = Callable[[Path, Path], Mapping[str, float]]
 
 
-class Store(Protocol):
-    """The runs of one study in a tracking store. Its methods raise whatever the store raises."""
-
-    runs: dict[int, str]
-
-    def find_runs(self, known: Mapping[int, str]) -> None:
-        """Find the existing runs; of two runs of a trial, keep the known one or the first."""
-
-    def create(self, number: int, shown: RunContent) -> None:
-        """Create the run of a trial, or of the STUDY, and add it to `runs`."""
-
-    def log(self, number: int, points: Sequence[MetricPoint], shown: RunContent) -> None:
-        """Add points, params and tags; existing ones are not added twice."""
-
-    def upload(self, number: int, folder: Path) -> None:
-        """Add the files in `folder` as artifacts."""
-
-    def remove(self, number: int, names: Iterable[str]) -> None:
-        """Remove artifacts, where the store can."""
-
-    def list_files(self, number: int, folder: str) -> list[str]:
-        """The names of the artifacts below a folder, as `remove` takes them."""
-
-    def tag(self, number: int, tags: Mapping[str, str]) -> None:
-        """Set tags of the run."""
-
-    def set_status(self, number: int, shown: RunContent) -> None:
-        """Set the run's status and, unless it is running, its end."""
-
-    def check(self, number: int) -> None:
-        """Raise where the store itself is at fault: it has lost the run, or takes no tags."""
-
-
 class Copier:
     """Copies the study in `folder` to the store that `connect` opens.
 
     `report(folder, file)` writes the study's report, which stays in the folder and is uploaded to
-    the study's own run with the figures that it returns. Errors of the store are raised: the caller
-    then calls `reset`, waits and retries. What the store refuses of one run, while it takes other
-    things, is left out and said once.
+    the study's own run with the figures that it returns. Errors are raised: the caller then calls
+    `reset`, waits and retries. What the store refuses of one run, or what fails again and again
+    while the store takes other things, is left out and said once.
     """
 
     def __init__(
@@ -95,10 +63,12 @@ class Copier:
         self._report = report
         self._next_report = 0.0
         self._said: set[str] = set()
+        self._failed: Counter[tuple[int, str]] = Counter()  # steps of runs, one after another
         self.reset()
 
     def reset(self) -> None:
-        """Reset all state but the cursor."""
+        """Reset all state but the cursor, and what was said and counted."""
+        self._fault: Exception | None = None
         self._store: Store | None = None
         self._sent: dict[int, RunContent] = {}
         self._uploaded: dict[int, float | None] = {}
@@ -126,9 +96,12 @@ class Copier:
             if changed and STUDY not in store.runs:
                 store.create(STUDY, self._projection.content(STUDY, over=False))
             for number in sorted(changed, key=lambda n: (n == STUDY, n)):  # the study's run is last
-                self._write(store, number, changed[number], over and last and fault is None)
+                ends = over and last and fault is None and self._fault is None
+                self._write(store, number, changed[number], ends)
                 if self._backup is not None and fault is None and not over:
                     self._backup.heartbeat(store)
+            if self._fault is not None:  # the cursor stays where it was
+                raise self._fault
             if changed:
                 self._save(store)
             if last:
@@ -139,6 +112,8 @@ class Copier:
             self._update_backup(store, over)
         self._store = store
         self._update_report(store, over)
+        if self._fault is not None:
+            raise self._fault
 
     def _update_report(self, store: Store, over: bool) -> None:
         """Update the report if there is news and the pause is over, or at the end."""
@@ -152,15 +127,22 @@ class Copier:
         except Exception as error:  # without a report the runs are still written
             self._say_once(f"{REPORT} cannot be made: {error!r:.300}")
         else:
-            with tempfile.TemporaryDirectory() as place:
-                shutil.copy(file, place)
-                store.upload(STUDY, Path(place))
-            shown = replace(self._projection.content(STUDY, over), tags={}, params={})
-            points = [MetricPoint(clean(k), v, lines, shown.end_ms) for k, v in figures.items()]
-            store.log(STUDY, points, shown)
+            self._attempt(
+                store, STUDY, "report", lambda: self._send_report(store, figures, lines, over)
+            )
         self._reported = lines
         took = time.monotonic() - start
         self._next_report = start + max(_REPORT_SECONDS, took / _REPORT_SHARE)
+
+    def _send_report(
+        self, store: Store, figures: Mapping[str, float], lines: int, over: bool
+    ) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            shutil.copy(self._folder / REPORT, place)
+            store.upload(STUDY, Path(place))
+        shown = replace(self._projection.content(STUDY, over), tags={}, params={})
+        points = [MetricPoint(clean(k), v, lines, shown.end_ms) for k, v in figures.items()]
+        store.log(STUDY, points, shown)
 
     def _update_backup(self, store: Store, over: bool) -> bool:
         """Update the copy of the folder, if the study's run exists."""
@@ -217,35 +199,37 @@ class Copier:
     def _write(self, store: Store, number: int, points: Sequence[MetricPoint], over: bool) -> None:
         """Write what is new of a run, in steps that do not depend on each other."""
         shown = self._projection.content(number, over)
-        for step in (
-            lambda: self._log(store, number, points, shown),
-            lambda: self._upload(store, number, over),
-            lambda: self._set_status(store, number, shown),
-        ):
-            self._attempt(store, number, step)
+        steps = {
+            "log": lambda: self._log(store, number, points, shown),
+            "upload": lambda: self._upload(store, number, over),
+            "status": lambda: self._set_status(store, number, shown),
+        }
+        for name, step in steps.items():
+            self._attempt(store, number, name, step)
             if number not in store.runs:
                 return
         self._sent[number] = shown
 
-    def _attempt(self, store: Store, number: int, step: Callable[[], None]) -> None:
-        """Do a step; after some tries it is left out, unless the store itself is at fault."""
-        fault: Exception | None = None
-        for _ in range(_TRIES):
-            try:
-                step()
-                return
-            except OSError:
+    def _attempt(self, store: Store, number: int, name: str, step: Callable[[], None]) -> None:
+        """Do a step of a run. One that fails is repeated after a reset, and at last left out."""
+        try:
+            step()
+        except Exception as error:
+            if is_throttled(error):
                 raise
-            except Exception as error:
-                self._check(store, number)
-                fault = error
-        name = "the study" if number == STUDY else f"trial {number}"
-        self._say_once(f"{name}: MLflow does not show all of it: {fault!r:.300}")
+            self._check(store, number)
+            if not is_refused(error):
+                self._failed[number, name] += 1
+                if self._failed[number, name] < _TRIES:
+                    self._fault = self._fault or error
+                    return
+            run = "the study" if number == STUDY else f"trial {number}"
+            self._say_once(f"{run}: MLflow does not show all of it: {error!r:.300}")
+        else:
+            self._failed.pop((number, name), None)
 
     def _check(self, store: Store, number: int) -> None:
         """Raise where the store itself is at fault, and not what was written to it."""
-        if STUDY not in store.runs:
-            return
         store.check(number)
         with tempfile.TemporaryDirectory() as place:
             shutil.copy(self._folder / EXPERIMENT_JSON, place)

@@ -314,6 +314,25 @@ def test_the_ui_serves_the_folders_own_store(study, processes, tmp_path: Path, m
     assert until(lambda: urllib.request.urlopen(address, timeout=60).read()).startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("ignored", [True, False], ids=["nohup", "terminal"])
+def test_the_ui_goes_on_without_a_terminal_where_it_was_started_so(
+    study, monkeypatch: pytest.MonkeyPatch, ignored: bool
+) -> None:
+    """The server inherits an ignored SIGHUP; otherwise this process ends it."""
+    code = "import signal, sys; sys.exit(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+    command = [sys.executable, "-c", code, "--port", "1"]
+    monkeypatch.setattr(mlflow_ui.mirror, "ui_command", lambda folder: command)
+    usual = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        assert mlflow_ui.serve(study.path, print) == int(ignored)
+        ends = [signal.getsignal(n) is signal.default_int_handler for n in usual]
+        assert ends == [True, not ignored]
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+
 def test_the_driver_does_not_import_mlflow() -> None:
     code = "import sys, autotune.tracking.mirror; sys.exit('mlflow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -65,12 +65,32 @@ def test_a_store_that_is_whole_missing_or_in_use_stays(
     assert own.put_aside_if_damaged() is None, "SQLite takes an empty file for an empty database"
 
 
+def test_a_store_whose_version_cannot_be_read_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.tracking.own_store._LOCKED_SECONDS", 0.0)
+    with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert OwnFile(folder).put_aside_if_other_version() is None
+    assert (folder / "mlflow.db").is_file()
+
+
 def test_a_store_of_another_version_is_put_aside(folder: Path) -> None:
     own = OwnFile(folder)
-    assert own.put_aside_if_other_version() is None
+    for each in (own, own, OwnFile(folder)):
+        assert each.put_aside_if_other_version() is None
+        assert [p.name for p in folder.iterdir()] == ["mlflow.db"]
     harm(folder / "mlflow.db", "older")
     assert own.put_aside_if_other_version() == folder / "mlflow.db.aside-1"
     assert [p.name for p in folder.iterdir()] == ["mlflow.db.aside-1"]
+    assert own.put_aside_if_other_version() is None, "there is none"
+    left = folder / "mlflow.db.new-killed.part"
+    left.touch()
+    for _ in range(2):
+        own.make()
+        assert own.put_aside_if_other_version() is None
+        assert sorted(p.name for p in folder.iterdir()) == ["mlflow.db", "mlflow.db.aside-1"]
+        (folder / "mlflow.db").unlink()
 
 
 @pytest.mark.slow

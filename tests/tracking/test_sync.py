@@ -9,8 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import (
+    INTERNAL_ERROR,
+    REQUEST_LIMIT_EXCEEDED,
+    TEMPORARILY_UNAVAILABLE,
+)
+from requests import HTTPError
 
 from autotune.tracking.cursor import Cursor
+from autotune.tracking.follow import follow
 from autotune.tracking.mirror import CURSOR
 from autotune.tracking.mlflow_store import MlflowStore
 from autotune.trial import Checkpoint, Clock, Hardware, Interrupted, Reported, Saved, Started, State
@@ -311,6 +319,116 @@ def test_a_fault_of_the_store_itself_costs_no_run_anything(study) -> None:
     study.close()
     study.copier().catch_up(over=True)
     assert len(study.history(study.runs()["trial-0000"], "acc")) == 3
+
+
+def followed(study, store: type[MlflowStore], **more) -> list[str]:
+    """What is said until an ended study is shown, without waiting, in at most 40 passes."""
+    said: list[str] = []
+    passes = iter(range(40))
+
+    def gone(seconds: float) -> bool:
+        assert next(passes, None) is not None, said
+        return True
+
+    assert follow(study.copier(said, store=store, **more), gone, lambda: 600.0, str)
+    return said
+
+
+def blocked(study) -> type[MlflowStore]:
+    """There is a file where the folder of trial 1's artifacts should be."""
+    place = study.path / "artifacts" / study.runs()["trial-0001"].info.run_id
+    place.parent.mkdir(exist_ok=True)
+    place.touch()
+    return MlflowStore
+
+
+def too_large(name: str) -> type[MlflowStore]:
+    """A proxy before the store refuses this file for its size."""
+
+    class Proxied(MlflowStore):
+        def upload(self, number: int, folder: Path) -> None:
+            if (folder / name).exists():
+                raise HTTPError("413 Client Error: Request Entity Too Large")
+            super().upload(number, folder)
+
+    return Proxied
+
+
+@pytest.mark.parametrize(
+    ("fault", "whose"),
+    [
+        (blocked, "trial 1"),
+        (lambda _: too_large("journal.jsonl"), "the study"),
+        (lambda _: too_large("report.html"), "the study"),
+    ],
+    ids=["folder", "journal", "report"],
+)
+def test_files_of_one_run_that_cannot_be_sent_stop_nothing(study, fault, whose: str) -> None:
+    def write(folder: Path, file: Path) -> dict[str, float]:
+        file.write_text("<html>")
+        return {}
+
+    for number in range(2):
+        study.begin(number, config={"lr": 0.1})
+    study.copier().catch_up(over=False)
+    store = fault(study)
+    for number in range(2):
+        study.end(number, State.FAILED, "ValueError", 2.0, "boom")
+    study.close()
+    said = followed(study, store, report=write)
+    assert [s.split(":")[0] for s in said if "does not show all of it" in s] == [whose]
+    runs = study.runs()
+    assert runs["digits"].info.status == "FINISHED"
+    assert {runs[f"trial-000{n}"].info.status for n in range(2)} == {"FAILED"}
+    assert study.artifact(runs["trial-0000"], "error.txt") == "boom"
+
+
+def failing(error: MlflowException, times: int) -> type[MlflowStore]:
+    """A store that fails so often where it should take a point of `bad` in a batch."""
+    left = iter(range(times))
+
+    class Client:
+        def __init__(self, inner) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str):
+            return getattr(self._inner, name)
+
+        def log_batch(self, run: str, metrics=(), **more) -> None:
+            if any(m.key == "bad" for m in metrics) and next(left, None) is not None:
+                raise error
+            self._inner.log_batch(run, metrics=metrics, **more)
+
+    class Failing(MlflowStore):
+        def __init__(self, *arguments) -> None:
+            super().__init__(*arguments)
+            self._client = Client(self._client)
+
+    return Failing
+
+
+@pytest.mark.parametrize(
+    ("code", "times", "shown"),
+    [
+        (REQUEST_LIMIT_EXCEEDED, 30, [1.0, 2.0]),
+        (TEMPORARILY_UNAVAILABLE, 5, [1.0, 2.0]),
+        (INTERNAL_ERROR, 15, [1.0, 2.0]),
+        (INTERNAL_ERROR, 10**9, []),
+    ],
+)
+def test_a_store_that_fails_for_a_while_loses_no_point(study, code, times: int, shown) -> None:
+    """One that takes everything else, and never this, leaves out no more than this."""
+    study.begin(0, config={"lr": 0.1})
+    study.report(0, [100], bad=1.0)
+    study.report(0, [200], bad=2.0)
+    study.end(0, State.REACHED, "target", 2.0)
+    study.close()
+    said = followed(study, failing(MlflowException("try again", code), times))
+    run = study.runs()["trial-0000"]
+    assert [value for _, value in study.history(run, "bad")] == shown
+    assert [value for _, value in study.history(run, "acc")] == [0.1, 0.2]
+    assert ("caught up" in said, run.info.status) == (True, "FINISHED")
+    assert any("does not show all of it" in line for line in said) == (not shown)
 
 
 def test_a_run_whose_tags_somebody_removed_is_made_again(study) -> None:
