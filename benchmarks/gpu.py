@@ -126,7 +126,7 @@ def _run(stages: list[Stage], options: argparse.Namespace) -> int:
 
 def _stage(stage: Stage, left: float, options: argparse.Namespace) -> dict[str, Any]:
     """Run one stage; its findings, their lines, and the seconds that it took."""
-    from gpu_stages.findings import Finding, not_run, read
+    from gpu_stages.findings import Finding, Verdict, not_run, read
 
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-stage-") as scratch:
@@ -140,7 +140,7 @@ def _stage(stage: Stage, left: float, options: argparse.Namespace) -> dict[str, 
             found = read(answer)
             if code is None and limit == deadline:
                 text = f"not done by its deadline of {limit:.0f} s\n{_tail(output)}"
-                late = "wrong" if stage.may_hang else "missed"
+                late: Verdict = "wrong" if stage.may_hang else "missed"
                 found.append(Finding(stage.name, late, text=text))
             elif code is None:
                 found.append(not_run(f"{stage.name}, the rest", f"no time beyond {limit:.0f} s"))
