@@ -42,7 +42,7 @@ def sharded(
         return fully_shard(model)
     policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     for unit in units:
-        linear: list[nn.Module] = [module for module in unit.modules() if isinstance(module, nn.Linear)]
+        linear: list[nn.Module] = [m for m in unit.modules() if isinstance(m, nn.Linear)]
         fully_shard(linear, mp_policy=policy)
     return fully_shard(model)
 
