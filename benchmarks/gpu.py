@@ -5,8 +5,9 @@
 It needs no virtual environment: any Python from 3.11 with torch from 2.6 and the usual scientific
 packages. Stages run in order of worth, each in a process of its own with its own deadline. A wrong
 result exits with 1; a missed aim of speed is printed as `missed`; what had no time or lacks a
-package, a second GPU or data is listed as `not run`. Without CUDA it prints "no GPU" and exits
-with 0.
+package, a second GPU or data is listed as `not run`. A stage that is not done by its deadline has
+`missed` it, but is wrong where ranks wait for each other and may hang. Without CUDA it prints "no
+GPU" and exits with 0.
 `--device cpu --tiny` runs the same stages with the smallest sizes, which shows only that they work.
 Data sets are taken from the folder `$AUTOTUNE_DATA` (`data` below the repository otherwise).
 """
@@ -125,7 +126,7 @@ def _run(stages: list[Stage], options: argparse.Namespace) -> int:
 
 def _stage(stage: Stage, left: float, options: argparse.Namespace) -> dict[str, Any]:
     """Run one stage; its findings, their lines, and the seconds that it took."""
-    from gpu_stages.findings import Finding, not_run, read
+    from gpu_stages.findings import Finding, Verdict, not_run, read
 
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-stage-") as scratch:
@@ -139,7 +140,8 @@ def _stage(stage: Stage, left: float, options: argparse.Namespace) -> dict[str, 
             found = read(answer)
             if code is None and limit == deadline:
                 text = f"not done by its deadline of {limit:.0f} s\n{_tail(output)}"
-                found.append(Finding(stage.name, "wrong", text=text))
+                late: Verdict = "wrong" if stage.may_hang else "missed"
+                found.append(Finding(stage.name, late, text=text))
             elif code is None:
                 found.append(not_run(f"{stage.name}, the rest", f"no time beyond {limit:.0f} s"))
             elif code:

@@ -30,19 +30,21 @@ def sharded(
     """Shard the model in place, with each of its `units` gathered on its own.
 
     Args:
-        dtype: in which parameters are gathered and used; gradients are summed, and parameters
-            updated, in their own. None: their own.
+        dtype: of autocast, in which the weights of the units' linear layers are gathered: they are
+            cast to it anyway, so that ranks compute what one process does. Gradients are summed,
+            and parameters updated, in their own. None: no autocast.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy(
-        param_dtype=dtype,
-        reduce_dtype=torch.float32 if dtype else None,
-        cast_forward_inputs=False,  # the rotation of positions stays in float32
-    )
+    if dtype is None:
+        for unit in units:
+            fully_shard(unit)
+        return fully_shard(model)
+    policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     for unit in units:
-        fully_shard(unit, mp_policy=policy)
-    return fully_shard(model, mp_policy=policy)
+        linear: list[nn.Module] = [m for m in unit.modules() if isinstance(m, nn.Linear)]
+        fully_shard(linear, mp_policy=policy)
+    return fully_shard(model)
 
 
 @contextmanager

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _DEVICES = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU of this machine
 _SIDE = 1024  # of the matrices that are multiplied
@@ -17,8 +23,8 @@ _BLOCK = 64 * 2**20  # bytes that are allocated
 _NCCL_SECONDS = 120
 _DRIVER_SECONDS = 10.0  # for the driver to answer
 _FIELDS = "index,mig.mode.current,compute_mode,clocks_throttle_reasons.active"
-_SLOWED = {  # bits of the last field; idle clocks and power caps at work are no fault
-    0x2: "its clocks are set lower",
+_SET_LOWER = 0x2  # a bit of the last field: somebody has chosen the clocks, so times are steady
+_SLOWED = {  # further bits; idle clocks and power caps at work are no fault
     0x8: "slowed down by its hardware",
     0x20: "too hot (slowed by the driver)",
     0x40: "too hot (slowed by its hardware)",
@@ -40,7 +46,7 @@ def try_gpus() -> str:
         if fault:
             raise RuntimeError(f"torch {torch.__version__} {fault}")
         return "none (trials run on CPUs with gloo)"
-    lines = [_try_gpu(device) for device in range(torch.cuda.device_count())]
+    lines = _elsewhere(_try_each, torch.cuda.device_count())
     nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return f"{'; '.join(lines)}; CUDA {torch.version.cuda}, NCCL {nccl}"
 
@@ -66,6 +72,19 @@ def unseen(there: int, cuda: str | None, visible: str | None) -> str:
     if visible is not None:
         return f"sees no GPU, but {has}: CUDA_VISIBLE_DEVICES is {visible!r}"
     return f"sees no GPU, but {has}: its driver may be too old for CUDA {cuda}"
+
+
+def _elsewhere(function: Callable[[int], T], number: int) -> T:
+    """Call `function` in a process that then ends, and with it what it has on the GPUs.
+
+    A GPU that takes one process only would have none for NCCL's otherwise.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(function, number).result()
+
+
+def _try_each(count: int) -> list[str]:
+    return [_try_gpu(device) for device in range(count)]
 
 
 def _try_gpu(device: int) -> str:
@@ -169,6 +188,10 @@ def read_state(table: str, mps: bool) -> State:
         index, mig, mode, reasons = (cell.strip() for cell in row.split(","))
         bits = int(reasons, 16) if reasons.startswith("0x") else 0
         faults += [f"GPU {index}: {text}" for bit, text in _SLOWED.items() if bits & bit]
+        if bits & _SET_LOWER:
+            notes.append(
+                f"GPU {index}: its clocks are set lower (nvidia-smi --applications-clocks)"
+            )
         if mig == "Enabled":
             notes.append(f"GPU {index} is in slices (MIG): a slice counts as a GPU")
         if mode == "Prohibited":

@@ -13,6 +13,7 @@ from autotune.backends.worker.checkpoint_io import all_ranks
 from gpu_stages.correctness import images, words
 from gpu_stages.findings import Finding, Run, checked, close, measured, not_run
 from gpu_stages.processes import Group, group
+from gpu_stages.ranks import warm_up_without_memory
 from gpu_stages.toys import by_name
 
 
@@ -52,6 +53,8 @@ def two_ranks(run: Run) -> Iterator[Finding]:
         yield not_run("two ranks", "one GPU is here")
         return
     yield from _equal(run)
+    with group(by_name, 2, run.gpus) as both:
+        yield from warm_up_without_memory(run, both, 1)
     yield from _runs_out(run)
 
 

@@ -14,7 +14,8 @@ class Stage:
 
     Args:
         name: by which it is asked for; `function` of `module` in this package has it.
-        limit: its deadline in seconds, several times what it needs on a GPU of 2022.
+        limit: its deadline in seconds, several times what it needs on a GPU of 2022. Past it the
+            stage is wrong if it `may_hang`, and slow otherwise.
         least: with fewer seconds left it is not begun.
     """
 
@@ -23,6 +24,11 @@ class Stage:
     function: str
     limit: float
     least: float
+
+    @property
+    def may_hang(self) -> bool:
+        """Whether ranks wait for each other in it."""
+        return self.module in ("groups", "pool")
 
     def load(self) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(

@@ -95,7 +95,8 @@ def _environ(own: dict[str, str]) -> None:
 
 def _become(train: bytes, path: list[str], number: int, ranks: int) -> Any:
     _HERE["rank"] = Rank(train, path, number, ranks)
-    return _HERE["rank"].place("node", HOST, 1)
+    cores = len(os.sched_getaffinity(0)) // ranks  # as a study gives its workers all of them
+    return _HERE["rank"].place("node", HOST, max(cores, 1))
 
 
 def _serve() -> int:

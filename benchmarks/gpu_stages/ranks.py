@@ -178,6 +178,8 @@ def _holding(size: int, seconds: float) -> Iterator[None]:
 
 def out_of_memory(run: Run) -> Iterator[Finding]:
     """From an allocation that fails to the next milestone, the microbatch halved as needed."""
+    with group(by_name, 1, run.gpus) as one:
+        yield from warm_up_without_memory(run, one, 0)
     yield from _halved(run)
     yield from _crowded(run)
 
@@ -208,6 +210,19 @@ def _halved(run: Run) -> Iterator[Finding]:
         yield measured("processes used", processes)
     finally:
         ranks.end()
+
+
+def warm_up_without_memory(run: Run, ranks: Group, full: int) -> Iterator[Finding]:
+    """Memory that runs out in a warm-up, on the rank `full`: the processes train the next trial."""
+    more = {"trainer": "warms up without memory", "full": full, "norm": "group"}
+    failed = ranks.start(_config(run, **more))
+    ended = all(a.kind == "raised" and not a.must_restart for a in failed)
+    text = "; ".join(a.must_restart or a.reason for a in failed)
+    yield checked("without memory in its warm-up a trial keeps the processes", ended, text)
+    yield checked("and says so", failed[full].out_of_memory, failed[full].reason)
+    if ended:
+        _, answers = _trial(ranks, _config(run))
+        yield checked("they train the next one", not _why(answers), _why(answers))
 
 
 def _until_memory_ends(

@@ -13,6 +13,9 @@ from trainers.optimizers import make_optimizer
 WORDS = {"sgd": 5, "adamw": 7, "lars": 7, "lamb": 10}
 """The least words of 4 bytes that a step reads and writes for each parameter.
 
+These are aims: what a step moves now, as separate operations on lists of tensors, is more, and one
+kernel for the whole step is left until the shares measured here say what it would save.
+
 LARS reads weights and gradients for the norms, then these and the velocity, and writes weights and
 velocity. LAMB reads weights, gradients and both moments and writes the moments, then reads weights
 and moments again and writes the weights.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from autotune.trial import Milestone
 from trainers import image, language
+from trainers.stream import Batch, MemoryStream
 
 KEPT: list[Any] = []
 """What `leaves_memory` and `leaves_a_thread` do not give back."""
@@ -136,6 +137,30 @@ def needs_memory(config: dict[str, Any]) -> Iterator[Milestone]:
     yield from trainer
 
 
+def warms_up_without_memory(config: dict[str, Any]) -> Iterator[Milestone]:
+    """The image trainer, whose first batch on rank `config["full"]` finds the GPU full."""
+    import torch.distributed as dist
+
+    config = dict(config)
+    if config.pop("full") != dist.get_rank():
+        yield from image.train(config)
+        return
+    real = MemoryStream.warm
+
+    def full(stream: MemoryStream, *step: int) -> Batch:
+        if not torch.cuda.is_available():
+            raise torch.OutOfMemoryError("CUDA out of memory (stand-in)")
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(1e-4)
+        return real(stream, *step)
+
+    MemoryStream.warm = full  # type: ignore[method-assign]
+    try:
+        yield from image.train(config)
+    finally:
+        MemoryStream.warm = real  # type: ignore[method-assign]
+
+
 def takes_memory(config: dict[str, Any]) -> Iterator[Milestone]:
     """Takes `config["share"]` of the GPU's whole memory, and gives it back."""
 
@@ -246,6 +271,7 @@ TRAINERS: dict[str, Callable[[dict[str, Any]], Iterator[Milestone]]] = {
     "allocated": allocated,
     "queues": queues,
     "needs memory": needs_memory,
+    "warms up without memory": warms_up_without_memory,
     "takes memory": takes_memory,
     "sees": sees,
     "leaves settings": leaves_settings,

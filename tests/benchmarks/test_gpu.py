@@ -133,26 +133,28 @@ def load(stage):
     return found
 
 listed.Stage.load = load
-listed.STAGES = (listed.Stage({name!r}, "", "", 1, 1),)
+listed.STAGES = (listed.Stage({name!r}, {module!r}, "", 1, 1),)
 sys.exit(script.main())
 """
 """The script with one stage of its own, as its processes run it."""
 
 
 @pytest.mark.parametrize(
-    ("name", "limit", "seconds", "code", "line"),
+    ("name", "module", "limit", "seconds", "code", "line"),
     [
-        ("fine", 100, 100, 0, "measured  first: 1"),
-        ("wrong", 100, 100, 1, "wrong     second"),
-        ("missed", 100, 100, 0, "missed    second: 0.5, aim: at least 0.97"),
-        ("raises", 100, 100, 1, "RuntimeError: no such kernel"),
-        ("hangs", 0.3, 100, 1, "wrong     hangs: not done by its deadline of 3 s"),
-        ("hangs", 100, 5, 0, "not run   hangs, the rest: no time beyond 3 s"),
-        ("late", 100, 2.5, 0, "not run   late: no time: "),
+        ("fine", "ranks", 100, 100, 0, "measured  first: 1"),
+        ("wrong", "ranks", 100, 100, 1, "wrong     second"),
+        ("missed", "ranks", 100, 100, 0, "missed    second: 0.5, aim: at least 0.97"),
+        ("raises", "ranks", 100, 100, 1, "RuntimeError: no such kernel"),
+        ("hangs", "ranks", 0.3, 100, 0, "missed    hangs: not done by its deadline of 3 s"),
+        ("hangs", "groups", 0.3, 100, 1, "wrong     hangs: not done by its deadline of 3 s"),
+        ("hangs", "groups", 100, 5, 0, "not run   hangs, the rest: no time beyond 3 s"),
+        ("late", "groups", 100, 2.5, 0, "not run   late: no time: "),
     ],
 )
 def test_verdicts_and_exit_codes(
     name: str,
+    module: str,
     limit: float,
     seconds: float,
     code: int,
@@ -161,13 +163,13 @@ def test_verdicts_and_exit_codes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = STAND_IN.format(benchmarks=str(BENCHMARKS), script=SCRIPT, name=name)
+    made = STAND_IN.format(benchmarks=str(BENCHMARKS), script=SCRIPT, name=name, module=module)
     (tmp_path / "gpu.py").write_text(made)
     monkeypatch.setattr(gpu, "__file__", str(tmp_path / "gpu.py"))
     options = argparse.Namespace(
         device="cpu", tiny=True, seconds=seconds, json=tmp_path / "answer.json", stages=[]
     )
-    assert gpu._run([Stage(name, "", "", limit, 1.0)], options) == code
+    assert gpu._run([Stage(name, module, "", limit, 1.0)], options) == code
     assert line in capsys.readouterr().out
     written = json.loads((tmp_path / "answer.json").read_text())
     assert written["stages"][0]["findings"]

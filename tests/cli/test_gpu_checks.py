@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from autotune.cli import gpu_checks
 from autotune.cli.gpu_checks import read_state, unseen
@@ -21,7 +23,6 @@ def test_gpus_at_full_clocks_are_well() -> None:
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ("1, Disabled, Default, 0x0000000000000002", "GPU 1: its clocks are set lower"),
         ("0, Disabled, Default, 0x0000000000000028", "GPU 0: slowed down by its hardware"),
         ("0, Disabled, Default, 0x0000000000000040", "GPU 0: too hot (slowed by its hardware)"),
         ("0, Disabled, Prohibited, Not Active", "GPU 0: its compute mode prohibits work on it"),
@@ -32,10 +33,10 @@ def test_what_slows_a_gpu_down_is_a_fault(row: str, fault: str) -> None:
 
 
 def test_what_one_should_know_is_no_fault() -> None:
-    found = read_state("0, Enabled, Exclusive_Process, 0x0", mps=True)
+    found = read_state("0, Enabled, Exclusive_Process, 0x2", mps=True)
     assert found.faults == ()
     words = " ".join(found.notes)
-    assert all(word in words for word in ("MIG", "one process only", "MPS"))
+    assert all(word in words for word in ("MIG", "one process only", "MPS", "clocks are set"))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,24 @@ def test_gpus_that_torch_does_not_see_are_a_fault(
 ) -> None:
     found = unseen(there, cuda, visible)
     assert (says in found) if says else found == ""
+
+
+def parent_of(number: int) -> int:
+    if number < 0:
+        raise RuntimeError("GPU 0 (H100): no memory")
+    return os.getppid()
+
+
+def test_gpus_are_tried_in_a_process_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes a single process is free for NCCL's then."""
+    assert gpu_checks._elsewhere(parent_of, 1) == os.getpid()
+    with pytest.raises(RuntimeError, match=r"GPU 0 \(H100\): no memory"):
+        gpu_checks._elsewhere(parent_of, -1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27))
+    monkeypatch.setattr(gpu_checks, "_elsewhere", lambda _, count: [f"{count} tried"])
+    assert gpu_checks.try_gpus().startswith("2 tried; CUDA ")
 
 
 def test_the_driver_s_program_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
