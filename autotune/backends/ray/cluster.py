@@ -19,6 +19,7 @@ from ray._private import ray_constants
 from autotune.backends.ray.health import Node
 from autotune.errors import StudyError, UserError
 
+_ENDS_WITHIN = 60.0  # seconds until a process that was killed is gone
 _LOCAL = {"include_dashboard": False, "object_store_memory": 256 * 2**20}
 
 
@@ -72,9 +73,11 @@ def _start(options: Mapping[str, Any]) -> None:
             return
         except Exception as error:  # of its own processes, sockets, folders: no one kind of error
             ray.shutdown()
-            for process in _processes() - before:  # they would take cores and memory
+            left = _processes() - before  # they would take cores, memory and ports
+            for process in left:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
+            psutil.wait_procs(left, timeout=_ENDS_WITHIN)
             reason = str(error).strip().partition("\n")[0]
             if not again or not _is_late(error):
                 raise StudyError(f"Ray does not start on this machine: {reason}") from error

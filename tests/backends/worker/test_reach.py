@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heads import free_ports
 from saver import saver
 from toys import METRIC
 
@@ -33,8 +34,7 @@ class Server:
     """A real FTP server over a folder, which can be stopped and started again."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self._folder = folder
         self.start()
 
