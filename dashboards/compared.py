@@ -252,7 +252,7 @@ def _curves(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Sec
         ]  # fmt: skip
     heads = {"candidate": "candidate", "run": "run", "seed": "seed", "seconds": "seconds",
              "reached": "reached", "samples": "samples"}  # fmt: skip
-    aim = comparison.baseline_row.candidate.terms.target
+    aim = comparison.baseline_row.candidate.conditions.target
     title = f"{aim.metric if aim else 'The metric'} over seconds"
     if not traces:
         return Section("curves", title, "No run has a learning curve.", None, rows, heads)

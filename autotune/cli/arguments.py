@@ -169,8 +169,8 @@ COMPARE: list[Row] = [
                  "help": "DIR, DIR#TRIAL, FILE.tsv or mlflow:EXPERIMENT/RUN"}),
     ("--baseline", {"metavar": "SOURCE", "type": _source, "help": "a source, or trial:N of the "
                     "first study (the first source's own baseline)"}),
-    ("--allow", {"metavar": "TERM", "action": "append", "default": [], "help": "compare "
-                 "runs that differ in TERM: hardware, workers, sharing, clock or target"}),
+    ("--allow", {"metavar": "CONDITION", "action": "append", "default": [], "help": "compare "
+                 "runs that differ in CONDITION: hardware, workers, sharing, clock or target"}),
     ("--target", {"metavar": "METRIC=VALUE", "help": "the target of published runs and of "
                   "MLflow runs that are not autotune's (top5=93)"}),
     ("--report", {"metavar": "FILE.html", "type": _path, "help": "write an HTML report"}),

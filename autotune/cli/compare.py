@@ -23,11 +23,11 @@ def run(options: Namespace) -> None:
     for file in (options.report, options.csv):
         if file is not None and not file.absolute().parent.is_dir():
             raise UserError(f"cannot write {file}: there is no folder {file.absolute().parent}")
-    aim = dawnbench.aim(options.target) if options.target is not None else None
+    target = dawnbench.parse_target(options.target) if options.target is not None else None
     candidates, baseline = sources.gather(
-        options.sources, options.baseline, aim=aim, tracking_uri=options.tracking_uri
+        options.sources, options.baseline, target=target, tracking_uri=options.tracking_uri
     )
-    allow = [term for word in options.allow for term in word.split(",")]
+    allow = [condition for word in options.allow for condition in word.split(",")]
     comparison = compare(candidates, baseline, allow=allow)
     if options.report is not None:
         write_report(comparison, options.report)

@@ -19,11 +19,11 @@ from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.errors import UserError
 from autotune.evaluation.comparison import (
     CONFIRMED,
-    Aim,
     Candidate,
+    ComparedTarget,
     Comparison,
+    Conditions,
     Run,
-    Terms,
     compare,
     from_studies,
 )
@@ -231,7 +231,7 @@ def test_intervals_come_from_the_comparison() -> None:
 
 def compared() -> Comparison:
     rng = np.random.default_rng(0)
-    aim = Terms("cpu", 2, False, "train", Aim("val_accuracy", 0.9))
+    target = Conditions("cpu", 2, False, "train", ComparedTarget("val_accuracy", 0.9))
 
     def candidate(name: str, middle: float, missed: int) -> Candidate:
         times = middle * np.exp(0.15 * rng.standard_normal(6))
@@ -240,7 +240,7 @@ def compared() -> Comparison:
                 samples=100 * float(s), samples_per_second=100.0, curve=((0, 0, 0), (9, s, 0.9)))
             for i, s in enumerate(times)
         )  # fmt: skip
-        return Candidate(name, EVIL, CONFIRMED, runs, aim, tuning_seconds=middle)
+        return Candidate(name, EVIL, CONFIRMED, runs, target, tuning_seconds=middle)
 
     return compare([candidate("sgd", 30, 1), candidate("lars", 14, 0), candidate(EVIL, 35, 6)])
 

@@ -63,7 +63,7 @@ class Lender:
         reserve_again, start, close = (
             group_lifecycle.reserve,
             group_lifecycle.processes,
-            group_lifecycle.Fleet.close,
+            group_lifecycle.WorkerGroups.close,
         )
         lender = self
 
@@ -89,7 +89,7 @@ class Lender:
             lender.started += scaling.num_workers
             return start(placement, scaling, train)
 
-        def ended(pool: group_lifecycle.Fleet) -> None:
+        def ended(pool: group_lifecycle.WorkerGroups) -> None:
             for number, group in list(pool.groups.items()):
                 if lender._on and lender._keep(group):
                     del pool.groups[number]
@@ -99,7 +99,7 @@ class Lender:
             for owner, name, new in (
                 (group_lifecycle, "reserve", reserve),
                 (group_lifecycle, "processes", processes),
-                (group_lifecycle.Fleet, "close", ended),
+                (group_lifecycle.WorkerGroups, "close", ended),
             ):
                 undo.callback(setattr, owner, name, getattr(owner, name))
                 setattr(owner, name, new)

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from autotune.errors import UserError
-from autotune.evaluation.comparison import Aim, compare, sources
+from autotune.evaluation.comparison import ComparedTarget, compare, sources
 from autotune.tracking.mirror import default_uri
 from autotune.trial import State
 
-AIM = Aim("val_acc", 0.9)
+AIM = ComparedTarget("val_acc", 0.9)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_a_studys_own_run_is_the_study(study, uri: str) -> None:
     assert made.row("digits#1").speedup == pytest.approx(1.5)
     folder = compare(*sources.gather([str(study.path)]))
     assert [r.median_seconds for r in folder.rows] == [2, 3]
-    assert folder.rows[0].candidate.terms == made.rows[0].candidate.terms
+    assert folder.rows[0].candidate.conditions == made.rows[0].candidate.conditions
 
 
 def test_a_trials_run_by_name_and_by_id(study, uri: str) -> None:
@@ -94,11 +94,11 @@ def test_somebody_elses_run_is_timed_by_its_metric(study, uri: str) -> None:
     with pytest.raises(UserError, match="say what it had to reach with --target"):
         sources.read("mlflow:theirs/plain", tracking_uri=uri)
     with pytest.raises(UserError, match="unknown metric 'val_ac'; did you mean 'val_acc'"):
-        sources.read("mlflow:theirs/plain", aim=Aim("val_ac", 0.9), tracking_uri=uri)
-    found = sources.read("mlflow:theirs/plain", aim=AIM, tracking_uri=uri).candidates[0]
+        sources.read("mlflow:theirs/plain", target=ComparedTarget("val_ac", 0.9), tracking_uri=uri)
+    found = sources.read("mlflow:theirs/plain", target=AIM, tracking_uri=uri).candidates[0]
     timed = found.runs[0]
     assert (timed.reached, timed.seconds, timed.samples, timed.unit) == (True, 5.0, 20, "steps")
-    assert (found.terms.clock, found.terms.hardware) == ("wall", None)
+    assert (found.conditions.clock, found.conditions.hardware) == ("wall", None)
 
 
 def test_a_server_that_does_not_answer_is_one_line_without_secrets(monkeypatch) -> None:

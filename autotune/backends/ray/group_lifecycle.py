@@ -35,7 +35,7 @@ _MOST_STARTS = 3  # groups in a row that may fail to start before the study give
 _LOOPBACK = "127.0.0.1"
 
 
-class Fleet:
+class WorkerGroups:
     """The worker groups of a pool, as many as fit, also as the cluster grows.
 
     Args:

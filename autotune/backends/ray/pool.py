@@ -26,7 +26,7 @@ from autotune.backends.ray.cluster import (
     nodes,
     room_for_trials,
 )
-from autotune.backends.ray.group_lifecycle import Fleet
+from autotune.backends.ray.group_lifecycle import WorkerGroups
 from autotune.backends.ray.health import HeadLost, Nodes, Watch, unreachable
 from autotune.backends.ray.resources import fit, resolve_scaling
 from autotune.backends.ray.turns import Group, Inbox, PendingCheckpoint
@@ -72,40 +72,40 @@ class RayPool:
             raise
         self._hang_timeout = hang_timeout
         self._inbox: Inbox = queue.SimpleQueue()
-        self._fleet = Fleet(pickled(train), self.scaling, self._inbox, hang_timeout)
+        self._groups = WorkerGroups(pickled(train), self.scaling, self._inbox, hang_timeout)
         self._gauges: dict[str, Gauge] = {}
         self._nodes = nodes()
         self._head_lost = False
-        self._fleet.grow(self._nodes)
+        self._groups.grow(self._nodes)
         head = ray.get_runtime_context().gcs_address
         self._watch = Watch(nodes, head, self._inbox.put, self._nodes)
 
     # --- the protocol -------------------------------------------------------------------------
 
     def busy(self) -> int:
-        return sum(g.state in ("running", "closing") for g in self._fleet.groups.values())
+        return sum(g.state in ("running", "closing") for g in self._groups.groups.values())
 
     def capacity(self) -> int:
-        return sum(g.state == "idle" for g in self._fleet.groups.values())
+        return sum(g.state == "idle" for g in self._groups.groups.values())
 
     def next_hardware(self, comparable_to: Hardware | None = None) -> Hardware:
-        return self._fleet.idle(comparable_to).hardware
+        return self._groups.idle(comparable_to).hardware
 
     def start(self, launch: Launch) -> Hardware:
-        group = self._fleet.idle(launch.comparable_to)
+        group = self._groups.idle(launch.comparable_to)
         group.state, group.launch = "running", launch
         group.clock, group.checkpoint = launch.base, None
         self._call(group, "start", launch)
         return group.hardware
 
     def resume(self, trial: int, change: Change | None, save: str | None) -> None:
-        group = self._fleet.of(trial)
+        group = self._groups.of(trial)
         if save is not None:
             group.checkpoint = PendingCheckpoint(str(save), group.step, group.clock)
         self._call(group, "resume", change, str(save) if save else None)
 
     def stop(self, trial: int, save: str | None) -> None:
-        group = self._fleet.of(trial)
+        group = self._groups.of(trial)
         group.state = "closing"
         group.checkpoint = PendingCheckpoint(str(save), group.step, group.clock) if save else None
         self._call(group, "stop", str(save) if save else None)
@@ -118,7 +118,7 @@ class RayPool:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         while True:
             now = time.monotonic()
-            late = min(self._fleet.groups.values(), key=lambda g: g.deadline, default=None)
+            late = min(self._groups.groups.values(), key=lambda g: g.deadline, default=None)
             due = late.deadline if late is not None else float("inf")
             if late is not None and due <= now and self._inbox.empty():  # else we are late, not it
                 return self._turn_over(late)
@@ -135,7 +135,7 @@ class RayPool:
             if isinstance(arrived, Nodes | HeadLost):
                 self._cluster_changed(arrived)
                 continue
-            group = self._fleet.waiting_for(arrived)  # None: its processes have been replaced
+            group = self._groups.waiting_for(arrived)  # None: its processes have been replaced
             if group is not None and turns.take(group, arrived):
                 return self._turn_over(group)
 
@@ -148,10 +148,10 @@ class RayPool:
     def close(self) -> None:
         self._watch.close()
         if self._head_lost:  # no cluster is left that could end them
-            self._fleet.groups.clear()
+            self._groups.groups.clear()
             self._owns_ray = False
             return
-        self._fleet.close()
+        self._groups.close()
         self._leave_ray()
 
     def _leave_ray(self) -> None:
@@ -170,16 +170,16 @@ class RayPool:
         """All ranks have answered, or time is up: the signal, and what becomes of the group."""
         group.deadline = float("inf")
         if group.state == "starting":
-            self._fleet.started(group)
+            self._groups.started(group)
             return None
         lost = unreachable(self._nodes, turns.nodes_of_failed(group))
         signal = turns.signal(group, lost)
         broken = group.failed or group.unanswered or isinstance(signal, WorkerFailed)
         inside = any(a.kind == "milestone" for a in turns.trial_answers(group).values())
         if broken or (isinstance(signal, Raised) and inside):
-            self._fleet.replace(group, lost)  # some ranks are within their trainer still
+            self._groups.replace(group, lost)  # some ranks are within their trainer still
         elif isinstance(signal, Finished | Stopped | Raised):
-            self._fleet.release(group)
+            self._groups.release(group)
         return signal
 
     def _cluster_changed(self, change: Nodes | HeadLost) -> None:
@@ -192,7 +192,7 @@ class RayPool:
             silent = f"has not answered for {change.seconds:.0f} s"
             raise StudyError(f"Ray's head at {change.address} {silent}: resume on another cluster")
         self._nodes = change.nodes
-        self._fleet.grow(change.nodes)
+        self._groups.grow(change.nodes)
 
     # --- monitoring -----------------------------------------------------------------------------
 

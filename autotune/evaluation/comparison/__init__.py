@@ -7,33 +7,33 @@ published runs and MLflow. `docs/cards/statistics.md` has a card for every stati
 from __future__ import annotations
 
 from autotune.evaluation.comparison.model import (
+    CONDITIONS,
     CONFIRMED,
     PUBLISHED,
-    TERMS,
     TUNING,
-    Aim,
     Candidate,
+    ComparedTarget,
     Comparison,
+    Conditions,
     Interval,
     Row,
     Run,
     Survival,
-    Terms,
 )
 from autotune.evaluation.comparison.table import compare
 
 __all__ = [
     "CONFIRMED",
     "PUBLISHED",
-    "TERMS",
+    "CONDITIONS",
     "TUNING",
-    "Aim",
+    "ComparedTarget",
     "Candidate",
     "Comparison",
     "Interval",
     "Row",
     "Run",
     "Survival",
-    "Terms",
+    "Conditions",
     "compare",
 ]

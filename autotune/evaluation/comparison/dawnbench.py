@@ -19,15 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UserError, unknown
-from autotune.evaluation.comparison.model import PUBLISHED, Aim, Candidate, Run, Terms
+from autotune.evaluation.comparison.model import (
+    PUBLISHED,
+    Candidate,
+    ComparedTarget,
+    Conditions,
+    Run,
+)
 
-TOP5 = Aim("top5", 93.0)  # DAWNBench's target for ImageNet
+TOP5 = ComparedTarget("top5", 93.0)  # DAWNBench's target for ImageNet
 _UNITS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
 _PROGRESS = "epoch"
 
 
-def read(file: Path, aim: Aim = TOP5) -> Candidate:
-    """The published run in `file`, timed to `aim`.
+def read(file: Path, target: ComparedTarget = TOP5) -> Candidate:
+    """The published run in `file`, timed to `target`.
 
     Raises:
         UserError: no such file, a line that is torn or no numbers, a time that runs backwards, a
@@ -40,9 +46,9 @@ def read(file: Path, aim: Aim = TOP5) -> Candidate:
     if _PROGRESS not in columns:
         raise UserError(f"{file} has no column {_PROGRESS!r}, but {_listed(columns)}")
     metrics = {_plain(c): c for c in columns if c not in (unit, _PROGRESS)}
-    metric = metrics.get(_plain(aim.metric))
+    metric = metrics.get(_plain(target.metric))
     if metric is None:
-        raise UserError(f"{file}: {unknown('column', aim.metric, metrics)}")
+        raise UserError(f"{file}: {unknown('column', target.metric, metrics)}")
     curve = tuple(
         (row[_PROGRESS], round(row[unit] * _UNITS[unit], 6), row[metric]) for row in lines
     )
@@ -56,17 +62,20 @@ def read(file: Path, aim: Aim = TOP5) -> Candidate:
         file.stem,
         str(file),
         PUBLISHED,
-        (run(str(file), curve, aim),),
-        Terms(str(hardware) if hardware else None, None, None, "train", aim),
+        (run(str(file), curve, target),),
+        Conditions(str(hardware) if hardware else None, None, None, "train", target),
         config=described,
     )
 
 
 def run(
-    name: str, curve: tuple[tuple[float, float, float], ...], aim: Aim, unit: str = "epochs"
+    name: str,
+    curve: tuple[tuple[float, float, float], ...],
+    target: ComparedTarget,
+    unit: str = "epochs",
 ) -> Run:
-    """The run with this curve of (samples, seconds, value), timed to `aim`."""
-    end, reached = crossing(curve, aim)
+    """The run with this curve of (samples, seconds, value), timed to `target`."""
+    end, reached = crossing(curve, target)
     amount, seconds, _ = curve[end]
     rate = amount / seconds if seconds > 0 and amount > 0 else None
     return Run(
@@ -81,24 +90,26 @@ def run(
     )
 
 
-def crossing(curve: tuple[tuple[float, float, float], ...], aim: Aim) -> tuple[int, bool]:
-    """Where the curve meets `aim`, as often in a row as it asks, or its last place and False."""
+def crossing(
+    curve: tuple[tuple[float, float, float], ...], target: ComparedTarget
+) -> tuple[int, bool]:
+    """Where the curve meets `target`, as often in a row as it asks, or its last place and False."""
     row = 0
     for i, (_, _, value) in enumerate(curve):
-        row = row + 1 if _meets(value, aim) else 0
-        if row == aim.confirm:
+        row = row + 1 if _meets(value, target) else 0
+        if row == target.confirm:
             return i, True
     return len(curve) - 1, False
 
 
-def _meets(value: float, aim: Aim) -> bool:
-    return value >= aim.value if aim.mode == "max" else value <= aim.value
+def _meets(value: float, target: ComparedTarget) -> bool:
+    return value >= target.value if target.mode == "max" else value <= target.value
 
 
-def aim(text: str) -> Aim:
+def parse_target(text: str) -> ComparedTarget:
     """What `top5=93`, `top5>=93` or `val_loss<=3.28` asks for.
 
-    >>> str(aim("top5=93")), str(aim("val_loss<=3.28"))
+    >>> str(parse_target("top5=93")), str(parse_target("val_loss<=3.28"))
     ('top5 >= 93', 'val_loss <= 3.28')
 
     Raises:
@@ -108,7 +119,7 @@ def aim(text: str) -> Aim:
     value = _number(found[3]) if found else None
     if found is None or value is None:
         raise UserError(f"--target must be like top5=93 or val_loss<=3.28 but got {text!r}")
-    return Aim(found[1], value, "min" if found[2] == "<=" else "max")
+    return ComparedTarget(found[1], value, "min" if found[2] == "<=" else "max")
 
 
 # --- the file -------------------------------------------------------------------------------------

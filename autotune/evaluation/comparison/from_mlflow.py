@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison import dawnbench, from_studies
-from autotune.evaluation.comparison.model import TUNING, Aim, Candidate, Terms
+from autotune.evaluation.comparison.model import TUNING, Candidate, ComparedTarget, Conditions
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
 
@@ -26,13 +26,13 @@ _HERE = "sqlite:///mlflow.db"
 
 
 def read(
-    spec: str, tracking_uri: str | None, aim: Aim | None
+    spec: str, tracking_uri: str | None, target: ComparedTarget | None
 ) -> tuple[from_studies.Study | None, int | None, Candidate | None]:
     """What `mlflow:EXPERIMENT/RUN` names: a study (and a trial of it), or a candidate.
 
     Raises:
         UserError: it is of no such form, no such store, experiment or run, a study that is still
-            running, a run of somebody else's without `aim`.
+            running, a run of somebody else's without `target`.
     """
     from autotune.tracking.mlflow_reader import Reader
 
@@ -44,7 +44,7 @@ def read(
     run = reader.find(name)
     tags: dict[str, str] = run.data.tags
     if "autotune.kind" not in tags:
-        return None, None, _foreign(reader, run, spec, aim)
+        return None, None, _foreign(reader, run, spec, target)
     if tags["autotune.kind"] == "study":
         return _study(reader, run.info.run_id, experiment, spec), None, None
     parent = tags.get("mlflow.parentRunId")
@@ -68,15 +68,17 @@ def _source(reader: Reader, run_id: str, experiment: str) -> str:
     return f"{PREFIX}{experiment}/{name if own else run_id}"
 
 
-def _foreign(reader: Reader, run: Any, spec: str, aim: Aim | None) -> Candidate:
+def _foreign(reader: Reader, run: Any, spec: str, target: ComparedTarget | None) -> Candidate:
     """A run that autotune did not make, timed by the wall clock."""
-    if aim is None:
+    if target is None:
         raise UserError(f"{spec} is no run of autotune's: say what it had to reach with --target")
-    points = reader.history(run.info.run_id, aim.metric)
+    points = reader.history(run.info.run_id, target.metric)
     if not points:
-        raise UserError(f"{spec}: {unknown('metric', aim.metric, run.data.metrics)}")
+        raise UserError(f"{spec}: {unknown('metric', target.metric, run.data.metrics)}")
     begin = int(run.info.start_time)
     curve = tuple((float(step), (ms - begin) / 1000, value) for step, ms, value in points)
-    timed = dawnbench.run(spec, curve, aim, unit="steps")
-    terms = Terms(clock="wall", target=aim)
-    return Candidate(spec.rpartition("/")[2], spec, TUNING, (timed,), terms, config=run.data.params)
+    timed = dawnbench.run(spec, curve, target, unit="steps")
+    conditions = Conditions(clock="wall", target=target)
+    return Candidate(
+        spec.rpartition("/")[2], spec, TUNING, (timed,), conditions, config=run.data.params
+    )

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from autotune.algorithms.ranking.repeats import timed, unconfirmed
 from autotune.errors import UserError, unknown
-from autotune.evaluation.comparison.model import CONFIRMED, TUNING, Aim, Candidate, Run, Terms
+from autotune.evaluation.comparison.model import (
+    CONFIRMED,
+    TUNING,
+    Candidate,
+    ComparedTarget,
+    Conditions,
+    Run,
+)
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
@@ -170,7 +177,7 @@ def _candidate(study: Study, number: int | None, trials: Sequence[Trial]) -> Can
         study.source,
         CONFIRMED if confirmed else TUNING,
         tuple(counted),
-        _terms(hardware, study),
+        _conditions(hardware, study),
         trial=number,
         baseline=own is not None and own.kind == "baseline",
         place=study.places.get(number) if own is not None and number is not None else None,
@@ -239,14 +246,14 @@ def _run(study: Study, trial: Trial) -> Run:
     )
 
 
-def _terms(hardware: Hardware | None, study: Study) -> Terms:
-    target = study.target
-    aim = Aim(target.metric, target.value, target.mode, target.confirm)
+def _conditions(hardware: Hardware | None, study: Study) -> Conditions:
+    of = study.target
+    target = ComparedTarget(of.metric, of.value, of.mode, of.confirm)
     if hardware is None:
-        return Terms(clock=target.clock, target=aim)
+        return Conditions(clock=of.clock, target=target)
     if hardware.mixed:
-        return Terms(_mixture(study), hardware.num_workers, None, target.clock, aim)
-    return Terms(hardware.model, hardware.num_workers, hardware.shared, target.clock, aim)
+        return Conditions(_mixture(study), hardware.num_workers, None, of.clock, target)
+    return Conditions(hardware.model, hardware.num_workers, hardware.shared, of.clock, target)
 
 
 def _mixture(study: Study) -> str:

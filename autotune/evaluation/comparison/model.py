@@ -13,8 +13,8 @@ from typing import Any
 from autotune.errors import UserError, unknown
 
 CONFIRMED, TUNING, PUBLISHED = "confirmed", "tuning", "published"
-TERMS = ("hardware", "workers", "sharing", "clock", "target")
-"""The terms that must be equal for times to be compared, as `--allow` names them."""
+CONDITIONS = ("hardware", "workers", "sharing", "clock", "target")
+"""The conditions that must be equal for times to be compared, as `--allow` names them."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Terms:
-    """The terms under which times were taken. None: the source does not state it.
+class Conditions:
+    """The conditions under which times were taken. None: the source does not state it.
 
     `hardware` is a device's name, or the sentence with which a published run describes its
     cluster. `sharing` says whether other trials ran on the same cores or GPUs. `target` holds
@@ -39,11 +39,11 @@ class Terms:
     workers: int | None = None
     sharing: bool | None = None
     clock: str | None = None
-    target: Aim | None = None
+    target: ComparedTarget | None = None
 
 
 @dataclass(frozen=True)
-class Aim:
+class ComparedTarget:
     """What had to be reached: `top5 >= 93`, say; `confirm` evaluations in a row."""
 
     metric: str
@@ -103,7 +103,7 @@ class Candidate:
         kind: "confirmed" (runs on fresh seeds), "tuning" (the one run for which it was chosen,
             so that its time flatters it) or "published".
         runs: in the order in which they ran.
-        terms: under which all its runs were timed.
+        conditions: under which all its runs were timed.
         trial: number of the trial whose configuration it is; None for what is no study.
         baseline: whether it is its study's own baseline.
         place: its place in its study's ranking (`algorithms.ranking.best`), from 1; None for what
@@ -119,7 +119,7 @@ class Candidate:
     source: str
     kind: str
     runs: tuple[Run, ...]
-    terms: Terms = Terms()
+    conditions: Conditions = Conditions()
     _: KW_ONLY
     trial: int | None = None
     baseline: bool = False
@@ -229,9 +229,9 @@ class Comparison:
         tau_seconds: up to where means are taken, the same for all rows; None: no run that counts
             was censored before the last one arrived, so that means are not restricted.
         level: of all intervals.
-        notes: what a reader must know, one sentence each: which terms differ and were allowed,
+        notes: what a reader must know, one sentence each: which conditions differ and were allowed,
             which times are those of tuning, what was left out.
-        differing: the terms that differ and were allowed.
+        differing: the conditions that differ and were allowed.
     """
 
     rows: tuple[Row, ...]

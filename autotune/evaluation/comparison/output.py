@@ -75,12 +75,12 @@ _COSTS = ("", "mean (95 %)", "MLPerf", "samples", "a second", "worker-s", "GPU-s
 
 
 def _title(comparison: Comparison) -> str:
-    terms = comparison.baseline_row.candidate.terms
-    target = str(terms.target) if terms.target is not None else "the target"
-    clock = f", {terms.clock} clock" if terms.clock else ""
-    where = "" if terms.workers is None else f"{terms.workers} x "
-    hardware = " ".join((terms.hardware or "").split())
-    shared = ", shared" if terms.sharing else ""
+    conditions = comparison.baseline_row.candidate.conditions
+    target = str(conditions.target) if conditions.target is not None else "the target"
+    clock = f", {conditions.clock} clock" if conditions.clock else ""
+    where = "" if conditions.workers is None else f"{conditions.workers} x "
+    hardware = " ".join((conditions.hardware or "").split())
+    shared = ", shared" if conditions.sharing else ""
     on = f"; {where}{hardware}{shared}" if hardware else ""
     return _short(f"Seconds to {target}{clock}{on}", WIDTH)
 
@@ -217,7 +217,7 @@ def _document(row: Row) -> dict[str, Any]:
         for run in candidate.runs
     ]
     own = ("source", "kind", "trial", "tuning_seconds", "search_seconds", "search_trials")
-    about = {name: encode(getattr(candidate, name)) for name in (*own, "terms", "left_out")}
+    about = {name: encode(getattr(candidate, name)) for name in (*own, "conditions", "left_out")}
     return {"name": candidate.name, **about, **values, "runs": runs}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison import dawnbench, from_mlflow, from_studies
-from autotune.evaluation.comparison.model import CONFIRMED, Aim, Candidate, Comparison
+from autotune.evaluation.comparison.model import CONFIRMED, Candidate, ComparedTarget, Comparison
 from autotune.evaluation.comparison.table import compare
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
@@ -46,7 +46,7 @@ class Folders:
 def read(
     word: str,
     *,
-    aim: Aim | None = None,
+    target: ComparedTarget | None = None,
     tracking_uri: str | None = None,
     folders: Folders | None = None,
 ) -> Source:
@@ -55,7 +55,7 @@ def read(
     Args:
         word: a study folder; one of its trials, as `DIR#7`; a published run, as `FILE.tsv`; or
             `mlflow:EXPERIMENT/RUN`.
-        aim: what published runs, and MLflow runs that autotune did not make, had to reach.
+        target: what published runs, and MLflow runs that autotune did not make, had to reach.
         tracking_uri: MLflow's store; by default `MLFLOW_TRACKING_URI`, or `mlflow.db` here.
         folders: the study folders read so far.
 
@@ -63,13 +63,13 @@ def read(
         UserError: it names nothing that can be read, in one line that says why.
     """
     if word.startswith(from_mlflow.PREFIX):
-        study, number, candidate = from_mlflow.read(word, tracking_uri, aim)
+        study, number, candidate = from_mlflow.read(word, tracking_uri, target)
         if candidate is not None:
             return Source((candidate,))
         return _of_study(study, number) if study is not None else Source(())
     path, folders = Path(word), folders or Folders()
     if path.suffix == ".tsv" or path.is_file():
-        return Source((dawnbench.read(_existing(path), aim or dawnbench.TOP5),))
+        return Source((dawnbench.read(_existing(path), target or dawnbench.TOP5),))
     trial = re.fullmatch(r"(.+)#(\d+)", word)
     if trial and not path.exists():
         return _of_study(_folder(Path(trial[1]), folders), int(trial[2]))
@@ -80,7 +80,7 @@ def gather(
     words: Sequence[str],
     baseline: str | None = None,
     *,
-    aim: Aim | None = None,
+    target: ComparedTarget | None = None,
     tracking_uri: str | None = None,
 ) -> tuple[list[Candidate], str]:
     """All candidates with distinct names, and the baseline's name.
@@ -89,16 +89,20 @@ def gather(
         words: see `read`.
         baseline: such a word, of which the first candidate is taken, or `trial:N` of the first
             study in `words`. By default the first word's own baseline, or its first candidate.
-        aim, tracking_uri: see `read`.
+        target, tracking_uri: see `read`.
 
     Raises:
         UserError: see `read`; or `trial:N` without a study.
     """
     known = Folders()
-    found = [read(word, aim=aim, tracking_uri=tracking_uri, folders=known) for word in words]
-    if aim is not None and not any(c.terms.target == aim for s in found for c in s.candidates):
-        raise UserError(f"--target {aim}: no published run is compared, and studies have their own")
-    base = _baseline(found, baseline, aim, tracking_uri, known)
+    found = [read(word, target=target, tracking_uri=tracking_uri, folders=known) for word in words]
+    if target is not None and not any(
+        c.conditions.target == target for s in found for c in s.candidates
+    ):
+        raise UserError(
+            f"--target {target}: no published run is compared, and studies have their own"
+        )
+    base = _baseline(found, baseline, target, tracking_uri, known)
     every = _distinct([*(c for source in found for c in source.candidates), base])
     named = _named(every)
     return named, named[every.index(_same(every, base))].name
@@ -107,7 +111,7 @@ def gather(
 def _baseline(
     found: Sequence[Source],
     word: str | None,
-    aim: Aim | None,
+    target: ComparedTarget | None,
     tracking_uri: str | None,
     folders: Folders,
 ) -> Candidate:
@@ -122,7 +126,7 @@ def _baseline(
             f"{word!r}"
         )
     if number is None:
-        source = read(word, aim=aim, tracking_uri=tracking_uri, folders=folders)
+        source = read(word, target=target, tracking_uri=tracking_uri, folders=folders)
         return source.candidates[0]  # the best one
     study = next((s.study for s in found if s.study is not None), None)
     if study is None:
@@ -207,5 +211,5 @@ def confirmed(result: StudyResult, manifest: Manifest | None) -> Comparison | No
         return None
     try:
         return compare(found, baseline.name)
-    except UserError:  # for example not all on the same terms: no speedup is shown then
+    except UserError:  # for example not all on the same conditions: no speedup is shown then
         return None

@@ -9,9 +9,9 @@ from dataclasses import replace
 from autotune.algorithms.ranking.speedup import paired, speedup
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison import ratios, survival
+from autotune.evaluation.comparison.conditions import check
 from autotune.evaluation.comparison.model import TUNING, Candidate, Comparison, Row, Run
 from autotune.evaluation.comparison.survival import Sample, sample
-from autotune.evaluation.comparison.terms import check
 
 LEVEL = 0.95
 _SPENT = ("samples", "worker_seconds", "gpu_seconds")
@@ -30,14 +30,14 @@ def compare(
     Args:
         candidates: with different names and at least one run each.
         baseline: name of the candidate that the others are compared with (the first one).
-        allow: terms that may differ: `hardware`, `workers`, `sharing`, `clock`, `target`.
+        allow: conditions that may differ: `hardware`, `workers`, `sharing`, `clock`, `target`.
         tau_seconds: restricts means to this time; by default to the time up to which every
             candidate that reached the target was observed.
         seed: of the bootstrap.
 
     Raises:
         UserError: there are no candidates, one has no runs, a name occurs twice, the baseline is
-            unknown, a term differs and is not allowed, or `tau_seconds` is not above 0.
+            unknown, a condition differs and is not allowed, or `tau_seconds` is not above 0.
 
     >>> runs = {n: tuple(Run(n, t, True) for t in ts) for n, ts in [("a", (2, 4)), ("b", (8, 8))]}
     >>> made = compare([Candidate(n, "", "confirmed", r) for n, r in runs.items()], "b")

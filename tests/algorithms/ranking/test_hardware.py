@@ -337,15 +337,17 @@ def test_compare_takes_what_was_mixed_together(fast_path: Path) -> None:
     simulate(made, fast_path / "s", 3, pool=Two(race, 1), pruner="none", mix_hardware=True)
     (one,) = candidates(read(fast_path / "s"))
     assert one.trial == 1
-    assert one.terms.hardware == "fast (1 CPU a worker) or slow (1 CPU a worker), ranked together"
+    assert (
+        one.conditions.hardware == "fast (1 CPU a worker) or slow (1 CPU a worker), ranked together"
+    )
 
 
 def test_what_was_mixed_in_one_study_is_not_compared_with_another_mixture(
     fast_path: Path,
 ) -> None:
     """All of a study was taken as comparable, and the hardware of another study was not named."""
+    from autotune.evaluation.comparison.conditions import differing
     from autotune.evaluation.comparison.from_studies import candidates, read
-    from autotune.evaluation.comparison.terms import differing
 
     class One(SimPool):
         def start(self, launch: Any) -> Hardware:
@@ -354,10 +356,10 @@ def test_what_was_mixed_in_one_study_is_not_compared_with_another_mixture(
 
     made = racing([1.0, 10.0, 2.0])
     kinds = {"two": Two(race, 1), "again": Two(race, 1), "one": One(race, 1)}
-    terms = {}
+    conditions = {}
     for name, pool in kinds.items():
         simulate(made, fast_path / name, 3, pool=pool, pruner="none", mix_hardware=True)
         (found,) = candidates(read(fast_path / name))
-        terms[name] = found.terms
-    assert differing(terms["two"], terms["again"]) == []
-    assert differing(terms["two"], terms["one"]) == ["hardware"]
+        conditions[name] = found.conditions
+    assert differing(conditions["two"], conditions["again"]) == []
+    assert differing(conditions["two"], conditions["one"]) == ["hardware"]

@@ -280,8 +280,8 @@ def test_ranks_meet_on_the_cable_that_joins_their_machines(apart: Network, tmp_p
 def tight() -> Iterator[Cluster]:
     """A node on which Ray ends ranks once 5 GiB more are in use than now.
 
-    Its own processes and the driver need about one of them; other tests may give some back. It is declared to have a GPU, which
-    nobody touches.
+    Its own processes and the driver need about one of them; other tests may give some back. It is
+    declared to have a GPU, which nobody touches.
     """
     memory = psutil.virtual_memory()
     if memory.available < 10 * 2**30:

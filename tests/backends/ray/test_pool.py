@@ -257,7 +257,7 @@ def test_a_slow_driver_is_not_a_hanging_worker() -> None:
     try:
         assert until(pool, pool.capacity) is None
         pool.start(Launch(0, {}, 1))
-        deadline = next(iter(pool._fleet.groups.values())).deadline
+        deadline = next(iter(pool._groups.groups.values())).deadline
         while pool._inbox.empty() or time.monotonic() < deadline:
             time.sleep(0.05)
         assert isinstance(pool.wait(SECONDS), Progress)
@@ -283,7 +283,7 @@ def test_a_rank_killed_between_trials_is_reported_and_replaced(tmp_path: Path) -
     pool = RayPool(toy, at.Scaling(num_workers=2), hang_timeout=SECONDS)
     try:
         until(pool, pool.capacity)
-        place = next(iter(pool._fleet.groups.values())).places[1]
+        place = next(iter(pool._groups.groups.values())).places[1]
         os.kill(place.pid, signal.SIGKILL)
         psutil.wait_procs([psutil.Process(place.pid)] if psutil.pid_exists(place.pid) else [])
         hardware = pool.start(Launch(3, {}, 1))
@@ -313,7 +313,7 @@ def test_of_idle_groups_a_trial_takes_one_on_comparable_hardware() -> None:
     pool = RayPool(toy, at.Scaling(max_concurrent_trials=2), hang_timeout=SECONDS)
     try:
         until(pool, lambda: pool.capacity() == 2)
-        usual, other = pool._fleet.groups.values()
+        usual, other = pool._groups.groups.values()
         other.hardware = replace(usual.hardware, label="other")  # as if on another node
         assert pool.next_hardware() == usual.hardware
         assert pool.next_hardware(other.hardware) == other.hardware
@@ -344,12 +344,12 @@ def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
     pool = RayPool(toy, at.Scaling(), hang_timeout=SECONDS)
     try:
         until(pool, pool.capacity)
-        (waiting,) = (g for g in pool._fleet.groups.values() if g.state == "starting")
+        (waiting,) = (g for g in pool._groups.groups.values() if g.state == "starting")
         waiting.deadline = time.monotonic()  # the time that it has for its start is over
         pool.start(Launch(0, {}, 1))
         assert isinstance(until(pool, lambda: False), Progress)
         assert waiting.deadline > time.monotonic(), "it goes on waiting"
-        assert waiting in pool._fleet.groups.values()
+        assert waiting in pool._groups.groups.values()
         pool.stop(0, None)
         assert isinstance(until(pool, lambda: False), Stopped)
         ray.kill(tenant)
@@ -446,7 +446,9 @@ def apart(strategy: str) -> at.Scaling:
 def test_an_impossible_scaling_is_refused_at_once(
     tmp_path: Path, scaling: at.Scaling, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_lifecycle.Fleet, "grow", lambda *_: pytest.fail("a group is opened"))
+    monkeypatch.setattr(
+        group_lifecycle.WorkerGroups, "grow", lambda *_: pytest.fail("a group is opened")
+    )
     with pytest.raises(at.UserError) as error:
         study(experiment(1, [], scaling=scaling), tmp_path)
     assert says in str(error.value)

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.errors import UserError
-from autotune.evaluation.comparison import Aim, compare
+from autotune.evaluation.comparison import ComparedTarget, compare
 from autotune.evaluation.comparison import dawnbench as published
 
 DAWNBENCH = Path(__file__).parents[3].parent / "shared" / "data" / "dawnbench"
@@ -70,15 +70,15 @@ def test_another_target(tmp_path: Path) -> None:
     assert not published.read(file).runs[0].reached
     assert published.read(file).runs[0].seconds == 1800
     for text in ("top1=50", "top-1>=50", "top1Accuracy=50"):
-        run = published.read(file, published.aim(text)).runs[0]
+        run = published.read(file, published.parse_target(text)).runs[0]
         assert (run.reached, run.seconds) == (True, 900)
-    assert published.read(file, Aim("top5", 80.0, confirm=2)).runs[0].seconds == 1800
+    assert published.read(file, ComparedTarget("top5", 80.0, confirm=2)).runs[0].seconds == 1800
 
 
 def test_columns_in_any_order_and_other_clocks(tmp_path: Path) -> None:
     file = tmp_path / "run.tsv"
     file.write_text("val_loss\tseconds\tepoch\n3.5\t10\t1\n3.2\t20\t2\n")
-    run = published.read(file, published.aim("val_loss<=3.28")).runs[0]
+    run = published.read(file, published.parse_target("val_loss<=3.28")).runs[0]
     assert (run.reached, run.seconds, run.samples) == (True, 20, 2)
 
 
@@ -124,4 +124,4 @@ def test_without_a_description_the_hardware_is_not_known(tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["top5", "top5=", "=93", "top5=high", "top5=nan", "top5>93"])
 def test_targets_that_are_none(text: str) -> None:
     with pytest.raises(UserError, match="--target must be like top5=93"):
-        published.aim(text)
+        published.parse_target(text)

@@ -13,7 +13,13 @@ from sims import racing, simulate
 
 from autotune.cli import main
 from autotune.errors import UserError
-from autotune.evaluation.comparison import Aim, Comparison, compare, from_studies, sources
+from autotune.evaluation.comparison import (
+    ComparedTarget,
+    Comparison,
+    compare,
+    from_studies,
+    sources,
+)
 from autotune.trial import Hardware, State, Trial
 
 HEAD = "epoch\thours\ttop1Accuracy\ttop5Accuracy\n"
@@ -67,7 +73,7 @@ def test_a_study_is_its_best_trial_against_its_own_baseline(race_folder: Path) -
     assert (run.samples, run.samples_per_second, run.worker_seconds) == (20, 10, 2)
     assert run.curve[-1] == (20, 2, 1.0)
     assert (best.throughput_ratio, best.efficiency_ratio) == (1, pytest.approx(5))
-    assert best.candidate.terms.target == Aim("val_accuracy", 1.0)
+    assert best.candidate.conditions.target == ComparedTarget("val_accuracy", 1.0)
     assert best.candidate.config == {"rate": 5}
 
 
@@ -206,7 +212,7 @@ def test_a_baseline_that_is_none(race_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no trial 9"):
         sources.gather([str(race_folder)], "trial:9")
     with pytest.raises(UserError, match="no published run is compared"):
-        sources.gather([str(race_folder)], aim=Aim("top5", 90.0))
+        sources.gather([str(race_folder)], target=ComparedTarget("top5", 90.0))
 
 
 def test_a_trial_that_has_not_run_yet(race_folder: Path) -> None:

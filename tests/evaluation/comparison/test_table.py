@@ -14,18 +14,18 @@ from scipy import stats
 
 from autotune.errors import UserError
 from autotune.evaluation.comparison import (
-    TERMS,
-    Aim,
+    CONDITIONS,
     Candidate,
+    ComparedTarget,
     Comparison,
+    Conditions,
     Run,
-    Terms,
     compare,
     output,
 )
 
-AIM = Aim("val_accuracy", 0.95)
-ALIKE = Terms("cpu (1 CPU a worker)", 2, False, "train", AIM)
+AIM = ComparedTarget("val_accuracy", 0.95)
+ALIKE = Conditions("cpu (1 CPU a worker)", 2, False, "train", AIM)
 TIMES = st.floats(0.5, 500)
 
 
@@ -44,7 +44,7 @@ def candidate(name: str, times, *, kind="confirmed", rate=100.0, limit=None, **m
         )
         for i, t in enumerate(times)
     )
-    return Candidate(name, f"studies/{name}", kind, runs, more.pop("terms", ALIKE), **more)
+    return Candidate(name, f"studies/{name}", kind, runs, more.pop("conditions", ALIKE), **more)
 
 
 FAST, SLOW = candidate("fast", [4, 5, 6, 5, 5], rate=200), candidate("slow", [9, 10, 11, 10, 10])
@@ -184,30 +184,30 @@ UNLIKE = {
 }
 
 
-@pytest.mark.parametrize("term", TERMS)
-def test_a_term_that_differs_is_refused_and_can_be_allowed(term: str) -> None:
-    terms, message = UNLIKE[term]
-    pair = [candidate("a", [1]), candidate("b", [2], terms=terms)]
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_term_that_differs_is_refused_and_can_be_allowed(condition: str) -> None:
+    conditions, message = UNLIKE[condition]
+    pair = [candidate("a", [1]), candidate("b", [2], conditions=conditions)]
     with pytest.raises(UserError) as caught:
         compare(pair, "a")
     assert message in str(caught.value)
-    assert str(caught.value).endswith(f"(compare all the same: --allow {term})")
+    assert str(caught.value).endswith(f"(compare all the same: --allow {condition})")
     assert "\n" not in str(caught.value)
-    made = compare(pair, "a", allow=[term])
-    assert made.differing == (term,)
-    assert f"These times differ in {term}" in made.notes[0]
+    made = compare(pair, "a", allow=[condition])
+    assert made.differing == (condition,)
+    assert f"These times differ in {condition}" in made.notes[0]
 
 
 @pytest.mark.parametrize("part", [{"metric": "loss"}, {"mode": "min"}, {"confirm": 2}])
 def test_every_part_of_the_target_counts(part: dict[str, object]) -> None:
-    terms = replace(ALIKE, target=replace(AIM, **part))
+    conditions = replace(ALIKE, target=replace(AIM, **part))
     with pytest.raises(UserError, match="--allow target"):
-        compare([candidate("a", [1]), candidate("b", [2], terms=terms)])
+        compare([candidate("a", [1]), candidate("b", [2], conditions=conditions)])
 
 
 def test_all_that_differs_is_listed_at_once() -> None:
-    terms = Terms(None, None, None, "wall", AIM)
-    pair = [candidate("a", [1]), candidate("b", [2], terms=terms)]
+    conditions = Conditions(None, None, None, "wall", AIM)
+    pair = [candidate("a", [1]), candidate("b", [2], conditions=conditions)]
     with pytest.raises(UserError, match=r"hardware is not known for b .*; clock is wall") as caught:
         compare(pair)
     assert str(caught.value).endswith("--allow hardware --allow clock)")
