@@ -17,10 +17,11 @@ from urllib.parse import quote
 from autotune.errors import UserError
 from autotune.storage.journal import REPORT
 from autotune.study.manifest import Manifest
-from autotune.tracking import mirror, own_store
+from autotune.tracking import mirror, own_store, shared_view
 
 _START_SECONDS = 120.0
 _TIME = "metrics.`time_to_target_seconds`"
+_RUNS = "workflowType=machine_learning"  # or the page would be that of chats and their traces
 
 
 def serve(folder: Path, say: Callable[[str], None]) -> int:
@@ -82,21 +83,23 @@ def _where(host: str, manifest: Manifest, server: subprocess.Popen[bytes]) -> li
 
 
 def addresses(host: str, name: str, study_id: str) -> list[str]:
-    """Where in MLflow's UI the study's trials, ranked by time to target, and its report are.
+    """Where in MLflow's UI the study's leaderboard, its charts and its report are.
 
     Raises:
         OSError, ValueError, KeyError, IndexError: the server does not answer (yet), or does not
             know the study.
     """
     found = _get(f"{host}/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}")
-    experiment = found["experiment"]["experiment_id"]
+    experiment, tags = found["experiment"]["experiment_id"], found["experiment"].get("tags", [])
     wanted = f"tags.`autotune.kind` = 'study' and tags.`autotune.study_id` = '{study_id}'"
     ask = {"experiment_ids": [experiment], "filter": wanted, "max_results": 1}
     runs = _get(f"{host}/api/2.0/mlflow/runs/search", ask)["runs"]
     place = f"{host}/#/experiments/{experiment}/runs"
-    table = f"{place}?orderByKey={quote(_TIME)}&orderByAsc=true"
-    run = runs[0]["info"]["run_id"]
-    return [f"trials: {table}", f"report: {place}/{run}/artifacts/{REPORT}"]
+    report = f"report: {place}/{runs[0]['info']['run_id']}/artifacts/{REPORT}"
+    if shared_view.tag_name(study_id) not in [tag["key"] for tag in tags]:  # an older study
+        return [f"trials: {place}?{_RUNS}&orderByKey={quote(_TIME)}&orderByAsc=true", report]
+    table = f"{place}?{_RUNS}&viewStateShareKey={shared_view.view_key(study_id)}"
+    return [f"trials: {table}", f"charts: {table}&compareRunsMode=CHART", report]
 
 
 def _get(url: str, body: Mapping[str, Any] | None = None) -> Any:

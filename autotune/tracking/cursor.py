@@ -9,6 +9,8 @@ from typing import Any
 
 from autotune.storage import atomic
 
+_VIEW = 2  # the version of what runs show: those of an earlier one are written again
+
 
 class Cursor:
     """The position of one store and its runs: an entry for each store in a small JSON file."""
@@ -21,7 +23,8 @@ class Cursor:
     def save(self) -> None:
         """Write the position atomically; this also removes the reason of `behind`."""
         runs = {str(number): run for number, run in self.runs.items()}
-        stores = {**self._read()["stores"], self._key: {"lines": self.lines, "runs": runs}}
+        own = {"view": _VIEW, "lines": self.lines, "runs": runs}
+        stores = {**self._read()["stores"], self._key: own}
         self._write({"stores": stores})
 
     def behind(self, reason: str) -> None:
@@ -32,7 +35,8 @@ class Cursor:
         """The position in the file; the start where there is none, or none that can be read."""
         try:
             entry = self._read()["stores"][self._key]
-            return int(entry["lines"]), {int(n): str(run) for n, run in entry["runs"].items()}
+            lines = int(entry["lines"]) if entry.get("view") == _VIEW else 0
+            return lines, {int(n): str(run) for n, run in entry["runs"].items()}
         except (KeyError, TypeError, ValueError, AttributeError):
             return 0, {}
 

@@ -14,6 +14,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from autotune.tracking.run_content import STUDY, MetricPoint, RunContent, StudyInfo
+from autotune.tracking.shared_view import KIND
 from autotune.tracking.store import is_refused
 from autotune.tracking.sync import Say
 from autotune.trial.plain_text import plain_text
@@ -21,7 +22,6 @@ from autotune.trial.plain_text import plain_text
 _BATCH = {"metrics": 800, "params": 100, "tags": 100}  # MLflow takes 1000 things, 100 texts each
 _UNCLEAR = "INTERNAL_ERROR"  # a value that the store cannot take, or any fault of the store
 _CHECKED = "autotune.checked"  # a tag of the study's run: when the store last took one as a check
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # its UI shows runs, not chats
 
 
 class MlflowStore:
@@ -40,7 +40,7 @@ class MlflowStore:
         if found is None:
             place = artifacts.as_uri() if artifacts is not None else None
             self._experiment = self._client.create_experiment(
-                facts.name, artifact_location=place, tags=_KIND
+                facts.name, artifact_location=place, tags=KIND
             )
         else:
             self._experiment = found.experiment_id
@@ -146,6 +146,10 @@ class MlflowStore:
 
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         self._client.log_batch(self.runs[number], tags=[RunTag(k, v) for k, v in tags.items()])
+
+    def tag_experiment(self, tags: Mapping[str, str]) -> None:
+        for key, value in tags.items():
+            self._client.set_experiment_tag(self._experiment, key, value)
 
     def set_status(self, number: int, shown: RunContent) -> None:
         if shown.status == "RUNNING":

@@ -6,32 +6,33 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 
 from autotune.algorithms.ranking.best import best, confirmed_speedup
-from autotune.algorithms.ranking.repeats import confirmations, searched
+from autotune.algorithms.ranking.repeats import Confirmation, confirmations, searched
 from autotune.storage.journal import VERSION, Closed, Entry, Opened, from_line, version_after
+from autotune.tracking.names import ShownNames, clean, run_name, text
 from autotune.tracking.run_content import (
     INTERRUPTED,
     STUDY,
     MetricPoint,
     RunContent,
-    ShownNames,
     StudyInfo,
-    clean,
     document,
     is_comparable,
     outcome,
     params,
     reported,
     status,
+    study_tags,
     tags,
-    text,
 )
-from autotune.trial import Ended, Reported, Saved, State, Suggested, Trial, after
+from autotune.tracking.shared_view import CONFIRMED, experiment_tags
+from autotune.trial import Ended, Params, Reported, Saved, State, Suggested, Trial, after
 
+_NAME = "mlflow.runName"  # the tag with a run's name: older runs have another one
 _STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
 _TIMES = ("train_seconds", "samples_per_second")  # no two attempts take the same
 _ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
@@ -51,6 +52,8 @@ class Projection:
         self._times: dict[int, tuple[int, int]] = {}
         self._furthest: dict[int, dict[str, int]] = {}
         self._sums: dict[int, dict[tuple[int, str], int]] = {}
+        self._counts: Counter[tuple[str, int | None]] = Counter()
+        self._names: dict[int, str] = {}
 
     def take(self, line: bytes) -> dict[int, list[MetricPoint]]:
         """Read the next line: the runs that it changes, each with its new points.
@@ -112,7 +115,7 @@ class Projection:
         if isinstance(entry, Ended):
             return self._ended(trial, now)
         if isinstance(entry, Suggested):
-            params(trial, self._param)  # so that its names depend on the journal alone
+            self._name(trial)
             return {number: self._shared(trial, now)}
         if isinstance(entry, Reported):
             last = before.reports[-1] if before and before.reports else None
@@ -182,6 +185,10 @@ class Projection:
             for other in [t for t in ended if is_comparable(t, baseline)]:
                 value = {"speedup_vs_baseline": baseline.seconds / other.seconds}
                 points.setdefault(other.number, []).extend(self._once(other.number, value, now))
+        if trial.repeats is not None:
+            again = next((c for c in self._again() if c.number == trial.repeats), None)
+            value = {CONFIRMED: again.mean_seconds} if again is not None else {}
+            points[trial.repeats] = self._once(trial.repeats, value, now)
         points[STUDY] = self._progress(now)
         return points
 
@@ -203,12 +210,12 @@ class Projection:
     def _confirmed(self, leading: Trial | None) -> dict[str, float]:
         """The confirmed times of the best trial, once there are some."""
         everyone, target = list(self.trials.values()), self.study.target
-        found = {c.number: c for c in confirmations(everyone, target)}
+        found = {c.number: c for c in self._again()}
         if leading is None or leading.number not in found:
             return {}
         one, speedup = found[leading.number], confirmed_speedup(everyone, target)
         values = {
-            "confirmed_mean_seconds": one.mean_seconds,
+            CONFIRMED: one.mean_seconds,
             "confirmed_runs": float(len(one.runs)),
             "confirmed_reached": float(one.reached),
             "confirmed_tuning_seconds": one.tuning_seconds,
@@ -216,6 +223,9 @@ class Projection:
             "confirmed_speedup_vs_baseline": speedup.ratio if speedup is not None else None,
         }
         return {key: value for key, value in values.items() if value is not None}
+
+    def _again(self) -> Sequence[Confirmation]:
+        return confirmations(list(self.trials.values()), self.study.target)
 
     def _baseline(self) -> Trial | None:
         reached = [
@@ -236,16 +246,34 @@ class Projection:
         if over and not trial.ended:
             trial = replace(trial, state=State.CENSORED, reason=INTERRUPTED)
             end = self._end_ms
-        own = {"autotune.study_id": self.study.study_id, **tags(trial)}
-        shown = params(trial, self._param)
-        return RunContent(f"trial-{number:04d}", status(trial), own, shown, start, end)
+        name = self._names[number]
+        own = {**study_tags(self.study), **tags(trial), _NAME: name}
+        shown = params(trial, self._param, self._point(trial))
+        return RunContent(name, status(trial), own, shown, start, end)
+
+    def _name(self, trial: Trial) -> None:
+        """Choose the names of its run and params, which then depend on the journal alone."""
+        params(trial, self._param, self._point(trial))
+        alike = trial.kind, trial.repeats
+        self._counts[alike] += 1
+        self._names[trial.number] = run_name(trial, self._counts[alike])
+
+    def _point(self, trial: Trial) -> Params | None:
+        """The trial's point in the space, or that of the trial which it repeats."""
+        first = self.trials.get(trial.repeats) if trial.repeats is not None else None
+        return trial.point if first is None else trial.point or first.point
+
+    def experiment_tags(self) -> dict[str, str]:
+        """The tags of the experiment: above all the view with which its page opens."""
+        study, own = self.study, searched(list(self.trials.values()))
+        return experiment_tags(study.study_id, study.target, own, self._metric, self._param)
 
     def _study(self, over: bool) -> RunContent:
         reason = self._closed or (INTERRUPTED if over else "")
         own = {
             **{clean(f"autotune.{k}"): v for k, v in self.study.others.items()},
+            **study_tags(self.study),
             "autotune.kind": "study",
-            "autotune.study_id": self.study.study_id,
             "autotune.reason": text(reason),
         }
         aims = {f"target.{k}": text(v) for k, v in asdict(self.study.target).items()}

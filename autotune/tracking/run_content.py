@@ -6,10 +6,7 @@ can be written again at any time.
 
 from __future__ import annotations
 
-import itertools
 import json
-import posixpath
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,8 +17,8 @@ from autotune.schedules import Constant
 from autotune.storage import manifest
 from autotune.storage.codec import encode
 from autotune.storage.manifest import EXPERIMENT_JSON
-from autotune.trial import Config, Report, State, Target, Trial
-from autotune.trial.plain_text import plain_text
+from autotune.tracking.names import text
+from autotune.trial import Config, Params, Report, State, Target, Trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 STUDY = -1  # stands for the study's own run where a trial's number stands for the trial's
 INTERRUPTED = "interrupted"
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
-_LONGEST_KEY, _LONGEST_TEXT = 250, 5000  # MLflow takes 250 and 6000
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,8 @@ class MetricPoint:
 class StudyInfo:
     """The study's manifest as its run shows it; `others` are further scalars, as text.
 
-    `mirrored`: the store also keeps a copy of the study folder.
+    `mirrored`: the store also keeps a copy of the study folder. `user` is the folder's owner, and
+    `source` the recipe, or the trainer of a study that was started from Python.
     """
 
     name: str
@@ -54,6 +51,8 @@ class StudyInfo:
     target: Target
     others: Mapping[str, str]
     mirrored: bool = False
+    user: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,21 @@ def read_study_info(folder: Path) -> StudyInfo:
             k: text(v) for k, v in data.items() if k not in own and isinstance(v, str | int | float)
         }
         name, study_id, mirrored = data["name"], data["study_id"], data.get("mirrored") is True
-        return StudyInfo(str(name), str(study_id), target, others, mirrored)
+        source = data.get("recipe") or data.get("train") or name
+        user = _owner(folder / EXPERIMENT_JSON)
+        return StudyInfo(str(name), str(study_id), target, others, mirrored, user, text(source))
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder / EXPERIMENT_JSON} cannot be read: {error!r:.200}") from None
+
+
+def _owner(path: Path) -> str:
+    """The name of the user whose file it is; the user's number where it has no name."""
+    try:
+        return path.owner()
+    except KeyError:
+        return str(path.stat().st_uid)
+    except (OSError, NotImplementedError):
+        return ""
 
 
 def reported(config: Config, report: Report, last: Report | None) -> dict[str, float]:
@@ -100,7 +111,7 @@ def reported(config: Config, report: Report, last: Report | None) -> dict[str, f
 def outcome(trial: Trial, target: Target) -> dict[str, float]:
     """The values that a trial has once, at its end. A resumable trial is not censored yet."""
     clock = trial.clock
-    values = {f"clock_{f.name}_seconds": float(getattr(clock, f.name)) for f in fields(clock)}
+    values = {f"clock/{f.name}": float(getattr(clock, f.name)) for f in fields(clock)}
     best = target.best(trial)
     if best is not None:
         values[f"best_{target.metric}"] = best
@@ -122,6 +133,13 @@ def status(trial: Trial) -> str:
     if trial.ended and trial.resumable:
         return "KILLED"
     return {State.RUNNING: "RUNNING", State.FAILED: "FAILED"}.get(trial.state, "FINISHED")
+
+
+def study_tags(study: StudyInfo) -> dict[str, str]:
+    """The tags of all runs of a study: whose they are, and what started them."""
+    source = {"mlflow.source.name": study.source, "mlflow.source.type": "LOCAL"}
+    own = {"mlflow.user": study.user, **(source if study.source else {})}
+    return {"autotune.study_id": study.study_id, **{k: v for k, v in own.items() if v}}
 
 
 def tags(trial: Trial) -> dict[str, str]:
@@ -147,9 +165,13 @@ def tags(trial: Trial) -> dict[str, str]:
     }
 
 
-def params(trial: Trial, shown: Callable[[str], str]) -> dict[str, str]:
-    """The flattened configuration under the names that are `shown`, schedules as readable text."""
-    return {shown(k): text(v) for k, v in [("seed", trial.seed), *_flat(trial.config)]}
+def params(trial: Trial, shown: Callable[[str], str], point: Params | None) -> dict[str, str]:
+    """The flattened configuration under the names that are `shown`, schedules as readable text.
+
+    Beside it the searched `point`, whose numbers MLflow's plots can use.
+    """
+    pairs = [("seed", trial.seed), *_flat(trial.config), *(point or {}).items()]
+    return dict(reversed([(shown(k), text(v)) for k, v in pairs]))  # the configuration's wins
 
 
 def trial_files(trial: Trial) -> dict[str, str]:
@@ -165,46 +187,6 @@ def trial_files(trial: Trial) -> dict[str, str]:
 def schedules_of(config: Config) -> dict[str, Any]:
     """The schedules in a configuration, by flat name."""
     return {k: v for k, v in _flat(config) if hasattr(v, "to_json") and callable(v)}
-
-
-def clean(name: str) -> str:
-    """`name` as MLflow takes it for a metric, param or tag.
-
-    >>> clean("val/top@5"), clean("/a//b/../c"), clean("")
-    ('val/top_5', 'a/b/__/c', '_')
-    """
-    allowed = re.sub(r"[^\w\-. :/]", "_", name).replace("..", "__")
-    path = posixpath.normpath(allowed.strip("/. ") or "_")
-    return path[:_LONGEST_KEY].rstrip("/. ")
-
-
-class ShownNames:
-    """Names as MLflow takes them; names that differ stay different, in the order of their coming.
-
-    >>> shown = ShownNames()
-    >>> shown("a@b"), shown("a#b"), shown("a@b")
-    ('a_b', 'a_b_2', 'a_b')
-    """
-
-    def __init__(self) -> None:
-        self._shown: dict[str, str] = {}
-        self._taken: set[str] = set()
-
-    def __call__(self, name: str) -> str:
-        if name not in self._shown:
-            first = clean(name)
-            others = (f"{first[: _LONGEST_KEY - 9]}_{n}" for n in itertools.count(2))
-            chosen = next(n for n in itertools.chain([first], others) if n not in self._taken)
-            self._shown[name] = chosen
-            self._taken.add(chosen)
-        return self._shown[name]
-
-
-def text(value: Any) -> str:
-    """`value` as text that is short and plain enough for a param or a tag."""
-    nested = isinstance(value, list | tuple | dict)
-    whole = plain_text(json.dumps(encode(value)) if nested else str(value))
-    return whole if len(whole) <= _LONGEST_TEXT else whole[: _LONGEST_TEXT - 3] + "..."
 
 
 def document(value: Any) -> str:

@@ -39,6 +39,9 @@ class Store(Protocol):
     def tag(self, number: int, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
 
+    def tag_experiment(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the experiment that has all the runs."""
+
     def set_status(self, number: int, shown: RunContent) -> None:
         """Set the run's status and, unless it is running, its end."""
 

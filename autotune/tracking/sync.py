@@ -19,13 +19,13 @@ from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.tracking.artifacts import write_study, write_trial
 from autotune.tracking.backup import Backup
 from autotune.tracking.cursor import Cursor
+from autotune.tracking.names import clean
 from autotune.tracking.projection import Projection
 from autotune.tracking.run_content import (
     STUDY,
     MetricPoint,
     RunContent,
     StudyInfo,
-    clean,
     read_study_info,
 )
 from autotune.tracking.store import Store, is_refused, is_throttled
@@ -73,6 +73,7 @@ class Copier:
         self._sent: dict[int, RunContent] = {}
         self._uploaded: dict[int, float | None] = {}
         self._best = ""
+        self._experiment: Mapping[str, str] = {}
         if self._backup is not None:
             self._backup.reset()
         self._reported = 0  # the line of the journal up to which the uploaded report goes
@@ -88,8 +89,10 @@ class Copier:
             kept = self._update_backup(store, over)  # before the runs show the end of the driver
         except Exception as error:  # the runs are still written, but the study's run is not ended
             kept, fault = True, error
+        news = fresh
         while True:
             changed, more = self._read()
+            news = news or bool(changed)
             last = not more
             if last and (fresh or over):
                 self._touch_running(changed)
@@ -111,9 +114,17 @@ class Copier:
         if not kept:
             self._update_backup(store, over)
         self._store = store
+        if news and STUDY in store.runs:
+            self._attempt(store, STUDY, "view", lambda: self._tag_experiment(store))
         self._update_report(store, over)
         if self._fault is not None:
             raise self._fault
+
+    def _tag_experiment(self, store: Store) -> None:
+        tags = self._projection.experiment_tags()
+        if tags != self._experiment:
+            store.tag_experiment(tags)
+            self._experiment = tags
 
     def _update_report(self, store: Store, over: bool) -> None:
         """Update the report if there is news and the pause is over, or at the end."""

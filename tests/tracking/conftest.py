@@ -54,6 +54,7 @@ class StudyFolder:
             "git_commit": "c0ffee",
             "space": {"entries": {}},
             "recipe": None,
+            "train": "trainers.digits.train",
         }
         (path / "experiment.json").write_text(json.dumps(facts))
 
@@ -72,8 +73,16 @@ class StudyFolder:
     def close(self, reason: str = "done") -> None:
         self.write(Closed(reason))
 
-    def begin(self, number: int, kind: str = "trial", config=CONFIG, hardware=HARDWARE) -> None:
-        self.write(Suggested(number, config, None, kind, 100 + number))
+    def begin(
+        self,
+        number: int,
+        kind: str = "trial",
+        config=CONFIG,
+        hardware=HARDWARE,
+        point=None,
+        of=None,
+    ) -> None:
+        self.write(Suggested(number, config, point, kind, 100 + number, repeats=of))
         self.write(Started(number, 0.25, hardware))
 
     def report(self, number: int, steps, **metrics: float) -> None:

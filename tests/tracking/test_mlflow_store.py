@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.tracking.run_content import clean
+from autotune.tracking.names import clean
 from autotune.trial import Hardware, Started, State, Suggested
 
 CONFIG, HARDWARE = {"lr": 0.1}, Hardware("cpu", 2, 1.0)
+POINT = {"lr.peak": 0.4, "lr.warmup": 1e-05, "lr.family": "cosine", "batch_size": 32}
+NAMES = ("baseline", *(f"trial-{n:04d}" for n in (1, 2, 3, 4)), "confirm-0001-seed1", "trial-0006")
 CLOCKS = ("queue", "setup", "data", "train", "eval", "checkpoint", "restore", "decide")
 
 
 def whole_study(study) -> None:
     """One trial of each ending; trial 1 ends before the baseline."""
     study.begin(0, "baseline")
-    study.trial(1, 2.0)
+    study.trial(1, 2.0, point=POINT)
     study.report(0, [0, 100, 200], train_loss=0.5)
     study.end(0, State.REACHED, "target", 3.0)
     study.begin(2)
@@ -29,7 +31,7 @@ def whole_study(study) -> None:
     study.end(3, State.FAILED, "ValueError", 0.0, "Traceback: boom")
     study.write(Suggested(4, {"lr": 0.1}, None, "trial", 104))
     study.end(4, State.INFEASIBLE, "constraint", 0.0)
-    study.trial(5, 2.5, kind="confirm")
+    study.trial(5, 2.5, kind="confirm", of=1)
     study.trial(6, 1.0, hardware=Hardware("cpu", 2, 0.5, shared=True))
     study.close()
 
@@ -50,10 +52,11 @@ def shown(study):
 
 def test_runs_and_tags(study, shown) -> None:
     parent = shown["digits"]
-    assert sorted(shown) == ["digits", *(f"trial-{n:04d}" for n in range(7))]
+    assert sorted(shown) == sorted(["digits", *NAMES])
     assert parent.data.tags["autotune.kind"] == "study"
     assert parent.data.tags["autotune.seed"] == "7"
     assert parent.data.tags["mlflow.source.git.commit"] == "c0ffee"
+    user = (study.path / "experiment.json").owner()
     assert parent.info.status == "FINISHED"
     for number, (kind, state, reason, status) in enumerate(
         [
@@ -66,11 +69,13 @@ def test_runs_and_tags(study, shown) -> None:
             ("trial", "REACHED", "target", "FINISHED"),
         ]
     ):
-        run = shown[f"trial-{number:04d}"]
+        run = shown[NAMES[number]]
         tags = run.data.tags
         assert tags["mlflow.parentRunId"] == parent.info.run_id
         assert tags["autotune.study_id"] == "5eed" * 8
         assert tags["autotune.trial"] == str(number)
+        assert (run.info.user_id, tags["mlflow.user"]) == (user, user)
+        assert tags["mlflow.source.name"] == "trainers.digits.train"
         assert (tags["autotune.kind"], tags["autotune.state"]) == (kind, state)
         assert (tags["autotune.reason"], run.info.status) == (reason, status)
         assert tags["autotune.attempts"] == ("0" if number == 4 else "1")
@@ -86,13 +91,18 @@ def test_params(shown) -> None:
         "batch_size": "32",
         "optimizer.name": "lars",
         "optimizer.betas": "[0.9, 0.99]",
+        "lr.peak": "0.4",
+        "lr.warmup": "1e-05",
+        "lr.family": "cosine",
     }
+    assert shown["confirm-0001-seed1"].data.params["lr.peak"] == "0.4", "that of trial 1"
+    assert "lr.peak" not in shown["baseline"].data.params
     assert shown["digits"].data.params["target.metric"] == "acc"
     assert shown["digits"].data.params["target.limit"] == "60.0"
 
 
 def test_metrics_by_step(study, shown) -> None:
-    run = shown["trial-0000"]
+    run = shown["baseline"]
     assert study.history(run, "acc") == [(0, 0.0), (100, 0.1), (200, 0.2)]
     assert study.history(run, "train_loss") == [(s, 0.5) for s in (0, 100, 200)]
     assert study.history(run, "train_seconds") == [(0, 0.0), (100, 1.0), (200, 2.0)]
@@ -113,7 +123,7 @@ def test_once_at_the_end(study, shown) -> None:
     assert "time_to_target_seconds" not in censored
     assert "speedup_vs_baseline" not in censored
     assert reached["best_acc"] == 0.2
-    assert {k: reached[f"clock_{k}_seconds"] for k in CLOCKS} == {
+    assert {k: reached[f"clock/{k}"] for k in CLOCKS} == {
         "queue": 0.25,
         "setup": 2.0,
         "data": 0.5,
@@ -126,12 +136,12 @@ def test_once_at_the_end(study, shown) -> None:
     speedups = {name: run.data.metrics.get("speedup_vs_baseline") for name, run in shown.items()}
     assert speedups == {
         "digits": 1.5,
-        "trial-0000": 1.0,
+        "baseline": 1.0,
         "trial-0001": 1.5,
         "trial-0002": None,
         "trial-0003": None,
         "trial-0004": None,
-        "trial-0005": 1.2,
+        "confirm-0001-seed1": None,
         "trial-0006": None,
     }
 
@@ -140,7 +150,7 @@ def test_the_study_itself(study, shown) -> None:
     metrics = shown["digits"].data.metrics
     assert metrics["best_time_to_target_seconds"] == 2.0  # not that on other hardware
     counts = {k.removeprefix("trials_"): v for k, v in metrics.items() if k.startswith("trials_")}
-    assert counts == {"running": 0, "reached": 4, "censored": 1, "failed": 1, "infeasible": 1}
+    assert counts == {"running": 0, "reached": 3, "censored": 1, "failed": 1, "infeasible": 1}
     started = {row["trial"] for row in study.lines() if row["event"] == "started"}
     ends = [row for row in study.lines() if row["event"] == "ended" and row["trial"] in started]
     assert metrics["spent_seconds"] == pytest.approx(sum(row["at"] for row in ends))
@@ -187,8 +197,8 @@ def test_the_leaderboard_is_the_sorted_table(study, shown) -> None:
     assert [r.info.run_name for r in found] == [
         "trial-0006",
         "trial-0001",
-        "trial-0005",
-        "trial-0000",
+        "confirm-0001-seed1",
+        "baseline",
     ]
 
 
@@ -253,10 +263,13 @@ def test_confirmations_name_what_they_repeat_and_the_parent_has_their_numbers(ne
     study.close()
     study.copier().catch_up(over=True)
     shown = study.runs()
-    tags = shown["trial-0005"].data.tags
+    tags = shown["confirm-0001-seed2"].data.tags
     assert (tags["autotune.kind"], tags["autotune.repeats"]) == ("confirm", "1")
     assert "autotune.repeats" not in shown["trial-0001"].data.tags
-    assert "speedup_vs_baseline" not in shown["trial-0005"].data.metrics
+    means = {n: r.data.metrics.get("confirmed_mean_seconds") for n, r in shown.items()}
+    assert (means["trial-0001"], means["baseline"]) == (3.25, 9.0)
+    assert sum(mean is not None for mean in means.values()) == 3, "and the study's own run"
+    assert "speedup_vs_baseline" not in shown["confirm-0001-seed2"].data.metrics
     numbers = shown["digits"].data.metrics
     assert numbers["trials_reached"] == 2, "those of the search"
     assert numbers["best_time_to_target_seconds"] == numbers["confirmed_tuning_seconds"] == 2.0
