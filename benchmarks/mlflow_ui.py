@@ -26,7 +26,7 @@ from typing import Any
 from _common import ROOT, arguments, introduce, keep, repeats_of, summary
 
 from autotune.cli import mlflow_ui
-from autotune.schedules import Cosine
+from autotune.schedules import Cosine, Linear
 from autotune.storage import manifest
 from autotune.storage.journal import Closed, Journal, Opened
 from autotune.tracking.mirror import catch_up, environment, ui_command
@@ -38,7 +38,7 @@ _ROWS = "document.querySelectorAll('a[href*=\"/runs/\"]').length"
 
 
 def written(folder: Path, trials: int) -> None:
-    """A study of so many trials, two thirds of them stopped early."""
+    """A study of so many trials, two thirds of them stopped early, and four confirmations."""
     folder.mkdir(parents=True)
     target = {"metric": "val_accuracy", "value": 0.9, "mode": "max", "clock": "train"}
     fields = {"name": "many", "study_id": STUDY_ID, "seed": 0, "space": {"entries": {}}}
@@ -49,11 +49,15 @@ def written(folder: Path, trials: int) -> None:
         journal.append(Opened("many"))
         for number in range(trials):
             rate, speed = chance.uniform(0.01, 1), chance.uniform(10, 40)
-            config = {"lr": Cosine(rate, 0.0), "batch_size": 32, "momentum": chance.random()}
-            point = {"lr.peak": rate, "momentum": config["momentum"]}
-            journal.append(Suggested(number, config, point, "trial", number))
+            batch, family = chance.choice([32, 64, 128]), chance.choice(["cosine", "linear"])
+            curve = Linear(rate, 0.0) if family == "linear" else Cosine(rate, 0.0)
+            kind, of = ("trial", None) if number < trials - 4 else ("confirm", 3 * (number % 2))
+            config = {"lr": curve, "batch_size": batch, "momentum": chance.random()}
+            point = {"lr.peak": rate, "lr.family": family, "lr.final": 0.0}
+            point |= {"batch_size": batch, "momentum": config["momentum"]}
+            journal.append(Suggested(number, config, point, kind, number, repeats=of))
             journal.append(Started(number, 0.25, hardware))
-            reached = number % 3 == 0
+            reached = number % 3 == 0 or of is not None
             last = MILESTONES if reached else chance.randrange(2, MILESTONES)
             for i in range(last + 1):
                 seconds = speed * i / MILESTONES
@@ -93,7 +97,9 @@ def searched(host: str, experiment: str, study_id: str, count: int) -> int:
         return len(json.load(answer)["runs"])
 
 
-def pages(trials: str, report: str, repeats: int, pictures: Path | None) -> dict[str, Any]:
+def pages(
+    trials: str, charts: str, report: str, repeats: int, pictures: Path | None
+) -> dict[str, Any]:
     """Seconds of the pages in Chromium; nothing where there is none."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from browser import PROGRAM, Browser
@@ -116,10 +122,19 @@ def pages(trials: str, report: str, repeats: int, pictures: Path | None) -> dict
             (frame,) = browser.frames()
             browser.until("document.querySelectorAll('.main-svg').length > 0", frame=frame)
 
+        def drawn() -> None:
+            browser.open("about:blank")
+            browser.open(charts)
+            browser.until("document.querySelectorAll('.main-svg').length > 0")
+
         found: dict[str, Any] = {"table_seconds": timed(table, repeats)}
         if pictures is not None:
             time.sleep(2.0)
             browser.picture(pictures / "trials.png")
+        found["charts_seconds"] = timed(drawn, repeats)
+        if pictures is not None:
+            time.sleep(2.0)
+            browser.picture(pictures / "charts.png")
         found["report_seconds"] = timed(shown, repeats)
         if pictures is not None:
             time.sleep(2.0)
@@ -152,25 +167,26 @@ def measured(folder: Path, repeats: int, pictures: Path | None) -> dict[str, Any
     with open(folder / "ui.log", "wb") as log:
         server = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
     try:
-        trials, report = _served(host, *study)
+        trials, charts, report = _served(host, *study)
         experiment = trials.partition("experiments/")[2].partition("/")[0]
         asked = host, experiment, study[1]
         found["runs"] = searched(*asked, 5000)
         found["all_seconds"] = timed(lambda: searched(*asked, 5000), repeats)
         found["hundred_seconds"] = timed(lambda: searched(*asked, 100), repeats)
-        return {**found, **pages(trials, report, repeats, pictures)}
+        return {**found, **pages(trials, charts, report, repeats, pictures)}
     finally:
         server.terminate()
         server.wait(60)
 
 
-def _served(host: str, name: str, study_id: str) -> tuple[str, str]:
-    """The addresses of the trials and of the report, once the server answers."""
+def _served(host: str, name: str, study_id: str) -> tuple[str, str, str]:
+    """The addresses of the trials, their charts and the report, once the server answers."""
     deadline = time.monotonic() + 300
     while True:
         try:
-            trials, report = mlflow_ui.addresses(host, name, study_id)
-            return trials.partition(": ")[2], report.partition(": ")[2]
+            trials, charts, report = mlflow_ui.addresses(host, name, study_id)
+            places = (line.partition(": ")[2] for line in (trials, charts, report))
+            return next(places), next(places), next(places)
         except (OSError, KeyError, IndexError):
             if time.monotonic() > deadline:
                 raise
@@ -198,6 +214,7 @@ def main() -> None:
         ("all_seconds", "request for all runs, by time to target"),
         ("hundred_seconds", "request for the first hundred"),
         ("table_seconds", "page with the table of trials"),
+        ("charts_seconds", "page with the charts"),
         ("report_seconds", "page with the report in the artifact view"),
     ):
         if name in found:

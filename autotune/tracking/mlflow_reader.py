@@ -37,11 +37,12 @@ class Reader:
         self._experiment = found
 
     def find(self, name: str) -> Run:
-        """The run with this name or id; the newest if several have the name."""
+        """The run with this name or id, or of the trial; the newest if several have the name."""
         with self._user_errors():
             own = [self._experiment.experiment_id]
             runs = list(self._client.search_runs(own, max_results=5000))
         named = [r for r in runs if name in (r.info.run_name, r.info.run_id)]
+        named = named or [r for r in runs if name == f"trial-{_trial(r):0>4}"]
         if not named:
             names = [r.info.run_name or r.info.run_id for r in runs]
             raise UserError(f"{self._experiment.name}: {unknown('MLflow run', name, names)}")
@@ -70,3 +71,8 @@ class Reader:
         except (MlflowException, OSError) as error:
             line = " ".join(f"{label(self._uri)}: {cause(error)}".split())
             raise UserError(redact(line, self._uri)[:300]) from None
+
+
+def _trial(run: Run) -> str:
+    """The number of the trial: all runs of older studies are named by it."""
+    return str(run.data.tags.get("autotune.trial", ""))

@@ -21,6 +21,8 @@ _COLUMN_KNOBS = ("lr", "batch_size")
 _TOP = 20  # runs that the charts show
 _LEFT_OUT = ("study", "confirm", "race")  # of the table, which has the confirmed times
 _OURS, _OTHERS, _CLOCK = "autotune", "others", "clock"  # the sections of charts
+_RUN_NAME, _LAST_COLUMNS = "attributes.`Run Name`", ("runDateAndNestInfo", "duration")
+_NAME_WIDTH, _WIDTH = 150, 105  # of columns, pixels
 _SECTIONS = ((_OURS, "Study"), (_OTHERS, "Model metrics"), (_CLOCK, "clock"))
 
 Shown = Callable[[str], str]
@@ -78,6 +80,8 @@ def view_state(
         "orderByKey": _column_id("metrics", metric(ranked)),
         "orderByAsc": ascending,
         "selectedColumns": columns,
+        "columnOrder": [_RUN_NAME, *columns, *_LAST_COLUMNS],
+        "columnWidths": {_RUN_NAME: _NAME_WIDTH, **dict.fromkeys(columns, _WIDTH)},
         "runsHiddenMode": f"FIRST_{_TOP}_RUNS",
         "compareRunCharts": charts,
         "compareRunSections": [_section(key, name) for key, name in _SECTIONS],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from mlflow.protos.databricks_pb2 import (
 )
 from requests import HTTPError
 
+from autotune.tracking import shared_view
 from autotune.tracking.cursor import Cursor
 from autotune.tracking.follow import follow
 from autotune.tracking.mirror import CURSOR
@@ -113,13 +116,13 @@ def test_a_baseline_that_the_time_limit_cut_off_is_not_censored_yet(study) -> No
     study.end(0, State.CENSORED, "budget", 2.0)
     study.close("budget")
     study.copier().catch_up(over=True)
-    (run,) = [run for name, run in study.runs().items() if name == "trial-0000"]
+    (run,) = [run for name, run in study.runs().items() if name == "baseline"]
     assert (run.info.status, run.data.tags["autotune.reason"]) == ("KILLED", "budget")
     assert "censored_at_seconds" not in run.data.metrics
     study.write(Interrupted(0, "driver restarted", broke=False), Started(0, 0.0, Hardware("cpu")))
     study.end(0, State.REACHED, "target", 3.0)
     study.copier().catch_up(over=True)
-    (run,) = [run for name, run in study.runs().items() if name == "trial-0000"]
+    (run,) = [run for name, run in study.runs().items() if name == "baseline"]
     assert (run.info.status, run.data.metrics["time_to_target_seconds"]) == ("FINISHED", 3.0)
 
 
@@ -142,11 +145,11 @@ def test_writing_again_changes_nothing(study) -> None:
     study.close()
     study.copier().catch_up(over=True)
     shown = study.runs()
-    before = study.history(shown["trial-0000"], "acc")
+    before = study.history(shown["baseline"], "acc")
     (study.path / CURSOR).unlink()
     study.copier().catch_up(over=True)
     after = study.runs()
-    assert study.history(after["trial-0000"], "acc") == before
+    assert study.history(after["baseline"], "acc") == before
     for name, run in shown.items():
         assert after[name].info.run_id == run.info.run_id
         assert after[name].data.to_dictionary() == run.data.to_dictionary()
@@ -450,9 +453,55 @@ def test_a_run_whose_tags_somebody_removed_is_made_again(study) -> None:
     "entry", [5, {"lines": "many", "runs": {}}, {"lines": 3, "runs": {"x": "y"}}, {"lines": 3}]
 )
 def test_a_position_that_cannot_be_read_is_the_start(tmp_path: Path, entry: object) -> None:
-    file = tmp_path / CURSOR
-    file.write_text(json.dumps({"stores": {"own": entry, "other": {"lines": 2, "runs": {}}}}))
+    file, other = tmp_path / CURSOR, {"view": 2, "lines": 2, "runs": {}}
+    file.write_text(json.dumps({"stores": {"own": entry, "other": other}}))
     own = Cursor(file, "own")
     assert (own.lines, own.runs) == (0, {})
     own.save()
     assert Cursor(file, "other").lines == 2
+
+
+def test_the_runs_of_an_older_view_are_renamed_and_filled_up(new_study) -> None:
+    study = new_study()
+    study.trial(0, 3.0, kind="baseline")
+    study.trial(1, 2.0, point={"lr.peak": 0.4})
+    study.copier().catch_up(over=False)
+    client, before = study.client(), study.runs()
+    for name, number in (("baseline", 0), ("trial-0001", 1)):
+        client.update_run(before[name].info.run_id, name=f"trial-{number:04d}")
+    place = study.path / CURSOR
+    cursor = json.loads(place.read_text())
+    del cursor["stores"]["default"]["view"]
+    place.write_text(json.dumps(cursor))
+    study.close()
+    study.copier().catch_up(over=True)
+    after = study.runs()
+    assert study.ids(after) == study.ids(before), "the same runs, with the names of now"
+    assert after["trial-0001"].data.params["lr.peak"] == "0.4"
+    assert study.history(after["trial-0001"], "acc") == study.history(before["trial-0001"], "acc")
+
+
+def test_the_experiment_has_the_view_of_the_leaderboard(new_study) -> None:
+    study = new_study()
+    study.trial(0, 3.0, kind="baseline")
+    for number, rate in ((1, 0.4), (2, 0.2)):
+        study.trial(number, 2.0, point={"lr.peak": rate, "lr.family": "cosine", "other": rate})
+    study.copier().catch_up(over=False)
+    tags = study.client().get_experiment_by_name("digits").tags
+    view = tags[shared_view.tag_name("5eed" * 8)].removeprefix("deflate;")
+    state = json.loads(zlib.decompress(base64.b64decode(view)))
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`time_to_target_seconds`", True)
+    assert state["selectedColumns"] == [
+        "tags.`autotune.state`",
+        "metrics.`time_to_target_seconds`",
+        "metrics.`confirmed_mean_seconds`",
+        "params.`lr.peak`",
+        "params.`batch_size`",
+    ]
+    charts = {chart["type"]: chart for chart in state["compareRunCharts"]}
+    line = charts["LINE"]["metricKey"], charts["LINE"]["selectedXAxisMetricKey"]
+    assert line == ("acc", "train_seconds")
+    assert charts["SCATTER"]["xaxis"] == {"key": "lr.peak", "type": "PARAM"}
+    assert charts["PARALLEL"]["selectedParams"] == ["lr.peak", "other"], "those that differ"
+    assert charts["CONTOUR"]["yaxis"]["key"] == "other"

@@ -15,11 +15,14 @@ from dashboards import write_study
 
 _OWN = "mlflow/users/current"  # what MLflow's own page asks for in vain where nobody logs in
 _NAMES = """[...document.querySelectorAll('a')].map(a => a.textContent)
-    .filter(t => /^trial-\\d+$/.test(t)).join(' ')"""
+    .filter(t => /^(trial-\\d+|baseline)$/.test(t)).join(' ')"""
+_HEADS = """[...document.querySelectorAll('.ag-header-cell')].map(h => h.getAttribute('col-id'))
+    .filter(id => /`/.test(id)).join(' ')"""
+_POINT = {"lr.peak": 0.4, "lr.family": "cosine", "lr.final": 0.0, "batch_size": 32}
 
 
 def served(study, processes) -> list[str]:
-    """The addresses of the study's runs and of its report."""
+    """The addresses of the study's leaderboard, its charts and its report."""
     command = ui_command(study.path)
     log = (study.path / "ui.log").open("wb")
     processes.append(
@@ -37,25 +40,41 @@ def served(study, processes) -> list[str]:
 
 @needs_browser
 @pytest.mark.slow
-def test_runs_are_nested_and_sorted_and_the_report_is_shown(study, processes) -> None:
+def test_the_leaderboard_its_charts_and_the_report_are_shown(study, processes) -> None:
     study.trial(0, 3.0, kind="baseline")
-    study.trial(1, 1.0)
-    study.trial(2, 2.0)
-    study.begin(3)
+    study.trial(1, 1.0, point=_POINT)
+    study.trial(2, 2.0, point={**_POINT, "lr.peak": 0.2, "batch_size": 64})
+    study.begin(3, point={**_POINT, "lr.peak": 0.1, "lr.family": "linear"})
     study.report(3, [0, 100])
     study.end(3, State.CENSORED, "capped", 1.5)
+    study.trial(4, 1.2, kind="confirm", of=1)
     study.close()
     study.copier(report=lambda folder, file: write_study(folder, file)).catch_up(over=True)
-    runs, report = (line.partition(": ")[2] for line in served(study, processes))
+    runs, charts, report = (line.partition(": ")[2] for line in served(study, processes))
     with Browser() as browser:
         browser.size(1500, 1000)
         browser.open(runs.partition("?")[0])
-        browser.until("document.body.innerText.includes('5 matching runs')")
+        browser.until("document.body.innerText.includes('6 matching runs')")
         assert browser.says(_NAMES) == "", "trials are within the study's run"
         browser.open("about:blank")
         browser.open(runs)
-        wanted = "trial-0001 trial-0002 trial-0000 trial-0003"
+        wanted = "trial-0001 trial-0002 baseline trial-0003"
         assert browser.until(f"({_NAMES}) === '{wanted}'"), "the leaderboard"
+        columns = ("tags.`autotune.state`", "metrics.`time_to_target_seconds`",
+                   "metrics.`confirmed_mean_seconds`", "params.`lr.peak`",
+                   "params.`batch_size`")  # fmt: skip
+        browser.size(2400, 1000)  # what does not fit is not made
+        heads = browser.until(f"({_HEADS}).includes('batch_size') && ({_HEADS})")
+        assert heads == " ".join(["attributes.`Run Name`", *columns])
+        browser.open("about:blank")
+        browser.open(charts)
+        for title in (
+            "lr.peak vs. time_to_target_seconds",
+            "Parallel Coordinates",
+            "train_seconds",
+        ):
+            browser.until(f"document.body.innerText.includes('{title}')")
+        browser.until("document.querySelectorAll('.js-plotly-plot').length === 3")
         browser.open("about:blank")
         browser.open(report)
         browser.until("document.querySelector('iframe') !== null")
