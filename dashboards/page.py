@@ -55,13 +55,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report: its title, a line below it, a few figures in large type, and its sections."""
+    """A report: its title, a line below it, a few figures in large type, and its sections.
+
+    Args:
+        config: the best configuration as JSON, for a button that copies it.
+        refresh: seconds after which the page reads its file again; 0: never.
+    """
 
     title: str
     line: str
     cards: Sequence[tuple[str, str, str]]
     sections: Sequence[Section]
     foot: str = ""
+    config: str = ""
+    refresh: int = 0
 
 
 def write(page: Page, path: Path) -> None:
@@ -79,15 +86,15 @@ def write(page: Page, path: Path) -> None:
 
 def render(page: Page) -> str:
     """The page as text."""
-    library, own = _library(), _asset("page.js")
-    allowed = " ".join(f"'sha256-{h}'" for h in (library.digest, _digest(own.encode())))
+    library, own = _library(), asset("page.js")
+    allowed = " ".join(f"'sha256-{h}'" for h in (library.digest, digest(own.encode())))
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     figures = {s.key: s.figure for s in page.sections if s.figure is not None}
     body = "\n".join(_section(s) for s in page.sections)
-    links = "\n".join(f'<a href="#{s.key}">{_text(s.title)}</a>' for s in page.sections)
+    links = "\n".join(f'<a href="#{s.key}">{text(s.title)}</a>' for s in page.sections)
     cards = "\n".join(_card(*card) for card in page.cards)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -96,15 +103,15 @@ def render(page: Page) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{_text(page.title)}</title>
+<title>{text(page.title)}</title>
 <link rel="icon" href="data:,">
 <style>
-{_asset("page.css")}</style>
+{asset("page.css")}</style>
 </head>
-<body>
+<body data-refresh="{page.refresh}">
 <a class="skip" href="#content">Skip to the results</a>
 <header>
-<div><h1>{_text(page.title)}</h1><p>{_text(page.line)}</p></div>
+<div><h1>{text(page.title)}</h1><p>{text(page.line)}</p></div>
 <button id="theme" type="button" aria-pressed="false">Dark</button>
 </header>
 <nav aria-label="Sections">
@@ -114,10 +121,11 @@ def render(page: Page) -> str:
 <dl class="cards">
 {cards}
 </dl>
+{_copy(page.config)}
 <noscript><p class="note">Without scripts there are only the tables.</p></noscript>
 {body}
 </main>
-<footer>{_text(page.foot)}</footer>
+<footer>{text(page.foot)}</footer>
 <script type="application/json" id="figures">{_json(figures)}</script>
 <script type="text/plain" id="plotly">{library.packed}</script>
 <script>{own}</script>
@@ -127,24 +135,34 @@ def render(page: Page) -> str:
 
 
 def _card(label: str, value: str, detail: str) -> str:
-    more = f"<dd class='detail'>{_text(detail)}</dd>" if detail else ""
-    return f"<div><dt>{_text(label)}</dt><dd>{_text(value)}</dd>{more}</div>"
+    more = f"<dd class='detail'>{text(detail)}</dd>" if detail else ""
+    return f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd>{more}</div>"
+
+
+def _copy(config: str) -> str:
+    """A button that copies the best configuration."""
+    if not config:
+        return ""
+    return (
+        '<p class="copy"><button id="copy" type="button">Copy the best configuration</button> '
+        f'<span id="copied" role="status"></span></p>\n<pre id="config" hidden>{text(config)}</pre>'
+    )
 
 
 def _section(section: Section) -> str:
-    head = f'<h2 id="{section.key}-title">{_text(section.title)}</h2>\n'
+    head = f'<h2 id="{section.key}-title">{text(section.title)}</h2>\n'
     start = f'<section id="{section.key}" aria-labelledby="{section.key}-title">\n{head}'
     if section.missing:
-        return f'{start}<p class="note">{_text(section.missing)}</p>\n</section>'
-    parts = [f"<p>{_text(section.text)}</p>"]
+        return f'{start}<p class="note">{text(section.missing)}</p>\n</section>'
+    parts = [f"<p>{text(section.text)}</p>"]
     if section.thinned:
-        parts.append(f'<p class="note">{_text(section.thinned)}</p>')
+        parts.append(f'<p class="note">{text(section.thinned)}</p>')
     if section.figure is not None:
         height = section.figure["layout"]["height"]
         wide = " wide" if section.wide else ""
         label = f"Plot: {section.title}. {section.text} The table below it says the same."
         parts.append(
-            f'<div class="scroll" tabindex="0" role="group" aria-label="{_text(label)}">'
+            f'<div class="scroll" tabindex="0" role="group" aria-label="{text(label)}">'
             f'<div class="plot{wide}" data-figure="{section.key}" style="height:{height}px"></div>'
             "</div>"
         )
@@ -157,11 +175,11 @@ def _table(section: Section) -> str:
     rows = section.rows[:MOST_ROWS]
     left = len(section.rows) - len(rows)
     more = f", the first {len(rows)} of {len(section.rows):,}" if left else ""
-    heads = "".join(f'<th scope="col">{_text(h)}</th>' for h in section.columns.values())
+    heads = "".join(f'<th scope="col">{text(h)}</th>' for h in section.columns.values())
     body = "\n".join(_row(row, section.columns) for row in rows)
     is_open = " open" if section.open else ""
     return (
-        f"<details{is_open}><summary>Table: {_text(section.title.lower())} "
+        f"<details{is_open}><summary>Table: {text(section.title.lower())} "
         f"({len(section.rows):,} rows{more})</summary>\n"
         f'<div class="scroll" tabindex="0" role="group" aria-label="Table">'
         f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div></details>"
@@ -175,11 +193,12 @@ def _row(row: Row, columns: Mapping[str, str]) -> str:
         cell = brief(value)
         kind = "" if isinstance(value, str) else ' class="number"'
         kind = ' class="long"' if len(cell) > 40 else kind
-        cells.append(f"<td{kind}>{_text(cell)}</td>")
+        cells.append(f"<td{kind}>{text(cell)}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
+    """A value as text within HTML."""
     return html.escape(plain_text(str(value)))
 
 
@@ -205,13 +224,15 @@ def _library() -> _Packed:
         raise UserError("the report needs plotly, which is not installed: pip install plotly")
     script = file.read_bytes().replace(b"\r\n", b"\n")
     packed = base64.b64encode(gzip.compress(script, 6, mtime=0)).decode()
-    return _Packed(packed, _digest(script))
+    return _Packed(packed, digest(script))
 
 
-def _digest(script: bytes) -> str:
+def digest(script: bytes) -> str:
+    """The hash by which a policy lets a script run."""
     return base64.b64encode(hashlib.sha256(script).digest()).decode()
 
 
 @functools.cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of the folder `assets`."""
     return resources.files("dashboards").joinpath("assets", name).read_text(encoding="utf-8")

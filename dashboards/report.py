@@ -8,17 +8,22 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.sources import confirmed
+from autotune.storage import journal
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult, read
+from autotune.tracking.run_content import document
 from autotune.trial import State
 from dashboards import tables
 from dashboards.compared import comparison_page
-from dashboards.page import Page, write
+from dashboards.page import Page, render, write
 from dashboards.sections import sections
+
+_REFRESH_SECONDS = 30  # as often as a running study's report is made again
 
 
 def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, float]:
@@ -35,10 +40,19 @@ def write_study(study: str | Path | StudyResult, path: str | Path) -> dict[str, 
         UserError: the folder holds no study, the file cannot be written, or plotly is missing.
     """
     result, manifest = _read(study)
-    comparison = confirmed(result, manifest)
-    rows = tables.leaderboard(result, comparison)
+    rows = tables.leaderboard(result, confirmed(result, manifest))
     write(_page(result, manifest, rows), Path(path))
     return _interval(result, rows)
+
+
+def study_html(folder: Path) -> str:
+    """The report of the study in a folder, as text.
+
+    Raises:
+        UserError: the folder holds no study, or plotly is missing.
+    """
+    result, manifest = _read(folder)
+    return render(study_page(result, manifest, confirmed(result, manifest)))
 
 
 def _interval(result: StudyResult, rows: Sequence[tables.Row]) -> dict[str, float]:
@@ -80,7 +94,11 @@ def _page(result: StudyResult, manifest: Manifest | None, rows: Sequence[tables.
     line += f"clock; limit {target.limit:g} s. {_states(result)}"
     name = manifest.name if manifest is not None else result.folder.name
     foot = _foot(manifest) if manifest is not None else ""
-    return Page(name, line, _cards(result, rows), sections(result, rows), foot)
+    running = result.ended == "running" and journal.is_locked(result.folder)
+    refresh = _REFRESH_SECONDS if running else 0
+    config = document(result.best.config) if result.best is not None else ""
+    line += f" Made {datetime.now(UTC):%H:%M} UTC; it refreshes itself." if running else ""
+    return Page(name, line, _cards(result, rows), sections(result, rows), foot, config, refresh)
 
 
 def _states(result: StudyResult) -> str:

@@ -116,16 +116,25 @@ def _schedules(result: StudyResult, trials: Sequence[Trial]) -> Section:
     best = [t for t in trials if t.state is State.REACHED and t.kind == "trial"][:_SCHEDULES]
     chosen = [*best, *(t for t in trials if t.kind == tables.BASELINE)] or list(trials[:1])
     rows = tables.schedules(chosen, 200)
-    knobs = [k for k in tables.KNOBS if any(k in r for r in rows)]
+    known = [k for k in tables.KNOBS if any(k in r for r in rows)]
+    constant = {k: min(r[k] for r in rows if k in r) for k in known if _is_constant(rows, k)}
+    knobs = [k for k in known if k not in constant]
+    same = ", ".join(f"{k} {tables.brief(v)}" for k, v in constant.items())
     if not knobs:
-        return Section("schedules", title, "", missing="No knob was reported.")
+        missing = f"No knob changed: {same}." if same else "No knob was reported."
+        return Section("schedules", title, "", missing=missing)
     names = {t.number: _named(t) for t in chosen}
     heads = {"trial": "trial", "seconds": "seconds", "samples": "samples", **{k: k for k in knobs}}
     text = (
         "What the fastest trials did over the run: over seconds on the left, samples on the right."
     )
+    thin = f"The same in all of them, from start to end: {same}." if same else ""
     return Section("schedules", title, text, figures.schedules(rows, names, knobs), rows, heads,
-                   wide=True)  # fmt: skip
+                   thin, wide=True)  # fmt: skip
+
+
+def _is_constant(rows: Sequence[tables.Row], knob: str) -> bool:
+    return all(knob in r for r in rows) and len({r[knob] for r in rows}) == 1
 
 
 def _named(trial: Trial) -> str:
@@ -148,6 +157,8 @@ def _importance(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "(PED-ANOVA, Watanabe and others 2023), by ranks; stopped trials rank behind those that "
         "reached the target. A bar shorter than its mark may be chance."
     )
+    if all(row["importance"] <= row["chance"] for row in rows):
+        text = f"No parameter stands out: no bar is longer than its mark. {text}"
     return Section("importance", title, text, search_plots.importance(rows[:20]), rows, heads)
 
 

@@ -182,6 +182,11 @@ REPORT: list[Row] = [
     FOLDER,
     ("--to", {"metavar": "FILE", "type": _path, "help": "the file to write (DIR/report.html)"}),
 ]
+UI: list[Row] = [
+    ("folder", {"metavar": "DIR", "type": _path, "help": "a study folder, or a folder of them"}),
+    ("--host", {"metavar": "HOST", "help": "where the page of all studies listens (127.0.0.1)"}),
+    ("--port", {"metavar": "N", "type": _count, "help": "its port (8500, or a free one)"}),
+]
 ADDRESS: Row = ("--address", {"metavar": "URL", "help": "the dashboard of a Ray cluster, like "
                           "http://HEAD:8265 (RAY_API_SERVER_ADDRESS, RAY_ADDRESS)"})  # fmt: skip
 _JOB: Row = ("job", {"metavar": "ID", "help": "a job's id, as `autotune jobs` shows it"})

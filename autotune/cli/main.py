@@ -150,6 +150,19 @@ def report_command(given: argparse.Namespace) -> int:
 
 
 def ui_command(given: argparse.Namespace) -> int:
+    from autotune.evaluation import studies
+
+    alone = studies.is_study(given.folder)
+    if not alone and given.folder.is_dir():
+        from autotune.cli import studies_server
+
+        return studies_server.serve(
+            given.folder, given.host or studies_server.HOST, given.port, say
+        )
+    if given.host is not None or given.port is not None:
+        raise UserError(
+            f"--host and --port are for a folder of studies, which {given.folder} is not"
+        )
     from autotune.cli import mlflow_ui
 
     return mlflow_ui.serve(given.folder, say)
@@ -226,7 +239,11 @@ COMMANDS: dict[str, Command] = {
         arguments.COMPARE,
     ),
     "report": (report_command, "write a study's report as one HTML file", arguments.REPORT),
-    "ui": (ui_command, "open MLflow's UI on a study, on loopback", [arguments.FOLDER]),
+    "ui": (
+        ui_command,
+        "open MLflow's UI on a study, or one page of all studies of a folder",
+        arguments.UI,
+    ),
     "doctor": (
         doctor_command,
         "check this machine: torch, Ray, MLflow, cores, GPUs",

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,27 +34,35 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
         UserError: the study is in no store, or in one that has a UI of its own.
     """
     manifest = Manifest.read(folder)
-    uri = manifest.options.tracking_uri
-    if uri == "off":
-        raise UserError("this study was run with --tracking-uri off: it is in no MLflow store")
-    if uri:
-        raise UserError(f"this study is tracked at {uri}: open MLflow's UI there")
+    check_own_store(manifest)
     prepare(folder, manifest.name, say)
     command = mirror.ui_command(folder)
-    host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
-    say(f"MLflow on {host} (Ctrl-C ends it)")
+    say(f"MLflow on {_host(command)} (Ctrl-C ends it)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would stay behind
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     with subprocess.Popen(command, env=mirror.environment()) as server:  # noqa: S603
         try:
-            for line in _where(host, manifest, server):
+            for line in where(command, manifest, server):
                 say(line)
             return server.wait()
         except KeyboardInterrupt:
             return 0
         finally:
             server.terminate()
+
+
+def check_own_store(manifest: Manifest) -> None:
+    """Refuse a study without a store of its own.
+
+    Raises:
+        UserError: it is in no store, or in one that has a UI of its own.
+    """
+    uri = manifest.options.tracking_uri
+    if uri == "off":
+        raise UserError("this study was run with --tracking-uri off: it is in no MLflow store")
+    if uri:
+        raise UserError(f"this study is tracked at {uri}: open MLflow's UI there")
 
 
 def prepare(folder: Path, study: str, say: Callable[[str], None]) -> None:
@@ -72,12 +80,19 @@ def prepare(folder: Path, study: str, say: Callable[[str], None]) -> None:
         say(f"if the folder was moved, artifacts are not found: {store}: {error}")
 
 
-def _where(host: str, manifest: Manifest, server: subprocess.Popen[bytes]) -> list[str]:
-    """The addresses of the study's trials and of its report, once the server answers."""
+def _host(command: Sequence[str]) -> str:
+    return f"http://127.0.0.1:{command[command.index('--port') + 1]}"
+
+
+def where(command: Sequence[str], manifest: Manifest, server: subprocess.Popen[bytes]) -> list[str]:
+    """The `addresses` of the study, once the server that the command started answers.
+
+    None where it ends before.
+    """
     deadline = time.monotonic() + _START_SECONDS
     while server.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-            return addresses(host, manifest.name, manifest.study_id)
+            return addresses(_host(command), manifest.name, manifest.study_id)
         time.sleep(0.3)
     return []
 

@@ -57,6 +57,68 @@
     const stop = goal.querySelector("[tabindex]") || goal;
     stop.focus({preventScroll: true});
   }));
+
+  // --- a study that runs: the page reads its file again, and looks as before ----------------------
+
+  const every = 1000 * Number(document.body.dataset.refresh);
+  const tables = [...document.querySelectorAll("details")];
+  let touched = Date.now();
+
+  function keep() {
+    const state = {y: window.scrollY, dark: chosen ? dark : null, open: tables.map(t => t.open)};
+    try { sessionStorage.setItem("kept", JSON.stringify(state)); } catch { /* it begins anew */ }
+  }
+
+  function takeUp() {
+    let state = null;
+    try {
+      state = JSON.parse(sessionStorage.getItem("kept"));
+      sessionStorage.removeItem("kept");
+    } catch { /* it begins anew */ }
+    if (state === null) return;
+    if (state.dark !== null) { chosen = true; dark = state.dark; }
+    tables.forEach((table, i) => { table.open = state.open[i] ?? table.open; });
+    window.scrollTo(0, state.y);
+  }
+
+  if (every && window.self === window.top) {
+    history.scrollRestoration = "manual";
+    takeUp();
+    for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"]) {
+      window.addEventListener(kind, () => { touched = Date.now(); }, {passive: true});
+    }
+    setInterval(() => {  // not under somebody's hands
+      if (document.visibilityState !== "visible" || Date.now() - touched < every / 2) return;
+      keep();
+      location.reload();
+    }, every);
+  }
+
+  // --- the best configuration ---------------------------------------------------------------------
+
+  async function copy(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {  // in a frame, or from a server without TLS
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      const done = document.execCommand("copy");
+      area.remove();
+      return done;
+    }
+    return true;
+  }
+
+  const copies = document.getElementById("copy");
+  if (copies) {
+    copies.addEventListener("click", async () => {
+      const config = document.getElementById("config"), done = await copy(config.textContent);
+      document.getElementById("copied").textContent = done ? "Copied." : "Copy it from here:";
+      config.hidden = done;
+    });
+  }
   dress();
 
   async function unpack() {

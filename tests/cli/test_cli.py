@@ -32,7 +32,7 @@ FLAGS = {
     "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
     "report": "--to",
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
-    "ui": "",
+    "ui": "--host --port",
     "doctor": "--json",
     "submit": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
