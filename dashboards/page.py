@@ -145,7 +145,7 @@ def _copy(config: str) -> str:
         return ""
     return (
         '<p class="copy"><button id="copy" type="button">Copy the best configuration</button> '
-        f'<span id="copied" role="status"></span></p>\n<pre id="config" hidden>{text(config)}</pre>'
+        f'<span id="copied" role="status"></span></p>\n<pre id="config" hidden>{html.escape(config)}</pre>'
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -43,11 +44,16 @@ class MlflowServers:
             mlflow_ui.check_own_store(manifest)
             mlflow_ui.prepare(folder, manifest.name, say)
             command = mirror.ui_command(folder)
-            process = subprocess.Popen(command, env=mirror.environment())  # noqa: S603
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                env=mirror.environment(),
+                stdout=subprocess.DEVNULL,  # it prints a line for each request
+                stderr=subprocess.DEVNULL,
+            )
             server = self._servers[folder] = _Server(process)
             for old in list(self._servers)[:-_MOST]:
                 self._end(old)
-        work = threading.Thread(target=_wait, args=(server, command, manifest), daemon=True)
+        work = threading.Thread(target=_wait, args=(folder, server, command, manifest), daemon=True)
         work.start()
 
     def state(self, folder: Path, uri: str | None) -> dict[str, str]:
@@ -82,7 +88,9 @@ class MlflowServers:
 _STARTING = {"state": "starting"}
 
 
-def _wait(server: _Server, command: list[str], manifest: Manifest) -> None:
+def _wait(folder: Path, server: _Server, command: list[str], manifest: Manifest) -> None:
     """Note the leaderboard's address once the server answers."""
     lines = mlflow_ui.where(command, manifest, server.process)
     server.address = lines[0].partition(": ")[2] if lines else ""
+    if not lines and server.process.poll() not in (0, -signal.SIGTERM):
+        say(f"MLflow's UI of {folder} ended: `autotune ui {folder}` shows why")

@@ -91,19 +91,20 @@ def overview(folder: Path) -> Overview:
     except (UserError, OSError) as error:
         return Overview(folder, folder.name, fault=str(error))
     options = manifest.options
+    planned = max(options.trials, len(result.searched))
     ended = KILLED if result.ended == RUNNING else result.ended
     return Overview(
         folder,
         manifest.name,
         state=RUNNING if alive else ended,
         done=sum(t.ended for t in result.searched),
-        planned=options.trials,
+        planned=planned,
         confirmations=_confirmations(summary.confirmations(result, options)),
         target=_target(result),
         best=_best(result),
         spent_seconds=result.spent_seconds,
         updated=updated.isoformat(timespec="seconds"),
-        command=_command(folder, manifest),
+        command=_command(folder, options.recipe, planned),
         tracking_uri=options.tracking_uri,
     )
 
@@ -166,7 +167,7 @@ def _best(result: StudyResult) -> str:
     if not values:
         return ""
     _, number, value = min(values)
-    return f"not reached; nearest: trial {number} came to {value:.4g}"
+    return f"none; nearest: trial {number} came to {value:.4g}"
 
 
 def _confirmations(progress: Mapping[str, Any] | None) -> str:
@@ -177,9 +178,9 @@ def _confirmations(progress: Mapping[str, Any] | None) -> str:
     return f"{progress['done']} of {progress['planned']}"
 
 
-def _command(folder: Path, manifest: Manifest) -> str:
+def _command(folder: Path, recipe: str | None, planned: int) -> str:
     """What goes on with half as many trials again."""
-    more = manifest.options.trials + max(10, manifest.options.trials // 2)
-    if manifest.options.recipe:
+    more = planned + max(10, planned // 2)
+    if recipe:
         return f"autotune resume {shlex.quote(str(folder))} --trials {more}"
     return f"autotune.run(experiment, trials={more}, out={str(folder)!r})"

@@ -80,7 +80,7 @@ def test_each_study_in_a_few_words(folder: Path) -> None:
     assert "cannot be read" in damaged.fault
     assert (first.state, first.done, first.planned, first.fault) == ("done", 3, 3, "")
     assert first.best.startswith("trial ")
-    assert unreached.best.startswith("not reached; nearest: trial 0 came to ")
+    assert unreached.best.startswith("none; nearest: trial 0 came to ")
     with Journal(folder / "first"):
         assert studies.overview(folder / "first").state == "running"
     whole = (folder / "first" / JOURNAL).read_bytes()

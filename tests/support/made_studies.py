@@ -25,7 +25,12 @@ def trial(number: int, seconds: float, state: State = State.REACHED, **more: Any
         Report(
             round(10 * seconds * i / 5),
             seconds * i / 5,
-            {TARGET.metric: end * i / 5, "lr": 0.1, "batch_size": 32.0, "progress": i / 5},
+            {
+                TARGET.metric: end * i / 5,
+                "lr": 0.1 - i / 100,
+                "batch_size": 32.0,
+                "progress": i / 5,
+            },
             Clock(setup=1.0, train=seconds * i / 5, eval=0.1 * i),
         )
         for i in range(6)
