@@ -38,7 +38,6 @@ class Section:
         figure: plotly's JSON, or None for a table alone.
         rows: the table; `columns` gives its columns and their headings.
         missing: why there is nothing to show; then neither figure nor table are there.
-        wide: scrolls sideways on a phone instead of being squeezed.
     """
 
     key: str
@@ -49,7 +48,6 @@ class Section:
     columns: Mapping[str, str] = field(default_factory=dict)
     thinned: str = ""
     missing: str = ""
-    wide: bool = False
     open: bool = False
 
 
@@ -145,7 +143,8 @@ def _copy(config: str) -> str:
         return ""
     return (
         '<p class="copy"><button id="copy" type="button">Copy the best configuration</button> '
-        f'<span id="copied" role="status"></span></p>\n<pre id="config" hidden>{html.escape(config)}</pre>'
+        '<span id="copied" role="status"></span></p>\n'
+        f'<pre id="config" hidden>{html.escape(config)}</pre>'
     )
 
 
@@ -159,11 +158,10 @@ def _section(section: Section) -> str:
         parts.append(f'<p class="note">{text(section.thinned)}</p>')
     if section.figure is not None:
         height = section.figure["layout"]["height"]
-        wide = " wide" if section.wide else ""
         label = f"Plot: {section.title}. {section.text} The table below it says the same."
         parts.append(
             f'<div class="scroll" tabindex="0" role="group" aria-label="{text(label)}">'
-            f'<div class="plot{wide}" data-figure="{section.key}" style="height:{height}px"></div>'
+            f'<div class="plot" data-figure="{section.key}" style="height:{height}px"></div>'
             "</div>"
         )
     if section.columns:

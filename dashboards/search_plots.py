@@ -103,6 +103,7 @@ def parallel(rows: Sequence[Row], names: Sequence[str]) -> Figure:
           "showgrid": False}  # fmt: skip
     made = figure(traces, across, up, height=460)
     made["layout"]["annotations"] = _ends(scales)
+    made["layout"]["meta"] = "turn"  # on a phone its axes lie
     return made
 
 

@@ -125,12 +125,10 @@ def _schedules(result: StudyResult, trials: Sequence[Trial]) -> Section:
         return Section("schedules", title, "", missing=missing)
     names = {t.number: _named(t) for t in chosen}
     heads = {"trial": "trial", "seconds": "seconds", "samples": "samples", **{k: k for k in knobs}}
-    text = (
-        "What the fastest trials did over the run: over seconds on the left, samples on the right."
-    )
+    text = "What the fastest trials did over the run: first over seconds, then over samples."
     thin = f"The same in all of them, from start to end: {same}." if same else ""
     return Section("schedules", title, text, figures.schedules(rows, names, knobs), rows, heads,
-                   thin, wide=True)  # fmt: skip
+                   thin)  # fmt: skip
 
 
 def _is_constant(rows: Sequence[tables.Row], knob: str) -> bool:
@@ -184,7 +182,7 @@ def _slices(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "that was stopped: its time is longer than where it stands."
     )
     plot, heads = search_plots.slices(rows, names), _point_heads(names)
-    return Section("slices", title, text, plot, rows, heads, thin, wide=len(names) > 1)
+    return Section("slices", title, text, plot, rows, heads, thin)
 
 
 def _parallel(result: StudyResult, trials: Sequence[Trial]) -> Section:
@@ -197,7 +195,7 @@ def _parallel(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "class in the legend to hide or, by double-clicking, to see it alone."
     )
     plot = search_plots.parallel(rows, names)
-    return Section("parallel", title, text, plot, rows, _point_heads(names), thin, wide=True)
+    return Section("parallel", title, text, plot, rows, _point_heads(names), thin)
 
 
 def _clock(result: StudyResult, trials: Sequence[Trial]) -> Section:

@@ -27,12 +27,43 @@
         layout[key] = {gridcolor: grid, linecolor: grid, zerolinecolor: grid, ...layout[key]};
       }
     }
-    if (width < 500) layout.margin = {...layout.margin, l: 44, r: 8};
-    return [made.data, layout];
+    return width < 500 ? narrowed(made.data, layout) : [made.data, layout];
+  }
+
+  // --- on a phone: plots one below the other, and parallel axes lying --------------------------
+
+  function narrowed(data, layout) {
+    const fitted = {...layout, margin: {...layout.margin, l: 44, r: 8}};
+    if (layout.meta === "turn") return turned(data, fitted);
+    return [data, layout.grid ? stacked(fitted) : fitted];
+  }
+
+  function stacked(layout) {
+    const {rows, columns} = layout.grid, top = 80, name = (axis, i) => axis + (i ? i + 1 : "");
+    const count = Object.keys(layout).filter(key => key.startsWith("yaxis")).length;
+    const made = {...layout, height: top + (layout.height - top) / rows * count,
+      grid: {rows: count, columns: 1, pattern: "independent", ygap: 0.35}};
+    for (let i = 0; i < count; i += 1) {  // each has the titles that one of its row or column had
+      const x = name("xaxis", i), y = name("yaxis", i);
+      const left = layout[name("yaxis", i - i % columns)];
+      const below = layout[name("xaxis", (rows - 1) * columns + i % columns)] || layout[x];
+      made[x] = {...layout[x], title: layout[x].title?.text ? layout[x].title : below.title};
+      made[y] = {...layout[y], title: layout[y].title?.text ? layout[y].title : left.title};
+    }
+    return made;
+  }
+
+  function turned(data, layout) {
+    const traces = data.map(trace => ({...trace, x: trace.y, y: trace.x}));
+    const down = {...layout.xaxis, range: [...layout.xaxis.range].reverse(), automargin: true};
+    const annotations = (layout.annotations || []).map(note => ({...note, x: note.y, y: note.x,
+      xshift: 0, yshift: 12}));
+    return [traces, {...layout, xaxis: layout.yaxis, yaxis: down, annotations}];
   }
 
   function draw(box) {
     const [data, layout] = dressed(parsed[box.dataset.figure], box.clientWidth);
+    box.style.height = `${layout.height}px`;
     return window.Plotly.react(box, data, layout, {responsive: true, displaylogo: false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
       displayModeBar: box.clientWidth > 600 && window.matchMedia("(hover: hover)").matches

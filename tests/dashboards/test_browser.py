@@ -8,12 +8,20 @@ from pathlib import Path
 import made_studies as made
 import pytest
 from browser import Browser, needs_browser
+from sims import racing, simulate
 
+from autotune.evaluation.comparison.sources import confirmed as comparison
 from autotune.schedules import Cosine
-from dashboards import write_study
+from autotune.storage.journal import Journal
+from dashboards import write_comparison, write_study
 
 pytestmark = needs_browser
 DRAWN = "[...document.querySelectorAll('[data-figure]')].filter(b => b.querySelector('.main-svg'))"
+
+_HIDDEN = """window.shown = 'hidden';
+    Object.defineProperty(document, 'visibilityState', {get: () => window.shown})"""
+_WIDER = """[...document.querySelectorAll('[data-figure]')].map(b => b.parentElement)
+    .filter(b => b.scrollWidth > b.clientWidth).map(b => b.closest('section').id)"""
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +44,7 @@ def test_every_plot_is_drawn(file: Path, width: int, height: int, phone: bool, d
         browser.open(file)
         browser.until(f"{DRAWN}.length === 11")
         assert browser.says("document.documentElement.scrollWidth") <= width
+        assert browser.says(_WIDER) == [], "no plot is wider than the page"
         assert browser.says("document.documentElement.dataset.theme") == (
             "dark" if dark else "light"
         )
@@ -120,11 +129,53 @@ def test_plots_are_drawn_when_they_are_near_and_reached_by_keyboard(file: Path) 
         assert browser.says(f"{DRAWN}.length") < 11
         browser.press("Tab")  # skip to the results
         assert browser.says("document.activeElement.className") == "skip"
-        for _ in range(13):  # the theme, and the links of 11 sections and one more: the first plot
+        for _ in range(14):  # theme, copy, the links of 11 sections and one more: the first plot
             browser.press("Tab")
         assert browser.says("document.activeElement.getAttribute('aria-label')").startswith("Plot:")
         browser.says("document.querySelector('a[href=\"#throughput\"]').focus()")
         browser.press("Enter")
         browser.until("document.querySelector('#throughput .main-svg') !== null")
         assert browser.says("document.activeElement.closest('section').id") == "throughput"
+        assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_a_comparison_fits_a_phone(tmp_path: Path) -> None:
+    found = comparison(made.confirmed(), None)
+    assert found is not None
+    write_comparison(found, tmp_path / "compared.html")
+    with Browser() as browser:
+        browser.size(390, 6000, phone=True)
+        browser.open(tmp_path / "compared.html")
+        browser.until(f"{DRAWN}.length === document.querySelectorAll('[data-figure]').length")
+        assert browser.says("document.documentElement.scrollWidth") <= 390
+        assert browser.says(_WIDER) == []
+        assert browser.errors == []
+
+
+def test_a_running_study_is_read_again_and_its_best_configuration_is_copied(
+    fast_path: Path,
+) -> None:
+    simulate(racing([1.0, 0.5, 0.25]), fast_path, 3)
+    place, page = fast_path / "journal.jsonl", fast_path / "report.html"
+    lines = place.read_bytes().splitlines(keepends=True)
+    place.write_bytes(b"".join(lines[:-1]))  # not closed
+    with Journal(fast_path), Browser() as browser:
+        write_study(fast_path, page)
+        page.write_text(page.read_text().replace('data-refresh="30"', 'data-refresh="2"'))
+        browser.size(390, 900, phone=True)
+        browser.ask("Page.addScriptToEvaluateOnNewDocument", source=_HIDDEN)
+        browser.open(page)
+        browser.until(f"{DRAWN}.length > 0")
+        browser.says("document.getElementById('copy').focus()")
+        browser.press("Enter")
+        said = browser.until("document.getElementById('copied').textContent")
+        assert said == "Copied."
+        browser.says("document.getElementById('theme').click(); window.scrollTo(0, 500)")
+        theme = browser.says("document.documentElement.dataset.theme")
+        page.write_text(page.read_text().replace("<h1>racing", "<h1>racing again"))
+        browser.says("window.shown = 'visible'")
+        browser.until("document.querySelector('h1')?.textContent === 'racing again'")
+        browser.until(f"document.documentElement.dataset.theme === '{theme}'")
+        browser.until("window.scrollY === 500")
         assert browser.errors == []
