@@ -18,9 +18,10 @@ from autotune.errors import UserError
 from autotune.storage.journal import REPORT
 from autotune.study.manifest import Manifest
 from autotune.tracking import mirror, own_store, shared_view
+from autotune.tracking.names import clean
+from autotune.trial import Target
 
 _START_SECONDS = 120.0
-_TIME = "metrics.`time_to_target_seconds`"
 _RUNS = "workflowType=machine_learning"  # or the page would be that of chats and their traces
 
 
@@ -92,12 +93,12 @@ def where(command: Sequence[str], manifest: Manifest, server: subprocess.Popen[b
     deadline = time.monotonic() + _START_SECONDS
     while server.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-            return addresses(_host(command), manifest.name, manifest.study_id)
+            return addresses(_host(command), manifest.name, manifest.study_id, manifest.target)
         time.sleep(0.3)
     return []
 
 
-def addresses(host: str, name: str, study_id: str) -> list[str]:
+def addresses(host: str, name: str, study_id: str, target: Target) -> list[str]:
     """Where in MLflow's UI the study's leaderboard, its charts and its report are.
 
     Raises:
@@ -112,7 +113,12 @@ def addresses(host: str, name: str, study_id: str) -> list[str]:
     place = f"{host}/#/experiments/{experiment}/runs"
     report = f"report: {place}/{runs[0]['info']['run_id']}/artifacts/{REPORT}"
     if shared_view.tag_name(study_id) not in [tag["key"] for tag in tags]:  # an older study
-        return [f"trials: {place}?{_RUNS}&orderByKey={quote(_TIME)}&orderByAsc=true", report]
+        metric, lowest = shared_view.order(target)
+        key = quote(f"metrics.`{clean(metric)}`")
+        return [
+            f"trials: {place}?{_RUNS}&orderByKey={key}&orderByAsc={str(lowest).lower()}",
+            report,
+        ]
     table = f"{place}?{_RUNS}&viewStateShareKey={shared_view.view_key(study_id)}"
     return [f"trials: {table}", f"charts: {table}&compareRunsMode=CHART", report]
 

@@ -19,6 +19,7 @@ from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result as results
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
+from autotune.trial.wording import came_to, goal, lead, shown
 
 RUNNING, KILLED = "running", "killed"
 _PAUSES = 10.0  # a study is not read again before so many times the seconds that reading it took
@@ -100,7 +101,7 @@ def overview(folder: Path) -> Overview:
         done=sum(t.ended for t in result.searched),
         planned=planned,
         confirmations=_confirmations(summary.confirmations(result, options)),
-        target=_target(result),
+        target=goal(result.target),
         best=_best(result),
         spent_seconds=result.spent_seconds,
         updated=updated.isoformat(timespec="seconds"),
@@ -150,24 +151,15 @@ def stamp(folder: Path) -> object:
     return (*own, journal.is_locked(folder))
 
 
-def _target(result: StudyResult) -> str:
-    target = result.target
-    return f"{target.metric} {'>=' if target.mode == 'max' else '<='} {target.value:g}"
-
-
 def _best(result: StudyResult) -> str:
-    """The best trial and its time; before one reached the target, how close one came."""
+    """The best trial and its result; before there is one, how close one came."""
     best, target = result.best, result.target
-    if best is not None:
-        again = result.confirmation(best)
-        more = f", confirmed {again.mean_seconds:.4g} s" if again is not None else ""
-        return f"trial {best.number}: {best.seconds:.4g} s{more}"
-    values = [(target.shortfall(v), t.number, v) for t in result.searched
-              if (v := target.best(t)) is not None]  # fmt: skip
-    if not values:
-        return ""
-    _, number, value = min(values)
-    return f"none; nearest: trial {number} came to {value:.4g}"
+    if best is None:
+        near = came_to(target, result.nearest)
+        return f"none; {near}" if near else ""
+    again = result.confirmation(best)
+    more = f", {shown(target, again.mean)} when confirmed" if again is not None else ""
+    return f"{lead(target, best)}{more}"
 
 
 def _confirmations(progress: Mapping[str, Any] | None) -> str:

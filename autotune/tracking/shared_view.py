@@ -11,10 +11,10 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from autotune.tracking.run_content import confirmed_key, result_key
 from autotune.trial import Params, Target, Trial
 
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # its UI shows runs, not chats
-CONFIRMED = "confirmed_mean_seconds"
 SECONDS = "train_seconds"
 _TAG = "mlflow.sharedViewState."
 _COLUMN_KNOBS = ("lr", "batch_size")
@@ -40,7 +40,7 @@ def tag_name(study_id: str) -> str:
 
 def order(target: Target) -> tuple[str, bool]:
     """The metric of a run by which a study is ranked, and whether less is better."""
-    return "time_to_target_seconds", True
+    return result_key(target), target.timed or target.mode == "min"
 
 
 def experiment_tags(
@@ -66,7 +66,7 @@ def view_state(
     columns = [
         _column_id("tags", "autotune.state"),
         _column_id("metrics", metric(ranked)),
-        _column_id("metrics", metric(CONFIRMED)),
+        _column_id("metrics", metric(confirmed_key(target))),
         *(_column_id("params", param(name)) for name in knobs),
     ]
     charts = [

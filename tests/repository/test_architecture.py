@@ -52,6 +52,7 @@ LIBRARIES = {  # which files may import a library
         "autotune/cli/compare.py",
         "autotune/cli/main.py",
         "autotune/cli/mirror_process.py",
+        "autotune/cli/studies_server.py",
     },
     "lightning": {"autotune/integrations/lightning.py"},
     "transformers": {"autotune/integrations/huggingface.py"},

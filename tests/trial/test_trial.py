@@ -290,9 +290,9 @@ def test_mode_min_and_values_that_are_no_numbers() -> None:
         ({"limit": 0}, "limit must be more than 0 seconds but got 0"),
         ({"limit": math.inf}, "limit must be a finite number but got inf"),
         ({"mode": "up"}, "mode must be 'max' or 'min' but got 'up'"),
-        ({"clock": "cpu"}, "clock must be 'train' or 'wall' but got 'cpu'"),
-        ({"confirm": 0}, "confirm must be an integer >= 1 but got 0"),
-        ({"confirm": 1.5}, "confirm must be an integer >= 1 but got 1.5"),
+        ({"clock": "cpu"}, "clock must be 'train', 'wall' or 'steps' but got 'cpu'"),
+        ({"confirm": 0}, "confirm must be a whole number >= 1 but got 0"),
+        ({"confirm": 1.5}, "confirm must be a whole number >= 1 but got 1.5"),
         ({"limit": 10**400}, "limit must be a finite number but got a whole number of 1329 bits"),
         ({"metric": ["acc"]}, "metric must be a metric's name but got"),
     ],
@@ -427,5 +427,6 @@ def test_the_leader_ran_on_the_usual_hardware() -> None:
         dataclasses.replace(base, number=n, seconds=s, hardware=hardware)
         for n, (s, hardware) in enumerate([(3.0, CPU), (2.0, CPU), (1.0, other)])
     ]
-    assert race_leader(trials) is trials[1]
-    assert race_leader([]) is None
+    target = Target("acc", 0.9, limit=10)
+    assert race_leader(trials, target) is trials[1]
+    assert race_leader([], target) is None
