@@ -89,9 +89,9 @@ def _export_study(manifest: Manifest, result: StudyResult, url: str) -> None:
     from autotune.evaluation.export import optuna_study
     from autotune.study import recipes
 
-    recipe, name = manifest.options.recipe, manifest.name
-    if not recipe:
+    name = manifest.name
+    if not manifest.options.recipe:
         raise UserError(f"{result.folder} was started from Python: its search space is not known")
-    space = recipes.load(recipe).space
+    space = recipes.load_again(manifest.options).space
     count = optuna_study.export(result.trials, space, result.target, url, name)
     say(f"wrote {count} trials as the Optuna study {name!r}")

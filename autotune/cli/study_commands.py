@@ -49,14 +49,14 @@ def run(given: RunArguments) -> int:
     from autotune.evaluation import register
     from autotune.study import recipes
 
-    experiment = recipes.load(given.recipe)
+    made = recipes.loaded(given.recipe, given.options.recipe_arguments)
     uri = without_password(given.options.tracking_uri)
-    experiment = register.prepared(experiment, given.register, uri)
+    experiment = register.prepared(made.experiment, given.register, uri)
     folder = given.options.folder(experiment.name)
     if given.options.mirror:
         _fetch_if_new(experiment.name, folder, uri)
-    recipe = recipes.absolute(given.recipe)
-    options = replace(given.options, out=folder, tracking_uri=uri, recipe=recipe)
+    options = replace(given.options, out=folder, tracking_uri=uri)
+    options = replace(options, recipe=made.recipe, recipe_arguments=made.arguments)
     return _study(experiment, options, Output(given.json, given.register, uri))
 
 
@@ -84,7 +84,7 @@ def resume(given: ResumeArguments) -> int:
     result = read(folder, manifest.target)
     ended = complete(result, options)
     if not ended or given.register:
-        experiment = recipes.load(str(options.recipe))
+        experiment = recipes.load_again(options)
         experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
         return _shown(result, manifest, output)
@@ -109,7 +109,7 @@ def confirm(given: ConfirmArguments) -> int:
     output = Output(given.json, tracking_uri=options.tracking_uri)
     if complete(result, options):
         return _shown(result, manifest, output)
-    return _study(recipes.load(str(options.recipe)), options, output, manifest)
+    return _study(recipes.load_again(options), options, output, manifest)
 
 
 def replay(given: ReplayArguments) -> int:

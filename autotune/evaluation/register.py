@@ -139,7 +139,7 @@ def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
     if not recipe.rpartition(":")[0]:
         raise UserError(f"{folder} was not started from a recipe: its trainer is not known")
     trial = _best(study)
-    build = hook(recipes.load(recipes.moved(recipe)))
+    build = hook(recipes.load_again(manifest.options))
     config = {**trial.config, "seed": trial.seed}
     model, example = build(config, states(folder, trial))
     found = summary.summary(study, manifest.name)

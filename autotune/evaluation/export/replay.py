@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class Exported:
     scaling: Scaling
     failure: FailurePolicy
     train: str | None
+    recipe: str | None
+    recipe_arguments: Mapping[str, str] | None
     python_path: tuple[str, ...]
     versions: Mapping[str, Any]
     forks: tuple[int, ...] = ()
@@ -73,6 +75,8 @@ def read(folder: Path) -> Exported:
             scaling=Scaling(**{**content["scaling"], "max_concurrent_trials": 1}),
             failure=FailurePolicy(**content["failure"]),
             train=train,
+            recipe=content.get("recipe"),
+            recipe_arguments=content.get("recipe_arguments"),
             python_path=python_path,
             versions=dict(content["versions"]),
             forks=tuple(int(part["from_step"]) for part in content.get("lineage", ())[1:]),
@@ -140,11 +144,11 @@ def experiment(exported: Exported) -> Experiment:
     """
     named, where = exported.train, exported.folder / TRIAL
     remedy = f'set "train" in {where} to module:function or /path/file.py:function'
-    if named is None:
+    if named is None and not exported.recipe:
         raise UserError(f"the trainer was part of a script and cannot be found again: {remedy}")
     sys.path[:0] = [folder for folder in exported.python_path if folder not in sys.path]
     try:
-        train = recipes.find(named, "trainer")
+        train = recipes.find(named, "trainer") if named is not None else _of_recipe(exported)
     except UserError as error:
         line = str(error).partition(" (allowed: ")[0]
         raise UserError(f"the trainer is not found from here: {line}; {remedy}") from None
@@ -159,6 +163,12 @@ def experiment(exported: Exported) -> Experiment:
         )
     except ValueError as error:
         raise UserError(f"{exported.folder} is damaged: {error}") from None
+
+
+def _of_recipe(exported: Exported) -> Callable[[dict[str, Any]], Any]:
+    """The trainer of the recipe, which made it: it has no name of its own."""
+    made = recipes.load(recipes.moved(str(exported.recipe)), exported.recipe_arguments)
+    return made.train
 
 
 def options(exported: Exported, repeats: int) -> StudyOptions:
