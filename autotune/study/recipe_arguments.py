@@ -60,9 +60,8 @@ def read(recipe: str, function: Callable[..., Any], given: Mapping[str, str]) ->
     return {name: _value(recipe, taken[name], text) for name, text in given.items()}
 
 
-def relative_paths(recipe: str, function: Callable[..., Any], given: Mapping[str, str]) -> list[str]:
-    """The names of the arguments that are relative paths."""
-    values = read(recipe, function, given)
+def relative_paths(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
+    """The names of the arguments that were given as relative paths; `values` is what was read."""
     paths = [name for name, value in values.items() if isinstance(value, Path)]
     return [name for name in paths if not Path(given[name]).expanduser().is_absolute()]
 

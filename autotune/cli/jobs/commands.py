@@ -124,9 +124,7 @@ def _submission(given: SubmitArguments, selection: Selection) -> Submission:
     )
 
 
-def _study(
-    recipe: str, options: StudyOptions, selection: Selection, installs: bool = False
-) -> str:
+def _study(recipe: str, options: StudyOptions, selection: Selection, installs: bool = False) -> str:
     """The study's name; the recipe's own where its data is only on the cluster.
 
     The same where the cluster `installs` what the recipe imports and is not here.
@@ -152,7 +150,8 @@ def _study(
 
 def _check_absolute(recipe: str, options: StudyOptions) -> None:
     given = options.recipe_arguments or {}
-    for name in recipe_arguments.relative_paths(recipe, recipes.find(recipe), given):
+    values = recipe_arguments.read(recipe, recipes.find(recipe), given)
+    for name in recipe_arguments.relative_paths(values, given):
         raise UserError(
             f"--with {name} must be an absolute path on storage that all nodes share but got "
             f"{given[name]!r}"

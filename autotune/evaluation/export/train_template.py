@@ -39,8 +39,8 @@ def main() -> int:
     trial = json.loads((HERE / "trial.json").read_text())
     train = find_trainer(trial)
     config = {**read_config(train), "seed": trial["seed"]}
-    if command := getattr(train, "command", None):  # of an existing script: it trains by itself
-        return subprocess.call(command(config))
+    if command := getattr(train, "command", None):  # a script trains by itself
+        return subprocess.call(command(config))  # noqa: S603 (the user's own script)
     scaling = trial["scaling"]
     join_group(scaling["cpus_per_worker"], scaling.get("gpus_per_worker") or 0)
     random.seed(trial["seed"])
