@@ -81,7 +81,7 @@ def _export_trial(manifest: Manifest, result: StudyResult, trial: Trial, to: Pat
         say(f"it has no checkpoint: {content['checkpoint_fault']}")
     if content["lineage_fault"]:
         say(f"it is a fork, and a replay trains its last part only: {content['lineage_fault']}")
-    if content["train"] is None:
+    if content["train"] is None and not content["recipe"]:
         say('its trainer has no name to be found by: set "train" in its trial.json')
 
 

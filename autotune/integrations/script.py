@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from autotune.errors import shown
+from autotune.errors import UserError, shown
 from autotune.integrations import script_process
 from autotune.integrations.command_line import CommandLine, checked
 from autotune.integrations.script_group import free_port, ranks
+from autotune.integrations.script_process import with_last_line
 from autotune.trial import Milestone
 from autotune.trial.checks import is_finite
 
@@ -139,7 +140,7 @@ class CalledScript:
         """Run the script as `__main__`; what it changed of its process is put back.
 
         Raises:
-            RuntimeError: it left with another exit code than 0.
+            UserError: it left with another exit code than 0.
             Exception: what it raised.
         """
         self.line.check(config, schedules=True)
@@ -152,12 +153,9 @@ class CalledScript:
                 runpy.run_path(self.line.path, run_name="__main__")
             except SystemExit as end:
                 if end.code not in (None, 0):
-                    raise RuntimeError(self._said(end.code, errors.text)) from end
-
-    def _said(self, code: object, errors: str) -> str:
-        said = f"{self.line.name} called sys.exit({shown(code)})"
-        last = errors.strip().splitlines()[-1:]
-        return f"{said}: {last[0]}\n\nIts stderr ended with:\n{errors}" if last else said
+                    end.add_note(f"Its stderr ended with:\n{errors.text}")
+                    said = f"{self.line.name} called sys.exit({shown(end.code)})"
+                    raise UserError(with_last_line(said, errors.text)) from end
 
 
 class _Noted:
@@ -196,13 +194,13 @@ def _saved_state(line: CommandLine, config: Mapping[str, Any]) -> Iterator[Mappi
     """The configuration with a file in place of the state from which the trial goes on.
 
     Raises:
-        RuntimeError: no argument takes it.
+        UserError: no argument takes it.
     """
     if config.get("state") is None:
         yield config
         return
     if "state" not in line.options(config).values():
-        raise RuntimeError(
+        raise UserError(
             f"the trial goes on from the state that {line.name} reported, but no argument takes "
             "its file: args must be like {'--resume': 'state'}"
         )
@@ -268,7 +266,8 @@ class PrintingScript:
         Of several ranks the lines of rank 0 count.
 
         Raises:
-            RuntimeError: it ended with another exit code than 0, or printed no such line.
+            UserError: it ended with another exit code than 0, or printed no such line.
+            RuntimeError: it ended with a traceback, or by a signal.
         """
         self.line.check(config, schedules=False)
         group = ranks()
@@ -282,7 +281,7 @@ class PrintingScript:
                     yield Milestone(step, lambda metrics=metrics: metrics)  # type: ignore[misc]
             process.check_end()
             if not count:
-                raise RuntimeError(self._silent())
+                raise UserError(self._silent())
 
     def _silent(self) -> str:
         example = json.dumps({self.step: 100, "val_accuracy": 0.9})

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+from autotune.errors import UserError
 from autotune.integrations.command_line import CommandLine
 
 Found = tuple[int, dict[str, float]]
@@ -67,20 +68,24 @@ class ScriptProcess:
         """Wait for its end, for some seconds at most.
 
         Raises:
-            RuntimeError: it ended with an exit code that is not 0: the code and its errors.
+            UserError: it left with an exit code that is not 0.
+            RuntimeError: it ended with a traceback, or by a signal.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             if code := self._process.wait(seconds):
-                raise RuntimeError(self._failed(code))
+                raise self._failure(code)
 
-    def _failed(self, code: int) -> str:
+    def _failure(self, code: int) -> Exception:
+        """How it failed in one line; the cause has the end of its errors."""
+        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _KEPT_BYTES, 0))
+        errors = self._errors.read().decode(errors="replace").strip()
         said = f"{self._name} ended with exit code {code}"
         if code < 0:
             said = f"{self._name} was ended by {signal.Signals(-code).name}"
-        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _KEPT_BYTES, 0))
-        errors = self._errors.read().decode(errors="replace").strip()
-        last = errors.splitlines()[-1:]
-        return f"{said}: {last[0]}\n\nIts stderr ended with:\n{errors}" if last else said
+        crashed = code < 0 or "Traceback (most recent call last)" in errors
+        failure = (RuntimeError if crashed else UserError)(with_last_line(said, errors))
+        failure.__cause__ = RuntimeError(f"its stderr ended with:\n{errors}") if errors else None
+        return failure
 
     def end(self, grace: float) -> None:
         """End it and all that it has started: by SIGTERM, and after `grace` seconds by SIGKILL."""
@@ -144,6 +149,12 @@ def _die_with_parent() -> Callable[[], object] | None:
         return None
     prctl = ctypes.CDLL(None).prctl
     return lambda: prctl(_PARENT_DEATH, signal.SIGKILL)
+
+
+def with_last_line(said: str, errors: str) -> str:
+    """What is said of a script that failed, with the last line of its errors."""
+    lines = errors.strip().splitlines()
+    return f"{said}: {lines[-1].strip()}" if lines else said
 
 
 def parsed(line: str, key: str) -> Found | None:

@@ -67,6 +67,7 @@ def read(folder: Path) -> Exported:
         raise UserError(f"{folder / TRIAL} is not of an export that this version reads ({FORMAT})")
     try:
         train, python_path = _place(content)
+        recipe, arguments = _recipe(content)
         return Exported(
             folder=folder.resolve(),
             study=str(content["study"]),
@@ -75,8 +76,8 @@ def read(folder: Path) -> Exported:
             scaling=Scaling(**{**content["scaling"], "max_concurrent_trials": 1}),
             failure=FailurePolicy(**content["failure"]),
             train=train,
-            recipe=content.get("recipe"),
-            recipe_arguments=content.get("recipe_arguments"),
+            recipe=recipe,
+            recipe_arguments=arguments,
             python_path=python_path,
             versions=dict(content["versions"]),
             forks=tuple(int(part["from_step"]) for part in content.get("lineage", ())[1:]),
@@ -95,6 +96,18 @@ def _place(content: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
     if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
         raise TypeError(f"python_path must be a list of text, got {folders!r}")
     return train, tuple(folders)
+
+
+def _recipe(content: Mapping[str, Any]) -> tuple[str | None, Mapping[str, str] | None]:
+    """The recipe and its arguments; earlier exports have none of these."""
+    recipe, arguments = content.get("recipe"), content.get("recipe_arguments")
+    if not isinstance(recipe, str | None):
+        raise TypeError(f"recipe must be text or null, got {recipe!r}")
+    if arguments is None:
+        return recipe, None
+    if not isinstance(arguments, dict) or not all(isinstance(v, str) for v in arguments.values()):
+        raise TypeError(f"recipe_arguments must be an object of texts, got {arguments!r}")
+    return recipe, arguments
 
 
 def _trial(content: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:

@@ -40,7 +40,7 @@ def main() -> int:
     train = find_trainer(trial)
     config = {**read_config(train), "seed": trial["seed"]}
     if command := getattr(train, "command", None):  # a script trains by itself
-        return subprocess.call(command(config))  # noqa: S603 (the user's own script)
+        sys.exit(subprocess.call(command(config)))  # noqa: S603 (the user's own script)
     scaling = trial["scaling"]
     join_group(scaling["cpus_per_worker"], scaling.get("gpus_per_worker") or 0)
     random.seed(trial["seed"])
