@@ -193,7 +193,21 @@ def _study(
     manifest: Manifest | None = None,
 ) -> int:
     result, manifest = _run(experiment, options, output, manifest)
-    return finish(result, manifest, output)
+    code = finish(result, manifest, output)
+    if code == DONE:
+        _write_best_model(experiment, result)
+    return code
+
+
+def _write_best_model(experiment: Experiment, result: StudyResult) -> None:
+    """Write the best model, if the trainer makes a file of it; the study is done in any case."""
+    from autotune.evaluation import best_model
+
+    try:
+        if path := best_model.write(experiment, result):
+            say(f"wrote the best model to {path}")
+    except UserError as error:
+        say(f"autotune: no {best_model.BEST_MODEL} is written: {error}")
 
 
 def _replay(

@@ -181,7 +181,9 @@ def _line(error: BaseException) -> str:
         said = f"it called sys.exit({error.code!r:.80})"
     elif near := _mistyped(text):
         said = near
-    elif isinstance(error, UserError | ValueError) and text:
+    elif isinstance(error, UserError) and text:  # it says what is wrong with its arguments
+        return text
+    elif isinstance(error, ValueError) and text:
         said = text
     else:
         said = f"{type(error).__name__}: {text}"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from trainers.data import Images, data_folder, read_images, synthetic
+from trainers.formats import class_names, recognised
 
 CPU = torch.device("cpu")
 
@@ -66,6 +67,56 @@ def test_cifar10_is_read_from_all_its_shards(tmp_path: Path) -> None:
     images = read_images("cifar10", str(tmp_path), CPU)
     check(images, (3, 32, 32))
     assert (len(images.train_y), len(images.val_y)) == (30, 10)
+
+
+def write_binary(folder: Path) -> None:
+    """The pixels of `write_cifar10`, as CIFAR-10's binary version has them."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for name, count in (("data_batch_1", 20), ("data_batch_2", 10), ("test_batch", 10)):
+        x = random.integers(0, 256, (count, 32, 32, 3), np.uint8)
+        labels = (np.arange(count) % 10).astype(np.uint8)[:, None]
+        rows = np.concatenate([labels, x.transpose(0, 3, 1, 2).reshape(count, -1)], 1)
+        (folder / f"{name}.bin").write_bytes(rows.tobytes())
+
+
+def same(a: Images, b: Images) -> bool:
+    names = ("train", "train_y", "val", "val_y")
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in names)
+
+
+def test_cifar10_is_read_from_its_binary_version_wherever_it_is(tmp_path: Path) -> None:
+    write_cifar10(tmp_path / "arrays")
+    arrays = read_images("cifar10", str(tmp_path / "arrays"), CPU)
+    for i, where in enumerate((".", "cifar10", "cifar-10-batches-bin")):
+        write_binary(tmp_path / str(i) / where)
+        assert recognised(tmp_path / str(i)) == "cifar10"
+        assert same(read_images("cifar10", str(tmp_path / str(i)), CPU), arrays)
+
+
+def test_idx_files_may_be_unpacked(tmp_path: Path) -> None:
+    write_fashion_mnist(tmp_path)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for path in (tmp_path / "fashion_mnist").iterdir():
+        (plain / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+    assert recognised(plain) == "fashion_mnist"
+    packed = read_images("fashion_mnist", str(tmp_path), CPU)
+    assert same(read_images("fashion_mnist", str(plain), CPU), packed)
+    assert class_names("fashion_mnist", plain)[3] == "3"
+    assert class_names("fashion_mnist", tmp_path / "Fashion-MNIST")[3] == "Dress"
+
+
+def test_python_pickles_are_never_read(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(ValueError, match="Python pickles, which are never read: use the") as caught:
+        read_images("cifar10", str(tmp_path), CPU)
+    assert "\n" not in str(caught.value)
+    assert recognised(tmp_path / "cifar-10-batches-py") is None
+    write_binary(tmp_path / "cifar10")
+    (tmp_path / "cifar10" / "data_batch_1.bin").write_bytes(b"x" * 100)
+    with pytest.raises(ValueError, match="is damaged: its size is no multiple of 3073"):
+        read_images("cifar10", str(tmp_path), CPU)
 
 
 def test_a_process_reads_a_data_set_once(tmp_path: Path) -> None:
