@@ -127,6 +127,11 @@ def _data(
             parts = image_files.parts(data, val_share)
             side = image_files.check(*parts)
             train_size, val_size = (len(part.paths) for part in parts)
+    except FileNotFoundError:
+        raise UserError(
+            f"data: {data} holds no images; they belong into {data}/CLASS/*.jpg "
+            "(python -m trainers.convert makes such a folder of archives and lists)"
+        ) from None
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from None
     sizes = {"milestone": min(train_size, _MOST_SAMPLES)}
@@ -136,10 +141,11 @@ def _data(
         if image_size not in (None, side):
             raise UserError(f"image_size must be {side}, that of {name}, but got {image_size}")
         return {"data": name, "data_dir": str(data), **sizes}, train_size
-    least = stride_of(model, (3, _MOST_PIXELS, _MOST_PIXELS))
+    size = min(side, _MOST_PIXELS) if image_size is None else image_size
+    least = stride_of(model, (3, size, size))
     if image_size is not None and image_size < least:
         raise UserError(f"image_size must be at least {least} for {model} but got {image_size}")
-    size = image_size or min(max(side, least), _MOST_PIXELS)
+    size = max(size, least)
     own = {"image_size": size, "val_image_size": size, "loader_workers": 2, "val_share": val_share}
     return {"data": "folder", "data_dir": str(data), **own, **sizes}, train_size
 

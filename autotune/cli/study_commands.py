@@ -20,6 +20,7 @@ from autotune.cli.arguments import (
     RunArguments,
 )
 from autotune.cli.console import (
+    BROKEN,
     DONE,
     INTERRUPTED,
     UNREACHED,
@@ -194,7 +195,7 @@ def _study(
 ) -> int:
     result, manifest = _run(experiment, options, output, manifest)
     code = finish(result, manifest, output)
-    if code == DONE:
+    if code in (DONE, BROKEN):  # or no model could be registered
         _write_best_model(experiment, result)
     return code
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pictures import write_binary, write_cifar10, write_fashion_mnist
 
 from trainers.data import Images, data_folder, read_images, synthetic
 from trainers.formats import class_names, recognised
@@ -23,28 +24,6 @@ def check(images: Images, shape: tuple[int, int, int]) -> None:
     torch.testing.assert_close(spread, torch.ones_like(spread), atol=2e-2, rtol=0)
     assert len(images.train_x) == len(images.train_y)
     assert len(images.val_x) == len(images.val_y)
-
-
-def write_fashion_mnist(root: Path) -> None:
-    folder = root / "fashion_mnist"
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(0)
-    for part, count in (("train", 20), ("t10k", 10)):
-        pixels = random.integers(0, 256, (count, 28, 28), np.uint8).tobytes()
-        labels = (np.arange(count) % 10).astype(np.uint8).tobytes()
-        with gzip.open(folder / f"{part}-images-idx3-ubyte.gz", "wb") as file:
-            file.write(b"\0" * 16 + pixels)
-        with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz", "wb") as file:
-            file.write(b"\0" * 8 + labels)
-
-
-def write_cifar10(root: Path) -> None:
-    folder = root / "cifar10"
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(0)
-    for name, count in (("train_1", 20), ("train_2", 10), ("test", 10)):
-        x = random.integers(0, 256, (count, 32, 32, 3), np.uint8)
-        np.savez(folder / f"{name}.npz", x=x, y=(np.arange(count) % 10).astype(np.uint8))
 
 
 def test_digits_are_split_by_class() -> None:
@@ -67,17 +46,6 @@ def test_cifar10_is_read_from_all_its_shards(tmp_path: Path) -> None:
     images = read_images("cifar10", str(tmp_path), CPU)
     check(images, (3, 32, 32))
     assert (len(images.train_y), len(images.val_y)) == (30, 10)
-
-
-def write_binary(folder: Path) -> None:
-    """The pixels of `write_cifar10`, as CIFAR-10's binary version has them."""
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(0)
-    for name, count in (("data_batch_1", 20), ("data_batch_2", 10), ("test_batch", 10)):
-        x = random.integers(0, 256, (count, 32, 32, 3), np.uint8)
-        labels = (np.arange(count) % 10).astype(np.uint8)[:, None]
-        rows = np.concatenate([labels, x.transpose(0, 3, 1, 2).reshape(count, -1)], 1)
-        (folder / f"{name}.bin").write_bytes(rows.tobytes())
 
 
 def same(a: Images, b: Images) -> bool:
