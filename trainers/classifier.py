@@ -49,7 +49,8 @@ class Classifier:
         made = image.convert("RGB" if self.channels == 3 else "L")
         made = made.resize((size, size), Image.Resampling.BILINEAR, box=box)
         pixels = np.asarray(made, np.float32).reshape(size, size, self.channels)
-        normal = (pixels - np.float32(self.mean)) / np.float32(self.std)
+        mean, std = (np.asarray(part, np.float32) for part in (self.mean, self.std))
+        normal = (pixels - mean) / std
         return torch.from_numpy(np.ascontiguousarray(normal.transpose(2, 0, 1)))
 
     @torch.no_grad()

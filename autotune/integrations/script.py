@@ -180,7 +180,7 @@ def _as_main(line: CommandLine, config: Mapping[str, Any]) -> Iterator[_Noted]:
     errors = _Noted(stderr)
     sys.argv = [line.path, *line.arguments(config)]
     sys.path.insert(0, str(Path(line.path).parent))
-    sys.stderr = errors  # type: ignore[assignment]
+    sys.stderr = errors
     try:
         os.chdir(line.place)
         yield errors
