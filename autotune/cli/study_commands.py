@@ -208,7 +208,7 @@ def _write_best_model(experiment: Experiment, result: StudyResult) -> None:
         if path := best_model.write(experiment, result):
             say(f"wrote the best model to {path}")
     except UserError as error:
-        say(f"autotune: no {best_model.BEST_MODEL} is written: {error}")
+        say(f"autotune: no best_model.pt is written: {error}")
 
 
 def _replay(

@@ -13,10 +13,9 @@ from typing import Any
 
 from autotune.errors import UserError, raised_by
 from autotune.evaluation import register
+from autotune.evaluation.register import BEST_MODEL
 from autotune.study.experiment import Experiment
 from autotune.study.result import StudyResult
-
-BEST_MODEL = "best_model.pt"
 
 
 def write(experiment: Experiment, result: StudyResult) -> Path | None:

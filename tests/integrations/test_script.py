@@ -447,6 +447,26 @@ def test_the_example_learns(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_script_that_leaves_ends_the_study_with_one_line(
+    folder: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autotune.cli import main
+
+    (folder / "leaves.py").write_text("import autotune, sys\nsys.exit(3)\n")
+    (folder / "recipe.py").write_text(
+        "import autotune as at\n"
+        "def study():\n"
+        "    space = at.SearchSpace({'lr': at.Float(0, 1)})\n"
+        "    target = at.Target('acc', 1, limit=9)\n"
+        "    return at.Experiment('leaves', at.script('leaves.py'), space, target)\n"
+    )
+    where = ["--out", str(folder / "study"), "--tracking-uri", "off"]
+    assert main.main(["run", "recipe.py:study", *where]) == main.USER
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "autotune: leaves.py called sys.exit(3)"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reports", "prints"])
 def test_the_example_is_a_study(name: str, tmp_path: Path, ray_address: str) -> None:
     from autotune.cli import main

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import autotune as at
-from autotune.evaluation import best_model
+from autotune.evaluation.register import BEST_MODEL
 from autotune.study import recipes
 from search_spaces.images import folder
 from trainers import classifier
@@ -142,18 +142,20 @@ def test_from_images_to_a_model(
 
     study = tmp_path / "study"
     given = ["--with", f"data={data}", "--with", "model=resnet8", "--with", "seconds=2"]
-    where = ["--out", str(study), "--tracking-uri", "off", "--trials", "2", "--json"]
+    where = ["--out", str(study), "--trials", "2", "--json", "--register", "pets"]
     assert main.main(["run", RECIPE, *given, *where]) == main.DONE
     out, err = capsys.readouterr()
     best = json.loads(out)["best"]
-    assert f"wrote the best model to {study / best_model.BEST_MODEL}" in err
+    assert f"wrote the best model to {study / BEST_MODEL}" in err
     assert best["best_val_accuracy"] > 0.4
-    found = classifier.load(study / best_model.BEST_MODEL)
+    assert "as models:/pets/1" in err
+    assert len(list((study / "artifacts").rglob("best_model.pt"))) == 1
+    found = classifier.load(study / BEST_MODEL)
     assert found.classes == ("cat", "dog", "emu")
-    (study / best_model.BEST_MODEL).unlink()
+    (study / BEST_MODEL).unlink()
     again = ["confirm", str(study), "--repeats", "1", "--top", "1"]
     assert main.main(again) == main.DONE
-    assert (study / best_model.BEST_MODEL).exists()
+    assert (study / BEST_MODEL).exists()
     shutil.rmtree(study / "checkpoints")
     again[3] = "2"
     assert main.main(again) == main.DONE
