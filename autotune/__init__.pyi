@@ -8,6 +8,7 @@ from .backends.worker.reporting import report as report
 from .errors import StudyError as StudyError
 from .errors import UserError as UserError
 from .evaluation.comparison import compare as compare
+from .integrations.script import script as script
 from .schedules import WSD as WSD
 from .schedules import Constant as Constant
 from .schedules import Cosine as Cosine

@@ -2,26 +2,24 @@
 
 Layout below the data folder (`data_dir`, else the variable AUTOTUNE_DATA, else `data`):
 `fashion_mnist/*-ubyte.gz` as published, `cifar10/train_*.npz` and `cifar10/test.npz` with `x`
-(N, 32, 32, 3) uint8 and `y` (N,), `tinyshakespeare/input.txt` for the language trainer. `digits`
-comes with scikit-learn and `synthetic` is made here.
+(N, 32, 32, 3) uint8 and `y` (N,) or its published binary files, `tinyshakespeare/input.txt` for the
+language trainer. `digits` comes with scikit-learn and `synthetic` is made here.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+from trainers import formats
+from trainers.formats import Arrays
 
 
 @dataclass(frozen=True)
@@ -107,16 +105,10 @@ SIDES = {"digits": 8, "fashion_mnist": 28, "cifar10": 32}
 """The pixels a side of each data set's images."""
 
 FILES: dict[str, tuple[str, ...]] = {
-    "fashion_mnist": (
-        "train-images-idx3-ubyte.gz",
-        "train-labels-idx1-ubyte.gz",
-        "t10k-images-idx3-ubyte.gz",
-        "t10k-labels-idx1-ubyte.gz",
-    ),
-    "cifar10": ("train_1.npz", "test.npz"),
+    **{name: forms[0].files for name, forms in formats.FORMATS.items()},
     "tinyshakespeare": ("input.txt",),
 }
-"""The files that a data set's folder must have (CIFAR-10 may have more `train_N.npz`)."""
+"""The files of a data set's folder, in its usual format; `formats.FORMATS` has the others."""
 
 
 def require_data(name: str, data_dir: str | None = None) -> Path:
@@ -124,8 +116,11 @@ def require_data(name: str, data_dir: str | None = None) -> Path:
 
     Raises:
         FileNotFoundError: a file is missing; one line that says where to put it.
+        ValueError: the data set is there as Python pickles; one line.
     """
     folder = data_folder(data_dir).resolve()
+    if name in formats.FORMATS and formats.located(name, folder) is not None:
+        return folder
     for file in FILES.get(name, ()):
         require(folder / name / file, f"data set {name}")
     return folder
@@ -144,35 +139,16 @@ def _digits(folder: Path) -> Arrays:
     return train_x, train_y, val_x, val_y
 
 
-def _idx(path: Path, header: int) -> NDArray[Any]:
-    with gzip.open(path) as file:
-        return np.frombuffer(file.read(), np.uint8, offset=header)
-
-
-def _fashion_mnist(folder: Path) -> Arrays:
-    paths = [folder / "fashion_mnist" / file for file in FILES["fashion_mnist"]]
-    train_x, val_x = (_idx(path, 16).reshape(-1, 28, 28, 1) for path in paths[::2])
-    return train_x, _idx(paths[1], 8), val_x, _idx(paths[3], 8)
-
-
-def _npz(paths: list[Path]) -> tuple[NDArray[Any], NDArray[Any]]:
-    x, y = [], []
-    for path in paths:
-        with np.load(path, allow_pickle=False) as file:
-            x.append(file["x"])
-            y.append(file["y"])
-    return np.concatenate(x), np.concatenate(y)
-
-
-def _cifar10(folder: Path) -> Arrays:
-    folder = folder / "cifar10"
-    return *_npz(sorted(folder.glob("train_*.npz"))), *_npz([folder / "test.npz"])
+def _published(name: str, root: Path) -> Arrays:
+    found = formats.located(name, root)
+    assert found is not None, "required before"
+    folder, form = found
+    return form.read(folder)
 
 
 READERS: dict[str, Callable[[Path], Arrays]] = {
     "digits": _digits,
-    "fashion_mnist": _fashion_mnist,
-    "cifar10": _cifar10,
+    **{name: partial(_published, name) for name in formats.FORMATS},
 }
 
 

@@ -1,4 +1,4 @@
-"""Batches from an ImageNet-style folder: `root/train/CLASS/*.jpg` and `root/val/CLASS/*.jpg`.
+"""Batches from a folder of images by classes, with or without `train/` and `val/` (`image_files`).
 
 Images are decoded ahead by `DataLoader` workers, as schedules determine the next batches and their
 image sizes. The crop of an image depends on the seed, the epoch and the image only; it is resized
@@ -11,7 +11,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,34 +18,17 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from trainers.data import data_folder, require
+from trainers.data import data_folder
 from trainers.distributed import Ranks
+from trainers.image_files import Files, check_classes, parts
 from trainers.settings import Settings
 from trainers.stream import EVALUATED, Batch, blank, generator, passes, spans
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 DRAFT = 2.0  # pixels a side that are decoded for each that is needed, at least
 Box = tuple[float, float, float, float]
 StepAt = Callable[[int], tuple[int, int]]
 Key = tuple[int, int, int]
-
-
-def _files(folder: Path) -> tuple[list[str], list[str], list[int]]:
-    """Classes, paths and labels, in the order of their names."""
-    require(folder, "image folder")
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(classes):
-        found = sorted(str(p) for p in (folder / name).iterdir() if p.suffix.lower() in SUFFIXES)
-        paths += found
-        labels += [label] * len(found)
-    if not paths:
-        raise FileNotFoundError(
-            f"image folder: {folder} holds no images; they belong into {folder}/CLASS/*.jpg"
-        )
-    return classes, paths, labels
 
 
 def random_box(width: int, height: int, random: np.random.Generator) -> Box:
@@ -71,8 +53,8 @@ def central_box(width: int, height: int) -> Box:
 class Pictures(Dataset[tuple[Tensor, int]]):
     """Decoded images by (epoch, index, size): uint8 (3, size, size) and the label."""
 
-    def __init__(self, folder: Path, augment: frozenset[str], seed: int) -> None:
-        self.classes, self.paths, self.labels = _files(folder)
+    def __init__(self, files: Files, augment: frozenset[str], seed: int) -> None:
+        self.classes, self.paths, self.labels = files.classes, files.paths, files.labels
         self._augment = augment
         self._seed = seed
 
@@ -83,9 +65,10 @@ class Pictures(Dataset[tuple[Tensor, int]]):
             return
         if size > there:
             raise ValueError(f"{name} must be at most {there}, all that there is, got {size}")
-        chosen = [i * there // size for i in range(size)]
-        self.paths = [self.paths[i] for i in chosen]
-        self.labels = [self.labels[i] for i in chosen]
+        chosen = Files(self.classes, self.paths, self.labels).some(
+            [i * there // size for i in range(size)]
+        )
+        self.paths, self.labels = chosen.paths, chosen.labels
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -94,9 +77,12 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         epoch, index, size = key
         random = np.random.default_rng((self._seed, epoch, index))
         crop = random_box if "crop" in self._augment else lambda w, h, _: central_box(w, h)
-        with Image.open(self.paths[index]) as file:
-            box = crop(file.width, file.height, random)
-            image, box = _decoded(file, box, size)
+        try:
+            with Image.open(self.paths[index]) as file:
+                box = crop(file.width, file.height, random)
+                image, box = _decoded(file, box, size)
+        except (OSError, SyntaxError) as error:  # most decoders do not say of which file
+            raise ValueError(f"{self.paths[index]} cannot be read as an image: {error}") from None
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
         pixels = np.asarray(image)
         if "flip" in self._augment and random.random() < 0.5:
@@ -157,13 +143,12 @@ class FolderStream:
 
     def __init__(self, settings: Settings, ranks: Ranks, step_at: StepAt) -> None:
         root, seed = data_folder(settings.data_dir), settings.training.seed
-        train = Pictures(root / "train", settings.augment, seed)
-        self._val = Pictures(root / "val", frozenset(), seed)
+        files = parts(root, settings.val_share)
+        check_classes(*files)
+        train = Pictures(files[0], settings.augment, seed)
+        self._val = Pictures(files[1], frozenset(), seed)
         train.keep(settings.train_size, "train_size")
         self._val.keep(settings.val_size, "val_size")
-        if train.classes != self._val.classes:
-            differ = sorted(set(train.classes) ^ set(self._val.classes))
-            raise ValueError(f"{root}: train and val must hold the same classes, not {differ}")
         self.classes = len(train.classes)
         self.shape = (3, settings.full_size, settings.full_size)
         self.train_size = len(train)

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
 from trainers import served
-from trainers.data import read_images, synthetic
+from trainers.data import data_folder, read_images, synthetic
 from trainers.distributed import Ranks, process_group
-from trainers.folder import FolderStream
+from trainers.folder import MEAN, STD, FolderStream
+from trainers.formats import FORMATS, class_names
+from trainers.image_files import parts
 from trainers.loop import StepAt, Task, run
 from trainers.models import make_model
 from trainers.settings import Settings, read_settings
@@ -80,6 +82,44 @@ train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the m
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
     *("optimizer", "precision", "deterministic", "compile"),
 )
+
+
+def saved(config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What a file of the trained classifier holds: `trainers.classifier` makes it of that again.
+
+    Tensors, numbers and text only, so that `torch.load(weights_only=True)` reads it. None for data
+    that is not in files of images (digits, synthetic).
+
+    Args:
+        states: the checkpoint of every rank, in the order of ranks.
+    """
+    settings = read_settings(config)
+    root = data_folder(settings.data_dir)
+    if settings.data == "folder":
+        classes: Sequence[str] = parts(root, settings.val_share)[0].classes
+        mean, spread = MEAN, STD
+    elif settings.data in FORMATS:
+        images = read_images(settings.data, settings.data_dir, torch.device("cpu"))
+        assert images.mean is not None
+        assert images.spread is not None
+        mean, spread = (tuple(part.flatten().tolist()) for part in (images.mean, images.spread))
+        classes = class_names(settings.data, root)[: images.classes]
+    else:
+        return None
+    return {
+        "weights": served.weights(states),
+        "model": settings.model,
+        "width": settings.width,
+        "norm": settings.norm,
+        "full_size": settings.full_size,
+        "image_size": settings.val_image_size,
+        "classes": list(classes),
+        "mean": list(mean),
+        "std": list(spread),
+    }
+
+
+train.saved = saved  # type: ignore[attr-defined]  # for the file of the best model
 
 
 def _task(settings: Settings, ranks: Ranks) -> Task[Images]:

@@ -3,8 +3,9 @@
 | key | value (default) |
 |---|---|
 | `data` | digits, fashion_mnist, cifar10, folder or synthetic |
-| `data_dir` | folder of the data sets; with `folder`, the one that holds `train` and `val` |
+| `data_dir` | folder of the data sets; with `folder`, that of images (`trainers.image_files`) |
 | `train_size`, `val_size` | use the first so many images (all) |
+| `val_share` | share of each class that validates, for a folder without `val/` (0.2) |
 | `image_size` * | pixels of a side while training (the data's own; folder 224, synthetic 32) |
 | `val_image_size` | pixels of a side when evaluating (the full size) |
 | `loader_workers` | processes a rank that decode images, for folder (4) |
@@ -33,6 +34,7 @@ from trainers.readers import (
     REQUIRED,
     Key,
     NotAllowedError,
+    Number,
     Schedule,
     counted,
     flag,
@@ -60,6 +62,7 @@ class Settings:
     data_dir: str | None
     train_size: int | None
     val_size: int | None
+    val_share: float
     image_size: Schedule
     val_image_size: int
     full_size: int
@@ -83,6 +86,7 @@ OWN: Mapping[str, Key] = {
     "data_dir": (None, optional(text)),
     "train_size": (None, optional(whole(1))),
     "val_size": (None, optional(whole(1))),
+    "val_share": (0.2, Number(0.0, 1.0, open_low=True)),
     "image_size": (None, optional(counted(1))),
     "val_image_size": (None, optional(whole(1))),
     "loader_workers": (4, whole(0)),

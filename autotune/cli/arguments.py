@@ -66,6 +66,8 @@ def _row(option: Option, **changed: Any) -> Row:
     if flag.metavar is None:
         return flag.name, {"action": "store_true", "dest": option.name, "help": flag.help}
     made = {"metavar": flag.metavar, "dest": option.name, "help": flag.help}
+    if flag.repeated:
+        made["action"] = "append"
     parse = _checked(path if flag.parse is Path else flag.parse)
     return flag.name, {**made, "default": option.default, "type": parse, **changed}
 
@@ -267,6 +269,23 @@ class SubmitArguments:
     json: bool
 
 
+def _collected(option: Option, value: Any) -> Any:
+    """The value of an option, of all items that were given one by one.
+
+    Raises:
+        UserError: one was given twice.
+    """
+    assert option.flag is not None
+    if not option.flag.repeated:
+        return value
+    made: dict[str, Any] = {}
+    for name, item in value:
+        if name in made:
+            raise UserError(f"{option.flag.name} {name} is given twice")
+        made[name] = item
+    return made
+
+
 def taken(kind: type[_T], given: argparse.Namespace) -> _T:
     """What argparse read, as a frozen value of this kind.
 
@@ -276,8 +295,8 @@ def taken(kind: type[_T], given: argparse.Namespace) -> _T:
     own = [f.name for f in fields(cast("type[RunArguments]", kind)) if f.name != "options"]
     values = {name: getattr(given, name) for name in own}
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    named = {o.name: getattr(given, o.name, None) for o in options() if o.flag is not None}
-    chosen = {name: value for name, value in named.items() if value is not None}
+    named = [(o, getattr(given, o.name, None)) for o in options() if o.flag is not None]
+    chosen = {o.name: _collected(o, value) for o, value in named if value is not None}
     if "time_limit" in chosen:
         chosen["time_limit"] = duration(chosen["time_limit"])
     checked = StudyOptions(**chosen)

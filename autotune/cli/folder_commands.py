@@ -81,7 +81,7 @@ def _export_trial(manifest: Manifest, result: StudyResult, trial: Trial, to: Pat
         say(f"it has no checkpoint: {content['checkpoint_fault']}")
     if content["lineage_fault"]:
         say(f"it is a fork, and a replay trains its last part only: {content['lineage_fault']}")
-    if content["train"] is None:
+    if content["train"] is None and not content["recipe"]:
         say('its trainer has no name to be found by: set "train" in its trial.json')
 
 
@@ -89,9 +89,9 @@ def _export_study(manifest: Manifest, result: StudyResult, url: str) -> None:
     from autotune.evaluation.export import optuna_study
     from autotune.study import recipes
 
-    recipe, name = manifest.options.recipe, manifest.name
-    if not recipe:
+    name = manifest.name
+    if not manifest.options.recipe:
         raise UserError(f"{result.folder} was started from Python: its search space is not known")
-    space = recipes.load(recipe).space
+    space = recipes.load_again(manifest.options).space
     count = optuna_study.export(result.trials, space, result.target, url, name)
     say(f"wrote {count} trials as the Optuna study {name!r}")

@@ -20,6 +20,7 @@ from autotune.cli.arguments import (
     RunArguments,
 )
 from autotune.cli.console import (
+    BROKEN,
     DONE,
     INTERRUPTED,
     UNREACHED,
@@ -49,14 +50,14 @@ def run(given: RunArguments) -> int:
     from autotune.evaluation import register
     from autotune.study import recipes
 
-    experiment = recipes.load(given.recipe)
+    made = recipes.loaded(given.recipe, given.options.recipe_arguments)
     uri = without_password(given.options.tracking_uri)
-    experiment = register.prepared(experiment, given.register, uri)
+    experiment = register.prepared(made.experiment, given.register, uri)
     folder = given.options.folder(experiment.name)
     if given.options.mirror:
         _fetch_if_new(experiment.name, folder, uri)
-    recipe = recipes.absolute(given.recipe)
-    options = replace(given.options, out=folder, tracking_uri=uri, recipe=recipe)
+    options = replace(given.options, out=folder, tracking_uri=uri)
+    options = replace(options, recipe=made.recipe, recipe_arguments=made.arguments)
     return _study(experiment, options, Output(given.json, given.register, uri))
 
 
@@ -84,7 +85,7 @@ def resume(given: ResumeArguments) -> int:
     result = read(folder, manifest.target)
     ended = complete(result, options)
     if not ended or given.register:
-        experiment = recipes.load(str(options.recipe))
+        experiment = recipes.load_again(options)
         experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
         return _shown(result, manifest, output)
@@ -109,7 +110,7 @@ def confirm(given: ConfirmArguments) -> int:
     output = Output(given.json, tracking_uri=options.tracking_uri)
     if complete(result, options):
         return _shown(result, manifest, output)
-    return _study(recipes.load(str(options.recipe)), options, output, manifest)
+    return _study(recipes.load_again(options), options, output, manifest)
 
 
 def replay(given: ReplayArguments) -> int:
@@ -193,7 +194,21 @@ def _study(
     manifest: Manifest | None = None,
 ) -> int:
     result, manifest = _run(experiment, options, output, manifest)
-    return finish(result, manifest, output)
+    code = finish(result, manifest, output)
+    if code in (DONE, BROKEN):  # or no model could be registered
+        _write_best_model(experiment, result)
+    return code
+
+
+def _write_best_model(experiment: Experiment, result: StudyResult) -> None:
+    """Write the best model, if the trainer makes a file of it; the study is done in any case."""
+    from autotune.evaluation import best_model
+
+    try:
+        if path := best_model.write(experiment, result):
+            say(f"wrote the best model to {path}")
+    except UserError as error:
+        say(f"autotune: no best_model.pt is written: {error}")
 
 
 def _replay(

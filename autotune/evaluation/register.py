@@ -34,6 +34,7 @@ from autotune.tracking.uris import redact
 from autotune.trial import Target, Trial, wording
 
 FILES = ("config.json", "schedules.json", "schedules.png", "trial.json")
+BEST_MODEL = "best_model.pt"
 _BAD_NAME = "/:%\"'"  # MLflow's own addresses are made of them, or it takes none of them
 _LONGEST = 200
 _FINALISTS = 3  # that `autotune run --repeats` and `autotune confirm` run again
@@ -139,13 +140,14 @@ def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
     if not recipe.rpartition(":")[0]:
         raise UserError(f"{folder} was not started from a recipe: its trainer is not known")
     trial = _best(study)
-    build = hook(recipes.load(recipes.moved(recipe)))
-    config = {**trial.config, "seed": trial.seed}
-    model, example = build(config, states(folder, trial))
+    experiment = recipes.load_again(manifest.options)
+    config, ranks = {**trial.config, "seed": trial.seed}, states(folder, trial)
+    model, example = hook(experiment)(config, ranks)
     found = summary.summary(study, manifest.name)
     with tempfile.TemporaryDirectory() as place:
         export.export(study, trial, Path(place) / "trial")
         files = [file for n in FILES if (file := Path(place, "trial", n)).is_file()]
+        files += _saved(experiment, config, ranks, Path(place))
         entry = model_registry.ModelToRegister(
             *(manifest.study_id, trial.number, model, example, files),
             *(tags(manifest, trial, found), _text(trial, found)),
@@ -153,6 +155,19 @@ def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
         number, new = model_registry.register(uri, name, entry)
     return {"name": name, "version": number, "new": new, "trial": trial.number,
             "uri": f"models:/{name}/{number}"}  # fmt: skip
+
+
+def _saved(
+    experiment: Experiment, config: Mapping[str, Any], ranks: Sequence[Any], place: Path
+) -> list[Path]:
+    """The file of the model that the trainer makes (`best_model`), if it does."""
+    made = getattr(experiment.train, "saved", lambda config, states: None)(config, ranks)
+    if made is None:
+        return []
+    import torch
+
+    torch.save(made, place / BEST_MODEL)
+    return [place / BEST_MODEL]
 
 
 def _best(study: StudyResult) -> Trial:

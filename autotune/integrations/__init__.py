@@ -1,1 +1,1 @@
-"""Integrations with Lightning, Hugging Face and Optuna."""
+"""Integrations with Lightning, Hugging Face and Optuna, and existing scripts as trainers."""

@@ -207,12 +207,12 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
         _discard(folder)
         return new
     _check_total(folder, existing.options.trials, new.options.trials)
-    recipe = new.options.recipe or existing.options.recipe
+    of = new.options if new.options.recipe else existing.options
     same_sampler = new.options.sampler == existing.options.sampler
     return replace(
         new,
         study_id=existing.study_id,
-        options=replace(new.options, recipe=recipe),
+        options=replace(new.options, recipe=of.recipe, recipe_arguments=of.recipe_arguments),
         sampler_chosen_because=(existing if same_sampler else new).sampler_chosen_because,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Flag:
     help: str
     metavar: str | None = None  # None for a flag without a value
     parse: Callable[[str], Any] = str  # a ValueError says what the text must be
+    repeated: bool = False  # whether it may be given again, each time with one item of a mapping
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ def _are_seeds(value: Any) -> bool:
     return isinstance(value, Sequence) and all(is_whole(seed, 0) for seed in value)
 
 
+def _are_texts(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(isinstance(text, str) for item in value.items() for text in item)
+
+
 def _is_sampler(value: Any) -> bool:
     return isinstance(value, str) or hasattr(value, "ask") or hasattr(value, "sample_relative")
 
@@ -98,6 +105,7 @@ PATH = Rule("a path", lambda value: isinstance(value, str | os.PathLike) and str
 NAMED = Rule("a name or a function", lambda value: isinstance(value, str) or callable(value))
 SAMPLER = Rule("a name or a sampler", _is_sampler)
 FUNCTION = Rule("a function", callable)
+TEXTS = Rule("a dict of texts", _are_texts)
 SEEDS = Rule("whole numbers >= 0", _are_seeds)
 POOL = Rule("a pool", lambda value: hasattr(value, "start") and hasattr(value, "realtime"))
 

@@ -27,6 +27,7 @@ from autotune.study.option import (
     SETTINGS,
     SHARE,
     TEXT,
+    TEXTS,
     YES_OR_NO,
     Flag,
     Option,
@@ -38,6 +39,7 @@ from autotune.study.option import (
     whole,
     whole_number,
 )
+from autotune.study.recipe_arguments import pair
 from autotune.tracking.uris import without_credentials
 from autotune.trial import Change, Event, Fork, Target, Trial
 
@@ -180,6 +182,19 @@ class StudyOptions:
             "more by convergence, else 0)",
             "SHARE",
             share,
+        ),
+    )
+    recipe_arguments: Mapping[str, str] | None = option(
+        None,
+        kept=True,
+        rule=TEXTS,
+        flag=Flag(
+            "--with",
+            "search",
+            "an argument of the recipe, as in --with data=DIR; may be repeated",
+            "KEY=VALUE",
+            pair,
+            repeated=True,
         ),
     )
     mirror: bool = option(

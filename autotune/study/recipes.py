@@ -1,5 +1,7 @@
 """Recipes: functions that return a complete `Experiment`, found by name or in a file.
 
+Their arguments, if they have any, are text that is read by the annotations (`recipe_arguments`).
+
 A recipe is code: loading one runs it.
 """
 
@@ -14,7 +16,8 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,8 +26,9 @@ from autotune import schedules, trial
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError, shown, text_of, unknown
 from autotune.space import parameters, schedule_space, search_space
-from autotune.study import experiment
+from autotune.study import experiment, recipe_arguments
 from autotune.study.experiment import Experiment
+from autotune.study.options import StudyOptions
 
 _CLASSES = {  # what recipes are made of, for the nearest right name of a mistyped argument
     name: value
@@ -53,8 +57,30 @@ def find(path: str, what: str = "recipe") -> Callable[..., Any]:
     return named
 
 
-def load(recipe: str) -> Experiment:
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment, with the recipe and its arguments as they are found again from any folder."""
+
+    experiment: Experiment
+    recipe: str
+    arguments: Mapping[str, str] | None
+
+
+def load(recipe: str, arguments: Mapping[str, str] | None = None) -> Experiment:
+    """The experiment that a recipe returns: `loaded`, and what else that raises."""
+    return loaded(recipe, arguments).experiment
+
+
+def load_again(options: StudyOptions) -> Experiment:
+    """The experiment of a study, by the options in its manifest."""
+    return load(moved(str(options.recipe)), options.recipe_arguments)
+
+
+def loaded(recipe: str, arguments: Mapping[str, str] | None = None) -> Loaded:
     """The experiment that a recipe returns.
+
+    Args:
+        arguments: the recipe's own, by name, as text.
 
     Raises:
         UserError: in one line, what cannot be found (with the nearest right name), or what the
@@ -62,13 +88,16 @@ def load(recipe: str) -> Experiment:
             exception.
     """
     function = find(recipe)
+    given = arguments or {}
+    values = recipe_arguments.read(recipe, function, given)
     try:
-        made = function()
+        made = function(**values)
     except (Exception, SystemExit) as error:
         raise UserError(f"recipe {recipe!r}: {_line(error)}") from error
     if not isinstance(made, Experiment):
         raise UserError(f"recipe {recipe!r} must return an Experiment but got {shown(made)}")
-    return made
+    kept = recipe_arguments.stored(given, values) or None
+    return Loaded(made, absolute(recipe), kept)
 
 
 def absolute(recipe: str) -> str:
@@ -152,7 +181,9 @@ def _line(error: BaseException) -> str:
         said = f"it called sys.exit({error.code!r:.80})"
     elif near := _mistyped(text):
         said = near
-    elif isinstance(error, UserError | ValueError) and text:
+    elif isinstance(error, UserError) and text:  # it says what is wrong with its arguments
+        return text
+    elif isinstance(error, ValueError) and text:
         said = text
     else:
         said = f"{type(error).__name__}: {text}"

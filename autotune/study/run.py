@@ -77,6 +77,7 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             `policy` starts from the weights in its `controller.json`. If both are used and only one
             of them finds something to start from, the other starts untrained.
         recipe: where the experiment comes from, kept for `autotune resume`.
+        recipe_arguments: the recipe's arguments by name, as text, kept with it.
         mirror: copy what `autotune resume --from-mlflow` needs to MLflow: the journal, the manifest
             and checkpoints. `tracking_uri` is then that of an MLflow server.
         mix_hardware: rank times on unequal hardware together; the fingerprints of these trials then

@@ -22,7 +22,7 @@ RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
     "run": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
-    "--register --mirror --mix-hardware --time-limit --tracking-uri --ray-address --json",
+    "--with --register --mirror --mix-hardware --time-limit --tracking-uri --ray-address --json",
     "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address "
     "--json",
     "status": "--json",
@@ -36,7 +36,7 @@ FLAGS = {
     "doctor": "--json",
     "submit": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
-    "--register --mirror --mix-hardware --time-limit --tracking-uri --address --follow "
+    "--with --register --mirror --mix-hardware --time-limit --tracking-uri --address --follow "
     "--driver-cpus --driver-resources --pip --env --json",
     "jobs": "--address --json",
     "logs": "--follow --address",
@@ -81,6 +81,11 @@ MISTAKES = [
     (["run", "nocolon"], "must be module:function or path/file.py:function"),
     (["run", "search_spaces.digit:sgd"], "did you mean 'search_spaces.digits'?"),
     (["run", "search_spaces.digits:sdg"], "unknown function 'sdg'; did you mean 'sgd'?"),
+    (["run", f"{RECIPES}:good", "--with", "a=1"], "takes no arguments but got a (--with)"),
+    (["run", f"{RECIPES}:good", "--with", "a"], "--with: must be like data=DIR but got 'a'"),
+    (["run", "x:y", "--with", "a=1", "--with", "a=2"], "--with a is given twice"),
+    (["run", f"{RECIPES}:paced_by"], "needs --with speed=NUMBER"),
+    (["run", f"{RECIPES}:paced_by", "--with", "speed=x"], "speed must be a number but got 'x'"),
     (["run", "none.py:x"], "recipe file 'none.py' does not exist"),
     (["run", f"{RECIPES}:nothing"], "must return an Experiment but got None"),
     (["run", f"{RECIPES}:mistyped_keyword"], "'scalling'; did you mean 'scaling'?"),
@@ -279,6 +284,30 @@ def test_a_study_from_end_to_end(tmp_path: Path) -> None:
     export = autotune("export", "s", "--optuna", "sqlite:///optuna.db", cwd=tmp_path)
     assert "wrote 5 trials" in export.stderr
     assert (tmp_path / "optuna.db").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_the_arguments_of_a_recipe_stay_with_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_address: str
+) -> None:
+    """Where it is gone on with from another folder, too."""
+    monkeypatch.chdir(tmp_path)
+    given = ["--with", "speed=0.2", "--with", "folder=in", "--trials", "1", "--out", "s"]
+    assert main.main(["run", f"{RECIPES}:paced_by", *given, "--tracking-uri", "off"]) == main.DONE
+    kept = json.loads(Path("s/experiment.json").read_text())
+    assert kept["recipe_arguments"] == {"speed": "0.2", "folder": str(tmp_path / "in")}
+    assert kept["baseline"] == {"speed": 0.2}
+    monkeypatch.chdir("/")
+    study = str(tmp_path / "s")
+    assert main.main(["resume", study, "--trials", "2"]) == main.DONE
+    assert main.main(["confirm", study, "--repeats", "1", "--top", "1"]) == main.DONE
+    assert json.loads((tmp_path / "s/experiment.json").read_text()) == {
+        **kept,
+        "trials": 2,
+        "repeats": 1,
+        "top": 1,
+        "versions": kept["versions"],
+    }
 
 
 @pytest.mark.slow

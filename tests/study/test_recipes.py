@@ -11,6 +11,8 @@ import pytest
 import autotune as at
 from autotune.backends import recipe_modules
 from autotune.study import recipes
+from autotune.study.options import StudyOptions, options_from_json
+from autotune.study.recipe_arguments import pair
 
 GOOD = """
 import autotune as at
@@ -53,6 +55,22 @@ def leaves():
 
 def interrupted():
     raise KeyboardInterrupt
+
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+def tuned(data: Path, model: Literal["small", "large"] = "small", rate: float = 2.0,
+          epochs: int = 3, *, augment: bool = False, name: str = "tuned",
+          cache: Path | None = None, limit: Optional[int] = None, plain="x", whole=3):
+    made = [data, model, rate, epochs, augment, name, cache, limit, plain, whole]
+    space = at.SearchSpace({"made": at.Fixed(repr(made)), "rate": at.Float(0, rate)})
+    return at.Experiment(name, train, space, at.Target("acc", 0.9, limit=1))
+
+def odd(shape: list[int]):
+    return fast()
+
+def unreadable(data: "NoSuchType"):
+    return fast()
 
 NUMBER = 3
 """
@@ -138,6 +156,69 @@ def test_what_a_recipe_raised_is_the_cause(folder: Path) -> None:
     assert isinstance(error.value.__cause__, KeyError)
     with pytest.raises(KeyboardInterrupt):
         recipes.load("mine.py:interrupted")
+
+
+def arguments(*words: str) -> dict[str, str]:
+    return dict(pair(word) for word in words)
+
+
+def test_arguments_are_read_by_the_annotations(folder: Path) -> None:
+    words = ["data=images", "model=large", "rate=1e-3", "epochs=7", "augment=yes", "name=mine"]
+    more = ["cache=/c", "limit=none", "plain=y", "whole=4"]
+    made = recipes.loaded("mine.py:tuned", arguments(*words, *more))
+    read = [folder / "images", "large", 1e-3, 7, True, "mine", Path("/c"), None, "y", 4]
+    assert made.experiment.space.entries["made"] == at.Fixed(repr(read))
+    assert made.recipe == f"{folder / 'mine.py'}:tuned"
+    assert made.arguments == arguments(f"data={folder / 'images'}", *words[1:], *more)
+
+
+def test_a_study_s_recipe_is_found_again_with_its_arguments(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = recipes.loaded("mine.py:tuned", arguments("data=images"))
+    options = StudyOptions(recipe=made.recipe, recipe_arguments=made.arguments)
+    written = options.to_json()
+    assert written["recipe_arguments"] == {"data": str(folder / "images")}
+    monkeypatch.chdir("/")
+    assert recipes.load_again(options_from_json(written)).space == made.experiment.space
+    del written["recipe_arguments"]  # as in the manifests of older studies
+    older = options_from_json({**written, "recipe": f"{folder / 'mine.py'}:fast"})
+    assert recipes.load_again(older).name == "fast"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "says"),
+    [
+        ("fast", ["rate=1"], "takes no arguments but got rate (--with)"),
+        ("tuned", [], "needs --with data=PATH"),
+        ("tuned", ["dat=x"], "unknown argument (--with) 'dat'; did you mean 'data'? (allowed: "),
+        ("tuned", ["data=x", "model=big"], "unknown model 'big' (allowed: large, small)"),
+        ("tuned", ["data=x", "model=lage"], "unknown model 'lage'; did you mean 'large'?"),
+        ("tuned", ["data=x", "rate=fast"], "rate must be a number but got 'fast'"),
+        ("tuned", ["data=x", "rate=nan"], "rate must be a number but got 'nan'"),
+        ("tuned", ["data=x", "epochs=1.5"], "epochs must be a whole number but got '1.5'"),
+        ("tuned", ["data=x", "augment=maybe"], "augment must be true or false but got 'maybe'"),
+        ("tuned", ["data=x", "limit=soon"], "limit must be a whole number but got 'soon'"),
+        ("tuned", ["data=~no-user/x"], "data must be a path but got '~no-user/x'"),
+        ("tuned", ["data=x", "whole=no"], "whole must be a whole number but got 'no'"),
+        ("odd", ["shape=[1]"], "shape is annotated with list[int], which no text can be read as"),
+        ("unreadable", ["data=x"], "its annotations cannot be read: name 'NoSuchType'"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(
+    recipe: str, words: list[str], says: str, folder: Path
+) -> None:
+    with pytest.raises(at.UserError) as caught:
+        recipes.load(f"mine.py:{recipe}", arguments(*words))
+    assert f"recipe 'mine.py:{recipe}'" in str(caught.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["data", "=x", "data=", "da ta=x", "data= "])
+def test_an_argument_is_a_name_and_a_value(word: str) -> None:
+    with pytest.raises(ValueError, match="must be like data=DIR but got"):
+        pair(word)
 
 
 def test_two_files_of_one_name_are_two_modules(folder: Path) -> None:

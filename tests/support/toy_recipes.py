@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import autotune as at
@@ -37,6 +38,12 @@ TARGET = at.Target("val_accuracy", 0.9, limit=600)
 
 def good() -> at.Experiment:
     return at.Experiment("toy", train, SPACE, TARGET, baseline={"speed": 0.1})
+
+
+def paced_by(speed: float, folder: Path | None = None) -> at.Experiment:
+    """A recipe with arguments."""
+    space = at.SearchSpace({"speed": at.Float(0.05, 0.5, log=True), "in": at.Fixed(str(folder))})
+    return at.Experiment("toy", train, space, TARGET, baseline={"speed": speed})
 
 
 def beaten() -> at.Experiment:

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pictures import write_binary, write_cifar10, write_fashion_mnist
 
 from trainers.data import Images, data_folder, read_images, synthetic
+from trainers.formats import class_names, recognised
 
 CPU = torch.device("cpu")
 
@@ -22,28 +24,6 @@ def check(images: Images, shape: tuple[int, int, int]) -> None:
     torch.testing.assert_close(spread, torch.ones_like(spread), atol=2e-2, rtol=0)
     assert len(images.train_x) == len(images.train_y)
     assert len(images.val_x) == len(images.val_y)
-
-
-def write_fashion_mnist(root: Path) -> None:
-    folder = root / "fashion_mnist"
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(0)
-    for part, count in (("train", 20), ("t10k", 10)):
-        pixels = random.integers(0, 256, (count, 28, 28), np.uint8).tobytes()
-        labels = (np.arange(count) % 10).astype(np.uint8).tobytes()
-        with gzip.open(folder / f"{part}-images-idx3-ubyte.gz", "wb") as file:
-            file.write(b"\0" * 16 + pixels)
-        with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz", "wb") as file:
-            file.write(b"\0" * 8 + labels)
-
-
-def write_cifar10(root: Path) -> None:
-    folder = root / "cifar10"
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(0)
-    for name, count in (("train_1", 20), ("train_2", 10), ("test", 10)):
-        x = random.integers(0, 256, (count, 32, 32, 3), np.uint8)
-        np.savez(folder / f"{name}.npz", x=x, y=(np.arange(count) % 10).astype(np.uint8))
 
 
 def test_digits_are_split_by_class() -> None:
@@ -66,6 +46,45 @@ def test_cifar10_is_read_from_all_its_shards(tmp_path: Path) -> None:
     images = read_images("cifar10", str(tmp_path), CPU)
     check(images, (3, 32, 32))
     assert (len(images.train_y), len(images.val_y)) == (30, 10)
+
+
+def same(a: Images, b: Images) -> bool:
+    names = ("train", "train_y", "val", "val_y")
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in names)
+
+
+def test_cifar10_is_read_from_its_binary_version_wherever_it_is(tmp_path: Path) -> None:
+    write_cifar10(tmp_path / "arrays")
+    arrays = read_images("cifar10", str(tmp_path / "arrays"), CPU)
+    for i, where in enumerate((".", "cifar10", "cifar-10-batches-bin")):
+        write_binary(tmp_path / str(i) / where)
+        assert recognised(tmp_path / str(i)) == "cifar10"
+        assert same(read_images("cifar10", str(tmp_path / str(i)), CPU), arrays)
+
+
+def test_idx_files_may_be_unpacked(tmp_path: Path) -> None:
+    write_fashion_mnist(tmp_path)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for path in (tmp_path / "fashion_mnist").iterdir():
+        (plain / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+    assert recognised(plain) == "fashion_mnist"
+    packed = read_images("fashion_mnist", str(tmp_path), CPU)
+    assert same(read_images("fashion_mnist", str(plain), CPU), packed)
+    assert class_names("fashion_mnist", plain)[3] == "3"
+    assert class_names("fashion_mnist", tmp_path / "Fashion-MNIST")[3] == "Dress"
+
+
+def test_python_pickles_are_never_read(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(ValueError, match="Python pickles, which are never read: use the") as caught:
+        read_images("cifar10", str(tmp_path), CPU)
+    assert "\n" not in str(caught.value)
+    assert recognised(tmp_path / "cifar-10-batches-py") is None
+    write_binary(tmp_path / "cifar10")
+    (tmp_path / "cifar10" / "data_batch_1.bin").write_bytes(b"x" * 100)
+    with pytest.raises(ValueError, match="is damaged: its size is no multiple of 3073"):
+        read_images("cifar10", str(tmp_path), CPU)
 
 
 def test_a_process_reads_a_data_set_once(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from autotune.schedules import Piecewise
 from autotune.trial import Change
 from trainers.distributed import Ranks
 from trainers.folder import FolderStream, Pictures, central_box, random_box
+from trainers.image_files import listed
 from trainers.settings import read_settings
 
 CPU = torch.device("cpu")
@@ -118,7 +119,7 @@ def test_large_jpegs_are_decoded_smaller(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Image.Image, "resize", noted)
     for augment in (frozenset[str](), frozenset(("crop", "flip"))):
-        found = Pictures(tmp_path, augment, 3)
+        found = Pictures(listed(tmp_path), augment, 3)
         for epoch in range(5):
             small = found[epoch, 0, 16][0].float()
             with monkeypatch.context() as patched:
@@ -127,7 +128,7 @@ def test_large_jpegs_are_decoded_smaller(tmp_path: Path, monkeypatch: pytest.Mon
             assert (small - whole).abs().mean() < 1.5
     assert (50, 38) in sizes  # an eighth
     assert sizes.count((400, 300)) >= 10
-    assert Pictures(tmp_path, frozenset(), 3)[0, 0, 200][0].shape == (3, 200, 200)
+    assert Pictures(listed(tmp_path), frozenset(), 3)[0, 0, 200][0].shape == (3, 200, 200)
     assert sizes[-1] == (400, 300)  # twice the pixels needed are not there
 
 

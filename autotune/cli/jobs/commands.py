@@ -20,7 +20,7 @@ from autotune.cli.jobs.checks import check_utf8, environment, requirements
 from autotune.cli.jobs.submission import Cluster, Job, Submission
 from autotune.errors import UserError
 from autotune.storage import journal
-from autotune.study import recipes
+from autotune.study import recipe_arguments, recipes
 from autotune.study.options import StudyOptions
 from autotune.study.options import options as all_options
 from autotune.tracking.uris import check_server, check_uri, has_credentials, is_server, label
@@ -97,7 +97,7 @@ def cancel(name: str, address: str | None) -> int:
 def _submission(given: SubmitArguments, selection: Selection) -> Submission:
     """What to submit. Everything that can be checked here is, before anything is sent."""
     options = given.options
-    study = _study(given.recipe, selection, installs=given.pip is not None)
+    study = _study(given.recipe, options, selection, installs=given.pip is not None)
     for flag, named in (("--pruner", options.pruner), ("--controller", options.controller)):
         _check_sent(flag, str(named or ""), selection)
     out = Path(options.out) if options.out is not None else None
@@ -124,26 +124,38 @@ def _submission(given: SubmitArguments, selection: Selection) -> Submission:
     )
 
 
-def _study(recipe: str, selection: Selection, installs: bool = False) -> str:
+def _study(recipe: str, options: StudyOptions, selection: Selection, installs: bool = False) -> str:
     """The study's name; the recipe's own where its data is only on the cluster.
 
     The same where the cluster `installs` what the recipe imports and is not here.
 
     Raises:
-        UserError: the recipe cannot be found or loaded here, or would not be shipped.
+        UserError: the recipe cannot be found or loaded here, or would not be shipped, or one of its
+            arguments is a relative path.
     """
     place, _, function = recipe.rpartition(":")
     if place.endswith(".py"):
         _check_below("recipe", recipe, place)
     _check_sent("recipe", recipe, selection)
     try:
-        return recipes.load(recipe).name
+        _check_absolute(recipe, options)
+        return recipes.load(recipe, options.recipe_arguments).name
     except UserError as error:
         elsewhere = (FileNotFoundError, *([ModuleNotFoundError] if installs else []))
         if not isinstance(error.__cause__, elsewhere):
             raise
         say(f"the recipe is not checked here: {error}")
         return function
+
+
+def _check_absolute(recipe: str, options: StudyOptions) -> None:
+    given = options.recipe_arguments or {}
+    values = recipe_arguments.read(recipe, recipes.find(recipe), given)
+    for name in recipe_arguments.relative_paths(values, given):
+        raise UserError(
+            f"--with {name} must be an absolute path on storage that all nodes share but got "
+            f"{given[name]!r}"
+        )
 
 
 def _check_sent(what: str, name: str, selection: Selection) -> None:
@@ -203,7 +215,10 @@ def _words(recipe: str, options: StudyOptions, register: str | None) -> list[str
         flag, value = option.flag, getattr(options, option.name)
         if flag is None or option.name in ("out", "ray_address") or value == option.default:
             continue
-        words.append(flag.name if flag.metavar is None else f"{flag.name}={value}")
+        if flag.repeated:
+            words += [f"{flag.name}={key}={item}" for key, item in value.items()]
+        else:
+            words.append(flag.name if flag.metavar is None else f"{flag.name}={value}")
     return [*words, *([f"--register={register}"] if register is not None else [])]
 
 

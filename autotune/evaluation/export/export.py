@@ -128,12 +128,13 @@ def _write(part: Path, content: Mapping[str, Any], trial: Trial, checkpoint: Ran
 
 def document_of(manifest: Manifest, trial: Trial) -> dict[str, Any]:
     """What a replay needs of the trial and of its study's manifest, as JSON types."""
-    train, folders = _trainer(manifest)
+    train, folders, recipe, arguments = _trainer(manifest)
     return {
         "autotune_export": FORMAT,
         "study": manifest.name,
         "study_id": manifest.study_id,
-        "recipe": manifest.options.recipe,
+        "recipe": recipe,
+        "recipe_arguments": arguments,
         "train": train,
         "python_path": folders,
         "target": encode(manifest.target),
@@ -163,24 +164,36 @@ def _changes(trial: Trial) -> dict[str, Any]:
     return {"changes": [], "turned": made, "turned_from": encode(before)}
 
 
-def _trainer(manifest: Manifest) -> tuple[str | None, list[str]]:
-    """The trainer as `module:function` or `/path/file.py:function`, and where imports are found.
+def _trainer(
+    manifest: Manifest,
+) -> tuple[str | None, list[str], str | None, Mapping[str, str] | None]:
+    """The trainer, where imports are found, and the recipe with its arguments.
 
-    None for a function that has no such name: of a script, inside another function, or partial.
+    The trainer is named as `module:function` or `/path/file.py:function`. None for one that has no
+    such name (`autotune.script`, a function inside another one, a partial one): it is that of the
+    recipe.
     """
     module, _, name = manifest.train.rpartition(".")
     recipe = manifest.options.recipe or ""
     if recipe.endswith(".json"):  # the study is itself a replay of an export
         with contextlib.suppress(OSError, ValueError, KeyError):
             exported = json.loads(Path(recipe).read_text())
-            return exported["train"], exported["python_path"]
+            of = exported["recipe"], exported.get("recipe_arguments")
+            return exported["train"], exported["python_path"], *of
+    of = manifest.options.recipe, manifest.options.recipe_arguments
     if "<" in manifest.train or name == "?" or module.partition(".")[0] == "__main__":
-        return None, []
-    place = recipe.rpartition(":")[0]
-    beside = [str(Path(place).parent)] if place.endswith(".py") else []
+        return None, _beside(recipe), *of
+    place, beside = recipe.rpartition(":")[0], _beside(recipe)
     if is_recipe_file(ModuleType(module)):
-        return (f"{place}:{name}", beside) if beside else (None, [])
-    return f"{module}:{name}", _home(module.partition(".")[0], [*beside, str(Path.cwd())])
+        return f"{place}:{name}" if beside else None, beside, *of
+    home = _home(module.partition(".")[0], [*beside, str(Path.cwd())])
+    return f"{module}:{name}", home, *of
+
+
+def _beside(recipe: str) -> list[str]:
+    """The folder of a recipe's file, if it is one."""
+    place = recipe.rpartition(":")[0]
+    return [str(Path(place).parent)] if place.endswith(".py") else []
 
 
 def _home(package: str, folders: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class Exported:
     scaling: Scaling
     failure: FailurePolicy
     train: str | None
+    recipe: str | None
+    recipe_arguments: Mapping[str, str] | None
     python_path: tuple[str, ...]
     versions: Mapping[str, Any]
     forks: tuple[int, ...] = ()
@@ -65,6 +67,7 @@ def read(folder: Path) -> Exported:
         raise UserError(f"{folder / TRIAL} is not of an export that this version reads ({FORMAT})")
     try:
         train, python_path = _place(content)
+        recipe, arguments = _recipe(content)
         return Exported(
             folder=folder.resolve(),
             study=str(content["study"]),
@@ -73,6 +76,8 @@ def read(folder: Path) -> Exported:
             scaling=Scaling(**{**content["scaling"], "max_concurrent_trials": 1}),
             failure=FailurePolicy(**content["failure"]),
             train=train,
+            recipe=recipe,
+            recipe_arguments=arguments,
             python_path=python_path,
             versions=dict(content["versions"]),
             forks=tuple(int(part["from_step"]) for part in content.get("lineage", ())[1:]),
@@ -91,6 +96,18 @@ def _place(content: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
     if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
         raise TypeError(f"python_path must be a list of text, got {folders!r}")
     return train, tuple(folders)
+
+
+def _recipe(content: Mapping[str, Any]) -> tuple[str | None, Mapping[str, str] | None]:
+    """The recipe and its arguments; earlier exports have none of these."""
+    recipe, arguments = content.get("recipe"), content.get("recipe_arguments")
+    if not isinstance(recipe, str | None):
+        raise TypeError(f"recipe must be text or null, got {recipe!r}")
+    if arguments is None:
+        return recipe, None
+    if not isinstance(arguments, dict) or not all(isinstance(v, str) for v in arguments.values()):
+        raise TypeError(f"recipe_arguments must be an object of texts, got {arguments!r}")
+    return recipe, arguments
 
 
 def _trial(content: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
@@ -140,11 +157,11 @@ def experiment(exported: Exported) -> Experiment:
     """
     named, where = exported.train, exported.folder / TRIAL
     remedy = f'set "train" in {where} to module:function or /path/file.py:function'
-    if named is None:
+    if named is None and not exported.recipe:
         raise UserError(f"the trainer was part of a script and cannot be found again: {remedy}")
     sys.path[:0] = [folder for folder in exported.python_path if folder not in sys.path]
     try:
-        train = recipes.find(named, "trainer")
+        train = recipes.find(named, "trainer") if named is not None else _of_recipe(exported)
     except UserError as error:
         line = str(error).partition(" (allowed: ")[0]
         raise UserError(f"the trainer is not found from here: {line}; {remedy}") from None
@@ -159,6 +176,12 @@ def experiment(exported: Exported) -> Experiment:
         )
     except ValueError as error:
         raise UserError(f"{exported.folder} is damaged: {error}") from None
+
+
+def _of_recipe(exported: Exported) -> Callable[[dict[str, Any]], Any]:
+    """The trainer of the recipe, which made it: it has no name of its own."""
+    made = recipes.load(recipes.moved(str(exported.recipe)), exported.recipe_arguments)
+    return made.train
 
 
 def options(exported: Exported, repeats: int) -> StudyOptions:

@@ -16,6 +16,7 @@ import importlib.util
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -37,8 +38,10 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> int:
     trial = json.loads((HERE / "trial.json").read_text())
-    train = find_trainer(trial["train"], trial["python_path"])
+    train = find_trainer(trial)
     config = {**read_config(train), "seed": trial["seed"]}
+    if command := getattr(train, "command", None):  # a script trains by itself
+        sys.exit(subprocess.call(command(config)))  # noqa: S603 (the user's own script)
     scaling = trial["scaling"]
     join_group(scaling["cpus_per_worker"], scaling.get("gpus_per_worker") or 0)
     random.seed(trial["seed"])
@@ -135,15 +138,20 @@ def own_gpus(gpus: float, rank: int, visible: str | None) -> str:
     return ",".join(there[i] for i in wanted if i < len(there))
 
 
-def find_trainer(named: str | None, folders: list[str]) -> Callable[[dict[str, Any]], Any]:
-    """The trainer `module:function` or `/path/file.py:function`."""
-    if named is None:
+def find_trainer(trial: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    """The trainer `module:function` or `/path/file.py:function`, or else that of the recipe."""
+    named, folders = trial["train"], trial["python_path"]
+    if named is None and not trial.get("recipe"):
         raise SystemExit(
             'trial.json does not know where the trainer is: set its "train" to '
             "module:function or /path/file.py:function"
         )
     # In front of this file's folder, whose `train` is not the trainer's.
     sys.path[:1] = [p for p in (*folders, os.getcwd()) if Path(p).resolve() != HERE]
+    if named is None:
+        from autotune.study import recipes
+
+        return recipes.load(trial["recipe"], trial.get("recipe_arguments")).train
     place, _, name = named.rpartition(":")
     try:
         module = from_file(place) if place.endswith(".py") else importlib.import_module(place)

@@ -7,7 +7,7 @@ again, at its checkpoint.
 from __future__ import annotations
 
 from autotune.backends.protocol import Raised, WorkerFailed
-from autotune.errors import StudyError
+from autotune.errors import StudyError, UserError
 from autotune.storage import checkpoint_files
 from autotune.study.driver import decisions
 from autotune.study.driver.checkpoints import discard
@@ -92,13 +92,20 @@ def _out_of_reach(state: StudyState, trial: Trial, signal: WorkerFailed) -> None
 
 
 def raised(state: StudyState, trial: Trial, signal: Raised) -> None:
-    """Retry where the checkpoint or the memory is the cause; else end the trial."""
+    """Retry where the checkpoint or the memory is the cause; else end the trial.
+
+    Raises:
+        UserError: the trainer raised one, and no trial has ever reported anything: it cannot train.
+    """
     if signal.damaged:
         _damaged(state, trial, signal)
     elif signal.out_of_memory:
         _out_of_memory(state, trial, signal)
     else:
         decisions.end(state, trial.number, State.FAILED, Stop(signal.reason), signal.error)
+        kind, _, line = signal.reason.partition(": ")
+        if kind == UserError.__name__ and not any(t.reports for t in state.all_trials()):
+            raise UserError(line)
 
 
 def _damaged(state: StudyState, trial: Trial, signal: Raised) -> None:

@@ -32,6 +32,7 @@ from autotune.storage.journal import Closed, Opened
 from autotune.trial import Ended, Saved, State, fold
 
 RECIPE = "job_recipe.py:study"
+PLACED = "job_recipe.py:placed"
 RAY = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")
 JOB_SECONDS = 1500.0
 
@@ -375,6 +376,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["submit", RECIPE], "needs --out DIR on storage that all nodes share, or the --tracking-uri"),
     (["submit", RECIPE, "--out", "studies/x"], "--out must be an absolute path"),
     (["submit", RECIPE, "--out", "/s", "--from", "old"], "--from must be an absolute path"),
+    (["submit", PLACED, "--out", "/s", "--with", "data=x"], "--with data must be an absolute path"),
+    (["submit", PLACED, "--out", "/s"], "needs --with data=PATH"),
     (["submit", RECIPE, "--tracking-uri", "http://me:pw@host"], "holds a password"),
     (["submit", RECIPE, "--out", "/s", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["submit", RECIPE, "--out", "/s", "--pip", "none.txt"], "'none.txt' does not exist"),
@@ -647,13 +650,14 @@ def test_a_job_gets_its_settings_and_no_secret(desk: Desk, monkeypatch: pytest.M
     given = ["--out", "/s x", "--trials", "7", "--pruner", "a b;c", "--env", "AUTOTUNE_DATA"]
     given += ["--racing", "0"]  # which is not what a long search does by itself
     more = ["--driver-cpus", "1", "--driver-resources", "head=1,disk=0.5"]
-    wanted = taken(SubmitArguments, main._parse(["submit", RECIPE, *given, *more]))
+    given += ["--with", "data=/d e"]
+    wanted = taken(SubmitArguments, main._parse(["submit", PLACED, *given, *more]))
     made = submit._request(
         jobs._submission(wanted, archive.select(Path.cwd())), "n-1", Path("w.zip")
     )
     assert made["entrypoint"] == (
-        f"exec python -m autotune run {RECIPE} --trials=7 '--pruner=a b;c' "
-        "--racing=0.0 --ray-address auto --out '/s x'"
+        f"exec python -m autotune run {PLACED} --trials=7 '--pruner=a b;c' "
+        "--racing=0.0 '--with=data=/d e' --ray-address auto --out '/s x'"
     )
     assert (made["entrypoint_num_cpus"], made["submission_id"]) == (1.0, "n-1")
     assert made["entrypoint_resources"] == {"head": 1.0, "disk": 0.5}

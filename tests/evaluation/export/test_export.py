@@ -261,6 +261,22 @@ def test_how_a_trainer_is_found_again(fast_path: Path, train: str, found: str | 
     assert export.document_of(manifest, trial)["train"] == found
 
 
+def test_a_trainer_without_a_name_is_that_of_the_recipe(fast_path: Path) -> None:
+    """Of an existing script, say: the recipe is called again with its arguments."""
+    result = simulate(racing([1.0]), fast_path / "s", 1)
+    manifest = Manifest.read(fast_path / "s")
+    recipe = f"{ROOT / 'tests' / 'support' / 'toy_recipes.py'}:paced_by"
+    options = replace(manifest.options, recipe=recipe, recipe_arguments={"speed": "0.1"})
+    manifest = replace(manifest, train="autotune.integrations.script.<script x>", options=options)
+    export.export(result, result.trials[0], fast_path / "out", manifest)
+    exported = replay.read(fast_path / "out")
+    assert (exported.train, exported.recipe) == (None, recipe)
+    assert replay.experiment(exported).train.__name__ == "train"
+    missing = replace(exported, recipe_arguments=None)
+    with pytest.raises(at.UserError, match="needs --with speed=NUMBER"):
+        replay.experiment(missing)
+
+
 @pytest.mark.slow
 def test_a_trial_of_a_script_is_exported_with_a_word(
     fast_path: Path, capsys: pytest.CaptureFixture[str]
@@ -556,6 +572,8 @@ def test_a_mistake_gets_one_clear_line(
         ("state", "DONE", "'DONE' is not a valid State"),
         ("reports", [{"step": 1}], "is damaged: KeyError"),
         ("train", 5, "is damaged: TypeError: train must be text or null"),
+        ("recipe", 5, "is damaged: TypeError: recipe must be text or null"),
+        ("recipe_arguments", ["x"], "is damaged: TypeError: recipe_arguments must be an object"),
         ("python_path", "src", "is damaged: TypeError: python_path must be a list of text"),
         ("python_path", [5], "is damaged: TypeError: python_path must be a list of text"),
         ("train", "sims:toy_trian", "did you mean 'toy_train'?; set \"train\" in"),

@@ -236,6 +236,20 @@ def test_too_many_failed_trials_in_a_row_end_the_study(fast_path: Path) -> None:
     assert [t.state for t in again.trials] == [REACHED, FAILED, FAILED, FAILED, REACHED, REACHED]
 
 
+def test_a_user_s_mistake_in_the_trainer_ends_the_study_until_a_trial_has_reported(
+    fast_path: Path,
+) -> None:
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
+        mistaken = SimCurve([], end="UserError: train.py called sys.exit(3)")
+        return mistaken if config["rate"] == 2.0 else race(config, seed)
+
+    with pytest.raises(at.UserError, match=r"^train\.py called sys\.exit\(3\)$"):
+        simulate(racing([2.0, 1.0]), fast_path / "first", 2, curve)
+    assert lines(fast_path / "first")[-1]["event"] == "closed"
+    result = simulate(racing([1.0, 2.0]), fast_path / "later", 2, curve)
+    assert [t.state for t in result.trials] == [REACHED, FAILED]
+
+
 def test_failed_trials_that_are_not_in_a_row_do_not_end_it(fast_path: Path) -> None:
     policy = at.FailurePolicy(max_consecutive_failed_trials=2)
     rates = [1.0, 2.0, 3.0, 4.0, 5.0]

@@ -1,0 +1,162 @@
+"""`images:folder`: what it makes of a folder, what it refuses, and from images to a model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pictures
+import pytest
+import torch
+from PIL import Image
+
+import autotune as at
+from autotune.evaluation.register import BEST_MODEL
+from autotune.study import recipes
+from search_spaces.images import folder
+from trainers import classifier
+from trainers.image import read_settings, train
+
+RECIPE = "search_spaces.images:folder"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return pictures.write(tmp_path / "My pets", {"cat": 20, "dog": 20, "emu": 10})
+
+
+def corners(experiment: at.Experiment) -> None:
+    read_settings(experiment.space.complete(experiment.baseline or {})[0])
+    for point in experiment.space.sample(30, seed=1):
+        read_settings(experiment.space.config(point))
+
+
+def test_a_folder_becomes_an_experiment(data: Path) -> None:
+    made = folder(data, model="resnet8", seconds=30)
+    assert made.name == "images-My-pets-resnet8"
+    assert (made.target.metric, made.target.value, made.target.limit) == ("val_accuracy", None, 30)
+    config, point = made.space.complete(made.baseline or {})
+    assert point is not None
+    assert (config["image_size"], config["milestone"], config["batch_size"]) == (16, 40, 4)
+    corners(made)
+    large = pictures.write(data.parent / "large", {"cat": 2, "dog": 2}, side=200)
+    assert folder(large).space.entries["image_size"] == at.Fixed(128)
+    assert folder(large, image_size=160).space.entries["val_image_size"] == at.Fixed(160)
+    corners(folder(large, model="resnet50"))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
+def test_published_files_become_one_too(name: str, tmp_path: Path) -> None:
+    getattr(pictures, f"write_{name}")(tmp_path)
+    experiment = folder(tmp_path / name, model="resnet8")
+    config = experiment.space.complete(experiment.baseline or {})[0]
+    assert config["data"] == name
+    corners(experiment)
+    trainer = train({**config, "width": 2, "seed": 1})
+    next(trainer)
+    saved = train.saved(config | {"width": 2}, [next(trainer).state()])
+    trainer.close()
+    assert len(saved["classes"]) == 10
+
+
+def test_what_cannot_be_used_is_one_line_before_anything_is_spent(
+    data: Path, tmp_path: Path
+) -> None:
+    def says(**given: Any) -> str:
+        texts = {name: str(value) for name, value in {"data": data, **given}.items()}
+        with pytest.raises(at.UserError) as caught:
+            recipes.load(RECIPE, texts)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert says(data=tmp_path / "no").endswith(f"data: there is no folder {tmp_path / 'no'}")
+    with pytest.raises(at.UserError) as caught:
+        recipes.load(RECIPE, {"data": str(tmp_path / "no")})
+    assert isinstance(caught.value.__cause__, FileNotFoundError)  # `submit` goes on: it is there
+    (tmp_path / "empty").mkdir()
+    assert f"{tmp_path / 'empty'} holds no images; they belong" in says(data=tmp_path / "empty")
+    (tmp_path / "pets.zip").write_text("")
+    assert "python -m trainers.convert" in says(data=tmp_path / "pets.zip")
+    one = pictures.write(tmp_path / "one", {"cat": 5})
+    assert "at least two classes are needed" in says(data=one)
+    assert "unknown model 'resnet9'; did you mean 'resnet8'?" in says(model="resnet9")
+    assert "seconds must be more than 0 but got 0" in says(seconds=0)
+    assert "val_share must be a share between 0 and 1 but got 1" in says(val_share=1)
+    assert "image_size must be at least 4 for resnet8" in says(image_size=2, model="resnet8")
+    (data / "cat" / "0.png").write_text("no image")
+    assert f"{data / 'cat' / '0.png'} cannot be read as an image" in says()
+
+
+def test_the_file_of_a_model_classifies_images(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As accurately as it was when it was trained."""
+    made = folder(data, model="resnet8", image_size=16)
+    config = made.space.complete(made.baseline or {})[0]
+    config |= {"loader_workers": 0, "augment": "none", "seed": 1, "milestone": 240, "width": 4}
+    config |= {"batch_size": 8, "lr": 0.1}
+    trainer = train(config)
+    next(trainer)
+    milestone = next(trainer)
+    accuracy, states = milestone.evaluate()["val_accuracy"], [milestone.state()]
+    trainer.close()
+    assert accuracy > 0.8
+    torch.save(train.saved(config, states), tmp_path / "best_model.pt")
+    found = classifier.load(tmp_path / "best_model.pt")
+    assert found.classes == ("cat", "dog", "emu")
+    from trainers.image_files import parts
+
+    val = parts(data, 0.2)[1]
+    rows = found.probabilities([Image.open(path) for path in val.paths])
+    right = (rows.argmax(1) == torch.tensor(val.labels)).float().mean()
+    assert float(right) == pytest.approx(accuracy)
+    image = str(data / "emu" / "0.png")
+    assert classifier.main([str(tmp_path / "best_model.pt"), image]) == 0
+    assert capsys.readouterr().out.split("\t")[:2] == [image, "emu"]
+    (tmp_path / "other.pt").write_text("nothing")
+    assert classifier.main([str(tmp_path / "other.pt"), image]) == 2
+    assert "other.pt holds no classifier: " in capsys.readouterr().err
+
+
+def test_a_trainer_without_files_writes_none(data: Path) -> None:
+    config = {"data": "digits", "model": "mlp", "lr": 0.1}
+    assert train.saved(config, []) is None
+
+
+@pytest.mark.slow
+def test_from_images_to_a_model(
+    data: Path, tmp_path: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autotune.cli import main
+
+    study = tmp_path / "study"
+    given = ["--with", f"data={data}", "--with", "model=resnet8", "--with", "seconds=2"]
+    where = ["--out", str(study), "--trials", "2", "--json", "--register", "pets"]
+    assert main.main(["run", RECIPE, *given, *where]) == main.DONE
+    out, err = capsys.readouterr()
+    best = json.loads(out)["best"]
+    assert f"wrote the best model to {study / BEST_MODEL}" in err
+    assert best["best_val_accuracy"] > 0.4
+    assert "as models:/pets/1" in err
+    assert len(list((study / "artifacts").rglob("best_model.pt"))) == 1
+    found = classifier.load(study / BEST_MODEL)
+    assert found.classes == ("cat", "dog", "emu")
+    (study / BEST_MODEL).unlink()
+    again = ["confirm", str(study), "--repeats", "1", "--top", "1"]
+    assert main.main(again) == main.DONE
+    assert (study / BEST_MODEL).exists()
+    shutil.rmtree(study / "checkpoints")
+    again[3] = "2"
+    assert main.main(again) == main.DONE
+    assert "no best_model.pt is written: the checkpoint of the best" in capsys.readouterr().err
