@@ -6,6 +6,8 @@ Nothing here uses the disk, a process or a library.
 
 from __future__ import annotations
 
+from autotune.trial.clock import CLOCKS, STEPS, Clock, measured, slowest
+from autotune.trial.decision import Fork, Stop
 from autotune.trial.events import (
     EVENTS,
     Changed,
@@ -21,13 +23,13 @@ from autotune.trial.events import (
 )
 from autotune.trial.failure import FailurePolicy
 from autotune.trial.hardware import Hardware
-from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, usual_hardware
+from autotune.trial.leading import incumbent, usual_hardware
+from autotune.trial.target import Target, diverged
 from autotune.trial.values import (
     INTERRUPTED_REASONS,
     KNOBS,
     Change,
     Checkpoint,
-    Clock,
     Config,
     Metrics,
     Milestone,
@@ -36,11 +38,11 @@ from autotune.trial.values import (
     Report,
     State,
     Trial,
-    slowest,
 )
 
 __all__ = [
     "INTERRUPTED_REASONS",
+    "CLOCKS",
     "Change",
     "Changed",
     "Checkpoint",
@@ -62,6 +64,7 @@ __all__ = [
     "Reported",
     "Saved",
     "Started",
+    "STEPS",
     "State",
     "Stop",
     "Suggested",
@@ -71,6 +74,7 @@ __all__ = [
     "diverged",
     "fold",
     "incumbent",
+    "measured",
     "slowest",
     "usual_hardware",
 ]

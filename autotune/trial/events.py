@@ -194,9 +194,11 @@ def after(trial: Trial | None, event: Event) -> Trial:
             return replace(trial, changes=(*trial.changes, (step, change)))
         case Saved(checkpoint=checkpoint):
             saved = replace(checkpoint, hardware=trial.hardware)
-            return replace(trial, checkpoint=saved, earlier=trial.checkpoint)
+            saves = (*trial.saves, saved)
+            return replace(trial, checkpoint=saved, earlier=trial.checkpoint, saves=saves)
         case Interrupted(damaged=True):
-            before = replace(trial, checkpoint=trial.earlier, earlier=None)
+            saves = tuple(s for s in trial.saves if s != trial.checkpoint)
+            before = replace(trial, checkpoint=trial.earlier, earlier=None, saves=saves)
             return _back_at_checkpoint(before, event)
         case Interrupted():
             return _back_at_checkpoint(trial, event)
@@ -259,6 +261,7 @@ def _back_at_checkpoint(trial: Trial, event: Interrupted) -> Trial:
         placed=False,
         ended_at=None,
         reports=kept,
+        saves=tuple(saved for saved in trial.saves if saved.step <= step),
         changes=tuple((at, change) for at, change in trial.changes if at < step),
         seconds=kept[-1].seconds if kept else 0.0,
         lost_seconds=trial.lost_seconds + before - now,

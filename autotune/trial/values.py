@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from autotune.errors import shown
 from autotune.trial.checks import has_finite_float, real, whole
+from autotune.trial.clock import Clock
 from autotune.trial.hardware import Hardware
 
 Config = Mapping[str, Any]
@@ -20,10 +20,14 @@ INTERRUPTED_REASONS = ("budget", "interrupted")  # ends without a result for the
 
 
 class State(StrEnum):
-    """The state of a trial. Only REACHED has a time to target."""
+    """The state of a trial. Only REACHED has a time to target.
+
+    COMPLETED: the target has no value, and the trial ended by itself or at the limit.
+    """
 
     RUNNING = "RUNNING"
     REACHED = "REACHED"
+    COMPLETED = "COMPLETED"
     CENSORED = "CENSORED"
     FAILED = "FAILED"
     INFEASIBLE = "INFEASIBLE"
@@ -96,53 +100,11 @@ KNOBS = ("lr", "batch_size", "momentum")
 
 
 @dataclass(frozen=True)
-class Clock:
-    """A trial's seconds by activity. The parts are disjoint; all are maxima over ranks.
-
-    `queue`: suggested, waiting for workers. `setup`: before the first milestone. `data`: training
-    stalled on input. `train`: the rest of training. `eval`, `checkpoint`, `restore`: as named.
-    `decide`: ranks waiting at a milestone for the driver's decision.
-    """
-
-    queue: float = 0.0
-    setup: float = 0.0
-    data: float = 0.0
-    train: float = 0.0
-    eval: float = 0.0
-    checkpoint: float = 0.0
-    restore: float = 0.0
-    decide: float = 0.0
-
-    def __add__(self, other: Clock) -> Clock:
-        return Clock(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def seconds(self, kind: str) -> float:
-        """Seconds on the `train` clock (training and its data), or on `wall` (and evaluation)."""
-        training = self.data + self.train
-        return training if kind == "train" else training + self.eval
-
-    @property
-    def total(self) -> float:
-        return math.fsum(getattr(self, f.name) for f in fields(self))
-
-
-def slowest(clocks: Sequence[Clock]) -> Clock:
-    """The clock of a group between two milestones, from the clocks of its ranks.
-
-    Data and training are those of the rank that trained longest: a rank that had its data sooner
-    waits for it in the next collective operation, and that wait is not additional training.
-    Evaluation is the time of the last rank beyond that. Other parts are maxima over ranks.
-    """
-    last = max(clocks, key=lambda clock: clock.data + clock.train)
-    trained = last.data + last.train
-    most = Clock(*(max(getattr(c, f.name) for c in clocks) for f in fields(Clock)))
-    evaluated = max(c.data + c.train + c.eval for c in clocks) - trained
-    return replace(most, data=last.data, train=last.train, eval=evaluated)
-
-
-@dataclass(frozen=True)
 class Report:
-    """A milestone in the journal: `seconds` are on the target's clock since the trial started."""
+    """A milestone in the journal: `seconds` are on the target's clock since the trial started.
+
+    On a clock that counts steps they are the steps.
+    """
 
     step: int
     seconds: float
@@ -195,8 +157,10 @@ class Trial:
     other: a CENSORED trial's time to target is greater. A trial with an `origin` is a fork: its
     reports, its clock and its seconds begin with those of its parent. `microbatch` is the limit of
     a forward pass that fits into memory; None for no limit. `earlier` is the checkpoint before
-    `checkpoint`, used when that one is damaged. `ask` is the count of the sampler's asks from which
-    its point came, if the journal has it.
+    `checkpoint`, used when that one is damaged. `saves` are all checkpoints that were written, also
+    those that have been removed since. `ask` is the count of the sampler's asks from which its
+    point came, if the journal has it. `mean_result` is the mean result of its runs, where a study
+    shows it so (`ranking.repeats`); no journal has it.
     """
 
     number: int
@@ -227,6 +191,8 @@ class Trial:
     microbatch: int | None = None
     earlier: Checkpoint | None = None
     ask: int | None = None
+    saves: tuple[Checkpoint, ...] = field(default=(), repr=False)
+    mean_result: float | None = None
 
     @property
     def ask_number(self) -> int:
@@ -245,6 +211,11 @@ class Trial:
     @property
     def ended(self) -> bool:
         return self.state is not State.RUNNING
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it came to what was asked for: to the target or, without a value, to its end."""
+        return self.state in (State.REACHED, State.COMPLETED)
 
     def _repr_html_(self) -> str:
         """Its state and configuration as a table for notebooks."""
