@@ -22,7 +22,7 @@ from autotune.backends.protocol import (
     Stopped,
     WorkerFailed,
 )
-from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Metrics, Report
+from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Metrics, Report, measured
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -187,7 +187,8 @@ class SimPool:
         point = running.curve.points[running.next - 1]
         evaluated = self._evaluated(running)
         clock = Clock(setup=setup or running.launch.base.setup, train=point.seconds, eval=evaluated)
-        return Report(point.step, clock.seconds(running.launch.clock), dict(point.metrics), clock)
+        seconds = measured(running.launch.clock, point.step, clock)
+        return Report(point.step, seconds, dict(point.metrics), clock)
 
     def _checkpoint(self, running: _Running) -> Checkpoint:
         point = running.curve.points[running.next - 1]

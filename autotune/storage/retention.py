@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.storage import checkpoint_files
-from autotune.trial import FailurePolicy, State, Trial
+from autotune.trial import FailurePolicy, Trial, measured
 
-_FOLDER = "trial-"
+_FOLDER, _STEP = "trial-", "step-"
 
 
 def place(root: str, number: int) -> str:
@@ -25,7 +25,7 @@ def place(root: str, number: int) -> str:
 
 def path(root: str, trial: Trial) -> str:
     """The folder of the checkpoint that a trial may save at its last milestone."""
-    return checkpoint_files.join(place(root, trial.number), f"step-{trial.reports[-1].step}")
+    return checkpoint_files.join(place(root, trial.number), f"{_STEP}{trial.reports[-1].step}")
 
 
 def is_saved(trial: Trial) -> bool:
@@ -41,17 +41,11 @@ def is_due(trial: Trial, policy: FailurePolicy, every: float, clock: str) -> boo
     since = now.seconds("train") - saved.seconds("train")
     if since >= policy.checkpoint_interval:
         return True
-    return math.isfinite(every) and now.seconds(clock) // every > saved.seconds(clock) // every
-
-
-def is_among_best(trial: Trial, others: Sequence[Trial], state: State, count: int) -> bool:
-    """Whether a trial that ends so is one of the `count` fastest on its kind of hardware."""
-    faster = [
-        t
-        for t in others
-        if t.state is State.REACHED and t.hardware == trial.hardware and t.seconds <= trial.seconds
-    ]
-    return state is State.REACHED and len(faster) < count
+    if not math.isfinite(every):
+        return False
+    step = trial.checkpoint.step if trial.checkpoint is not None else 0
+    at, before = measured(clock, trial.reports[-1].step, now), measured(clock, step, saved)
+    return at // every > before // every
 
 
 def sweep(root: str, keep: Collection[int]) -> None:
@@ -64,6 +58,18 @@ def sweep(root: str, keep: Collection[int]) -> None:
     for name in checkpoint_files.names(root):
         if name.startswith(_FOLDER) and name not in wanted:
             checkpoint_files.remove(checkpoint_files.join(root, name))
+
+
+def tidy(root: str, number: int, step: int) -> None:
+    """Remove all checkpoints of a trial but the one at `step`.
+
+    Raises:
+        OSError: its folder cannot be listed, now.
+    """
+    folder = place(root, number)
+    for name in checkpoint_files.names(folder):
+        if name != f"{_STEP}{step}":
+            checkpoint_files.remove(checkpoint_files.join(folder, name))
 
 
 def lies_within(path: str, root: str) -> bool:

@@ -1,8 +1,9 @@
-"""Which sampler, and whether leaders are raced: by rules that measurements support, and why."""
+"""Which sampler and pruner, and whether leaders are raced: by which rules, and why."""
 
 from __future__ import annotations
 
 from autotune.study.experiment import Experiment
+from autotune.trial import Target
 
 FEW = 40  # trials
 LONG, SHARE = 100, 0.2  # trials, and of their training
@@ -28,6 +29,16 @@ def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> t
     if experiment.baseline is not None:
         return "convergence", f"{trials} trials for {size} parameters, more than {FEW}"
     return "convergence", f"{trials} trials for {size} parameters, and no baseline to start from"
+
+
+def pruner_for(target: Target) -> tuple[str, str | None]:
+    """The name of the pruner, and the reason in one line where it is not the usual one."""
+    if target.timed:
+        return "convergence", None
+    return (
+        "bottom_at_same_time",
+        "the target has no value that a trial could miss",
+    )
 
 
 def racing_for(sampler: object, trials: int, controller: object) -> tuple[float, str | None]:

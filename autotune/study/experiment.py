@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ class Experiment:
         train: the trainer, a generator function of its configuration (see `Milestone`), or a
             function that calls `autotune.report`.
         space: what is searched.
-        target: the metric and value that trials race to.
+        target: the metric and the value that trials race to, or the metric alone.
         scaling: what one trial runs on.
         baseline: the configuration to beat, run first; None for no baseline.
         configs: further configurations to run before the search begins.
@@ -62,6 +63,11 @@ class Experiment:
             if not isinstance(getattr(self, name), kind):
                 got = shown(getattr(self, name))
                 raise TypeError(f"Experiment {name} must be a {kind.__name__} but got {got}")
+        if not self.target.limited and _is_generator(self.train):
+            raise ValueError(
+                "Experiment target has no limit, but its trainer is a generator, which may never "
+                f"end: Target({self.target.metric!r}, limit=SECONDS), or limit_steps=STEPS"
+            )
         knobs = self.knobs
         if not _is_list(knobs) or not knobs or not all(knob in KNOBS for knob in knobs):
             allowed = ", ".join(KNOBS)
@@ -81,6 +87,11 @@ class Experiment:
     def given(self) -> list[Mapping[str, Any]]:
         """The configurations to run before the search, the baseline first."""
         return [*([self.baseline] if self.baseline is not None else []), *self.configs]
+
+
+def _is_generator(train: Callable[..., Any]) -> bool:
+    call = getattr(train, "__call__", None)
+    return inspect.isgeneratorfunction(train) or inspect.isgeneratorfunction(call)
 
 
 def _is_list(value: object) -> bool:

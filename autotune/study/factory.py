@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,13 @@ from autotune.backends.protocol import Pool
 from autotune.errors import UserError, shown
 from autotune.storage import checkpoint_files
 from autotune.study import recipes, warm_start
-from autotune.study.defaults import racing_for, sampler_for
 from autotune.study.driver.plan import Plan
 from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
 from autotune.study.option import name_of
 from autotune.study.options import Controller, StudyOptions
 from autotune.study.warm_start import Start
+from autotune.trial import Target
 from autotune.trial.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -46,70 +47,12 @@ def make_parts(experiment: Experiment, options: StudyOptions, existing: Manifest
     controller = _controller(options.controller, experiment, options.seed)
     start = _start(experiment, options, existing, controller)
     controller = _begun(controller, experiment, start)
-    pruner = _pruner(options.pruner, controller)
+    pruner = _pruner(options.pruner, controller, experiment.target)
     own = {"experiment": experiment, "pruner": pruner, "controller": controller, "checkpoints": ""}
     planned = [f.name for f in fields(Plan) if f.name not in own]
     values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
     plan = Plan(**values)
     return Parts(plan, _sampler(options.sampler, plan, start), start)
-
-
-# --- options that were left to this program -------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ResolvedOptions:
-    """Options with a sampler and a share of races, and in one line why, where nobody chose them."""
-
-    options: StudyOptions
-    sampler_because: str | None = None
-    racing_because: str | None = None
-
-    def notes(self) -> list[str]:
-        """The choices in words."""
-        chosen, notes = self.options, []
-        if self.sampler_because is not None:
-            notes.append(f"sampler: {chosen.sampler}, as {self.sampler_because}")
-        if self.racing_because is not None:
-            notes.append(f"racing: {chosen.racing:g} of the training, as {self.racing_because}")
-        return notes
-
-
-def resolve_options(
-    experiment: Experiment, options: StudyOptions, existing: Manifest | None
-) -> ResolvedOptions:
-    """The options with a sampler and a share of races.
-
-    Those of the study in the folder, whose manifest is `existing` if it has any result.
-    """
-    if options.sampler != "auto" and options.racing is not None:
-        return ResolvedOptions(options)
-    sampler_because, racing_because = None, None
-    if options.sampler == "auto":
-        sampler, sampler_because = _auto_sampler(experiment, options, existing)
-        options = replace(options, sampler=sampler)
-    if options.racing is None:
-        racing, racing_because = _auto_racing(options, existing)
-        options = replace(options, racing=racing)
-    return ResolvedOptions(options, sampler_because, racing_because)
-
-
-def _auto_sampler(
-    experiment: Experiment, options: StudyOptions, existing: Manifest | None
-) -> tuple[str, str]:
-    before = existing.options.sampler if existing is not None else None
-    if isinstance(before, str) and before != "auto" and not before.startswith("<"):
-        return before, "the study has it already"
-    earlier = options.start_from is not None and options.controller in (None, "none")
-    return sampler_for(experiment, options.trials, earlier)
-
-
-def _auto_racing(options: StudyOptions, existing: Manifest | None) -> tuple[float, str | None]:
-    if options.seeds:  # all trials are repeats already
-        return 0.0, None
-    if existing is not None or not options.search:
-        return (existing.options.racing if existing is not None else None) or 0.0, None
-    return racing_for(options.sampler, options.trials, options.controller)
 
 
 # --- samplers -------------------------------------------------------------------------------------
@@ -148,11 +91,12 @@ def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = 
 # --- pruners and controllers ----------------------------------------------------------------------
 
 
-def _pruner(pruner: str | Pruner, controller: Controller | None) -> Pruner:
+def _pruner(pruner: str | Pruner, controller: Controller | None, target: Target) -> Pruner:
     if pruner in ("convergence", "convergence()") and controller is not None:
         pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
     by_path = isinstance(pruner, str) and specs.is_path(pruner)
-    return make_pruner(recipes.find(pruner, "pruner") if by_path else pruner)  # type: ignore[arg-type]
+    found = recipes.find(str(pruner), "pruner") if by_path else pruner
+    return make_pruner(found, target)  # type: ignore[arg-type]
 
 
 def _controller(
@@ -166,6 +110,8 @@ def _controller(
         controller = recipes.find(controller, "controller")
     if isinstance(controller, str) and parse_controller(controller)[0] in POPULATIONS:
         return _population(controller, experiment, seed)
+    if isinstance(controller, str) and not math.isfinite(experiment.target.horizon):
+        raise UserError(f"controller {controller!r} needs a Target with a limit on its clock")
     return make_controller(controller, experiment.knobs)
 
 

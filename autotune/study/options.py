@@ -88,16 +88,17 @@ class StudyOptions:
         ),
     )
     pruner: str | Pruner = option(
-        "convergence",
+        "auto",
         kept=True,
         rule=NAMED,
         as_json=name_of,
         flag=Flag(
             "--pruner",
             "search",
-            "convergence (slower_than_best and forecast), slower_than_best, forecast, asha, "
-            "hyperband, bottom_at_same_time, each of these with or without keyword arguments, as "
-            "in slower_than_best(factor=1.25); none, module:function or file.py:function",
+            "auto (convergence; for a target without a value bottom_at_same_time), convergence "
+            "(slower_than_best and forecast), slower_than_best, forecast, asha, hyperband, "
+            "bottom_at_same_time, each of these with or without keyword arguments, as in "
+            "slower_than_best(factor=1.25); none, module:function or file.py:function",
             "NAME",
         ),
     )

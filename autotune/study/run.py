@@ -19,6 +19,7 @@ from autotune.errors import UserError
 from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import factory, warm_start
+from autotune.study.choices import resolve_options
 from autotune.study.driver.loop import Loop
 from autotune.study.driver.plan import Plan
 from autotune.study.driver.state import StudyState
@@ -107,7 +108,7 @@ def carry_out(
     existing = existing or Manifest.existing(folder)
     kept = _with_result(folder, existing)
     experiment = factory.scaled(experiment, options, kept)
-    choice = factory.resolve_options(experiment, options, kept)
+    choice = resolve_options(experiment, options, kept)
     options = choice.options
     parts = factory.make_parts(experiment, options, existing)
     manifest = resolved(

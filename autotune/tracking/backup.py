@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotune.algorithms.ranking.best import by_time
+from autotune.algorithms.ranking.best import by_result
 from autotune.storage import manifest
 from autotune.storage.checkpoint_files import link
 from autotune.storage.checkpoint_places import below, located, placed
@@ -168,7 +168,7 @@ class Backup:
 def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     """The trials whose checkpoints a resume needs: resumable ones and the best one."""
     saved = {n: Path(t.checkpoint.path) for n, t in trials.items() if t.checkpoint is not None}
-    order = (t.number for t in by_time(list(trials.values()), target))
+    order = (t.number for t in by_result(list(trials.values()), target))
     best = next((n for n in order if n in saved and saved[n].is_dir()), None)
     return [trials[n] for n in saved if trials[n].resumable or n == best]
 

@@ -208,8 +208,9 @@ class Target:
 
     def order(self, trial: Trial) -> tuple[float, float, int]:
         """A key that sorts trials that succeeded, the best first; of equal ones the earliest."""
-        result, report = self.result(trial), self.counted(trial)
-        at = report.seconds if report is not None else trial.seconds
+        result = self.result(trial)
+        report = None if self.timed else self.counted(trial)
+        at = report.seconds if report is not None else 0.0
         return math.inf if result is None else result, at, trial.number
 
     def score(self, trial: Trial) -> float | None:

@@ -15,7 +15,7 @@ import pytest
 from sims import METRIC, memory, racing
 
 import autotune as at
-from autotune.algorithms.ranking.best import by_expected_time, confirmed_speedup
+from autotune.algorithms.ranking.best import by_expected_result, confirmed_speedup
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.cli import main, text
@@ -134,7 +134,7 @@ def definitions(seed: int) -> dict[str, int | None]:
     return {
         "the best": found.best.number if found.best is not None else None,
         "the fastest run on any hardware": fastest.number,
-        "the least expected time": by_expected_time(found.trials, found.target)[0].number,
+        "the least expected time": by_expected_result(found.trials, found.target)[0].number,
         "the least confirmed median": min(medians, key=lambda n: medians[n]),
     }
 

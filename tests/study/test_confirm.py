@@ -20,7 +20,7 @@ from sims import METRIC, lines, memory, race, racing, simulate
 import autotune as at
 from autotune.algorithms.ranking import repeats
 from autotune.algorithms.ranking.best import best as best_trial
-from autotune.algorithms.ranking.best import by_expected_time, confirmed_speedup
+from autotune.algorithms.ranking.best import by_expected_result, confirmed_speedup
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.lineage import as_one, descent
 from autotune.algorithms.ranking.repeats import Confirmation, confirming, with_mean_times
@@ -284,7 +284,7 @@ def test_a_fork_is_ranked_by_the_races_of_its_whole_line(fast_path: Path) -> Non
     for slower in (1.5, 1.7):
         seconds, more = slower * fork.seconds, {"hardware": fork.hardware, "repeats": fork.number}
         own.append(reached(len(own), seconds, kind="race", **more))
-    places = {t.number: t.seconds for t in by_expected_time(own, found.target)}
+    places = {t.number: t.seconds for t in by_expected_result(own, found.target)}
     assert places[fork.number] == pytest.approx(1.4 * fork.seconds), "the mean of its three runs"
     assert {n: s for n, s in places.items() if n != fork.number} == {
         t.number: t.seconds for t in met if t is not fork
@@ -366,7 +366,7 @@ def test_median_and_mean_are_those_of_the_times(seconds: list[float], missed: in
 
     runs = [confirmed(i, 0, s) for i, s in enumerate(seconds)]
     runs += [confirmed(99, 0, 3.0, **MISSED)] * missed
-    one = Confirmation(0, 1.0, tuple(runs), 30.0)
+    one = Confirmation(0, 1.0, tuple(runs), replace(TARGET, limit=30.0))
     times = sorted(seconds) + [30.0] * missed
     assert one.mean_seconds == pytest.approx(statistics.fmean(times))
     few = missed >= len(seconds)

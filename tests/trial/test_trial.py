@@ -427,5 +427,6 @@ def test_the_leader_ran_on_the_usual_hardware() -> None:
         dataclasses.replace(base, number=n, seconds=s, hardware=hardware)
         for n, (s, hardware) in enumerate([(3.0, CPU), (2.0, CPU), (1.0, other)])
     ]
-    assert race_leader(trials) is trials[1]
-    assert race_leader([]) is None
+    target = Target("acc", 0.9, limit=10)
+    assert race_leader(trials, target) is trials[1]
+    assert race_leader([], target) is None

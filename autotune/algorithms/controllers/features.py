@@ -79,7 +79,7 @@ class View:
             _ratio(now.get("val_loss"), now.get("train_loss")),
             left_then - left,
             left,
-            report.seconds / self._target.limit,
+            report.seconds / self._target.horizon,
             math.log10(self._factors[place]),
             math.log10(size / self._shapes[place]) + 2 if size else 0.0,
         )

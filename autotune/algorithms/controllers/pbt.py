@@ -23,7 +23,7 @@ from autotune.algorithms.ranking.trial_index import RECENT_LIMIT, recent
 from autotune.errors import UserError, unknown
 from autotune.space.parameters import Choice, Float, Int, Parameter, drawn
 from autotune.space.search_space import SearchSpace
-from autotune.trial import Fork, Params, State, Target, Trial
+from autotune.trial import Fork, Params, State, Target, Trial, measured
 
 KNOBS = (
     *("lr", "momentum", "beta1", "beta2", "weight_decay", "trust_coefficient"),
@@ -146,7 +146,7 @@ class Population:
             for t in ranked[:count]
             if t.state is State.RUNNING
             and t.point is not None
-            and 0 <= t.saved_clock.seconds(target.clock) - at < _NEAR * self.interval
+            and 0 <= saved_at(t, target) - at < _NEAR * self.interval
             and GapCurve(t, target).at(at) < gap
         ]
 
@@ -193,13 +193,23 @@ def pbt(
         UserError: see `Population`.
     """
     named = tuple(knobs) if knobs is not None else known_knobs(space)
-    every = target.limit / _LOOKS if interval is None else interval
+    if interval is None and not math.isfinite(target.horizon):
+        raise UserError(
+            "controller pbt needs an interval, as in pbt(interval=5), or a Target limit"
+        )
+    every = target.horizon / _LOOKS if interval is None else interval
     return Population(space, every, named, share, seed)
 
 
 def known_knobs(space: SearchSpace) -> tuple[str, ...]:
     """The entries of the space that are explored by default."""
     return tuple(name for name in KNOBS if name in space.entries)
+
+
+def saved_at(trial: Trial, target: Target) -> float:
+    """What the target's clock showed at the trial's checkpoint; 0 without one."""
+    step = trial.checkpoint.step if trial.checkpoint is not None else 0
+    return measured(str(target.clock), step, trial.saved_clock)
 
 
 def born(trial: Trial, interval: float) -> int:

@@ -120,7 +120,7 @@ class Linear:
         if not trial.reports or target.metric not in trial.reports[-1].metrics:
             return False
         best = incumbent(others, hardware=trial.hardware)
-        whole = min(best.seconds, target.limit) if best is not None else target.limit
+        whole = min(best.seconds, target.horizon) if best is not None else target.horizon
         step = _last_step(trial)
         last = next((r.seconds for r in trial.reports if r.step == step), None)
         wait = self.warmup if last is None else self.every

@@ -1,12 +1,14 @@
 """Pruners: functions `(trial, others, target) -> Stop | None` that stop trials early.
 
 A pruner is a function of frozen trials, called at each report of a running trial that has not
-reached the target. A stopped trial is CENSORED at the seconds spent so far.
+reached the target. A stopped trial is CENSORED at the seconds spent so far. Seconds are what the
+target's clock shows: where it counts steps, trials are compared at equal steps.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +16,8 @@ from autotune.algorithms import specs
 from autotune.algorithms.ranking.equal_time import GapCurve, GapCurves
 from autotune.algorithms.ranking.trial_index import RECENT_LIMIT, Others, recent
 from autotune.errors import UserError, unknown
-from autotune.trial import Stop, Target, Trial, incumbent
+from autotune.trial import STEPS, Stop, Target, Trial, incumbent
+from autotune.trial.wording import amount
 
 Pruner = Callable[[Trial, Sequence[Trial], Target], Stop | None]
 
@@ -36,11 +39,8 @@ def slower_than_best(factor: float = 1.0) -> Pruner:
         best = incumbent(others, hardware=trial.hardware)
         if best is None or trial.seconds < factor * best.seconds:
             return None
-        spent, took = (
-            f"{trial.seconds:.2f} s spent",
-            f"trial {best.number} took {best.seconds:.2f} s",
-        )
-        return Stop("capped", f"{spent}, {took}")
+        spent, took = amount(target, trial.seconds), amount(target, best.seconds)
+        return Stop("capped", f"{spent} spent, trial {best.number} took {took}")
 
     return prune
 
@@ -66,7 +66,7 @@ def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:
         found = _rank(trial, recent(others, RECENT_LIMIT), target, trial.seconds, curves)
         if found is None or found[1] < least or found[0] < (1 - share) * found[1]:
             return None
-        return Stop("bottom", _detail(*found, trial.seconds))
+        return Stop("bottom", _detail(*found, target, trial.seconds))
 
     return prune
 
@@ -92,7 +92,9 @@ def asha(
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         before = trial.reports[-2].seconds if len(trial.reports) > 1 else 0.0
-        rung = first * target.limit
+        if not math.isfinite(target.horizon):
+            return None
+        rung = first * target.horizon
         while rung * reduction <= trial.seconds:
             rung *= reduction
         if not before < rung <= trial.seconds:
@@ -105,7 +107,7 @@ def asha(
         found = _rank(trial, peers, target, rung, curves)
         if found is None or found[1] < least or found[0] < (found[1] + 1) / reduction:
             return None
-        return Stop("asha", _detail(*found, rung))
+        return Stop("asha", _detail(*found, target, rung))
 
     return prune
 
@@ -166,7 +168,9 @@ def forecast(
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         best = incumbent(others, hardware=trial.hardware)
-        cap = min(factor * best.seconds, target.limit) if best is not None else target.limit
+        if target.value is None:
+            return None
+        cap = target.horizon if best is None else min(factor * best.seconds, target.horizon)
         if len(trial.reports) < least_reports or trial.seconds >= cap:
             return None
         everyone = others if isinstance(others, Others) else [trial, *others]
@@ -174,8 +178,9 @@ def forecast(
         found = chance_of(trial, cap, target, parameters, least_reports) if parameters else 1.0
         if not found < chance:
             return None
-        gap = f"{target.metric} {target.best(trial):.6g} after {trial.seconds:.2f} s"
-        return Stop("forecast", f"{gap}: {found:.1%} chance of {target.value:g} by {cap:.2f} s")
+        gap = f"{target.metric} {target.best(trial):.6g} after {amount(target, trial.seconds)}"
+        by = amount(target, cap)
+        return Stop("forecast", f"{gap}: {found:.1%} chance of {target.value:g} by {by}")
 
     return prune
 
@@ -203,8 +208,9 @@ def _rank(
     return sum(other < gap for other in gaps), len(gaps)
 
 
-def _detail(better: int, seen: int, seconds: float) -> str:
-    return f"{better} of {seen} others were nearer to the target after {seconds:.2f} s"
+def _detail(better: int, seen: int, target: Target, seconds: float) -> str:
+    how = "nearer to the target" if target.timed else "better"
+    return f"{better} of {seen} others were {how} after {amount(target, seconds)}"
 
 
 def _check_share(name: str, value: float) -> None:
@@ -245,15 +251,28 @@ PRUNERS: dict[str, Callable[..., Pruner]] = {
 """The pruners by name; each takes its settings by keyword, if it has any."""
 
 
-def make_pruner(pruner: str | Pruner) -> Pruner:
+_OF_VALUE = ("convergence", "slower_than_best", "forecast")
+_OF_LIMIT = ("asha", "hyperband")
+
+
+def make_pruner(pruner: str | Pruner, target: Target | None = None) -> Pruner:
     """Build a pruner from its spec; a pruner itself is returned.
 
     Raises:
-        UserError: an unknown name or argument, or one that is out of range.
+        UserError: an unknown name or argument, or one that is out of range; or one by name that
+            cannot decide about trials with this target.
     """
     if callable(pruner):
         return pruner
     if not isinstance(pruner, str):
         raise UserError(unknown("pruner", pruner, PRUNERS))
     spec = specs.parse_spec("pruner", pruner, PRUNERS)
+    if target is not None and not target.timed and spec[0] in _OF_VALUE:
+        others = ", ".join(name for name in PRUNERS if name not in _OF_VALUE)
+        raise UserError(f"pruner {spec[0]!r} needs a Target with a value; without one: {others}")
+    if target is not None and not math.isfinite(target.horizon) and spec[0] in _OF_LIMIT:
+        name = "limit_steps" if target.clock == STEPS else "limit"
+        raise UserError(
+            f"pruner {spec[0]!r} compares trials at shares of the Target's {name}, which it lacks"
+        )
     return specs.build("pruner", pruner, spec, PRUNERS[spec[0]])

@@ -9,6 +9,9 @@
    each other's places so that they are in the order of their confirmed times.
 3. Then come those that did not reach the target, by `Target.score`.
 
+Where the target has no value, the metric takes the place of the time: trials that completed are
+ranked by `Target.result`, and then come those that were stopped.
+
 In a mean, a run that missed the target counts as the limit. Times are ranked on comparable hardware
 only: confirmations on the hardware that most of them ran on, trials on that of most trials.
 
@@ -18,10 +21,12 @@ and `racing`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
+from autotune.algorithms.ranking.difference import Difference, difference
 from autotune.algorithms.ranking.hardware import scores
 from autotune.algorithms.ranking.repeats import (
     VALIDATED,
@@ -34,28 +39,28 @@ from autotune.algorithms.ranking.repeats import (
     with_mean_times,
 )
 from autotune.algorithms.ranking.speedup import Speedup, speedup
-from autotune.trial import State, Target, Trial, usual_hardware
+from autotune.trial import Target, Trial, usual_hardware
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A searched trial in the order of its study. `rank` is from 1; None without a ranked time."""
+    """A searched trial in the order of its study. `rank` is from 1; None without such a result."""
 
     trial: Trial
     rank: int | None
 
 
 def best(trials: Sequence[Trial], target: Target) -> Trial | None:
-    """The best trial of a study; None if none has reached the target.
+    """The best trial of a study; None if none has reached the target (without a value: completed).
 
     Its `seconds` are those of its first run, not of its repeats.
     """
-    return next(iter(by_time(trials, target)), None)
+    return next(iter(by_result(trials, target)), None)
 
 
 def ranking(trials: Sequence[Trial], target: Target) -> tuple[Ranked, ...]:
-    """All searched trials, the best first, with the rank of those that `by_time` ranks."""
-    reached = by_time(trials, target)
+    """All searched trials, the best first, with the rank of those that `by_result` ranks."""
+    reached = by_result(trials, target)
     first = {t.number for t in reached}
     known = [t for t in with_mean_times(unconfirmed(trials), target) if t.number not in first]
     by_score = scores(known, target)
@@ -70,60 +75,93 @@ def ranking(trials: Sequence[Trial], target: Target) -> tuple[Ranked, ...]:
     return (*ranked, *(Ranked(trial, None) for trial in rest))
 
 
-def by_time(trials: Sequence[Trial], target: Target) -> list[Trial]:
-    """The searched trials that reached the target on comparable hardware, the best first.
+def by_result(trials: Sequence[Trial], target: Target) -> list[Trial]:
+    """The searched trials that succeeded on comparable hardware, the best first.
 
     A configuration of which every confirmation missed the target is last.
     """
-    own = {t.number: t for t in trials if t.state is State.REACHED}
+    own = {t.number: t for t in trials if t.succeeded}
     found = [c for c in confirmations(trials, target) if c.number in own]
     confirmed = [c.number for c in found if c.reached]
     missed = [c.number for c in found if not c.reached]
-    expected = [t.number for t in by_expected_time(trials, target) if t.number in own]
+    expected = [t.number for t in by_expected_result(trials, target) if t.number in own]
     expected += [number for number in confirmed if number not in expected]
     in_turn = iter(confirmed)
     order = [next(in_turn) if n in confirmed else n for n in expected if n not in missed]
     return [own[n] for n in dict.fromkeys((*confirmed[:1], *order, *missed))]
 
 
-def by_expected_time(trials: Sequence[Trial], target: Target) -> list[Trial]:
-    """The searched trials that reached the target, by the time that one more run should take.
+def by_expected_result(trials: Sequence[Trial], target: Target) -> list[Trial]:
+    """The searched trials that succeeded, by the result that one more run should have.
 
-    For one that has been run `VALIDATED` times that is the mean of its runs. Any other time may
-    owe something to luck: it is multiplied by the median ratio of mean to first time among those
-    that have been run so often. Only trials on the hardware of most trials are ranked, and
-    confirmations are not used: this is how finalists are chosen. Times are the means of runs.
+    For one that has been run `VALIDATED` times that is the mean of its runs. Any other result may
+    owe something to luck: a time is multiplied by the median ratio of mean to first time among
+    those that have been run so often, and to a metric their median difference is added. Only trials
+    on the hardware of most trials are ranked, and confirmations are not used: this is how finalists
+    are chosen. Results are the means of runs.
     """
     asked = unconfirmed(trials)
     runs = repeats_by_trial(asked)
-    known = means_of_runs(asked, runs, target.limit)
+    known = means_of_runs(asked, runs, target)
     validated = {number for number, own in runs.items() if 1 + len(own) >= VALIDATED}
     first = {t.number: t for t in searched(asked)}
-    slower = [
-        t.seconds / first[t.number].seconds
-        for t in known
-        if t.number in validated
-        and first[t.number].state is State.REACHED
-        and first[t.number].seconds
-    ]
-    factor = max(1.0, median_high(slower)) if slower else 1.0
+    again = [(first[t.number], t) for t in known if t.number in validated and t.succeeded]
+    expected = _corrected(again, target)
     usual = usual_hardware(known)
-    reached = [t for t in known if t.state is State.REACHED and t.hardware == usual]
+    done = [t for t in known if t.succeeded and t.hardware == usual]
 
-    def order(trial: Trial) -> tuple[float, float, int]:
-        expected = trial.seconds if trial.number in validated else factor * trial.seconds
-        return expected, trial.seconds, trial.number
+    def order(trial: Trial) -> tuple[float, tuple[float, float, int]]:
+        own = target.order(trial)
+        return own[0] if trial.number in validated else expected(own[0]), own
 
-    return sorted(reached, key=order)
+    return sorted(done, key=order)
+
+
+def _corrected(again: Sequence[tuple[Trial, Trial]], target: Target) -> Callable[[float], float]:
+    """What one more run should give where one gave this result, by first runs and their means."""
+    pairs = [(target.result(first), target.result(mean)) for first, mean in again]
+    known = [(first, mean) for first, mean in pairs if first is not None and mean is not None]
+    if target.timed:
+        ratios = [mean / first for first, mean in known if first]
+        factor = max(1.0, median_high(ratios)) if ratios else 1.0
+        return lambda seconds: factor * seconds
+    lost = [mean - first for first, mean in known]
+    more = max(0.0, median_high(lost)) if lost else 0.0
+    return lambda result: result + more
+
+
+def confirmed_gain(trials: Sequence[Trial], target: Target) -> Difference | None:
+    """How much better the best configuration's metric is than the baseline's, both confirmed.
+
+    None where the target has a value: then there is a `confirmed_speedup`.
+    """
+    pair = None if target.timed else _confirmed_pair(trials, target)
+    return difference(pair[0].timed_runs, pair[1].timed_runs) if pair is not None else None
 
 
 def confirmed_speedup(trials: Sequence[Trial], target: Target) -> Speedup | None:
     """The speedup of the best configuration over the baseline; None unless both are confirmed."""
+    pair = _confirmed_pair(trials, target) if target.timed else None
+    return speedup(pair[0].timed_runs, pair[1].timed_runs) if pair is not None else None
+
+
+def _confirmed_pair(
+    trials: Sequence[Trial], target: Target
+) -> tuple[Confirmation, Confirmation] | None:
+    """The confirmations of the best configuration and of the baseline, if both have any."""
     leading = best(trials, target)
     baseline = next((t for t in trials if t.kind == "baseline"), None)
     if leading is None or baseline is None:
         return None
-    found: dict[int, Confirmation] = {c.number: c for c in confirmations(trials, target)}
+    found = {c.number: c for c in confirmations(trials, target)}
     if not {leading.number, baseline.number} <= found.keys():
         return None
-    return speedup(found[leading.number].timed_runs, found[baseline.number].timed_runs)
+    return found[leading.number], found[baseline.number]
+
+
+def nearest(trials: Sequence[Trial], target: Target) -> Trial | None:
+    """The searched trial whose metric came nearest to the target so far; None without reports."""
+    known = [(t, target.best(t)) for t in searched(trials)]
+    gaps = [(target.shortfall(value), t.number, t) for t, value in known if value is not None]
+    finite = [found for found in gaps if math.isfinite(found[0])]
+    return min(finite, default=(0.0, 0, None))[2]

@@ -9,25 +9,25 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.algorithms.ranking.best import by_expected_time
+from autotune.algorithms.ranking.best import by_expected_result
 from autotune.algorithms.ranking.repeats import config_from_scratch, confirming, searched, timed
 from autotune.trial import INTERRUPTED_REASONS, State, Target, Trial
 
 
 def finalists(trials: Sequence[Trial], target: Target, top: int) -> list[Trial]:
-    """The trials to confirm: the `top` fastest configurations, and the baseline.
+    """The trials to confirm: the `top` best configurations, and the baseline.
 
     They are chosen without their confirmations. A fork that cannot be trained from scratch in one
     run is skipped.
     """
     fastest = list[Trial]()
-    for trial in by_expected_time(trials, target):
+    for trial in by_expected_result(trials, target):
         is_new = all(t.config != trial.config for t in fastest)
         if len(fastest) < top and is_new and config_from_scratch(trial, trials) is not None:
             fastest.append(trial)
     numbers = {t.number for t in fastest}
     others = [t for t in searched(trials) if t.kind == "baseline" and t.number not in numbers]
-    baseline = [t for t in others if fastest and t.state in (State.REACHED, State.CENSORED)]
+    baseline = [t for t in others if fastest and (t.succeeded or t.state is State.CENSORED)]
     return [*fastest, *baseline]
 
 

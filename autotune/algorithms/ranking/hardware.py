@@ -90,4 +90,6 @@ def _value_at(values: list[float], quantile: float) -> float:
     exact = min(max(quantile * len(values) - 0.5, 0.0), len(values) - 1.0)
     low = floor(exact)
     high = min(low + 1, len(values) - 1)
+    if exact == low:  # also where the next one is infinite
+        return values[low]
     return values[low] + (exact - low) * (values[high] - values[low])

@@ -31,9 +31,11 @@ _ENOUGH = 3  # repeats that show whether times vary
 _EXACT = 0.01  # of the first run's time: within it, times do not vary
 
 
-def race_leader(trials: Sequence[Trial]) -> Trial | None:
-    """The trial to race: the fastest by `seconds` on the hardware that most trials ran on."""
-    return incumbent(trials, hardware=usual_hardware(trials))
+def race_leader(trials: Sequence[Trial], target: Target) -> Trial | None:
+    """The trial to race: the best by its result on the hardware that most trials ran on."""
+    usual = usual_hardware(trials)
+    done = [t for t in trials if t.succeeded and t.hardware == usual]
+    return min(done, key=target.order, default=None)
 
 
 def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
@@ -43,10 +45,10 @@ def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
     they should take.
     """
     known = with_mean_times(trials, target)
-    leader, races = race_leader(known), [t for t in trials if t.kind == RACE]
+    leader, races = race_leader(known, target), [t for t in trials if t.kind == RACE]
     if (
         leader is None
-        or race_outcome(known, trials).deterministic
+        or race_outcome(known, trials, target).deterministic
         or config_from_scratch(leader, trials) is None
     ):
         return None
@@ -91,7 +93,7 @@ def for_pruning(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     that, as it may have been lucky. Where times do not vary it counts as fast as it was.
     """
     known = with_mean_times(trials, target)
-    outcome = race_outcome(known, trials)
+    outcome = race_outcome(known, trials, target)
     return tuple(limited(t, outcome) for t in known)
 
 
@@ -101,7 +103,7 @@ class RaceOutcome:
 
     Args:
         fastest: for each kind of hardware the fastest trial that has been run again, by its mean.
-        deterministic: whether each of at least three repeats took as long as the first run.
+        deterministic: whether each of at least three repeats had the result of the first run.
     """
 
     fastest: Mapping[Hardware | None, Trial]
@@ -111,7 +113,7 @@ class RaceOutcome:
 NO_RACES = RaceOutcome({}, deterministic=False)
 
 
-def race_outcome(known: Sequence[Trial], trials: Sequence[Trial]) -> RaceOutcome:
+def race_outcome(known: Sequence[Trial], trials: Sequence[Trial], target: Target) -> RaceOutcome:
     """The results of the repeats in `trials`; `known` are the searched trials by their means."""
     own = {t.number: t for t in trials}
     pairs = [(t, own[t.repeats]) for t in trials if t.repeats is not None and t.ended]
@@ -119,16 +121,19 @@ def race_outcome(known: Sequence[Trial], trials: Sequence[Trial]) -> RaceOutcome
     raced = {first.number for _, first in pairs}
     rerun = [t for t in known if t.number in raced]
     fastest = ((hardware, incumbent(rerun, hardware)) for hardware in {t.hardware for t in rerun})
-    equal = [_as_long(repeat, first) for repeat, first in pairs if timed(repeat)]
+    equal = [_is_equal(repeat, first, target) for repeat, first in pairs if timed(repeat)]
     return RaceOutcome(
         {hardware: trial for hardware, trial in fastest if trial is not None},
         deterministic=len(equal) >= _ENOUGH and all(equal),
     )
 
 
-def _as_long(repeat: Trial, first: Trial) -> bool:
-    difference = abs(repeat.seconds - first.seconds)
-    return repeat.state is State.REACHED and difference <= _EXACT * first.seconds
+def _is_equal(repeat: Trial, first: Trial, target: Target) -> bool:
+    """Whether the repeat had the result of the first run, but for the clock's noise."""
+    if target.timed:
+        difference = abs(repeat.seconds - first.seconds)
+        return repeat.succeeded and difference <= _EXACT * first.seconds
+    return repeat.succeeded and target.result(repeat) == target.result(first)
 
 
 def limited(trial: Trial, outcome: RaceOutcome) -> Trial:

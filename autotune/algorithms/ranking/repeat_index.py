@@ -74,6 +74,10 @@ class RepeatIndex:
         """All searched trials but one, for a pruner or a controller."""
         return self._known().others(trial)
 
+    def better(self, trial: Trial) -> int:
+        """`TrialIndex.better` by the means of runs."""
+        return self._known().better(trial)
+
     def leader(self) -> Trial | None:
         """`racing.race_leader` of `means`."""
         trial_index = self._known()
@@ -100,10 +104,10 @@ class RepeatIndex:
         trials = list(self._trials.values())
         self._again = {t.repeats for t in trials if t.repeats is not None}
         known = with_mean_times(trials, self._target)
-        outcome = racing.race_outcome(known, trials)
+        outcome = racing.race_outcome(known, trials, self._target)
         self._deterministic = outcome.deterministic
         self._outcome = outcome if self._raced else racing.NO_RACES
         self._means, self._shown, self._ahead = {}, {}, {}
         for trial in known:
             self._inserted(trial)
-        return TrialIndex(self._shown)
+        return TrialIndex(self._shown, self._target)

@@ -9,10 +9,12 @@ the trials; which trial is best is defined in `best`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median_high
+from statistics import fmean
 
+from autotune.algorithms.ranking.difference import mean_interval
 from autotune.algorithms.ranking.lineage import as_one, descent
 from autotune.algorithms.ranking.speedup import Timed
 from autotune.trial import INTERRUPTED_REASONS, Config, State, Target, Trial, usual_hardware
@@ -38,22 +40,25 @@ def unconfirmed(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def with_mean_times(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
-    """The searched trials, the `seconds` of each being the mean time of its runs.
+    """The searched trials, each with the mean result of its runs: the mean time as its `seconds`.
+
+    Without a value of the target it is the mean metric, as its `mean_result`.
 
     The mean is restricted, as that of confirmations: a run that missed the target counts as the
-    limit. (The median would often hide that a configuration misses the target with every other
-    seed.) Repeats that are running, were interrupted or failed do not count, nor do those on other
-    hardware. Trials without repeats are the same objects as before.
+    limit, and without a value one that diverged with the metric that it had. (The median would
+    often hide that a configuration misses the target with every other seed.) Repeats that are
+    running, were interrupted or failed do not count, nor do those on other hardware. Trials without
+    repeats are the same objects as before.
     """
-    return means_of_runs(trials, repeats_by_trial(trials), target.limit)
+    return means_of_runs(trials, repeats_by_trial(trials), target)
 
 
 def means_of_runs(
-    trials: Sequence[Trial], runs: Mapping[int, list[Trial]], limit: float
+    trials: Sequence[Trial], runs: Mapping[int, list[Trial]], target: Target
 ) -> tuple[Trial, ...]:
     """`with_mean_times`, of trials whose repeats are given in `runs`."""
     return tuple(
-        _mean([t, *runs[t.number]], limit) if t.number in runs and timed(t) else t
+        _mean([t, *runs[t.number]], target) if t.number in runs and timed(t) else t
         for t in searched(trials)
     )
 
@@ -71,22 +76,32 @@ def repeats_by_trial(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
 
 
 def timed(trial: Trial) -> bool:
-    """Whether a run has ended with a time that counts for its configuration.
+    """Whether a run has ended with a result that counts for its configuration.
 
     A run that failed, for example because a worker died or memory ran out, has none.
     """
-    ended = trial.state in (State.REACHED, State.CENSORED)
+    ended = trial.succeeded or trial.state is State.CENSORED
     return ended and trial.reason not in INTERRUPTED_REASONS
 
 
-def _mean(runs: Sequence[Trial], limit: float) -> Trial:
-    """The first of the runs, with the mean time of all; unchanged where all missed the target."""
+def _mean(runs: Sequence[Trial], target: Target) -> Trial:
+    """The first of the runs, with the mean result of all; unchanged where none succeeded."""
     own = runs[0]
-    reached = next((t for t in runs if t.state is State.REACHED), None)
-    if reached is None:
+    done = next((t for t in runs if t.succeeded), None)
+    if done is None:
         return own
-    seconds = fmean(t.seconds if t.state is State.REACHED else limit for t in runs)
-    return replace(own, state=reached.state, reason=reached.reason, seconds=seconds)
+    mean = fmean(_result(t, target) for t in runs)
+    made = replace(own, state=done.state, reason=done.reason)
+    return replace(made, seconds=mean) if target.timed else replace(made, mean_result=mean)
+
+
+def _result(run: Trial, target: Target) -> float:
+    """The result of a run for a mean: the limit of one that missed the target."""
+    result = target.result(run)
+    if result is not None:
+        return result
+    score = target.horizon if target.timed else target.score(run)
+    return math.inf if score is None else score
 
 
 def config_from_scratch(trial: Trial, trials: Sequence[Trial]) -> Config | None:
@@ -107,53 +122,82 @@ def config_from_scratch(trial: Trial, trials: Sequence[Trial]) -> Config | None:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The runs of one configuration on fresh seeds; all times in seconds.
+    """The runs of one configuration on fresh seeds.
+
+    Results are `Target.result`: times to target (in steps where these are the clock) or, without a
+    value, metrics, signed so that lower is better.
 
     Args:
         number: the trial that they repeat.
-        tuning_seconds: its time to target in the search, None if it missed the target.
+        tuned: its result in the search, None if it missed the target.
         runs: the confirmations that have ended, in the order of their rounds.
-        limit: the target's.
+        target: the study's.
     """
 
     number: int
-    tuning_seconds: float | None
+    tuned: float | None
     runs: tuple[Trial, ...] = field(repr=False)
-    limit: float
+    target: Target
 
     @property
     def reached(self) -> int:
-        """How many of the runs reached the target."""
-        return sum(t.state is State.REACHED for t in self.runs)
+        """How many of the runs reached the target or, without a value, completed."""
+        return sum(t.succeeded for t in self.runs)
 
     @property
-    def times(self) -> tuple[float, ...]:
-        """Each run's time to target; the limit for one that missed it."""
-        return tuple(t.seconds if t.state is State.REACHED else self.limit for t in self.runs)
+    def results(self) -> tuple[float, ...]:
+        """Each run's result; the limit for one that missed the target."""
+        return tuple(_result(t, self.target) for t in self.runs)
 
     @property
-    def mean_seconds(self) -> float:
-        """The mean time to target, restricted: a run that missed it counts as the limit."""
-        return fmean(self.times)
+    def mean(self) -> float:
+        """The mean result, restricted: a run that missed the target counts as the limit."""
+        return fmean(self.results)
+
+    @property
+    def median(self) -> float | None:
+        """The median result; None if half of the runs or more missed the target."""
+        order = sorted(
+            result if run.succeeded else math.inf
+            for run, result in zip(self.runs, self.results, strict=True)
+        )
+        high = order[len(order) // 2]
+        return (order[(len(order) - 1) // 2] + high) / 2 if math.isfinite(high) else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean result; None with a value, and for fewer than two runs."""
+        return None if self.target.timed else mean_interval(self.results)
 
     @property
     def timed_runs(self) -> tuple[Timed, ...]:
         """The runs for a speedup: one that missed the target exceeds the limit."""
-        pairs = zip(self.runs, self.times, strict=True)
-        return tuple(Timed(time, t.state is State.REACHED, t.seed) for t, time in pairs)
+        pairs = zip(self.runs, self.results, strict=True)
+        return tuple(Timed(result, t.succeeded, t.seed) for t, result in pairs)
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Each run's time to target; none where the target has no value."""
+        return self.results if self.target.timed else ()
+
+    @property
+    def tuning_seconds(self) -> float | None:
+        """The time to target in the search."""
+        return self.tuned if self.target.timed else None
+
+    @property
+    def mean_seconds(self) -> float | None:
+        """The mean time to target; None where the target has no value."""
+        return self.mean if self.target.timed else None
 
     @property
     def median_seconds(self) -> float | None:
-        """The median time to target; None if half of the runs or more missed it."""
-        high = median_high(self.times)
-        if high >= self.limit:
-            return None
-        order = sorted(self.times)
-        return (order[(len(order) - 1) // 2] + high) / 2
+        """The median time to target; None also where the target has no value."""
+        return self.median if self.target.timed else None
 
 
 def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation, ...]:
-    """The confirmed configurations, the best first: by the mean time over their common rounds.
+    """The confirmed configurations, the best first: by the mean result over their common rounds.
 
     Only runs on the hardware that most confirmations ran on count; those that failed are left out.
     """
@@ -163,13 +207,13 @@ def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation
     for trial in sorted(ended, key=lambda t: t.number):
         if trial.hardware == usual and trial.repeats is not None:
             runs.setdefault(trial.repeats, []).append(trial)
-    own = {t.number: t.time_to_target for t in trials}
-    found = [Confirmation(n, own[n], tuple(r), target.limit) for n, r in runs.items()]
+    own = {t.number: target.result(t) for t in trials}
+    found = [Confirmation(n, own[n], tuple(r), target) for n, r in runs.items()]
     rounds = min((len(c.runs) for c in found), default=0)
 
     def order(one: Confirmation) -> tuple[float, float, int]:
-        tuned = one.tuning_seconds if one.tuning_seconds is not None else target.limit
-        return fmean(one.times[:rounds]), tuned, one.number
+        tuned = one.tuned if one.tuned is not None else target.horizon
+        return fmean(one.results[:rounds]), tuned, one.number
 
     return tuple(sorted(found, key=order))
 
@@ -183,4 +227,4 @@ def raced(trial: Trial, trials: Sequence[Trial], target: Target) -> Confirmation
     runs = repeats_by_trial(unconfirmed(trials)).get(trial.number)
     if runs is None or not timed(trial):
         return None
-    return Confirmation(trial.number, trial.time_to_target, (trial, *runs), target.limit)
+    return Confirmation(trial.number, target.result(trial), (trial, *runs), target)

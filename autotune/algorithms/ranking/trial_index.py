@@ -8,35 +8,39 @@ over the same trials, so a resumed driver rebuilds it from the journal.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import math
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
-from autotune.trial import Hardware, State, Trial
+from autotune.trial import Hardware, Target, Trial
 
 RECENT_LIMIT = 1000
 """Ranks are among so many of the trials that ended last, and all that run: enough to estimate a
 share, with a bounded cost of a decision in a study of 20,000 trials.
 """
-Key = tuple[float, int]
+Key = tuple[float, ...]
 
 
 class TrialIndex:
     """An index over `trials`, which its owner changes; `note` updates it after every change.
+
+    `target` is what they are ranked by.
 
     `begun` has each trial as it was at its first report, `over` as it was when it ended, in that
     order. If a trial loses its reports or its end, the list is replaced; otherwise lists only grow,
     so that a reader can continue where it stopped.
     """
 
-    def __init__(self, trials: Mapping[int, Trial]) -> None:
+    def __init__(self, trials: Mapping[int, Trial], target: Target) -> None:
         self.trials = trials
+        self._target = target
         self.begun: list[Trial] = []
         self.over: list[Trial] = []
         self._running: set[int] = set()
         self._waiting: set[int] = set()
         self._ended: list[Key] = []
-        self._reached: dict[Hardware, list[Key]] = {}
+        self._done: dict[Hardware, list[Key]] = {}
         self._ran: dict[Hardware, int] = {}
         self._first: dict[Hardware, int] = {}
         for trial in trials.values():
@@ -60,13 +64,13 @@ class TrialIndex:
     def _update_ended(self, before: Trial | None, now: Trial) -> None:
         if before is not None and before.ended:
             _remove(self._ended, (before.ended_at or 0.0, now.number))
-            if before.state is State.REACHED:
-                _remove(self._reached[before.hardware], (before.seconds, now.number))
+            if before.succeeded:
+                _remove(self._done[before.hardware], self._target.order(before))
             self.over = [t for t in self.over if t.number != now.number]
         if now.ended:
             insort(self._ended, (now.ended_at or 0.0, now.number))
-            if now.state is State.REACHED:
-                insort(self._reached.setdefault(now.hardware, []), (now.seconds, now.number))
+            if now.succeeded:
+                insort(self._done.setdefault(now.hardware, []), self._target.order(now))
             self.over.append(now)
 
     def _count(self, before: Trial | None, now: Trial) -> None:
@@ -94,18 +98,28 @@ class TrialIndex:
 
     def last_ended(self, count: int) -> list[Trial]:
         """The `count` trials that ended last, the first of them first."""
-        return [self.trials[number] for _, number in self._ended[-count:]]
+        return [self.trials[int(number)] for _, number in self._ended[-count:]]
 
     def fastest(self, hardware: Hardware | None = None, excluded: int = -1) -> Trial | None:
         """`trial.incumbent` of all trials but the one numbered `excluded`."""
-        kinds = self._reached.values() if hardware is None else [self._reached.get(hardware, [])]
-        firsts = (next((key for key in kind if key[1] != excluded), None) for kind in kinds)
-        best = min((key for key in firsts if key is not None), default=None)
-        return self.trials[best[1]] if best is not None else None
+        return self._first_done(hardware, excluded) if self._target.timed else None
+
+    def better(self, trial: Trial) -> int:
+        """How many trials that succeeded have a result as good as this trial's, on its hardware."""
+        result = self._target.order(trial)[0]
+        return bisect_right(self._done.get(trial.hardware, []), (result, math.inf))
 
     def leader(self) -> Trial | None:
-        """The fastest trial on the usual hardware."""
-        return self.fastest(self.usual())
+        """`racing.race_leader` of all trials: the best one on the usual hardware."""
+        usual = self.usual()
+        return self._first_done(usual) if usual is not None else None
+
+    def _first_done(self, hardware: Hardware | None, excluded: int = -1) -> Trial | None:
+        """The best of the trials that succeeded."""
+        kinds = self._done.values() if hardware is None else [self._done.get(hardware, [])]
+        firsts = (next((key for key in kind if key[-1] != excluded), None) for kind in kinds)
+        best = min((key for key in firsts if key is not None), default=None)
+        return self.trials[int(best[-1])] if best is not None else None
 
     def usual(self) -> Hardware | None:
         """`trial.usual_hardware` of all trials."""
@@ -174,7 +188,7 @@ def _end(trial: Trial | None) -> tuple[object, ...] | None:
     """When and how a trial has ended; None for one that has not."""
     if trial is None or not trial.ended:
         return None
-    return trial.ended_at, trial.state, trial.seconds, trial.hardware
+    return trial.ended_at, trial.state, trial.seconds, trial.mean_result, trial.hardware
 
 
 def _ran_on(trial: Trial | None) -> Hardware | None:

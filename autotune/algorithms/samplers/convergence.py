@@ -19,7 +19,7 @@ from threading import Lock
 
 import numpy as np
 
-from autotune.algorithms.ranking.equal_time import equal_time_ranks
+from autotune.algorithms.ranking.equal_time import equal_time_ranks, horizon
 from autotune.algorithms.samplers.distribution import centred_on, uniform
 from autotune.algorithms.samplers.elite import (
     LEAST_UNIFORM,
@@ -35,7 +35,7 @@ from autotune.algorithms.samplers.feasibility import LIKELY, Feasible, likely
 from autotune.algorithms.samplers.gaussian_process import Array, Hyper, Process, fit
 from autotune.space.encoding import effective_rate, encoded, rank_score
 from autotune.space.search_space import SearchSpace
-from autotune.trial import Params, State, Target, Trial, incumbent
+from autotune.trial import Params, State, Target, Trial
 
 _STEP = 0.2  # of the natural gradient: small, for searches of hundreds of trials
 _FADED = 40  # ended trials after which the share of uniform draws would be 0, but for its minimum
@@ -141,11 +141,11 @@ class ConvergenceSampler:
 
     def _observations(self, ended: Sequence[Trial], version: Version) -> tuple[Array, Array, Array]:
         """Points, the normal scores of their ranks, and the scales of their noise."""
-        chosen = select_trials(ended, version, _MODELLED)
+        chosen = select_trials(ended, version, _MODELLED, self._target)
         ranks = equal_time_ranks(chosen, self._target)
         scores = np.array([rank_score(ranks[t.number], len(chosen)) for t in chosen])
-        bests = {kind: incumbent(chosen, kind) for kind in {t.hardware for t in chosen}}
-        horizons = {k: b.seconds if b is not None else self._target.limit for k, b in bests.items()}
+        kinds = {t.hardware for t in chosen}
+        horizons = {kind: horizon(chosen, self._target, kind) for kind in kinds}
         weights = np.array([noise_scale(trial, horizons[trial.hardware]) for trial in chosen])
         return self._rows([t.params or {} for t in chosen]), scores, weights
 
@@ -155,7 +155,7 @@ class ConvergenceSampler:
 
 
 def noise_scale(trial: Trial, horizon: float) -> float:
-    """The noise variance of a trial, as a multiple of that of one that reached the target.
+    """The noise variance of a trial, as a multiple of that of one that succeeded.
 
     It grows with the square of the logarithm of how early before `horizon` the trial was stopped.
     """

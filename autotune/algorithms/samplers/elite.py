@@ -55,13 +55,15 @@ def log_behaviour(version: Version, prior: Policy, draw: Draw) -> float:
     return most + math.log(math.exp(own - most) + math.exp(other - most))
 
 
-def select_trials(ended: Sequence[Trial], version: Version, count: int) -> list[Trial]:
-    """The `count` fastest and `count` newest of the ended trials and the elite, in their order.
+def select_trials(
+    ended: Sequence[Trial], version: Version, count: int, target: Target
+) -> list[Trial]:
+    """The `count` best and `count` newest of the ended trials and the elite, in their order.
 
     A model that learns from these has a bounded cost in a long study.
     """
-    reached = sorted((t for t in ended if t.state is State.REACHED), key=lambda t: t.seconds)
-    kept = {t.number for t in (*reached[:count], *version.archive)}
+    done = sorted((t for t in ended if t.succeeded), key=target.order)
+    kept = {t.number for t in (*done[:count], *version.archive)}
     rest = [t.number for t in ended if t.number not in kept]
     kept.update(rest[-count:])
     return [t for t in ended if t.number in kept]

@@ -46,7 +46,7 @@ class Feasible:
 
     def _fit(self, trials: Sequence[Trial]) -> Process | None:
         bad = [t for t in trials if t.state is State.INFEASIBLE][-_NEWEST:]
-        good = [t for t in trials if t.state in (State.REACHED, State.CENSORED)][-_NEWEST:]
+        good = [t for t in trials if t.succeeded or t.state is State.CENSORED][-_NEWEST:]
         if not bad:
             return None
         rows = self._rows([t.params or {} for t in (*good, *bad)])

@@ -1,7 +1,7 @@
 """Optuna's samplers through its ask-and-tell interface.
 
 Optuna's pruners and `trial.report` are not used: the value of a trial is its `Target.score`, in
-seconds.
+seconds, or the metric where the target has no value.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ distribution, a position in a sequence), which is lost when the Optuna study is 
 class OptunaSampler:
     """An Optuna sampler over a search space, with every trial of the study in an Optuna study.
 
-    Reached and censored trials have the value `Target.score` (on other hardware than the usual one,
-    that of `ranking.hardware.scores`); running trials are running, failed ones failed. Infeasible
-    trials have a violated constraint, for samplers that model constraints, and the worst score, for
-    those that do not. Configurations outside the space are left out, and so are some trials of a
-    long study for the samplers in `TRIAL_LIMITS`.
+    Trials that reached the target or completed, and censored ones, have the value `Target.score`
+    (on other hardware than the usual one, that of `ranking.hardware.scores`); running trials are
+    running, failed ones failed. Infeasible trials have a violated constraint, for samplers that
+    model constraints, and the worst score, for those that do not. Configurations outside the space
+    are left out, and so are some trials of a long study for the samplers in `TRIAL_LIMITS`.
 
     Args:
         sampler: a name of `SAMPLERS`, the dotted path of an Optuna sampler with or without keyword
@@ -69,7 +69,7 @@ class OptunaSampler:
         self._optuna_trials: dict[int, optuna.Trial] = {}
         self._running: set[int] = set()
         self._finished: set[int] = set()  # in the Optuna study with their result, or left out
-        self._results: dict[int, tuple[State, float]] = {}
+        self._results: dict[int, tuple[State, float, float | None]] = {}
         self._has_constraints = False
         self._scores: Mapping[int, float | None] = {}
 
@@ -153,13 +153,13 @@ class OptunaSampler:
             if self._has_constraints:
                 optuna_trial.set_constraint("feasible", 1.0 if infeasible else -1.0)
             if infeasible:
-                score = 2 * self._target.limit  # the worst score
+                score = self._target.worst_score
             state = TrialState.FAIL if score is None else TrialState.COMPLETE
             self._study.tell(optuna_trial, score, state)
 
 
-def _result(trial: Trial) -> tuple[State, float]:
-    return trial.state, trial.seconds
+def _result(trial: Trial) -> tuple[State, float, float | None]:
+    return trial.state, trial.seconds, trial.mean_result
 
 
 def _best_and_newest(

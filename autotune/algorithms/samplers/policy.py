@@ -127,7 +127,7 @@ class PolicySampler:
         actors += [version.policy] * (_CANDIDATES - explored)
         points = [sample_point(actor, self._space, random)[0] for actor in actors]
         kept = [points[i] for i in self._likely(ended, points)]
-        seen = select_trials(ended, version, _CRITIC_TRIALS)
+        seen = select_trials(ended, version, _CRITIC_TRIALS, self._target)
         chosen: int = self._critic_of(seen).choose(kept, random)
         return kept[chosen]
 

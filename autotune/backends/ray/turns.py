@@ -28,7 +28,7 @@ from autotune.backends.ray.health import HeadLost, Nodes
 from autotune.backends.worker.diagnostics import is_here, stack_of
 from autotune.backends.worker.messages import Answer, Place
 from autotune.storage import checkpoint_files
-from autotune.trial import Checkpoint, Clock, Hardware, Report, slowest
+from autotune.trial import Checkpoint, Clock, Hardware, Report, measured, slowest
 
 _GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
 _MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a collective
@@ -153,7 +153,7 @@ def _progress(group: Group, answers: dict[int, Answer]) -> Progress:
     group.clock = group.clock + slowest([a.clock for a in answers.values()])
     first = answers[0]
     group.step = first.step
-    seconds = group.clock.seconds(group.launch.clock)
+    seconds = measured(group.launch.clock, first.step, group.clock)
     report = Report(first.step, seconds, first.metrics or {}, group.clock)
     can_save = all(a.can_save for a in answers.values())
     pending = group.checkpoint is not None

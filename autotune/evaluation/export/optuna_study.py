@@ -11,9 +11,11 @@ from autotune.algorithms.samplers.optuna_space import frozen_trial
 from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
 from autotune.trial import State, Target, Trial
+from autotune.trial.wording import metric_of
 
 _EXPORTED = {
     State.REACHED: TrialState.COMPLETE,
+    State.COMPLETED: TrialState.COMPLETE,
     State.CENSORED: TrialState.PRUNED,
     State.FAILED: TrialState.FAIL,
     State.INFEASIBLE: TrialState.FAIL,
@@ -25,16 +27,19 @@ def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str
     """Write the trials as an Optuna study into the storage `url`, for optuna-dashboard.
 
     The objective is the time to target: only reached trials have a value; censored ones are
-    `PRUNED`, with their bound as the attribute `censored_at_seconds`. Returns how many there are.
+    `PRUNED`, with their bound as the attribute `censored_at_seconds`. Without a value of the target
+    it is the metric, in the direction of its mode, of the trials that completed. Returns how many
+    there are.
 
     Raises:
         UserError: the storage cannot be opened, or holds a study of that name; or a trial is not of
             this search space.
     """
+    direction = "minimize" if target.timed or target.mode == "min" else "maximize"
     within = [_exported(t, space, target) for t in trials if t.params is not None]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        study = optuna.create_study(storage=url, study_name=name, direction="minimize")
+        study = optuna.create_study(storage=url, study_name=name, direction=direction)
     except optuna.exceptions.DuplicatedStudyError:
         raise UserError(f"the storage already holds an Optuna study named {name!r}") from None
     except Exception as error:  # SQLAlchemy and drivers raise many kinds
@@ -55,6 +60,7 @@ def _exported(trial: Trial, space: SearchSpace, target: Target) -> FrozenTrial:
             f"trial {trial.number} is not of the search space that the recipe has now: "
             f"{name}: {error}"
         ) from None
+    result = target.result(trial)
     bound = trial.seconds if trial.state is State.CENSORED else None
     facts = {
         "state": str(trial.state),
@@ -65,7 +71,7 @@ def _exported(trial: Trial, space: SearchSpace, target: Target) -> FrozenTrial:
     }
     return create_trial(
         state=_EXPORTED[trial.state],
-        value=trial.time_to_target,
+        value=result if target.timed or result is None else metric_of(target, result),
         params=known.params,
         distributions=known.distributions,
         user_attrs={**known.user_attrs, **{k: v for k, v in facts.items() if v is not None}},

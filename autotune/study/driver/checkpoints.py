@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from autotune.algorithms.ranking.best import by_time
+from autotune.algorithms.ranking.best import by_result
 from autotune.storage import retention
 from autotune.study.driver.state import StudyState, warn
 from autotune.trial import Checkpoint, Saved, State, Target, Trial
@@ -21,25 +21,44 @@ def fork_interval(state: StudyState) -> float:
     return interval
 
 
-def due(state: StudyState, trial: Trial) -> bool:
-    """Whether a checkpoint is due: by the failure policy, or for a controller that forks."""
+def due(state: StudyState, trial: Trial, pending: bool) -> bool:
+    """Whether a checkpoint is due: by the failure policy, to be forked, or as a new best state.
+
+    `pending`: one is still being written; only a new best one is worth the wait for it.
+    """
+    if _is_new_best(state, trial):
+        return not retention.is_saved(trial)
+    if pending:
+        return False
     nothing_to_fork = trial.kind != "trial" or state.count >= state.plan.trials
     interval = math.inf if nothing_to_fork else fork_interval(state)
     policy = state.plan.experiment.failure
-    return retention.is_due(trial, policy, interval, state.target.clock)
+    return retention.is_due(trial, policy, interval, str(state.target.clock))
+
+
+def _is_new_best(state: StudyState, trial: Trial) -> bool:
+    """Without a value: whether the last report counts, and the trial is among the best with it."""
+    target = state.target
+    if target.timed or target.counted(trial) is not trial.reports[-1]:
+        return False
+    return _is_best(state, trial, target.end_of(trial))
 
 
 def wanted_at_end(state: StudyState, trial: Trial, ended: State, reason: str) -> bool:
     """Whether a trial that ends so saves its state: to be resumed, or as one of the best."""
     resumable = replace(trial, state=ended, reason=reason).resumable
     keep = resumable or _is_best(state, trial, ended)
+    if not resumable and not state.target.timed:
+        keep = keep and state.target.counted(trial) is trial.reports[-1]  # the best one is saved
     return keep and not retention.is_saved(trial)
 
 
 def _is_best(state: StudyState, trial: Trial, ended: State) -> bool:
-    if trial.repeats is not None or ended is not State.REACHED:
+    """Whether a trial that ends so is one of the best on its kind of hardware."""
+    done = replace(trial, state=ended)
+    if trial.repeats is not None or not done.succeeded:
         return False
-    return retention.is_among_best(trial, state.others(trial), ended, _count(state))
+    return state.better(done) < _count(state)
 
 
 def _count(state: StudyState) -> int:
@@ -57,9 +76,15 @@ def saved(state: StudyState, trial: Trial, checkpoint: Checkpoint | None) -> Non
     if checkpoint is None:
         return
     state.append(Saved(trial.number, checkpoint, state.elapsed()))
-    old, now = trial.earlier, state.trials[trial.number]
-    if old is not None and old.path not in {c.path for c in (now.earlier, now.checkpoint) if c}:
-        discard(state, old.path)
+    now = state.trials[trial.number]
+    for path in needed(trial, state.target) - needed(now, state.target):
+        discard(state, path)
+
+
+def needed(trial: Trial, target: Target) -> set[str]:
+    """The paths of a running trial's checkpoints that stay: the last two, and that of its best."""
+    found = (trial.checkpoint, trial.earlier, target.checkpoint(trial))
+    return {checkpoint.path for checkpoint in found if checkpoint is not None}
 
 
 def discard(state: StudyState, path: str) -> None:
@@ -76,8 +101,17 @@ def sweep(state: StudyState) -> None:
     numbers = kept(state.all_trials(), state.target, _count(state)) | state.final_saves
     try:
         retention.sweep(state.checkpoint_root, numbers)
+        _tidy(state, numbers - state.final_saves)
     except OSError as error:  # the next trial's end sweeps again
         warn(f"checkpoints that are not needed could not be removed: {error}")
+
+
+def _tidy(state: StudyState, numbers: Collection[int]) -> None:
+    """Leave of trials that completed only the checkpoint of their best."""
+    for trial in (state.trials[number] for number in numbers):
+        best = state.target.checkpoint(trial)
+        if trial.state is State.COMPLETED and best is not None:
+            retention.tidy(state.checkpoint_root, trial.number, best.step)
 
 
 def kept(trials: Sequence[Trial], target: Target, count: int) -> set[int]:
@@ -87,5 +121,5 @@ def kept(trials: Sequence[Trial], target: Target, count: int) -> set[int]:
     the one by which the study names its best trial.
     """
     resumable = {t.number for t in trials if t.resumable}
-    best = [t.number for t in by_time(trials, target) if t.checkpoint is not None]
+    best = [t.number for t in by_result(trials, target) if t.checkpoint is not None]
     return resumable | set(best[:count])

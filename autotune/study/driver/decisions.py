@@ -47,12 +47,12 @@ def decide(
     if bad:
         value = trial.reports[-1].metrics[bad]
         return State.CENSORED, Stop("diverged", f"{bad} is {value}")
-    if trial.seconds < target.limit and target.met(trial.reports):
+    if target.in_time(trial.reports[-1]) and target.met(trial.reports):
         return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
-    if trial.seconds >= target.limit:
-        return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
-    if never_pruned(trial):
-        return None
+    if spent := target.spent(trial):
+        return target.end_of(trial), Stop("limit", spent)
+    if never_pruned(trial) or (not target.timed and len(trial.reports) < 2):
+        return None  # without a value a trial's only report may be its result
     stop = called("pruner", (Stop,), pruner, trial, others, target)
     return (State.CENSORED, stop) if stop is not None else None
 

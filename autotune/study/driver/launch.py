@@ -7,7 +7,7 @@ from autotune.backends.protocol import Launch
 from autotune.study.driver.decisions import end
 from autotune.study.driver.microbatch import fitting
 from autotune.study.driver.state import StudyState
-from autotune.trial import Hardware, Started, State, Stop, Trial
+from autotune.trial import STEPS, Hardware, Started, State, Stop, Trial
 
 
 def start(state: StudyState, trial: Trial) -> None:
@@ -21,14 +21,15 @@ def start(state: StudyState, trial: Trial) -> None:
         trial.number,
         trial.config,
         trial.seed,
-        state.target.clock,
+        str(state.target.clock),
         trial.checkpoint,
         trial.saved_clock,
         _microbatch(state, trial, comparable),
         comparable,
     )
     ran, began = state.pool.start(launch), began_on(trial, state.trials)
-    hardware = trial_fingerprint(ran, began, state.plan.mix_hardware)
+    mixed = state.plan.mix_hardware or state.target.clock == STEPS  # which are the same anywhere
+    hardware = trial_fingerprint(ran, began, mixed)
     at = state.elapsed()
     waited = at - trial.waiting_since
     state.append(Started(trial.number, waited, hardware, at, launch.microbatch))

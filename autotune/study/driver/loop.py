@@ -242,7 +242,7 @@ class Loop:
                 self.progress(signal)
             case Finished():
                 stop = Stop("finished", "the trainer came to its end")
-                end(state, trial.number, State.CENSORED, stop)
+                end(state, trial.number, state.target.end_of(trial), stop)
             case Raised():
                 recovery.raised(state, trial, signal)
             case WorkerFailed():
@@ -293,6 +293,6 @@ class Loop:
             decision = None
         if decision is not None:
             state.append(Changed(trial.number, trial.reports[-1].step, decision, state.elapsed()))
-        save = signal.can_save and not signal.save_pending and checkpoints.due(state, trial)
+        save = signal.can_save and checkpoints.due(state, trial, signal.save_pending)
         path = retention.path(state.checkpoint_root, trial) if save else None
         self.pool.resume(trial.number, decision, path)

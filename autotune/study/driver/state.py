@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class StudyState:
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))
-        self.trial_index = TrialIndex(self.trials)
+        self.trial_index = TrialIndex(self.trials, self.target)
         self.repeat_index = RepeatIndex(self.trials, self.target, bool(plan.racing))
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
@@ -164,6 +164,10 @@ class StudyState:
     def with_mean_times(self) -> Collection[Trial]:
         """The searched trials, each with the mean time of its runs, as samplers see them."""
         return self.repeat_index.means() if self.has_repeats else self.trials.values()
+
+    def better(self, trial: Trial) -> int:
+        """How many trials have a result as good as this trial's, on its kind of hardware."""
+        return (self.repeat_index if self.has_repeats else self.trial_index).better(trial)
 
     def others(self, trial: Trial) -> Sequence[Trial]:
         """All trials but this one, as pruners and controllers see them."""

@@ -19,7 +19,7 @@ from sims import METRIC, lines, memory, racing
 import autotune as at
 from autotune.algorithms.pruners.rules import slower_than_best
 from autotune.algorithms.ranking.best import best as best_trial
-from autotune.algorithms.ranking.best import by_expected_time
+from autotune.algorithms.ranking.best import by_expected_result
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.racing import MOST, cost, due, for_pruning
 from autotune.algorithms.ranking.repeats import confirming, with_mean_times
@@ -106,7 +106,7 @@ def test_without_luck_three_races_are_enough_for_a_study() -> None:
 def test_a_repeated_trial_is_best_unless_a_single_run_leads_by_more_than_the_noise() -> None:
     """Trial 1 took 4, 8 and 9 s: the mean is 1.75 times its first time."""
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 8.0), race(3, 1, 9.0), reached(4, 5.0)]
-    assert by_expected_time(trials, TARGET)[0].number == 1, "5 s may well be 9 s another time"
+    assert by_expected_result(trials, TARGET)[0].number == 1, "5 s may well be 9 s another time"
     assert best_trial(trials, TARGET) is trials[1]
     assert [t.number for t in finalists(trials, TARGET, 2)] == [1, 4]
     trials += [reached(5, 3.0)]
@@ -125,7 +125,7 @@ def test_where_most_leaders_missed_the_target_again_only_repeats_count() -> None
     for leader in (4, 7):
         trials += [reached(leader, 3.0)]
         trials += [race(leader + i, leader, 30.0, **MISSED) for i in (1, 2)]
-    numbers = [t.number for t in by_expected_time(trials, TARGET)]
+    numbers = [t.number for t in by_expected_result(trials, TARGET)]
     assert numbers == [0, 3, 4, 7], "2 s may well be 7 times as many"
 
 
@@ -138,7 +138,7 @@ def test_who_misses_in_one_of_three_runs_falls_behind_who_does_not() -> None:
 
 def test_a_first_run_that_took_no_time_gives_no_estimate_of_the_noise() -> None:
     trials = [reached(0, 0.0), race(1, 0, 5.0), race(2, 0, 4.0), reached(3, 2.0)]
-    assert [t.number for t in by_expected_time(trials, TARGET)] == [3, 0]
+    assert [t.number for t in by_expected_result(trials, TARGET)] == [3, 0]
 
 
 def test_a_trial_that_runs_on_has_missed_nothing_yet() -> None:

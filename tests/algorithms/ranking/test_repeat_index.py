@@ -42,7 +42,7 @@ def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> 
             assert incumbent(others, hardware) == incumbent(plain, hardware)
         everyone = list(trials.values())
         assert list(shown.means()) == list(with_mean_times(everyone, TARGET))
-        assert shown.leader() == race_leader(with_mean_times(everyone, TARGET))
+        assert shown.leader() == race_leader(with_mean_times(everyone, TARGET), TARGET)
         for share in (0.1, 0.3, 0.9):
             assert shown.due(share) == due(everyone, TARGET, share)
 

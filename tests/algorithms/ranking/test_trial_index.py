@@ -29,7 +29,7 @@ TARGET = Target("acc", 0.9, limit=100.0)
 @given(st.integers(0, 10**6))
 def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
     random, trials = Random(seed), dict[int, Trial]()
-    trial_index, lessons = TrialIndex(trials), Lessons()
+    trial_index, lessons = TrialIndex(trials, TARGET), Lessons()
     for turn in range(60):
         event = random_event(random, trials, float(turn // 2))  # two events at the same time
         before = trials.get(event.trial)
@@ -43,7 +43,7 @@ def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
         for hardware in (None, *KINDS):
             assert incumbent(others, hardware) == incumbent(plain, hardware)
             assert trial_index.fastest(hardware) == incumbent(everyone, hardware)
-        assert trial_index.leader() == race_leader(everyone)
+        assert trial_index.leader() == race_leader(everyone, TARGET)
         idle = [t for t in everyone if not t.ended and not t.placed]
         assert trial_index.waiting() == (idle[0] if idle else None)
         assert [t.number for t in trial_index.running()] == [
@@ -56,7 +56,7 @@ def test_a_trial_index_gives_what_a_scan_gives(seed: int) -> None:
             Lessons().parameters(everyone, TARGET, 0.1),
         )
         assert known == all_known
-        again = TrialIndex(trials)  # as a resumed driver makes it
+        again = TrialIndex(trials, TARGET)  # as a resumed driver makes it
         assert again.last_ended(5) == trial_index.last_ended(5)
         assert (again.leader(), again.waiting()) == (trial_index.leader(), trial_index.waiting())
 
@@ -108,7 +108,7 @@ def test_a_decision_looks_at_no_more_trials_in_a_longer_study() -> None:
         trials = {n: stopped(n) for n in range(count)}
         own = replace(stopped(count), state=State.RUNNING, reason="", ended_at=None, placed=True)
         trials[count] = own
-        others, looked = TrialIndex(trials).others(own), 0
+        others, looked = TrialIndex(trials, TARGET).others(own), 0
         assert make_pruner("bottom_at_same_time")(own, others, TARGET) is None
         looks.append(looked)
     assert looks[0] == looks[1] > 0

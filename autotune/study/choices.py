@@ -1,0 +1,69 @@
+"""Options that were left to this program: what it chooses, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autotune.study.defaults import pruner_for, racing_for, sampler_for
+from autotune.study.experiment import Experiment
+from autotune.study.manifest import Manifest
+from autotune.study.options import StudyOptions
+
+
+@dataclass(frozen=True)
+class ResolvedOptions:
+    """Options with a sampler and a share of races, and in one line why, where nobody chose them."""
+
+    options: StudyOptions
+    sampler_because: str | None = None
+    racing_because: str | None = None
+    pruner_because: str | None = None
+
+    def notes(self) -> list[str]:
+        """The choices in words."""
+        chosen, notes = self.options, []
+        if self.sampler_because is not None:
+            notes.append(f"sampler: {chosen.sampler}, as {self.sampler_because}")
+        if self.racing_because is not None:
+            notes.append(f"racing: {chosen.racing:g} of the training, as {self.racing_because}")
+        if self.pruner_because is not None:
+            notes.append(f"pruner: {chosen.pruner}, as {self.pruner_because}")
+        return notes
+
+
+def resolve_options(
+    experiment: Experiment, options: StudyOptions, existing: Manifest | None
+) -> ResolvedOptions:
+    """The options with a sampler and a share of races.
+
+    Those of the study in the folder, whose manifest is `existing` if it has any result.
+    """
+    sampler_because, racing_because, pruner_because = None, None, None
+    if options.pruner == "auto":
+        pruner, pruner_because = pruner_for(experiment.target)
+        options = replace(options, pruner=pruner)
+    if options.sampler == "auto":
+        sampler, sampler_because = _auto_sampler(experiment, options, existing)
+        options = replace(options, sampler=sampler)
+    if options.racing is None:
+        racing, racing_because = _auto_racing(options, existing)
+        options = replace(options, racing=racing)
+    return ResolvedOptions(options, sampler_because, racing_because, pruner_because)
+
+
+def _auto_sampler(
+    experiment: Experiment, options: StudyOptions, existing: Manifest | None
+) -> tuple[str, str]:
+    before = existing.options.sampler if existing is not None else None
+    if isinstance(before, str) and before != "auto" and not before.startswith("<"):
+        return before, "the study has it already"
+    earlier = options.start_from is not None and options.controller in (None, "none")
+    return sampler_for(experiment, options.trials, earlier)
+
+
+def _auto_racing(options: StudyOptions, existing: Manifest | None) -> tuple[float, str | None]:
+    if options.seeds:  # all trials are repeats already
+        return 0.0, None
+    if existing is not None or not options.search:
+        return (existing.options.racing if existing is not None else None) or 0.0, None
+    return racing_for(options.sampler, options.trials, options.controller)
