@@ -30,9 +30,20 @@ from autotune.schedules import Cosine
 from autotune.storage import manifest
 from autotune.storage.journal import Closed, Journal, Opened
 from autotune.tracking.mirror import catch_up, environment, ui_command
-from autotune.trial import Clock, Ended, Hardware, Report, Reported, Started, State, Suggested
+from autotune.trial import (
+    Clock,
+    Ended,
+    Hardware,
+    Report,
+    Reported,
+    Started,
+    State,
+    Suggested,
+    Target,
+)
 
 STUDY_ID = "5eed" * 8
+TARGET = Target("val_accuracy", 0.9, limit=60.0)
 MILESTONES = 20
 _ROWS = "document.querySelectorAll('a[href*=\"/runs/\"]').length"
 
@@ -40,10 +51,7 @@ _ROWS = "document.querySelectorAll('a[href*=\"/runs/\"]').length"
 def written(folder: Path, trials: int) -> None:
     """A study of so many trials, two thirds of them stopped early."""
     folder.mkdir(parents=True)
-    target = {"metric": "val_accuracy", "value": 0.9, "mode": "max", "clock": "train"}
-    fields = {"name": "many", "study_id": STUDY_ID, "seed": 0, "space": {"entries": {}}}
-    target |= {"limit": 60.0, "confirm": 1}
-    (folder / "experiment.json").write_text(json.dumps({**fields, "target": target}))
+    (folder / "experiment.json").write_text(json.dumps({**fields, "target": TARGET.to_json()}))
     chance, hardware = random.Random(0), Hardware("cpu", 2, 1.0)
     with Journal(folder) as journal:
         journal.append(Opened("many"))
@@ -169,7 +177,7 @@ def _served(host: str, name: str, study_id: str) -> tuple[str, str]:
     deadline = time.monotonic() + 300
     while True:
         try:
-            trials, report = mlflow_ui.addresses(host, name, study_id)
+            trials, report = mlflow_ui.addresses(host, name, study_id, TARGET)
             return trials.partition(": ")[2], report.partition(": ")[2]
         except (OSError, KeyError, IndexError):
             if time.monotonic() > deadline:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from autotune.trial import Target
-from dashboards.tables import Row, brief
+from autotune.trial import STEPS, Target
+from autotune.trial.wording import unit
+from dashboards.tables import Row, axis_name, brief
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
@@ -25,6 +26,7 @@ LOOKS: Mapping[str, tuple[str, str, str, float]] = {  # colour, dash, symbol, li
     "failed": (FAINT, "dashdot", "x", 1.0),
     "running": (SKY, "dash", "circle-open", 1.5),
     "reached": (BLUE, "solid", "circle", 1.2),
+    "completed": (BLUE, "solid", "circle", 1.2),
     "repeat": (PINK, "solid", "square", 1.5),
     "baseline": (RED, "dash", "diamond", 3.0),
     "best": (GREEN, "solid", "star", 3.5),
@@ -96,10 +98,12 @@ def accuracy(
         traces.append({**common, "mode": "markers", "x": column(ends, "seconds"),
                        "y": column(ends, "value"), "text": text, "marker": marker,
                        "hovertemplate": "%{text}<extra></extra>", "showlegend": False})  # fmt: skip
-    traces.append(_target_line(rows, target))
+    if target.timed:
+        traces.append(_target_line(rows, target))
     within = _interesting(rows, target)
     axis = {"title": target.metric, **({"range": within} if within else {})}
-    seconds_axis = {"title": f"seconds ({target.clock} clock)", "rangemode": "tozero"}
+    clock = "steps" if target.clock == STEPS else f"seconds ({target.clock} clock)"
+    seconds_axis = {"title": clock, "rangemode": "tozero"}
     return figure(traces, seconds_axis, axis)
 
 
@@ -122,11 +126,12 @@ def _interesting(rows: Sequence[Row], target: Target) -> list[float] | None:
         best[row["trial"]] = (max if target.mode == "max" else min)(before, row["value"])
     if not best:
         return None
-    ends = [*best.values(), target.value]
+    aims = [target.value] if target.value is not None else []
+    ends = [*best.values(), *aims]
     ahead, behind = max(ends), min(ends)
     ranked = sorted(best.values(), reverse=target.mode == "max")
     worst = ranked[int(0.75 * (len(ranked) - 1))]
-    first = (min if target.mode == "max" else max)(worst, target.value)
+    first = (min if target.mode == "max" else max)([worst, *aims])
     if target.mode == "max":
         low, high = max(behind, first - 2 * (ahead - first)), ahead
     else:
@@ -157,16 +162,18 @@ def column(rows: Iterable[Row], name: str) -> list[Any]:
     return [number(r.get(name)) for r in rows]
 
 
-def leaderboard(rows: Sequence[Row]) -> Figure:
-    """The tuning time of each trial beside its confirmed time with the range of its repeats."""
+def leaderboard(rows: Sequence[Row], target: Target) -> Figure:
+    """The result of each trial while tuning beside its confirmed one and its repeats."""
+    end = f" {unit(target)}".rstrip()
+    middle = "median" if target.timed else "mean"
     drawn = list(reversed(rows))
     labels = [label(r) for r in drawn]
     text = [escape(r["configuration"][:160]) for r in drawn]
     tuned = {
         "type": "scatter", "mode": "markers", "name": "while tuning (one run)", "y": labels,
-        "x": column(drawn, "tuning_seconds"), "text": text,
+        "x": column(drawn, "tuning_result"), "text": text,
         "marker": {"symbol": "circle-open", "color": BLUE, "size": 11, "line": {"width": 2}},
-        "hovertemplate": "%{y}: %{x:.4g} s<br>%{text}<extra></extra>",
+        "hovertemplate": f"%{{y}}: %{{x:.4g}}{end}<br>%{{text}}<extra></extra>",
     }  # fmt: skip
     traces = [tuned]
     runs = [(label(r), t, done) for r in drawn for t, done in r["runs"]]
@@ -176,21 +183,26 @@ def leaderboard(rows: Sequence[Row]) -> Figure:
             "type": "scatter", "mode": "markers", "name": "a repeat (triangle: stopped there)",
             "x": [number(t) for _, t, _ in runs], "y": [name for name, _, _ in runs],
             "marker": {"symbol": symbols, "color": PINK, "size": 8},
-            "hovertemplate": "%{y}: %{x:.4g} s<extra></extra>",
+            "hovertemplate": f"%{{y}}: %{{x:.4g}}{end}<extra></extra>",
         })  # fmt: skip
-    again = [r for r in drawn if r["confirmed_seconds"] is not None]
+    again = [r for r in drawn if r["confirmed_result"] is not None]
     if again:
         traces.append({
-            "type": "scatter", "mode": "markers", "name": "median of repeats",
-            "x": column(again, "confirmed_seconds"), "y": [label(r) for r in again],
+            "type": "scatter", "mode": "markers", "name": f"{middle} of repeats",
+            "x": column(again, "confirmed_result"), "y": [label(r) for r in again],
             "marker": {"symbol": "diamond", "color": RED, "size": 12},
             "text": [f"{r['repeats']} repeats" for r in again],
-            "hovertemplate": "%{y}: median %{x:.4g} s of %{text}<extra></extra>",
+            "hovertemplate": f"%{{y}}: {middle} %{{x:.4g}}{end} of %{{text}}<extra></extra>",
         })  # fmt: skip
     height = max(240, 110 + 26 * len(drawn))
-    seconds = {"title": "seconds to target", "rangemode": "tozero"}
+    seconds = {"title": axis_name(target), **_from_zero(target)}
     kinds = {"title": "", "type": "category", "categoryorder": "array", "categoryarray": labels}
     return figure(traces, seconds, kinds, height=height)
+
+
+def _from_zero(target: Target) -> Figure:
+    """Times are drawn from 0 on; metrics where they differ."""
+    return {"rangemode": "tozero"} if target.timed else {}
 
 
 def label(row: Row) -> str:
@@ -225,17 +237,19 @@ def _looks() -> Iterable[tuple[str, str]]:
         yield from SERIES
 
 
-def progress(rows: Sequence[Row], baseline: float | None) -> Figure:
-    """Best time to target so far over spend; what repeats cost is drawn thick."""
+def progress(rows: Sequence[Row], baseline: float | None, target: Target) -> Figure:
+    """The best result so far over spend; what repeats cost is drawn thick."""
+    end = f" {unit(target)}".rstrip()
     line = {"color": BLUE, "width": 2.5, "shape": "hv"}
     text = [f"trial {r['trial']}" for r in rows]
     traces: list[Trace] = [{
         "type": "scatter", "mode": "lines+markers", "name": "best so far", "line": line,
         "marker": {"size": 5}, "text": text, "connectgaps": True,
-        "x": column(rows, "spent_seconds"), "y": column(rows, "fastest_seconds"),
-        "hovertemplate": "%{text} ended after %{x:.4g} s spent; best %{y:.4g} s<extra></extra>",
+        "x": column(rows, "spent_seconds"), "y": column(rows, "best_result"),
+        "hovertemplate": "%{text} ended after %{x:.4g} s spent; best "
+        f"%{{y:.4g}}{end}<extra></extra>",
     }]  # fmt: skip
-    again = [r for r in rows if r["repeats"] is not None and r["fastest_seconds"] is not None]
+    again = [r for r in rows if r["repeats"] is not None and r["best_result"] is not None]
     x: list[Any] = []
     for row in again:
         x += [
@@ -244,7 +258,7 @@ def progress(rows: Sequence[Row], baseline: float | None) -> Figure:
             None,
         ]
     if again:
-        y = [v for r in again for v in (*[number(r["fastest_seconds"])] * 2, None)]
+        y = [v for r in again for v in (*[number(r["best_result"])] * 2, None)]
         line = {"color": PINK, "width": 9}
         traces.append({"type": "scatter", "mode": "lines", "name": "spent on repeats",
                        "x": x, "y": y, "line": line, "hoverinfo": "skip"})  # fmt: skip
@@ -254,7 +268,8 @@ def progress(rows: Sequence[Row], baseline: float | None) -> Figure:
         traces.append({"type": "scatter", "mode": "lines", "name": "baseline", "line": line,
                        **ends, "hoverinfo": "skip"})  # fmt: skip
     spent = {"title": "worker-group seconds spent", "rangemode": "tozero"}
-    return figure(traces, spent, {"title": "best seconds to target", "rangemode": "tozero"})
+    title = f"best {axis_name(target)}" if target.timed else axis_name(target)
+    return figure(traces, spent, {"title": title, **_from_zero(target)})
 
 
 def schedules(rows: Sequence[Row], names: Mapping[int, str], knobs: Sequence[str]) -> Figure:

@@ -100,19 +100,20 @@ def _pearson(smoothed: Array, chosen: NDArray[np.bool_]) -> Array:
     return np.asarray(((top - everywhere) ** 2 / everywhere).sum(axis=1), dtype=float)
 
 
-def points(trials: Sequence[Trial]) -> list[Row]:
-    """The searched parameters of each sampled trial, with its seconds and state."""
+def points(trials: Sequence[Trial], target: Target) -> list[Row]:
+    """The searched parameters of each sampled trial, with its result so far and state."""
+    results = [t.seconds if target.timed else target.best(t) for t in trials]
     return [
-        {"trial": t.number, "state": str(t.state), "seconds": t.seconds, **(t.point or {})}
-        for t in trials
-        if t.point
+        {"trial": t.number, "state": str(t.state), "result": result, **(t.point or {})}
+        for t, result in zip(trials, results, strict=True)
+        if t.point and result is not None
     ]
 
 
 def varied(rows: Sequence[Row], ranked: Sequence[Row], most: int) -> list[str]:
     """The parameters with more than one value: the most important first, at most `most`."""
     known = [row["parameter"] for row in ranked]
-    own = ("trial", "state", "seconds")
+    own = ("trial", "state", "result")
     others = dict.fromkeys(k for row in rows for k in row if k not in own)
     names = [*known, *(n for n in others if n not in known)]
     return [n for n in names if len({repr(r[n]) for r in rows if n in r}) > 1][:most]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.study.result import StudyResult
+from autotune.trial.wording import goal, metric_name, unit
 from dashboards import figures
 from dashboards.page import Section
 from dashboards.tables import Row, brief
@@ -12,6 +13,7 @@ from dashboards.tables import Row, brief
 _MOST = 20  # in the plot
 _SIMILAR = 1.25  # samples per second that differ by more are not of the same, idle hardware
 _OF_REPEATS = ("confirmed", "probability_faster")
+_OF_TIMES = ("probability_faster", "best_metric", "samples_to_target")
 
 
 def section(result: StudyResult, rows: Sequence[Row]) -> Section:
@@ -19,13 +21,17 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
     if not rows:
         return Section("leaderboard", "Leaderboard", "", missing="No trial has been made yet.")
     confirmed = any(r["repeats"] for r in rows)
-    columns = {"rank": "rank", "trial": "trial", "tuned": "tuning (s)",
-               "confirmed": "confirmed (s), range", "ratio": "baseline / trial",
+    target = result.target
+    end = f" ({unit(target)})" if target.timed else ""
+    ratio = "baseline / trial" if target.timed else "better than baseline"
+    columns = {"rank": "rank", "trial": "trial", "tuned": f"tuning{end}",
+               "confirmed": f"confirmed{end}, range", "ratio": ratio,
                "probability_faster": "P(faster)", "reason": "ended by",
-               "best_metric": f"best {result.target.metric}", "samples_to_target": "samples",
+               "best_metric": metric_name(target), "samples_to_target": "samples",
                "rate": "samples/s", "spent_seconds": "spent (s)",
                "configuration": "configuration"}  # fmt: skip
-    columns = {k: h for k, h in columns.items() if confirmed or k not in _OF_REPEATS}
+    left_out = {*(() if confirmed else _OF_REPEATS), *(() if target.timed else _OF_TIMES)}
+    columns = {k: h for k, h in columns.items() if k not in left_out}
     drawn = [r for r in rows if r["rank"] or r["repeats"]][:_MOST]
     text = (
         "Time to target while tuning (one run, chosen for being fast, so it looks better than it "
@@ -35,7 +41,12 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
         else "Time to target of single runs. The fastest of many looks better than it is: confirm "
         "it on fresh seeds before you quote it."
     )
-    plot = figures.leaderboard(drawn) if drawn else None
+    if not target.timed:
+        text = (
+            f"The {goal(target)} of single runs. The best of many looks better than it is: quote "
+            "the mean of repeats on fresh seeds."
+        )
+    plot = figures.leaderboard(drawn, target) if drawn else None
     cells = [{**row, **_cells(row)} for row in rows]
     return Section(
         "leaderboard", "Leaderboard", text, plot, cells, columns, _busier(rows), open=True
@@ -46,19 +57,12 @@ def _cells(row: Row) -> Row:
     """The cells that combine several values of the row."""
     return {
         "trial": row["trial"] if row["kind"] == "trial" else f"{row['trial']} {row['kind']}",
-        "tuned": _tuned(row),
+        "tuned": row["shown_result"],
         "confirmed": _confirmed(row),
         "ratio": _ratio(row),
         "reason": row["reason"] or row["state"].lower(),
         "rate": _rate(row),
     }
-
-
-def _tuned(row: Row) -> str:
-    if row["tuning_seconds"] is not None:
-        return brief(row["tuning_seconds"])
-    stopped = row["stopped_at_seconds"]
-    return f"> {brief(stopped)}" if stopped is not None else "-"
 
 
 def _confirmed(row: Row) -> str:
@@ -68,12 +72,14 @@ def _confirmed(row: Row) -> str:
     reached = sum(done for _, done in row["runs"])
     low, high = row["confirmed_low"], row["confirmed_high"]
     spread = f"{brief(low)} to {brief(high)}; " if high is not None else ""
-    middle = row["confirmed_seconds"]
+    middle = row["confirmed_result"]
     return f"{brief(middle)} ({spread}{reached} of {row['repeats']})"
 
 
 def _ratio(row: Row) -> str:
     """The speedup with its interval, or with a remark if it is not of confirmed times."""
+    if row["gain"] is not None:
+        return f"{row['gain']:.3g}{'' if row['of'] == 'confirmed' else ' (one run each)'}"
     if not row["speedup"]:
         return "-"
     ratio = f"{row['bound']}{row['speedup']:.3g}"

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.sources import confirmed
+from autotune.evaluation.summary import confirmation, confirmed_text
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult, read
-from autotune.trial import State
+from autotune.trial import STEPS, State, Target
+from autotune.trial.wording import amount, came_to, goal, metric_name, quantity
 from dashboards import tables
 from dashboards.compared import comparison_page
 from dashboards.page import Page, write
@@ -75,12 +77,25 @@ def study_page(
 
 def _page(result: StudyResult, manifest: Manifest | None, rows: Sequence[tables.Row]) -> Page:
     target = result.target
-    aim = "at least" if target.mode == "max" else "at most"
-    line = f"Time to {target.metric} of {aim} {target.value:g}, in seconds on the {target.clock} "
-    line += f"clock; limit {target.limit:g} s. {_states(result)}"
+    line = f"{_aim(target)}. {_states(result)}"
     name = manifest.name if manifest is not None else result.folder.name
     foot = _foot(manifest) if manifest is not None else ""
     return Page(name, line, _cards(result, rows), sections(result, rows), foot)
+
+
+def _aim(target: Target) -> str:
+    """What the study is about, in words."""
+    counted = "steps" if target.clock == STEPS else f"seconds on the {target.clock} clock"
+    if target.value is None:
+        text = goal(target)
+        return f"{text[0].upper()}{text[1:]}, in {counted}"
+    least = "at least" if target.mode == "max" else "at most"
+    text = f"Time to {target.metric} of {least} {target.value:g}, in {counted}"
+    return (
+        f"{text}; limit {amount(target, target.horizon)}"
+        if target.clock == STEPS
+        else (f"{text}; limit {target.horizon:g} s")
+    )
 
 
 def _states(result: StudyResult) -> str:
@@ -106,16 +121,22 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
     number = result.best.number if result.best is not None else None
     row = next((r for r in rows if r["trial"] == number), None)
     if row is None:
-        return [("best time", "not reached", "no trial has reached the target"), spent]
+        near = came_to(result.target, result.nearest)
+        if not result.target.timed:
+            return [("best", "none", near or "no trial has completed"), spent]
+        remark = "no trial has reached the target"
+        return [("best time", "not reached", f"{remark}; {near}" if near else remark), spent]
+    if not result.target.timed:
+        return [*_metric_cards(result, row), spent]
     cards = []
-    if row["confirmed_seconds"] is not None:
+    if row["confirmed_result"] is not None:
         low, high = row["confirmed_low"], row["confirmed_high"]
         spread = f"{low:.4g} to {high:.4g} s" if high else f"from {low:.4g} s"
         remark = f"trial {number}: median of {row['repeats']} repeats, {spread}"
-        cards.append(("confirmed time", _seconds(row["confirmed_seconds"]), remark))
-    if row["tuning_seconds"] is not None:
+        cards.append(("confirmed time", _seconds(row["confirmed_result"]), remark))
+    if row["tuning_result"] is not None:
         remark = f"trial {number}, one run"
-        cards.append(("time while tuning", _seconds(row["tuning_seconds"]), remark))
+        cards.append(("time while tuning", _seconds(row["tuning_result"]), remark))
     if row["speedup"] and row["kind"] == tables.BASELINE:
         remark = (
             "nothing beat it when confirmed"
@@ -135,6 +156,26 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
             ("faster than the baseline", f"{row['bound']}{row['speedup']:.3g} times", remark)
         )
     return [*cards, spent]
+
+
+def _metric_cards(result: StudyResult, row: tables.Row) -> list[tuple[str, str, str]]:
+    """The main figures where the target has no value."""
+    number, name, cards = row["trial"], metric_name(result.target), []
+    again = result.confirmation(result.best)
+    if again is not None:
+        remark = f"trial {number}: {confirmed_text(confirmation(again))}"
+        cards.append((f"confirmed {name}", quantity(row["confirmed_result"], ""), remark))
+    cards.append((f"{name} while tuning", row["shown_result"], f"trial {number}, one run"))
+    if row["kind"] == tables.BASELINE:
+        cards.append(("better than the baseline", "none", "the baseline is the best"))
+    elif row["gain"] is not None:
+        remark = "one run each, not confirmed" if row["of"] == "tuning" else "confirmed means"
+        found = result.gain_of_confirmed
+        if found is not None and found.interval is not None:
+            low, high = found.interval
+            remark = f"confirmed; 95% interval {low:.3g} to {high:.3g}"
+        cards.append(("better than the baseline", f"by {row['gain']:.3g}", remark))
+    return cards
 
 
 def _seconds(value: float) -> str:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autotune.trial import Target
+from autotune.trial.wording import unit
 from dashboards.figures import (
     BLUE,
     FAINT,
@@ -20,15 +22,10 @@ from dashboards.figures import (
     frame,
     number,
 )
-from dashboards.tables import Row, brief
+from dashboards.tables import Row, axis_name, brief
 
-_CLASSES = {  # colour, dash, width
-    "slowest third": (ORANGE, "dash", 1.2),
-    "middle third": (BLUE, "dot", 1.5),
-    "fastest third": (GREEN, "solid", 2.5),
-}
-_STOPPED = "stopped before the target"
-TIME = "seconds to target"
+_CLASSES = ((ORANGE, "dash", 1.2), (BLUE, "dot", 1.5), (GREEN, "solid", 2.5))  # dash, width
+_DONE = ("REACHED", "COMPLETED")
 
 
 class Scale:
@@ -62,30 +59,38 @@ class Scale:
         return {"type": "log", "tickvals": marks, "ticktext": [f"{m:g}" for m in marks], **ends}
 
 
-def classes(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The trials that reached the target in thirds by time, and those that were stopped."""
-    reached = sorted((r for r in rows if r["state"] == "REACHED"), key=lambda r: r["seconds"])
-    third = math.ceil(len(reached) / 3)
-    parts = [reached[2 * third :], reached[third : 2 * third], reached[:third]]
+def classes(rows: Sequence[Row], target: Target) -> dict[str, list[Row]]:
+    """The trials that were stopped, and the others in thirds by their result, the worst first."""
+    higher = not target.timed and target.mode == "max"
+    done = [r for r in rows if r["state"] in _DONE]
+    done.sort(key=lambda r: r["result"], reverse=higher)
+    third = math.ceil(len(done) / 3)
+    parts = [done[2 * third :], done[third : 2 * third], done[:third]]
     stopped = [r for r in rows if r["state"] == "CENSORED"]
-    return {_STOPPED: stopped, **dict(zip(_CLASSES, parts, strict=True))}
+    worst, best = ("slowest", "fastest") if target.timed else ("worst", "best")
+    names = (f"{worst} third", "middle third", f"{best} third")
+    first = "stopped before the target" if target.timed else "stopped"
+    return {first: stopped, **dict(zip(names, parts, strict=True))}
 
 
-def parallel(rows: Sequence[Row], names: Sequence[str]) -> Figure:
-    """One line a trial through its parameters to its time, coloured and dashed by time."""
-    reached = [r["seconds"] for r in rows if r["state"] == "REACHED"]
+def parallel(rows: Sequence[Row], names: Sequence[str], target: Target) -> Figure:
+    """One line a trial through its parameters to its result, coloured and dashed by that."""
+    last = axis_name(target)
+    done = [r["result"] for r in rows if r["state"] in _DONE]
     scales = {n: Scale([r[n] for r in rows if n in r]) for n in names}
-    scales[TIME] = Scale(reached or [0.0])
+    scales[last] = Scale(done or [0.0])
     traces: list[Trace] = []
-    for label, own in classes(rows).items():
-        colour, dash, width = _CLASSES.get(label, (FAINT, "dot", 0.8))
+    looks = ((FAINT, "dot", 0.8), *_CLASSES)
+    for (label, own), (colour, dash, width) in zip(
+        classes(rows, target).items(), looks, strict=True
+    ):
         x: list[Any] = []
         y: list[Any] = []
         text: list[str] = []
         for row in own:
             values = {n: row[n] for n in names if n in row}
-            if row["state"] == "REACHED":
-                values[TIME] = row["seconds"]
+            if row["state"] in _DONE:
+                values[last] = row["result"]
             for place, (name, scale) in enumerate(scales.items()):
                 x.append(place)
                 y.append(number(scale(values[name])) if name in values else None)
@@ -143,16 +148,20 @@ def importance(rows: Sequence[Row]) -> Figure:
     return figure([bars, chance], share, {"title": "", "type": "category"}, height=height)
 
 
-def slices(rows: Sequence[Row], names: Sequence[str]) -> Figure:
-    """Time to target against each parameter; stopped trials point to where theirs may be."""
+def slices(rows: Sequence[Row], names: Sequence[str], target: Target) -> Figure:
+    """The result against each parameter; stopped trials point to where theirs may be."""
+    timed = target.timed
+    later = "triangle-up-open" if timed or target.mode == "max" else "triangle-down-open"
     columns = min(3, len(names))
     lines = math.ceil(len(names) / columns)
     layout = {**frame(80 + 240 * lines)}
     layout["grid"] = {"rows": lines, "columns": columns, "pattern": "independent",
                       "xgap": 0.12, "ygap": 0.3}  # fmt: skip
-    looks = {"REACHED": (BLUE, "circle", "reached"), "CENSORED": (GREY, "triangle-up-open",
-             "stopped: slower than this")}  # fmt: skip
-    highest = max((r["seconds"] for r in rows if r["state"] in looks), default=1.0)
+    done = "REACHED" if timed else "COMPLETED"
+    looks = {done: (BLUE, "circle", done.lower()), "CENSORED": (GREY, later,
+             "stopped: slower than this" if timed else "stopped")}  # fmt: skip
+    highest = max((r["result"] for r in rows if r["state"] in looks), default=1.0)
+    end = f" {unit(target)}".rstrip()
     traces: list[Trace] = []
     for place, name in enumerate(names):
         axis = str(place + 1) if place else ""
@@ -162,14 +171,15 @@ def slices(rows: Sequence[Row], names: Sequence[str]) -> Figure:
             traces.append({
                 "type": "scatter", "mode": "markers", "name": label, "legendgroup": state,
                 "showlegend": place == 0, "xaxis": f"x{axis}", "yaxis": f"y{axis}",
-                "x": [number(v) for v in values], "y": [number(r["seconds"]) for r in own],
+                "x": [number(v) for v in values], "y": [number(r["result"]) for r in own],
                 "marker": {"color": colour, "symbol": symbol, "size": 8, "opacity": 0.8},
                 "text": [f"trial {r['trial']}" for r in own],
-                "hovertemplate": "%{text}: %{y:.4g} s at %{x}<extra></extra>",
+                "hovertemplate": f"%{{text}}: %{{y:.4g}}{end} at %{{x}}<extra></extra>",
             })  # fmt: skip
         title = {"text": escape(name), "standoff": 4}
         scale = Scale([r[name] for r in rows if name in r])
         layout[f"xaxis{axis}"] = {"title": title, **scale.axis()}
-        seconds = {"text": "seconds" if place % columns == 0 else ""}
-        layout[f"yaxis{axis}"] = {"title": seconds, "range": [0, 1.06 * number(highest)]}
+        what = "seconds" if end == " s" else axis_name(target)
+        up = {"range": [0, 1.06 * number(highest)]} if timed else {}
+        layout[f"yaxis{axis}"] = {"title": {"text": what if place % columns == 0 else ""}, **up}
     return {"data": traces, "layout": layout}

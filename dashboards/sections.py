@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.study.result import StudyResult
-from autotune.trial import State, Trial
+from autotune.trial import STEPS, State, Target, Trial, wording
 from dashboards import figures, leaderboard, search_plots, tables, time_spent
 from dashboards import importance as parameters
 from dashboards.page import Section
@@ -19,7 +19,8 @@ def sections(result: StudyResult, rows: Sequence[tables.Row]) -> list[Section]:
     """All sections, in the order of a reader's questions; `rows` are those of the leaderboard."""
     trials = tables.searched(result)
     first = leaderboard.section(result, rows)
-    return [first, *(make(result, trials) for make in SECTIONS)]
+    of_times = () if result.target.timed else (_distribution,)
+    return [first, *(make(result, trials) for make in SECTIONS if make not in of_times)]
 
 
 def _groups(result: StudyResult) -> dict[int, str]:
@@ -50,26 +51,29 @@ def _accuracy(result: StudyResult, trials: Sequence[Trial]) -> Section:
     rows = tables.curves(chosen, result.target, _POINTS)
     if not rows:
         return Section("accuracy", "Accuracy over seconds", "", missing="Nothing is reported yet.")
-    notes = {t.number: _note(t) for t in chosen}
+    over = "steps" if result.target.clock == STEPS else "seconds"
+    notes = {t.number: _note(t, result.target) for t in chosen}
+    seen = f"seen until ({'steps' if result.target.clock == STEPS else 's'})"
     ends = [{"trial": t.number, "state": str(t.state), "reason": t.reason, "seconds": t.seconds,
              "best": result.target.best(t)} for t in everyone]  # fmt: skip
-    heads = {"trial": "trial", "state": "state", "reason": "reason", "seconds": "seen until (s)",
-             "best": f"best {result.target.metric}"}  # fmt: skip
+    heads = {"trial": "trial", "state": "state", "reason": "reason", "seconds": seen,
+             "best": wording.metric_name(result.target)}  # fmt: skip
     text = (
         "One line a trial, with a mark where it ended: a filled mark reached the target, an open "
         "one was stopped before it or at the limit, so that its time is known only to be longer. "
         "The axis shows where trials differ; double-click the plot for all of it."
     )
+    if not result.target.timed:
+        text = "One line a trial, with a mark where it ended; it is open where it was stopped."
     plot = figures.accuracy(rows, _groups(result), notes, result.target)
     thin = _left_out(len(chosen), len(everyone), "trials")
-    return Section(
-        "accuracy", f"{result.target.metric} over seconds", text, plot, ends, heads, thin
-    )
+    return Section("accuracy", f"{result.target.metric} over {over}", text, plot, ends, heads, thin)
 
 
-def _note(trial: Trial) -> str:
-    how = {State.REACHED: f"reached in {trial.seconds:.4g} s"}
-    end = how.get(trial.state, f"{trial.reason or 'running'} at {trial.seconds:.4g} s")
+def _note(trial: Trial, target: Target) -> str:
+    at = wording.amount(target, trial.seconds)
+    how = {State.REACHED: f"reached in {at}", State.COMPLETED: wording.outcome(trial, target)}
+    end = how.get(trial.state, f"{trial.reason or 'running'} at {at}")
     lines = [f"trial {trial.number}: {end}", *tables.configuration(trial).split("  ")[:12]]
     return "<br>".join(figures.escape(line[:90]) for line in lines)
 
@@ -100,43 +104,47 @@ def _distribution(result: StudyResult, trials: Sequence[Trial]) -> Section:
 
 def _progress(result: StudyResult, trials: Sequence[Trial]) -> Section:
     rows = tables.progress(result)
-    title = "Fastest run over spend"
+    target = result.target
+    what = "fastest" if target.timed else "best"
+    title = f"{what.capitalize()} run over spend"
     if not rows:
         return Section("progress", title, "", missing="No trial has ended yet.")
-    baseline = next((t.time_to_target for t in trials if t.kind == tables.BASELINE), None)
+    own = next((t for t in trials if t.kind == tables.BASELINE), None)
+    baseline = wording.plain_result(target, target.result(own)) if own is not None else None
+    end = f" ({wording.unit(target)})" if target.timed else ""
     chosen = [rows[i] for i in tables.thinned(len(rows), 2000)]
-    heads = {"spent_seconds": "spent (s)", "fastest_seconds": "fastest so far (s)",
+    heads = {"spent_seconds": "spent (s)", "best_result": f"{what} so far{end}",
              "trial": "trial", "kind": "kind", "cost_seconds": "its cost (s)"}  # fmt: skip
-    text = "How soon the search found its fastest run, and what repeats cost on top of it."
-    return Section("progress", title, text, figures.progress(chosen, baseline), rows, heads)
+    text = f"How soon the search found its {what} run, and what repeats cost on top of it."
+    plot = figures.progress(chosen, baseline, target)
+    return Section("progress", title, text, plot, rows, heads)
 
 
 def _schedules(result: StudyResult, trials: Sequence[Trial]) -> Section:
     title = "Schedules of the best trials"
-    best = [t for t in trials if t.state is State.REACHED and t.kind == "trial"][:_SCHEDULES]
+    best = [t for t in trials if t.succeeded and t.kind == "trial"][:_SCHEDULES]
     chosen = [*best, *(t for t in trials if t.kind == tables.BASELINE)] or list(trials[:1])
     rows = tables.schedules(chosen, 200)
     knobs = [k for k in tables.KNOBS if any(k in r for r in rows)]
     if not knobs:
         return Section("schedules", title, "", missing="No knob was reported.")
-    names = {t.number: _named(t) for t in chosen}
+    names = {t.number: _named(t, result.target) for t in chosen}
     heads = {"trial": "trial", "seconds": "seconds", "samples": "samples", **{k: k for k in knobs}}
-    text = (
-        "What the fastest trials did over the run: over seconds on the left, samples on the right."
-    )
+    text = "What the best trials did over the run: over seconds on the left, samples on the right."
     return Section("schedules", title, text, figures.schedules(rows, names, knobs), rows, heads,
                    wide=True)  # fmt: skip
 
 
-def _named(trial: Trial) -> str:
-    least = "" if trial.state is State.REACHED else "> "
+def _named(trial: Trial, target: Target) -> str:
     kind = "baseline " if trial.kind == tables.BASELINE else ""
-    return f"{kind}trial {trial.number} ({least}{trial.seconds:.4g} s)"
+    return f"{kind}trial {trial.number} ({wording.so_far(trial, target)})"
 
 
 def _importance(result: StudyResult, trials: Sequence[Trial]) -> Section:
     rows = parameters.importance(trials, result.target)
     title = "What decides about the time"
+    if not result.target.timed:
+        title = f"What decides about the {result.target.metric}"
     if not rows:
         least = parameters.LEAST_TRIALS
         return Section("importance", title, "", missing=f"This needs at least {least} sampled "
@@ -144,7 +152,7 @@ def _importance(result: StudyResult, trials: Sequence[Trial]) -> Section:
     heads = {"parameter": "parameter", "importance": "importance", "chance": "by chance",
              "best": "best", "trials": "of trials"}  # fmt: skip
     text = (
-        "How far a parameter's values among the fastest trials differ from those among all "
+        "How far a parameter's values among the best trials differ from those among all "
         "(PED-ANOVA, Watanabe and others 2023), by ranks; stopped trials rank behind those that "
         "reached the target. A bar shorter than its mark may be chance."
     )
@@ -154,13 +162,14 @@ def _importance(result: StudyResult, trials: Sequence[Trial]) -> Section:
 def _chosen(result: StudyResult, trials: Sequence[Trial], most: int) -> tuple[Any, list[str], str]:
     ranked = parameters.scored(trials, result.target)
     chosen = _few(ranked, _LINES // 2, _LINES)
-    rows = parameters.points(chosen)
+    rows = parameters.points(chosen, result.target)
     names = parameters.varied(rows, parameters.importance(trials, result.target), most)
     return rows, names, _left_out(len(chosen), len(ranked), "trials")
 
 
-def _point_heads(names: Sequence[str]) -> dict[str, str]:
-    return {"trial": "trial", "state": "state", "seconds": "seconds", **{n: n for n in names}}
+def _point_heads(names: Sequence[str], target: Target) -> dict[str, str]:
+    result = "seconds" if wording.unit(target) == "s" else wording.result_name(target)
+    return {"trial": "trial", "state": "state", "result": result, **{n: n for n in names}}
 
 
 def _slices(result: StudyResult, trials: Sequence[Trial]) -> Section:
@@ -172,7 +181,10 @@ def _slices(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "Time to target against each of the most important parameters. An open triangle is a trial "
         "that was stopped: its time is longer than where it stands."
     )
-    plot, heads = search_plots.slices(rows, names), _point_heads(names)
+    if not result.target.timed:
+        text = "The metric against each of the most important parameters; a triangle was stopped."
+    plot = search_plots.slices(rows, names, result.target)
+    heads = _point_heads(names, result.target)
     return Section("slices", title, text, plot, rows, heads, thin, wide=len(names) > 1)
 
 
@@ -182,11 +194,20 @@ def _parallel(result: StudyResult, trials: Sequence[Trial]) -> Section:
     if not names:
         return Section("parallel", title, "", missing="No searched parameter varies yet.")
     text = (
-        "One line a trial through its parameters (most important first) to its time. Choose a "
+        "One line a trial through its parameters (most important first) to its result. Choose a "
         "class in the legend to hide or, by double-clicking, to see it alone."
     )
-    plot = search_plots.parallel(rows, names)
-    return Section("parallel", title, text, plot, rows, _point_heads(names), thin, wide=True)
+    plot, heads = (
+        search_plots.parallel(rows, names, result.target),
+        _point_heads(names, result.target),
+    )
+    return Section("parallel", title, text, plot, rows, heads, thin, wide=True)
+
+
+def _counted(target: Target) -> str:
+    parts = {"train": "data and train", "wall": "data, train and eval"}
+    found = parts.get(str(target.clock))
+    return f"The target's clock counts {found}." if found else ""
 
 
 def _clock(result: StudyResult, trials: Sequence[Trial]) -> Section:
@@ -196,10 +217,7 @@ def _clock(result: StudyResult, trials: Sequence[Trial]) -> Section:
         return Section("clock", title, "", missing="No trial has been started yet.")
     rows = time_spent.clock_parts(ran)
     heads = {"trial": "trial", "kind": "kind", **{p: f"{p} (s)" for p in time_spent.PARTS}}
-    text = (
-        "Each trial's wall time by what it was spent on, best first. The time to target counts "
-        f"{'data and train' if result.target.clock == 'train' else 'data, train and eval'}."
-    )
+    text = f"Each trial's wall time by what it was spent on, best first. {_counted(result.target)}"
     thin = _left_out(min(len(rows), _BARS), len(rows), "trials")
     plot = time_spent.parts_figure(rows[:_BARS])
     return Section("clock", title, text, plot, rows, heads, thin)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from autotune.algorithms.ranking.difference import difference
 from autotune.algorithms.ranking.repeats import Confirmation
 from autotune.algorithms.ranking.speedup import speedup
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison
@@ -19,6 +20,7 @@ from autotune.evaluation.comparison.model import Row as Compared
 from autotune.evaluation.comparison.survival import kaplan_meier, sample
 from autotune.study.result import StudyResult, plain
 from autotune.trial import Report, State, Target, Trial, usual_hardware
+from autotune.trial.wording import plain_result, result_name, so_far, unit
 
 Row = dict[str, Any]
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
@@ -42,6 +44,7 @@ def group(trial: Trial, best: Trial | None) -> str:
         return "repeat"
     return {
         State.REACHED: "reached",
+        State.COMPLETED: "completed",
         State.CENSORED: "stopped",
         State.RUNNING: "running",
     }.get(trial.state, "failed")
@@ -50,12 +53,14 @@ def group(trial: Trial, best: Trial | None) -> str:
 def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> list[Row]:
     """One row per trial of the search, the best first, with its confirmations.
 
-    `confirmed_seconds` is the median of the repeats, and unknown where half of them or more missed
-    the target; `confirmed_low` and `confirmed_high` are the fastest and the slowest repeat.
-    `speedup` is the baseline's time over the trial's: `of` confirmed times where both have them,
-    with the interval from `comparison`; else of the tuning times, one run each.
+    Results are times to target or, where it has no value, metrics; `shown_result` is the result as
+    text, or what is known of it. `confirmed_result` is the median of the repeats, and unknown where
+    half of them or more missed the target; `confirmed_low` and `confirmed_high` are the least and
+    the largest. Without a value it is their mean, and `gain` says how much better than the
+    baseline's it is. `speedup` is the baseline's time over the trial's: `of` confirmed times where
+    both have them, with the interval from `comparison`; else of the tuning times, one run each.
     """
-    again = {c.number: c for c in result.confirmed}
+    again, target = {c.number: c for c in result.confirmed}, result.target
     compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
     baseline = result.baseline
     rows: list[Row] = []
@@ -69,13 +74,13 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 "kind": trial.kind,
                 "state": str(trial.state),
                 "reason": trial.reason,
-                "tuning_seconds": trial.time_to_target,
-                "stopped_at_seconds": _stopped_at(trial),
-                **_confirmed(again.get(trial.number)),
-                **_speedup(trial, baseline, again),
+                "tuning_result": plain_result(target, target.result(trial)),
+                "shown_result": so_far(trial, target).removesuffix(" s"),
+                **_confirmed(again.get(trial.number), target),
+                **_against(trial, baseline, again, target),
                 **_compared(compared.get(trial.number)),
-                "best_metric": result.target.best(trial),
-                "samples_to_target": last.step if entry.rank and last else None,
+                "best_metric": target.best(trial),
+                "samples_to_target": last.step if entry.rank and last and target.timed else None,
                 "samples_per_second": samples_per_second(trial),
                 "spent_seconds": trial.spent_seconds,
                 "configuration": configuration(trial),
@@ -84,34 +89,46 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
     return rows
 
 
-def _stopped_at(trial: Trial) -> float | None:
-    stopped = trial.state in (State.CENSORED, State.RUNNING) and trial.reports
-    return trial.seconds if stopped else None
-
-
-def _confirmed(again: Confirmation | None) -> Row:
+def _confirmed(again: Confirmation | None, target: Target) -> Row:
     runs = again.runs if again is not None else ()
-    reached = [t.seconds for t in runs if t.state is State.REACHED]
+    middle = None
+    if again is not None:
+        middle = again.median if target.timed else again.mean
+    results = [plain_result(target, target.result(t)) for t in runs]
+    reached = [result for result in results if result is not None]
     rates = [rate for t in runs if (rate := samples_per_second(t)) is not None]
     return {
-        "confirmed_seconds": again.median_seconds if again is not None else None,
+        "confirmed_result": plain_result(target, middle),
         "confirmed_low": min(reached, default=None),
         "confirmed_high": max(reached) if reached and len(reached) == len(runs) else None,
         "repeats": len(runs),
         "repeats_per_second": median(rates) if rates else None,
-        "runs": [(t.seconds, t.state is State.REACHED) for t in runs],
+        "runs": [
+            (t.seconds if result is None and target.timed else result, result is not None)
+            for t, result in zip(runs, results, strict=True)
+        ],
     }
 
 
-def _speedup(trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmation]) -> Row:
-    ratio, of = None, "tuning"
-    if baseline is not None and trial.number in again and baseline.number in again:
-        found = speedup(again[trial.number].timed_runs, again[baseline.number].timed_runs)
-        ratio, of = found.ratio if found is not None else None, "confirmed"
-    elif baseline is not None and trial.hardware == baseline.hardware:
-        slow, fast = baseline.time_to_target, trial.time_to_target
-        ratio = slow / fast if slow and fast else None
-    return {"speedup": ratio, "of": of if ratio is not None else None}
+def _against(
+    trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmation], target: Target
+) -> Row:
+    """How many times faster than the baseline the trial is, or by how much its metric is better."""
+    row: Row = {"speedup": None, "gain": None, "of": None}
+    if baseline is None:
+        return row
+    if trial.number in again and baseline.number in again:
+        runs = again[trial.number].timed_runs, again[baseline.number].timed_runs
+        faster = speedup(*runs) if target.timed else None
+        better = None if target.timed else difference(*runs)
+        found = {"speedup": faster and faster.ratio, "gain": better and better.gain}
+        return {**row, **found, "of": "confirmed" if faster or better else None}
+    own, other = target.result(trial), target.result(baseline)
+    if trial.hardware != baseline.hardware or own is None or other is None:
+        return row
+    if not target.timed:
+        return {**row, "gain": other - own, "of": "tuning"}
+    return {**row, "speedup": other / own, "of": "tuning"} if own and other else row
 
 
 def _compared(row: Compared | None) -> Row:
@@ -147,6 +164,11 @@ def brief(value: Any) -> str:
         whole = float(value).is_integer() and abs(value) < 1e7
         return f"{value:,.0f}" if whole else f"{value:.4g}"
     return str(value)
+
+
+def axis_name(target: Target) -> str:
+    """The title of an axis of results."""
+    return "seconds to target" if unit(target) == "s" else result_name(target)
 
 
 def train_seconds(report: Report) -> float:
@@ -187,7 +209,7 @@ def curves(trials: Sequence[Trial], target: Target, points: int) -> list[Row]:
                     "samples": report.step,
                     "value": report.metrics[target.metric],
                     "last": place == len(reports) - 1,
-                    "reached": trial.state is State.REACHED,
+                    "reached": trial.succeeded,
                 }
             )
     return rows
@@ -215,21 +237,21 @@ def survival(trials: Sequence[Trial]) -> list[Row]:
 
 
 def progress(result: StudyResult) -> list[Row]:
-    """The fastest run so far over the cost of all trials, in the order in which they ended.
+    """The best run so far over the cost of all trials, in the order in which they ended.
 
     That is one run of the search on the usual hardware, and need not be the best trial's.
 
     `spent_seconds` counts worker-group seconds of wall time, repeats included.
     """
-    usual = usual_hardware(result.searched)
+    usual, target = usual_hardware(result.searched), result.target
     ended = sorted((t for t in result.trials if t.ended), key=lambda t: (t.ended_at or 0, t.number))
-    spent, fastest, rows = 0.0, None, []
+    spent, leading, rows = 0.0, None, list[Row]()
     for trial in ended:
         spent += trial.spent_seconds
-        own = trial.repeats is None
-        reached = trial.state is State.REACHED and trial.hardware == usual
-        if own and reached and (fastest is None or trial.seconds < fastest):
-            fastest = trial.seconds
+        counts = trial.repeats is None and trial.succeeded and trial.hardware == usual
+        if counts and (leading is None or target.order(trial) < target.order(leading)):
+            leading = trial
+        best = target.result(leading) if leading is not None else None
         rows.append(
             {
                 "trial": trial.number,
@@ -237,7 +259,7 @@ def progress(result: StudyResult) -> list[Row]:
                 "repeats": trial.repeats,
                 "spent_seconds": spent,
                 "cost_seconds": trial.spent_seconds,
-                "fastest_seconds": fastest,
+                "best_result": plain_result(target, best),
             }
         )
     return rows

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 
 from autotune.algorithms.ranking.best import best
 from autotune.trial import Event, Interrupted, State, Target, Trial
+from autotune.trial.wording import plain_result, unit
 
 NAMES: Mapping[str, str] = {
     "autotune_trials": "Trials of the study by state.",
     "autotune_trials_planned": "Trials that the study is to have in all.",
     "autotune_best_seconds": "Seconds to the target of the best trial so far, in its first run.",
+    "autotune_best_steps": "Steps to the target, where these are what its clock counts.",
+    "autotune_best_metric": "The metric of the best trial so far, where the target has no value.",
     "autotune_spent_seconds": "Seconds of worker groups that all trials have cost together.",
     "autotune_workers_busy": "Workers that run a trial.",
     "autotune_gpus_busy": "GPUs of the workers that run a trial.",
@@ -110,7 +113,9 @@ class Meter:
             yield self._figure("autotune_trials", self._states[state], state=state.lower())
         leading = best(list((self._seen or {}).values()), self._target)
         if leading is not None:
-            yield self._figure("autotune_best_seconds", leading.seconds)
+            result = plain_result(self._target, self._target.result(leading)) or 0.0
+            kind = unit(self._target) or "metric"
+            yield self._figure(f"autotune_best_{'seconds' if kind == 's' else kind}", result)
         workers = sum(self._workers.values())
         for name, value in (
             ("autotune_trials_planned", self._planned),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from autotune.errors import UserError
+from autotune.trial import wording
 from autotune.trial.plain_text import plain_text
 
 if TYPE_CHECKING:
@@ -73,9 +74,11 @@ def result_in(folder: Path) -> StudyResult:
     return study_in(folder)[1]
 
 
-def not_reached(result: Any) -> str:
-    """That the study has no best trial."""
-    return f"no trial has reached {result.target.metric} {result.target.value:g}"
+def not_reached(result: StudyResult, so_far: str = "") -> str:
+    """That the study has no best trial, and which one came nearest."""
+    none = f"no trial has {wording.reached(result.target)}{so_far}"
+    near = wording.came_to(result.target, result.nearest)
+    return f"{none}; {near}" if near else none
 
 
 def going_on(folder: Path, output: Output) -> str:

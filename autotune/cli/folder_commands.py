@@ -37,11 +37,11 @@ def status(folder: Path, as_json: bool) -> int:
 
 
 def best(folder: Path, as_json: bool) -> int:
-    """Print the fastest trial's configuration; as JSON, null where there is none."""
+    """Print the best trial's configuration; as JSON, null where there is none."""
     result = result_in(folder)
     if result.best is None:
         tell(None, as_json, lambda document, out: None)
-        say(f"{not_reached(result)} yet")
+        say(not_reached(result, " yet"))
         return UNREACHED
     tell(documents.best(result), as_json, text.print_best)
     return DONE

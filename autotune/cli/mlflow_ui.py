@@ -18,9 +18,10 @@ from autotune.errors import UserError
 from autotune.storage.journal import REPORT
 from autotune.study.manifest import Manifest
 from autotune.tracking import mirror, own_store
+from autotune.tracking.run_content import clean, result_key
+from autotune.trial import Target
 
 _START_SECONDS = 120.0
-_TIME = "metrics.`time_to_target_seconds`"
 
 
 def serve(folder: Path, say: Callable[[str], None]) -> int:
@@ -76,13 +77,13 @@ def _where(host: str, manifest: Manifest, server: subprocess.Popen[bytes]) -> li
     deadline = time.monotonic() + _START_SECONDS
     while server.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-            return addresses(host, manifest.name, manifest.study_id)
+            return addresses(host, manifest.name, manifest.study_id, manifest.target)
         time.sleep(0.3)
     return []
 
 
-def addresses(host: str, name: str, study_id: str) -> list[str]:
-    """Where in MLflow's UI the study's trials, ranked by time to target, and its report are.
+def addresses(host: str, name: str, study_id: str, target: Target) -> list[str]:
+    """Where in MLflow's UI the study's trials, ranked by their results, and its report are.
 
     Raises:
         OSError, ValueError, KeyError, IndexError: the server does not answer (yet), or does not
@@ -94,7 +95,9 @@ def addresses(host: str, name: str, study_id: str) -> list[str]:
     ask = {"experiment_ids": [experiment], "filter": wanted, "max_results": 1}
     runs = _get(f"{host}/api/2.0/mlflow/runs/search", ask)["runs"]
     place = f"{host}/#/experiments/{experiment}/runs"
-    table = f"{place}?orderByKey={quote(_TIME)}&orderByAsc=true"
+    lowest = str(target.timed or target.mode == "min").lower()
+    key = quote(f"metrics.`{clean(result_key(target))}`")
+    table = f"{place}?orderByKey={key}&orderByAsc={lowest}"
     run = runs[0]["info"]["run_id"]
     return [f"trials: {table}", f"report: {place}/{run}/artifacts/{REPORT}"]
 

@@ -15,12 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.algorithms.ranking.best import best as best_trial
+from autotune.algorithms.ranking.best import nearest
 from autotune.algorithms.ranking.repeats import confirming, searched
-from autotune.cli.text import configuration, name_of, number, outcome
+from autotune.cli.text import configuration, name_of, number
 from autotune.evaluation.summary import counts
 from autotune.study.experiment import Experiment
 from autotune.trial import Ended, Event, Interrupted, Started, Target, Trial
 from autotune.trial.plain_text import plain_text
+from autotune.trial.wording import came_to, outcome, shown
 
 if TYPE_CHECKING:
     from autotune.study.options import Watch
@@ -86,7 +88,6 @@ class _Progress:
         return Group(Text(self.headline(trials)), table, *more)
 
     def headline(self, trials: tuple[Trial, ...]) -> str:
-        best = best_trial(trials, self.target)
         own = searched(trials)
         ended, confirmed = [t for t in own if t.ended], confirming(trials)
         elapsed = time.monotonic() - self.begin
@@ -95,13 +96,20 @@ class _Progress:
             f"{len(ended)}/{self.total} trials",
             ", ".join(f"{n} {s.lower()}" for s, n in counts(own).items() if n),
             f"{sum(t.ended for t in confirmed)} confirmations" if confirmed else "",
-            f"best {best.seconds:.2f} s (trial {best.number})"
-            if best
-            else "target not reached yet",
+            self.leading(trials),
             f"spent {sum(t.spent_seconds for t in trials):.0f} s",
             "starting workers" if left is None else f"about {left:.0f} s to go" if left else "",
         ]
         return " · ".join(p for p in parts if p)
+
+    def leading(self, trials: tuple[Trial, ...]) -> str:
+        """The best trial, or the one that came nearest."""
+        best = best_trial(trials, self.target)
+        if best is not None:
+            return f"best {shown(self.target, self.target.result(best))} (trial {best.number})"
+        none = "target not reached yet" if self.target.timed else "none completed yet"
+        near = came_to(self.target, nearest(trials, self.target))
+        return f"{none}, {near}" if near else none
 
 
 def _print_event(event: Event, trials: Mapping[int, Trial], target: Target) -> None:

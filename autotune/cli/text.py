@@ -13,6 +13,7 @@ from autotune.algorithms.ranking.repeats import Confirmation, raced
 from autotune.evaluation.summary import (
     confirmation,
     confirmed_text,
+    gain,
     lower_bound_mark,
     races_text,
     speedup,
@@ -22,27 +23,28 @@ from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, plain
 from autotune.trial import State, Target, Trial
 from autotune.trial.plain_text import plain_text
+from autotune.trial.wording import (
+    aim,
+    amount,
+    came_to,
+    goal,
+    lead,
+    metric_name,
+    outcome,
+    quantity,
+    result_name,
+    shown,
+    so_far,
+)
 
 _COLOURS = {
     State.REACHED: "green",
+    State.COMPLETED: "green",
     State.CENSORED: "yellow",
     State.FAILED: "red",
     State.INFEASIBLE: "magenta",
     State.RUNNING: "cyan",
 }
-
-
-def outcome(trial: Trial, target: Target) -> str:
-    """How a trial ended, in words."""
-    match trial.state:
-        case State.REACHED:
-            return f"reached {target.metric} {target.value:g} in {trial.seconds:.2f} s"
-        case State.CENSORED:
-            best = number(target.best(trial))
-            return f"censored after {trial.seconds:.2f} s, {trial.reason}; best {best}"
-        case State.FAILED | State.INFEASIBLE:
-            return f"{trial.state.lower()}: {trial.reason}"
-    return "running"
 
 
 def configuration(trial: Trial) -> str:
@@ -66,30 +68,30 @@ def configuration(trial: Trial) -> str:
 
 
 def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
-    """The final table, the baseline's time and the ratio, and how to open MLflow."""
+    """The final table, the baseline's result and the ratio, and how to open MLflow."""
     console = Console(file=out, width=None if out.isatty() else 160, markup=False, emoji=False)
     target = result.target
-    title = plain_text(f"{manifest.name}: time to {target.metric} {target.value:g}")
+    title = plain_text(f"{manifest.name}: {goal(target)}")
+    second = metric_name(target) if target.timed else "after"
     table = Table(title=title, box=None)
     for name, justify in (
         ("rank", "right"),
         ("trial", "left"),
-        ("time to target", "right"),
+        (plain_text(result_name(target)), "right"),
         ("spent", "right"),
-        (plain_text(f"best {target.metric}"), "right"),
+        (plain_text(second), "right"),
         ("reason", "left"),
     ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("configuration", overflow="fold")
     for entry in result.ranking:
-        trial, reached = entry.trial, entry.trial.time_to_target
-        at = f"{reached:.2f} s" if reached is not None else f"> {trial.seconds:.2f} s"
+        trial = entry.trial
         table.add_row(
             str(entry.rank or "-"),
             name_of(trial),
-            at if trial.state in (State.REACHED, State.CENSORED, State.RUNNING) else "-",
+            so_far(trial, target),
             f"{trial.spent_seconds:.1f} s",
-            number(target.best(trial)),
+            number(target.best(trial)) if target.timed else _after(trial, target),
             trial.reason,
             configuration(trial),
             style=_COLOURS[trial.state] if out.isatty() else "",
@@ -106,13 +108,21 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
         console.print(where, markup=False, highlight=False, soft_wrap=True)
 
 
+def _after(trial: Trial, target: Target) -> str:
+    """When the metric that counts was reported."""
+    report = target.counted(trial)
+    return amount(target, report.seconds) if report is not None else "-"
+
+
 def _conclusion(result: StudyResult) -> str:
-    best, baseline = result.best, result.baseline
+    best, baseline, target = result.best, result.baseline, result.target
     spent = f"{result.spent_seconds:.0f} s of worker groups spent"
     if best is None:
-        return f"No trial reached the target; {spent}."
+        none = "No trial reached the target" if target.timed else "No trial completed"
+        parts = (none, came_to(target, result.nearest), spent)
+        return f"{'; '.join(part for part in parts if part)}."
     confirmed = result.confirmation(best)
-    text = f"Best: trial {best.number} in {best.seconds:.2f} s"
+    text = f"Best: {lead(target, best)}"
     races = raced(best, result.trials, result.target)
     if confirmed is not None:
         text += f" when it was tuned, {confirmed_text(confirmation(confirmed))}"
@@ -129,6 +139,8 @@ def _conclusion(result: StudyResult) -> str:
         text += f"; {_ratio(speedup(result))}"
     elif result.speedup is not None:
         text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
+    elif not target.timed:
+        text += _gained(gain(result))
     return f"{text}. {spent.capitalize()}."
 
 
@@ -157,14 +169,32 @@ def _ratio(found: Mapping[str, Any]) -> str:
     return f"{ratio} faster (confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}{luck})"
 
 
+def _gained(found: Mapping[str, Any]) -> str:
+    """By how much the best metric is better than the baseline's, in words; empty if unknown.
+
+    >>> _gained({"gain_vs_baseline": 0.02, "confirmed_gain_vs_baseline": 0.01,
+    ...          "confirmed_gain_interval": (-0.01, 0.03)})
+    '; better by 0.01 (confirmed; 95 % interval -0.01 to 0.03, so that it may be luck)'
+    """
+    confirmed = found["confirmed_gain_vs_baseline"]
+    if confirmed is None:
+        one = found["gain_vs_baseline"]
+        return f"; better by {one:.4g} (one run each, not confirmed)" if one is not None else ""
+    ends = found["confirmed_gain_interval"]
+    if ends is None:
+        return f"; better by {confirmed:.4g} (confirmed; too few runs for an interval)"
+    luck = ", so that it may be luck" if ends[0] <= 0 <= ends[1] else ""
+    interval = f"95 % interval {ends[0]:.4g} to {ends[1]:.4g}{luck}"
+    return f"; better by {confirmed:.4g} (confirmed; {interval})"
+
+
 def print_best(best: Mapping[str, Any], out: TextIO) -> None:
     """The best trial in a few lines."""
     forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
-    print(
-        f"trial {best['trial']}{forked}: {best['time_to_target_seconds']:.2f} s to target"
-        f"{' when it was tuned' if best['confirmed'] else ''}",
-        file=out,
-    )
+    tuned = " when it was tuned" if best["confirmed"] else ""
+    found = quantity(best["result"], best["unit"])
+    found = f"{found} to target" if best["unit"] else f"{best['ranked_by']} {found}"
+    print(f"trial {best['trial']}{forked}: {found}{tuned}", file=out)
     _print_repeats(best, out)
     from autotune.storage.codec import decode_config
 
@@ -182,11 +212,11 @@ def _print_repeats(best: Mapping[str, Any], out: TextIO) -> None:
 
 def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     """The state of a study, in a few lines."""
-    best, target = summary["best"], summary["target"]
+    best, target = summary["best"], Target(**summary["target"])
     alive = "a driver is running" if summary["driver_alive"] else f"ended: {summary['ended']}"
     states = ", ".join(f"{n} {s.lower()}" for s, n in summary["counts"].items() if n) or "none yet"
     print(f"{summary['study']} ({alive})", file=out)
-    print(f"  target: {target['metric']} {target['value']:g}", file=out)
+    print(f"  target: {aim(target)}", file=out)
     print(f"  trials: {states} of {summary['trials_planned']}", file=out)
     if summary.get("sampler_chosen_because"):
         print(f"  sampler: {summary['sampler']}, as {summary['sampler_chosen_because']}", file=out)
@@ -194,15 +224,20 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         print(f"  confirmations: {_confirming(summary['confirmations'])}", file=out)
     if best:
         forked = _from(best["parent"], best["parent_step"]) if best["parent"] is not None else ""
-        seconds = f"{best['time_to_target_seconds']:.2f} s"
-        print(f"  best: trial {best['trial']}{forked}, {seconds}", file=out)
+        found = quantity(best["result"], best["unit"])
+        print(f"  best: trial {best['trial']}{forked}, {found}", file=out)
         _print_repeats(best, out)
+    elif near := summary["nearest"]:
+        came = quantity(near[f"best_{target.metric}"], "")
+        print(f"  best: none yet; nearest: trial {near['trial']} came to {came}", file=out)
     if best and summary["baseline"] and best["trial"] == summary["baseline"]["trial"]:
         print("  against the baseline: it is the baseline", file=out)
     elif summary["confirmed_speedup_vs_baseline"]:
         print(f"  against the baseline: {_ratio(summary)}", file=out)
     elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
+    elif not target.timed and (gained := _gained(summary)):
+        print(f"  against the baseline: {gained.removeprefix('; ')}", file=out)
     again = summary["repeats_spent_seconds"]
     more = f", {again:.0f} s of it on repeats" if again else ""
     print(f"  spent: {summary['spent_seconds']:.0f} s{more}", file=out)
@@ -239,18 +274,24 @@ def number(value: Any) -> str:
 
 
 def confirmations_table(found: Sequence[Confirmation]) -> Table:
-    """Tuning times and confirmed times, side by side."""
+    """Results of the search and confirmed ones, side by side."""
+    timed = all(one.target.timed for one in found)
+    what = ("tuning time", "reached", "times") if timed else ("tuning", "completed", "metrics")
     made = Table(title="run again on fresh seeds, each alone", box=None)
-    for name in ("trial", "tuning time", "confirmed mean", "median", "reached", "times"):
-        made.add_column(name, justify="left" if name in ("trial", "times") else "right")
+    for name in ("trial", what[0], "confirmed mean", "median", what[1], what[2]):
+        made.add_column(name, justify="left" if name in ("trial", what[2]) else "right")
     for one in found:
-        tuned, median = one.tuning_seconds, one.median_seconds
+        target, mark = one.target, lower_bound_mark(one.reached, len(one.runs), "> ")
         made.add_row(
             str(one.number),
-            f"{tuned:.2f} s" if tuned is not None else "missed",
-            f"{lower_bound_mark(one.reached, len(one.runs), '> ')}{one.mean_seconds:.2f} s",
-            f"{median:.2f} s" if median is not None else "-",
+            shown(target, one.tuned) if one.tuned is not None else "missed",
+            f"{mark if timed else ''}{shown(target, one.mean)}",
+            shown(target, one.median),
             f"{one.reached} of {len(one.runs)}",
-            "  ".join(f"{t.seconds:.2f}" if t.time_to_target else "missed" for t in one.runs),
+            "  ".join(_one_run(t, target) for t in one.runs),
         )
     return made
+
+
+def _one_run(run: Trial, target: Target) -> str:
+    return shown(target, target.result(run)).removesuffix(" s") if run.succeeded else "missed"

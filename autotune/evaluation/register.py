@@ -31,7 +31,7 @@ from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.tracking import mirror
 from autotune.tracking.uris import redact
-from autotune.trial import Trial
+from autotune.trial import Target, Trial, wording
 
 FILES = ("config.json", "schedules.json", "schedules.png", "trial.json")
 _BAD_NAME = "/:%\"'"  # MLflow's own addresses are made of them, or it takes none of them
@@ -157,12 +157,13 @@ def registered(folder: Path, name: str, uri: str) -> dict[str, Any]:
 
 def _best(study: StudyResult) -> Trial:
     if study.best is None:
-        raise UserError("no trial has reached the target, so there is no model to register")
+        none = f"no trial has {wording.reached(study.target)}"
+        raise UserError(f"{none}, so there is no model to register")
     return study.best
 
 
 def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
-    """Every rank's state when the trial reached the target, read with `weights_only=True`.
+    """Every rank's state when the trial had its result, read with `weights_only=True`.
 
     Each rank's state has the whole of a tensor that was sharded over the ranks.
 
@@ -172,53 +173,63 @@ def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
     """
     from autotune.backends.worker import checkpoint_io
 
-    checkpoint = trial.checkpoint
-    files = rank_files(Manifest.read(folder), folder, trial)
+    manifest = Manifest.read(folder)
+    target, files = manifest.target, rank_files(manifest, folder, trial)
+    checkpoint = target.checkpoint(trial)
     if checkpoint is None or files.fault:
         raise UserError(
             f"the checkpoint of the best trial, {trial.number}, was not kept ({files.fault}): run "
             "with --register, or with FailurePolicy(keep_checkpoints=k) for the k fastest"
         )
-    if checkpoint.step != trial.reports[-1].step:
+    step = _step(trial, target)
+    if checkpoint.step != step:
+        what = "the target was reached" if target.timed else f"its {wording.metric_name(target)} was"
         raise UserError(
-            f"the last checkpoint of the best trial, {trial.number}, is of step {checkpoint.step}, "
-            f"and the target was reached at step {trial.reports[-1].step}"
+            f"the checkpoint of the best trial, {trial.number}, is of step {checkpoint.step}, "
+            f"and {what} at step {step}"
         )
     sums = checkpoint.sums or ("",) * trial.hardware.num_workers
     return checkpoint_io.all_ranks(files.place, sums)
 
 
+def _step(trial: Trial, target: Target) -> int:
+    """The step of the report that is the trial's result."""
+    counted = None if target.timed else target.counted(trial)
+    return (counted or trial.reports[-1]).step
+
+
 def tags(manifest: Manifest, trial: Trial, found: Mapping[str, Any]) -> dict[str, str]:
     """The tags of the model version, from the manifest and the summary `found`."""
-    target, best = found["target"], found["best"]
+    target, best = manifest.target, found["best"]
     known = {
         "study": manifest.name,
         "study_id": manifest.study_id,
         "trial": trial.number,
-        "step": trial.reports[-1].step,
-        "target": f"{target['metric']} {target['value']:g}",
-        f"best_{target['metric']}": best[f"best_{target['metric']}"],
+        "step": _step(trial, target),
+        "target": wording.aim(target),
+        f"best_{target.metric}": best[f"best_{target.metric}"],
         "time_to_target_seconds": best["time_to_target_seconds"],
         "speedup_vs_baseline": found["speedup_vs_baseline"],
         "hardware": trial.hardware,
         "git_commit": manifest.git_commit,
     }
     if best["confirmed"]:
-        known["confirmed_mean_seconds"] = best["confirmed"]["mean_seconds"]
+        mean = "mean_seconds" if target.timed else "mean_metric"
+        known[f"confirmed_{mean}"] = best["confirmed"][mean]
         known["confirmed_runs"] = best["confirmed"]["runs"]
         known["confirmed_reached"] = best["confirmed"]["reached"]
         known["confirmed_speedup_vs_baseline"] = found["confirmed_speedup_vs_baseline"]
         low, high = found["confirmed_speedup_interval"] or (None, None)
         known |= {"confirmed_speedup_low": low, "confirmed_speedup_high": high}
+        known["confirmed_gain_vs_baseline"] = found.get("confirmed_gain_vs_baseline")
     return {f"autotune.{key}": str(v) for key, v in known.items() if v is not None}
 
 
 def _text(trial: Trial, found: Mapping[str, Any]) -> str:
-    target = found["target"]
-    text = (
-        f"Trial {trial.number} of the study {found['study']}: {target['metric']} "
-        f"{target['value']:g} in {trial.seconds:.2f} s when it was tuned"
-    )
+    target = Target(**found["target"])
+    result = wording.shown(target, target.result(trial))
+    came = f"{wording.aim(target)} in {result}" if target.timed else f"{wording.aim(target)}: {result}"
+    text = f"Trial {trial.number} of the study {found['study']}: {came} when it was tuned"
     if found["best"]["confirmed"]:
         text += f", {summary.confirmed_text(found['best']['confirmed'])}"
     return f"{text}. Its schedules are in extra_files/schedules.json."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from autotune.algorithms.ranking.repeats import Confirmation, raced
 from autotune.storage.codec import encode
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, row
-from autotune.trial import State, Target, Trial
+from autotune.trial import State, Target, Trial, wording
 
 
 def document(result: StudyResult, name: str) -> dict[str, Any]:
@@ -34,10 +35,12 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "target": encode(result.target),
         "counts": by_state,
         "best": best(result) if result.best is not None else None,
+        "nearest": _nearest(result),
         "baseline": _trial(result.baseline, result.target) if result.baseline else None,
         "speedup_vs_baseline": result.speedup,
         "confirmed": [confirmation(c) for c in result.confirmed],
         **speedup(result),
+        **gain(result),
         "spent_seconds": result.spent_seconds,
         "repeats_spent_seconds": sum(
             t.spent_seconds for t in result.trials if t.repeats is not None
@@ -58,14 +61,17 @@ def best(result: StudyResult) -> dict[str, Any]:
     """The best trial with its configuration, as JSON types.
 
     Raises:
-        ValueError: no trial has reached the target.
+        ValueError: no trial has reached the target or, without a value, completed.
     """
     if result.best is None:
-        raise ValueError("no trial has reached the target")
+        raise ValueError(f"no trial has {wording.reached(result.target)}")
     confirmed = result.confirmation(result.best)
     races = raced(result.best, result.trials, result.target)
     return {
         **_trial(result.best, result.target),
+        "ranked_by": wording.result_name(result.target),
+        "result": wording.plain_result(result.target, result.target.result(result.best)),
+        "unit": wording.unit(result.target),
         "raced": confirmation(races) if races is not None else None,
         "confirmed": confirmation(confirmed) if confirmed is not None else None,
     }
@@ -92,6 +98,26 @@ def speedup(result: StudyResult) -> dict[str, Any]:
     }
 
 
+def gain(result: StudyResult) -> dict[str, Any]:
+    """By how much the metric is better than the baseline's; empty where the target has a value."""
+    if result.target.timed:
+        return {}
+    found = result.gain_of_confirmed
+    return {
+        "gain_vs_baseline": result.gain,
+        "confirmed_gain_vs_baseline": found.gain if found is not None else None,
+        "confirmed_gain_interval": found.interval if found is not None else None,
+    }
+
+
+def _nearest(result: StudyResult) -> dict[str, Any] | None:
+    """The trial that came nearest to the target, where none has reached it."""
+    trial, target = result.nearest, result.target
+    if trial is None or result.best is not None:
+        return None
+    return {"trial": trial.number, f"best_{target.metric}": target.best(trial)}
+
+
 def _trial(trial: Trial, target: Target) -> dict[str, Any]:
     columns = {k: v for k, v in row(trial, target).items() if not k.startswith("config.")}
     config, params = encode(dict(trial.config)), encode(trial.params)
@@ -100,7 +126,10 @@ def _trial(trial: Trial, target: Target) -> dict[str, Any]:
 
 def confirmation(one: Confirmation) -> dict[str, Any]:
     """A confirmation as JSON types; `seconds` has None for a run that missed the target."""
+    if not one.target.timed:
+        return _confirmed_metric(one)
     return {
+        "unit": wording.unit(one.target),
         "trial": one.number,
         "tuning_seconds": one.tuning_seconds,
         "mean_seconds": one.mean_seconds,
@@ -112,15 +141,40 @@ def confirmation(one: Confirmation) -> dict[str, Any]:
     }
 
 
+def _confirmed_metric(one: Confirmation) -> dict[str, Any]:
+    """A confirmation where the target has no value; `metrics` has None for a run without one."""
+    target = one.target
+
+    def known(result: float | None) -> float | None:
+        finite = result is not None and math.isfinite(result)
+        return wording.plain_result(target, result) if finite else None
+
+    ends = sorted(wording.metric_of(target, end) for end in one.interval or ())
+    return {
+        "unit": "",
+        "trial": one.number,
+        "tuning_metric": known(one.tuned),
+        "mean_metric": known(one.mean),
+        "mean_interval": ends or None,
+        "median_metric": known(one.median),
+        "runs": len(one.runs),
+        "reached": one.reached,
+        "metrics": [known(result) for result in one.results],
+        "trials": [t.number for t in one.runs],
+    }
+
+
 def confirmed_text(one: Mapping[str, Any]) -> str:
     """A `confirmation` in words.
 
     >>> confirmed_text({"mean_seconds": 3.5, "runs": 5, "reached": 4})
     'more than 3.50 s on 5 fresh seeds (4 of 5 reached)'
+    >>> confirmed_text({"mean_metric": 0.9, "mean_interval": [0.88, 0.92], "runs": 3, "reached": 3})
+    '0.9 on 3 fresh seeds (95 % interval 0.88 to 0.92)'
     """
-    runs, reached = one["runs"], one["reached"]
+    runs = one["runs"]
     seeds = f"{runs} fresh seed{'' if runs == 1 else 's'}"
-    return f"{_mean(one)} on {seeds} ({reached} of {runs} reached)"
+    return f"{_mean(one)} on {seeds}{_remark(one)}"
 
 
 def races_text(one: Mapping[str, Any]) -> str:
@@ -129,13 +183,25 @@ def races_text(one: Mapping[str, Any]) -> str:
     >>> races_text({"mean_seconds": 3.5, "runs": 3, "reached": 3})
     '3.50 s as the mean of 3 runs in the search (3 of 3 reached)'
     """
+    return f"{_mean(one)} as the mean of {one['runs']} runs in the search{_remark(one)}"
+
+
+def _remark(one: Mapping[str, Any]) -> str:
+    """How many of the runs reached the target; without a value how sure their mean is."""
     runs, reached = one["runs"], one["reached"]
-    return f"{_mean(one)} as the mean of {runs} runs in the search ({reached} of {runs} reached)"
+    if "mean_metric" not in one:
+        return f" ({reached} of {runs} reached)"
+    ends = one["mean_interval"]
+    remarks = [f"95 % interval {ends[0]:.4g} to {ends[1]:.4g}"] if ends else []
+    remarks += [f"{reached} of {runs} completed"] if reached < runs else []
+    return f" ({'; '.join(remarks)})" if remarks else ""
 
 
 def _mean(one: Mapping[str, Any]) -> str:
+    if "mean_metric" in one:
+        return wording.quantity(one["mean_metric"], "")
     mark = lower_bound_mark(one["reached"], one["runs"], "more than ")
-    return f"{mark}{one['mean_seconds']:.2f} s"
+    return f"{mark}{wording.quantity(one['mean_seconds'], one.get('unit', 's'))}"
 
 
 def lower_bound_mark(reached: int, runs: int, mark: str) -> str:

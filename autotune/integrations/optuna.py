@@ -67,10 +67,16 @@ class ConvergenceSampler(BaseSampler):
         seed: of the random numbers.
 
     Raises:
-        UserError: the study does not minimise one value.
+        UserError: the study does not minimise one value, or the target has no value or no limit in
+            seconds.
     """
 
     def __init__(self, target: Target, *, seed: int = 0) -> None:
+        if not target.timed or target.limit is None:
+            raise UserError(
+                "ConvergenceSampler searches for the least seconds to a value: give its Target a "
+                "value and a limit"
+            )
         self._target, self._seed = target, seed
         self._space: dict[str, BaseDistribution] = {}
         self._sampler: OurSampler | None = None
@@ -136,9 +142,9 @@ def as_trial(frozen: FrozenTrial, target: Target, space: Mapping[str, BaseDistri
     state, seconds, reason = _STATES.get(frozen.state, State.RUNNING), last, "pruned"
     if frozen.state is TrialState.COMPLETE:
         seconds = float(frozen.values[0])
-        reached = seconds < target.limit
+        reached = seconds < target.horizon
         state, reason = (State.REACHED, "target") if reached else (State.CENSORED, "limit")
-        seconds = min(seconds, target.limit)
+        seconds = min(seconds, target.horizon)
     ended = frozen.datetime_complete
     return Trial(
         frozen.number,

@@ -96,7 +96,7 @@ def _pruner(pruner: str | Pruner, controller: Controller | None, target: Target)
         pruner = "slower_than_best"  # no forecast knows what a controller will yet turn
     by_path = isinstance(pruner, str) and specs.is_path(pruner)
     found = recipes.find(str(pruner), "pruner") if by_path else pruner
-    return make_pruner(found, target)  # type: ignore[arg-type]
+    return make_pruner(found, target)
 
 
 def _controller(

@@ -9,14 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.algorithms.ranking.best import Ranked, confirmed_speedup, ranking
+from autotune.algorithms.ranking.best import Ranked, confirmed_gain, confirmed_speedup, ranking
 from autotune.algorithms.ranking.best import best as best_trial
+from autotune.algorithms.ranking.best import nearest as nearest_trial
+from autotune.algorithms.ranking.difference import Difference
 from autotune.algorithms.ranking.repeats import Confirmation, confirmations, searched
 from autotune.algorithms.ranking.speedup import Speedup
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.storage.journal import Closed, Opened
-from autotune.trial import Event, Report, Reported, State, Suggested, Target, Trial, fold
+from autotune.trial import Event, Report, Reported, State, Suggested, Target, Trial, fold, wording
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,9 +46,15 @@ class StudyResult:
 
         The configuration with the least confirmed mean time; before any is confirmed, the fastest
         on the hardware that most trials ran on, by the mean of its runs. Its `seconds` are those
-        of its first run, which may owe something to luck.
+        of its first run, which may owe something to luck. Where the target has no value it is the
+        one with the best metric; None where no trial has come to the target or to its end.
         """
         return best_trial(self.trials, self.target)
+
+    @cached_property
+    def nearest(self) -> Trial | None:
+        """The trial whose metric came nearest to the target so far, reached or not."""
+        return nearest_trial(self.searched, self.target)
 
     @cached_property
     def ranking(self) -> tuple[Ranked, ...]:
@@ -84,7 +92,10 @@ class StudyResult:
 
     @property
     def speedup(self) -> float | None:
-        """Baseline's time to target over the best trial's; one run each, not yet confirmed."""
+        """Baseline's time to target over the best trial's; one run each, not yet confirmed.
+
+        Where the target has no value there is a `gain` in its place.
+        """
         best, baseline = self.best, self.baseline
         if best is None or baseline is None or baseline.state is not State.REACHED:
             return None
@@ -107,6 +118,23 @@ class StudyResult:
         return confirmed_speedup(self.trials, self.target)
 
     @property
+    def gain(self) -> float | None:
+        """By how much the best trial's metric is better than the baseline's, one run each.
+
+        None where the target has a value: then there is a `speedup`.
+        """
+        best, baseline = self.best, self.baseline
+        if best is None or baseline is None or self.target.timed:
+            return None
+        own, other = self.target.result(best), self.target.result(baseline)
+        return other - own if own is not None and other is not None else None
+
+    @cached_property
+    def gain_of_confirmed(self) -> Difference | None:
+        """By how much its confirmed mean metric is better, with an interval."""
+        return confirmed_gain(self.trials, self.target)
+
+    @property
     def spent_seconds(self) -> float:
         """Worker-group seconds that all trials have cost together, repeats included."""
         return sum(t.spent_seconds for t in self.trials)
@@ -121,23 +149,32 @@ class StudyResult:
         return [entry.trial for entry in self.ranking]
 
     def __str__(self) -> str:
-        best = self.best
-        leading = f"trial {best.number} in {best.seconds:.2f} s" if best is not None else "none yet"
-        aim = f"{self.target.metric} {self.target.value:g}"
-        return f"{self.folder}: {len(self.searched)} trials, the best to {aim}: {leading}"
+        target, best = self.target, self.best
+        leading = wording.lead(target, best) if best is not None else self.none_yet()
+        to = f"the best to {wording.aim(target)}" if target.timed else wording.goal(target)
+        return f"{self.folder}: {len(self.searched)} trials, {to}: {leading}"
+
+    def none_yet(self) -> str:
+        """That there is no best trial, and which one came nearest."""
+        near = wording.came_to(self.target, self.nearest)
+        return f"none yet ({near})" if near else "none yet"
 
     def _repr_html_(self) -> str:
         """The best trials with their confirmations, as a small table for a notebook."""
-        names = ("trial", "time to target", "confirmed", "state", "reason", "configuration")
+        name = wording.result_name(self.target)
+        names = ("trial", name, "confirmed", "state", "reason", "configuration")
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
         again = {c.number: c for c in self.confirmed}
-        rows = "".join(_html_row(t, again.get(t.number)) for t in self.ranked()[:_MOST_ROWS])
-        aim = f"time to {html.escape(self.target.metric)} {self.target.value:g}"
+        ranked = self.ranked()[:_MOST_ROWS]
+        rows = "".join(_html_row(t, again.get(t.number), self.target) for t in ranked)
+        aim = html.escape(wording.goal(self.target))
         left = len(self.searched) - _MOST_ROWS
         more = f"<p>and {left} more: <code>to_frame()</code></p>" if left > 0 else ""
         ratio = (self.confirmed_speedup or self.speedup) if self.best != self.baseline else None
         kind = "confirmed" if self.confirmed_speedup else "one run each, not confirmed"
         fast = f"; {ratio:.2f} times faster than the baseline ({kind})" if ratio else ""
+        if self.target.timed and self.best is None and self.nearest is not None:
+            fast = f"; {html.escape(wording.came_to(self.target, self.nearest))}"
         title = f"<b>{aim}: {len(self.searched)} trials{fast}</b>"
         return f"{title}<table><tr>{head}</tr>{rows}</table>{more}"
 
@@ -148,15 +185,18 @@ class StudyResult:
         return pd.DataFrame([row(t, self.target) for t in self.trials])
 
 
-def _html_row(trial: Trial, again: Confirmation | None) -> str:
-    reached = trial.time_to_target
-    median = again.median_seconds if again is not None else None
+def _html_row(trial: Trial, again: Confirmation | None, target: Target) -> str:
+    middle = None
+    if again is not None:
+        middle = again.median if target.timed else again.mean
     chosen = trial.config if trial.point is None else trial.point
     settings = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in chosen.items())
     cells = (
         f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}",
-        f"{reached:.4g} s" if reached is not None else f"> {trial.seconds:.4g} s",
-        f"{median:.4g} s ({again.reached} of {len(again.runs)})" if again and median else "",
+        wording.so_far(trial, target),
+        f"{wording.shown(target, middle)} ({again.reached} of {len(again.runs)})"
+        if again is not None and middle is not None
+        else "",
         str(trial.state),
         trial.reason,
         ", ".join(settings),

@@ -28,7 +28,7 @@ from autotune.storage import manifest
 from autotune.storage.checkpoint_files import link
 from autotune.storage.checkpoint_places import below, located, placed
 from autotune.storage.journal import JOURNAL, VERSION, Closed, Opened, from_line, version_after
-from autotune.trial import Target, Trial, fold
+from autotune.trial import Checkpoint, Target, Trial, fold
 
 COPY, MANIFEST = "study", "manifest.json"
 CHECKPOINTS = "checkpoints"
@@ -167,10 +167,17 @@ class Backup:
 
 def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     """The trials whose checkpoints a resume needs: resumable ones and the best one."""
-    saved = {n: Path(t.checkpoint.path) for n, t in trials.items() if t.checkpoint is not None}
+    saved = {n: Path(found[0].path) for n, t in trials.items() if (found := checkpoints(t, target))}
     order = (t.number for t in by_result(list(trials.values()), target))
     best = next((n for n in order if n in saved and saved[n].is_dir()), None)
     return [trials[n] for n in saved if trials[n].resumable or n == best]
+
+
+def checkpoints(trial: Trial, target: Target) -> list[Checkpoint]:
+    """The checkpoints of a trial that are copied: to resume it, and that of its result."""
+    best = target.checkpoint(trial)
+    found = [trial.checkpoint, best] if trial.resumable else [best]
+    return [c for c in dict.fromkeys(found) if c is not None]
 
 
 def digest(path: Path) -> File:
@@ -250,8 +257,9 @@ def _copy(folder: Path, copy: Path) -> None:
         data = (folder / JOURNAL).read_bytes()
         data = data[: data.rfind(b"\n") + 1]
         (copy / JOURNAL).write_bytes(data)
-        trials = needed(trials_in(data.splitlines(), folder), target_in(folder))
-        kept = [t.checkpoint for t in trials if t.checkpoint]
+        target = target_in(folder)
+        trials = needed(trials_in(data.splitlines(), folder), target)
+        kept = [saved for t in trials for saved in checkpoints(t, target)]
         found = [_link(Path(checkpoint.path), copy) for checkpoint in kept]
         if all(found):
             break

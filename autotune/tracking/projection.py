@@ -7,10 +7,10 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 
-from autotune.algorithms.ranking.best import best, confirmed_speedup
+from autotune.algorithms.ranking.best import best, confirmed_gain, confirmed_speedup
 from autotune.algorithms.ranking.repeats import confirmations, searched
 from autotune.storage.journal import VERSION, Closed, Entry, Opened, from_line, version_after
 from autotune.tracking.run_content import (
@@ -20,21 +20,29 @@ from autotune.tracking.run_content import (
     RunContent,
     ShownNames,
     StudyInfo,
+    against_baseline,
     clean,
+    clock_unit,
     document,
     is_comparable,
     outcome,
     params,
     reported,
+    result_key,
     status,
     tags,
     text,
+    time_key,
 )
 from autotune.trial import Ended, Reported, Saved, State, Suggested, Trial, after
+from autotune.trial.wording import plain_result
 
 _STATUS = {"done": "FINISHED", "budget": "FINISHED", INTERRUPTED: "KILLED"}
 _TIMES = ("train_seconds", "samples_per_second")  # no two attempts take the same
-_ONCE = ("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline")
+_ONCE = (
+    *("time_to_target_seconds", "censored_at_seconds", "speedup_vs_baseline"),
+    *("time_to_target_steps", "censored_at_steps", "gain_vs_baseline"),
+)
 
 
 class Projection:
@@ -83,10 +91,8 @@ class Projection:
             last = replace(entry.report, metrics=kept)
             return replace(trial, reports=(*trial.reports[:-1], last))
         if isinstance(entry, Ended) and not trial.resumable and len(trial.reports) > 2:
-            measured = [r for r in trial.reports if metric in r.metrics] or trial.reports[-1:]
-            shortfall = self.study.target.shortfall
-            closest = min(measured, key=lambda r: shortfall(r.metrics.get(metric, math.nan)))
-            return replace(trial, reports=(closest, trial.reports[-1]))
+            counted = self.study.target.counted(trial) or trial.reports[-1]
+            return replace(trial, reports=(counted, trial.reports[-1]))
         return trial
 
     def _noted(
@@ -180,7 +186,7 @@ class Projection:
             # Trials that ended before the baseline could not be compared with it until now.
             ended = self.trials.values() if trial is baseline else [trial]
             for other in [t for t in ended if is_comparable(t, baseline)]:
-                value = {"speedup_vs_baseline": baseline.seconds / other.seconds}
+                value = against_baseline(other, baseline, self.study.target)
                 points.setdefault(other.number, []).extend(self._once(other.number, value, now))
         points[STUDY] = self._progress(now)
         return points
@@ -189,16 +195,25 @@ class Projection:
         """The state of the study; the step is the line of the journal."""
         trials = self.trials.values()
         states = Counter(t.state for t in searched(list(trials)))
-        values = {f"trials_{state.lower()}": float(states[state]) for state in State}
+        target = self.study.target
+        other = State.COMPLETED if target.timed else State.REACHED  # which no trial here can have
+        values = {f"trials_{s.lower()}": float(states[s]) for s in State if s is not other}
         values["spent_seconds"] = math.fsum(t.spent_seconds for t in trials)
         leading = self.best()
         if leading is not None:
-            values["best_time_to_target_seconds"] = leading.seconds
+            values |= self._result(leading)
             baseline = self._baseline()
             if baseline is not None and is_comparable(leading, baseline):
-                values["speedup_vs_baseline"] = baseline.seconds / leading.seconds
+                values |= against_baseline(leading, baseline, target)
         values |= self._confirmed(leading)
         return [MetricPoint(key, value, self.lines, now) for key, value in values.items()]
+
+    def _result(self, leading: Trial) -> dict[str, float]:
+        """The best trial's result."""
+        target = self.study.target
+        result = plain_result(target, target.result(leading))
+        name = f"best_{time_key(target)}" if target.timed else result_key(target)
+        return {name: result} if result is not None else {}
 
     def _confirmed(self, leading: Trial | None) -> dict[str, float]:
         """The confirmed times of the best trial, once there are some."""
@@ -207,21 +222,22 @@ class Projection:
         if leading is None or leading.number not in found:
             return {}
         one, speedup = found[leading.number], confirmed_speedup(everyone, target)
+        gain = confirmed_gain(everyone, target)
+        end = clock_unit(target) if target.timed else target.metric
         values = {
-            "confirmed_mean_seconds": one.mean_seconds,
+            f"confirmed_mean_{end}": plain_result(target, one.mean),
             "confirmed_runs": float(len(one.runs)),
             "confirmed_reached": float(one.reached),
-            "confirmed_tuning_seconds": one.tuning_seconds,
-            "confirmed_median_seconds": one.median_seconds,
+            f"confirmed_tuning_{end}": plain_result(target, one.tuned),
+            f"confirmed_median_{end}": plain_result(target, one.median),
             "confirmed_speedup_vs_baseline": speedup.ratio if speedup is not None else None,
+            "confirmed_gain_vs_baseline": gain.gain if gain is not None else None,
         }
         return {key: value for key, value in values.items() if value is not None}
 
     def _baseline(self) -> Trial | None:
-        reached = [
-            t for t in self.trials.values() if t.kind == "baseline" and t.state is State.REACHED
-        ]
-        return min(reached, key=lambda t: t.number, default=None)
+        done = [t for t in self.trials.values() if t.kind == "baseline" and t.succeeded]
+        return min(done, key=lambda t: t.number, default=None)
 
     def best(self) -> Trial | None:
         """The study's best trial, as `algorithms.ranking.best` defines it."""
@@ -248,7 +264,7 @@ class Projection:
             "autotune.study_id": self.study.study_id,
             "autotune.reason": text(reason),
         }
-        aims = {f"target.{k}": text(v) for k, v in asdict(self.study.target).items()}
+        aims = {f"target.{k}": text(v) for k, v in self.study.target.to_json().items()}
         state = _STATUS.get(reason, "FAILED") if over else "RUNNING"
         return RunContent(text(self.study.name), state, own, aims, self._begin_ms, self._end_ms)
 
@@ -257,7 +273,9 @@ class Projection:
         leading = self.best()
         if leading is None:
             return document({"trial": None})
-        first = {"trial": leading.number, "time_to_target_seconds": leading.seconds}
+        target = self.study.target
+        result = plain_result(target, target.result(leading))
+        first = {"trial": leading.number, result_key(target): result}
         names = ("kind", "seed", "config", "params", "hardware")
         rest = {name: getattr(leading, name) for name in names}
         return document({**first, **rest, **self._confirmed(leading)})

@@ -20,7 +20,7 @@ from autotune.schedules import Constant
 from autotune.storage import manifest
 from autotune.storage.codec import encode
 from autotune.storage.manifest import EXPERIMENT_JSON
-from autotune.trial import Config, Report, State, Target, Trial
+from autotune.trial import STEPS, Config, Report, State, Target, Trial
 from autotune.trial.plain_text import plain_text
 
 if TYPE_CHECKING:
@@ -105,16 +105,41 @@ def outcome(trial: Trial, target: Target) -> dict[str, float]:
     if best is not None:
         values[f"best_{target.metric}"] = best
     if trial.state is State.REACHED:
-        values["time_to_target_seconds"] = trial.seconds
+        values[time_key(target)] = trial.seconds
     elif trial.state is State.CENSORED and not trial.resumable:
-        values["censored_at_seconds"] = trial.seconds
+        values[f"censored_at_{clock_unit(target)}"] = trial.seconds
     return values
 
 
+def clock_unit(target: Target) -> str:
+    """What the target's clock counts, as the end of a name."""
+    return STEPS if target.clock == STEPS else "seconds"
+
+
+def time_key(target: Target) -> str:
+    """The metric of a run that has its time to target."""
+    return f"time_to_target_{clock_unit(target)}"
+
+
+def result_key(target: Target) -> str:
+    """The metric of a run by which its trial is ranked."""
+    return time_key(target) if target.timed else f"best_{target.metric}"
+
+
 def is_comparable(trial: Trial, baseline: Trial) -> bool:
-    """Whether a searched trial reached the target on hardware equal to the baseline's."""
-    reached = trial.state is State.REACHED and trial.seconds > 0 and trial.repeats is None
-    return reached and trial.hardware == baseline.hardware
+    """Whether a searched trial succeeded on hardware equal to the baseline's."""
+    done = trial.succeeded and trial.seconds > 0 and trial.repeats is None
+    return done and trial.hardware == baseline.hardware
+
+
+def against_baseline(trial: Trial, baseline: Trial, target: Target) -> dict[str, float]:
+    """How much better a comparable trial is: the ratio of the times, or the gain of the metric."""
+    own, other = target.result(trial), target.result(baseline)
+    if own is None or other is None:
+        return {}
+    if target.timed:
+        return {"speedup_vs_baseline": other / own}
+    return {"gain_vs_baseline": other - own}
 
 
 def status(trial: Trial) -> str:

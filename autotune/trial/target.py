@@ -202,7 +202,7 @@ class Target:
         """
         if trial.state is State.REACHED:
             return trial.seconds
-        if trial.state is not State.COMPLETED:
+        if self.timed or trial.state is not State.COMPLETED:
             return None
         return trial.mean_result if trial.mean_result is not None else self._signed(trial)
 

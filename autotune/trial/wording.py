@@ -15,9 +15,16 @@ def goal(target: Target) -> str:
     >>> goal(Target("loss", mode="min", scope="last", limit_steps=20000))
     'last loss within 20,000 steps'
     """
+    if target.timed:
+        return f"{'steps' if target.clock == STEPS else 'time'} to {aim(target)}"
+    return aim(target)
+
+
+def aim(target: Target) -> str:
+    """What a trial has to come to: `acc 0.97`, or `best acc within 60 s`."""
     if target.value is not None:
-        return f"{'steps' if target.clock == STEPS else 'time'} to {target.metric} {target.value:g}"
-    return result_name(target) + _within(target)
+        return f"{target.metric} {target.value:g}"
+    return metric_name(target) + _within(target)
 
 
 def _within(target: Target) -> str:
@@ -48,22 +55,68 @@ def metric_of(target: Target, result: float) -> float:
     return result if target.mode == "min" else 0.0 - result
 
 
+def unit(target: Target) -> str:
+    """The unit of results: `s`, `steps`, or nothing for a metric."""
+    if not target.timed:
+        return ""
+    return STEPS if target.clock == STEPS else "s"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value with its unit in few digits; a dash for none.
+
+    >>> quantity(12.3, "s"), quantity(9100.0, "steps"), quantity(0.96941, ""), quantity(None, "s")
+    ('12.30 s', '9,100 steps', '0.9694', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.2f} s" if unit == "s" else f"{value:,.0f} {unit}" if unit else f"{value:.4g}"
+
+
+def plain_result(target: Target, result: float | None) -> float | None:
+    """A result (`Target.result`) as people know it: the time, or the metric without the sign."""
+    return result if target.timed or result is None else metric_of(target, result)
+
+
 def shown(target: Target, result: float | None) -> str:
     """A result (`Target.result`) with its unit; a dash for none.
 
     >>> shown(Target("acc", 0.97, limit=60), 12.3), shown(Target("acc", limit=60), -0.9694)
     ('12.30 s', '0.9694')
     """
-    if result is None:
-        return "-"
-    return amount(target, result) if target.timed else f"{metric_of(target, result):.4g}"
+    return quantity(plain_result(target, result), unit(target))
+
+
+def so_far(trial: Trial, target: Target) -> str:
+    """A trial's result or, before it has one, what is known of it.
+
+    With a value that is the time that its own exceeds, without one the metric that it came to.
+    """
+    if not target.timed:
+        return quantity(target.best(trial), "")
+    if trial.succeeded:
+        return amount(target, trial.seconds)
+    measured = trial.state in (State.CENSORED, State.RUNNING)
+    return f"> {amount(target, trial.seconds)}" if measured else "-"
+
+
+def lead(target: Target, trial: Trial) -> str:
+    """The best trial with its result: `trial 3 in 2.00 s`, or `trial 3 with 0.9694`."""
+    how = "in" if target.timed else "with"
+    return f"trial {trial.number} {how} {shown(target, target.result(trial))}"
+
+
+def came_to(target: Target, trial: Trial | None) -> str:
+    """Which trial came nearest to the target, in words; empty for none."""
+    best = target.best(trial) if trial is not None else None
+    if trial is None or best is None:
+        return ""
+    return f"nearest: trial {trial.number} came to {quantity(best, '')}"
 
 
 def reached(target: Target) -> str:
     """What a trial that succeeded did, as the end of a sentence about none that did."""
-    if target.value is None:
-        return f"completed with a {target.metric}"
-    return f"reached {target.metric} {target.value:g}"
+    return f"reached {aim(target)}" if target.timed else f"completed with a {target.metric}"
 
 
 def outcome(trial: Trial, target: Target) -> str:

@@ -48,15 +48,15 @@ def test_tuning_and_confirmed_times_stand_side_by_side() -> None:
     rows = tables.leaderboard(made.confirmed())
     assert [r["trial"] for r in rows] == [1, 3, 0, 2]
     best, other, baseline, stopped = rows
-    assert (best["tuning_seconds"], best["confirmed_seconds"], best["repeats"]) == (5.0, 8.0, 3)
+    assert (best["tuning_result"], best["confirmed_result"], best["repeats"]) == (5.0, 8.0, 3)
     assert (best["confirmed_low"], best["confirmed_high"]) == (7.0, 10.0)
     slow, fast = (next(c for c in made.confirmed().confirmed if c.number == n) for n in (0, 1))
     ratio = geometric_mean(slow.times) / geometric_mean(fast.times)
     assert best["speedup"] == pytest.approx(ratio), "confirmed over confirmed"
     assert (best["of"], other["of"]) == ("confirmed", "tuning")
     assert other["speedup"] == pytest.approx(20 / 6), "nothing is confirmed: one run each"
-    assert baseline["confirmed_seconds"] == 21.0
-    assert (stopped["rank"], stopped["tuning_seconds"]) == (None, None)
+    assert baseline["confirmed_result"] == 21.0
+    assert (stopped["rank"], stopped["tuning_result"]) == (None, None)
     assert stopped["stopped_at_seconds"] == 4.0
     assert best["samples_per_second"] == pytest.approx(10.0)
 
@@ -79,9 +79,9 @@ def test_progress_counts_what_repeats_cost_but_not_their_luck() -> None:
     result = made.confirmed()
     rows = tables.progress(result)
     assert rows[-1]["spent_seconds"] == pytest.approx(result.spent_seconds)
-    assert [r["fastest_seconds"] for r in rows] == [20.0, *[5.0] * 9]
+    assert [r["best_result"] for r in rows] == [20.0, *[5.0] * 9]
     lucky = made.study(*result.trials, made.trial(10, 1.0, kind="confirm", repeats=1))
-    assert tables.progress(lucky)[-1]["fastest_seconds"] == 5.0
+    assert tables.progress(lucky)[-1]["best_result"] == 5.0
 
 
 def test_schedules_are_as_reported_and_else_as_configured() -> None:

@@ -10,7 +10,7 @@ from browser import Browser, needs_browser
 
 from autotune.cli import mlflow_ui
 from autotune.tracking.mirror import environment, ui_command
-from autotune.trial import State
+from autotune.trial import State, Target
 from dashboards import write_study
 
 _OWN = "mlflow/users/current"  # what MLflow's own page asks for in vain where nobody logs in
@@ -29,7 +29,7 @@ def served(study, processes) -> list[str]:
     deadline = time.monotonic() + 600
     while True:
         try:
-            return mlflow_ui.addresses(host, "digits", "5eed" * 8)
+            return mlflow_ui.addresses(host, "digits", "5eed" * 8, Target("acc", 0.9, limit=9))
         except (OSError, KeyError, IndexError):
             assert time.monotonic() < deadline, (study.path / "ui.log").read_text()
             time.sleep(0.5)

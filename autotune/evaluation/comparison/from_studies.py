@@ -223,7 +223,7 @@ def _run(study: Study, trial: Trial) -> Run:
     """The trial as a run; one that cannot reach the target any more exceeds the limit."""
     metric, last = study.target.metric, trial.reports[-1]
     missed = trial.state is State.CENSORED and trial.reason in _MISSED
-    seconds = study.target.limit if missed else trial.seconds
+    seconds = study.target.horizon if missed else trial.seconds
     ranks = trial.hardware.num_workers
     gpus = ranks * study.gpus_per_worker
     return Run(
@@ -248,7 +248,9 @@ def _run(study: Study, trial: Trial) -> Run:
 
 def _conditions(hardware: Hardware | None, study: Study) -> Conditions:
     of = study.target
-    target = ComparedTarget(of.metric, of.value, of.mode, of.confirm)
+    if of.value is None:
+        raise UserError(f"{study.source}: its target has no value, and so there is no time to it")
+    target = ComparedTarget(of.metric, of.value, str(of.mode), of.confirm)
     if hardware is None:
         return Conditions(clock=of.clock, target=target)
     if hardware.mixed:

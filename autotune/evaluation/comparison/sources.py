@@ -201,7 +201,7 @@ def confirmed(result: StudyResult, manifest: Manifest | None) -> Comparison | No
 
     Nothing is read: `result` has the trials.
     """
-    if not result.confirmed:
+    if not result.confirmed or not result.target.timed:
         return None
     study = from_studies.of_result(result, manifest)
     found = [c for c in from_studies.candidates(study) if c.kind == CONFIRMED]

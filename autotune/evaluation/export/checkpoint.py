@@ -42,8 +42,8 @@ class RankFiles:
 
 
 def rank_files(manifest: Manifest, folder: Path, trial: Trial) -> RankFiles:
-    """The files of the trial's checkpoint, in the study's folder wherever that is now."""
-    checkpoint = trial.checkpoint
+    """The files of the trial's checkpoint (`Target.checkpoint`), wherever the study's folder is."""
+    checkpoint = manifest.target.checkpoint(trial)
     if checkpoint is None:
         return RankFiles(fault="the trial saved none")
     place = without_file_protocol(located(checkpoint.path, folder))

@@ -31,7 +31,8 @@ from autotune.study.driver.microbatch import MICROBATCH
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.tracking.run_content import document, schedules_of
-from autotune.trial import Trial
+from autotune.trial import Report, Target, Trial
+from autotune.trial.wording import aim, amount, metric_name, quantity
 
 TRIAL = "trial.json"
 FORMAT = 1  # of its content; goes up when an older reader would misread it
@@ -87,7 +88,8 @@ def export(
         for s in line
     ]
     content["lineage_fault"] = fault
-    step = trial.checkpoint.step if trial.checkpoint and checkpoint.names else None
+    saved = manifest.target.checkpoint(trial)
+    step = saved.step if saved is not None and checkpoint.names else None
     content["checkpoint_step"] = step
     content["checkpoint_fault"] = checkpoint.fault
     try:
@@ -198,7 +200,7 @@ def _home(package: str, folders: list[str]) -> list[str]:
 _README = """\
 # Trial {number} of the study {study}
 
-{state} ({reason}): {metric} {value:g} {how}; seed {seed}.
+{state} ({reason}): {came}; seed {seed}.
 
 | file | content |
 |---|---|
@@ -238,8 +240,7 @@ _USE_OTHER = "value = {variable}(step / total_steps)  # before each step"
 
 
 def _readme(content: Mapping[str, Any], schedules: Mapping[str, Any]) -> str:
-    target, ranks = content["target"], content["scaling"]["num_workers"]
-    reached = content["state"] == "REACHED"
+    target, ranks = Target(**content["target"]), content["scaling"]["num_workers"]
     more = "| `schedules.png` | their picture |\n" if schedules else ""
     if not content["checkpoint_fault"]:
         before = "" if not content["turned"] else ", under the schedules of `turned_from`"
@@ -253,9 +254,7 @@ def _readme(content: Mapping[str, Any], schedules: Mapping[str, Any]) -> str:
         study=content["study"],
         state=content["state"],
         reason=content["reason"],
-        metric=target["metric"],
-        value=target["value"],
-        how=f"{'in' if reached else 'not within'} {content['seconds']:.2f} s",
+        came=_came(content, target),
         seed=content["seed"],
         more=more,
         path=_PATH if content["turned"] else "",
@@ -267,6 +266,16 @@ def _readme(content: Mapping[str, Any], schedules: Mapping[str, Any]) -> str:
     if not schedules:
         return text
     return text + _plain_use(schedules)
+
+
+def _came(content: Mapping[str, Any], target: Target) -> str:
+    """What the trial came to, in words."""
+    seconds = amount(target, content["seconds"])
+    if target.timed:
+        return f"{aim(target)} {'in' if content['state'] == 'REACHED' else 'not within'} {seconds}"
+    reports = [Report(r["step"], r["seconds"], r["metrics"]) for r in content["reports"]]
+    best = target.best(Trial(0, {}, reports=tuple(reports)))
+    return f"{metric_name(target)} {quantity(best, '')} in {seconds}"
 
 
 def _descended(lineage: list[dict[str, Any]], fault: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import optuna
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.algorithms.samplers.optuna_space import frozen_trial
@@ -35,7 +36,8 @@ def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str
         UserError: the storage cannot be opened, or holds a study of that name; or a trial is not of
             this search space.
     """
-    direction = "minimize" if target.timed or target.mode == "min" else "maximize"
+    lowest = target.timed or target.mode == "min"
+    direction = StudyDirection.MINIMIZE if lowest else StudyDirection.MAXIMIZE
     within = [_exported(t, space, target) for t in trials if t.params is not None]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

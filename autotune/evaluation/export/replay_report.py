@@ -13,7 +13,7 @@ from autotune.storage.codec import encode
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.tracking.run_content import KNOBS as SHOWN
-from autotune.trial import KNOBS, Metrics, State, Target, Trial
+from autotune.trial import KNOBS, Metrics, State, Target, Trial, wording
 
 _TIMES = ("_per_second", "_seconds")  # metrics that measure time, which differ in every run
 _VERSIONS = ("autotune", "torch", "numpy", "python")
@@ -74,25 +74,25 @@ def document(exported: Exported, result: StudyResult, manifest: Manifest) -> dic
     if own is not None:
         same, difference = compare(trial, own, exported.turned, exported.forks)
     # A repeat that did not reach the target takes longer than any that did.
-    median = statistics.median([_time(t) for t in repeats]) if repeats else math.inf
+    target = exported.target
+    results = [target.result(t) for t in repeats]
+    known = [math.inf if result is None else result for result in results]
+    median = statistics.median(known) if known else math.inf
+    middle = wording.plain_result(target, median) if math.isfinite(median) else None
     return {
         "study": exported.study,
         "folder": str(result.folder),
         "ended": result.ended,
-        "target": encode(exported.target),
-        "trial": _row(trial, exported.target),
-        "repeats": [_row(t, exported.target) for t in repeats],
-        "reached": sum(t.state is State.REACHED for t in repeats),
-        "median_seconds": median if math.isfinite(median) else None,
+        "target": encode(target),
+        "trial": _row(trial, target),
+        "repeats": [_row(t, target) for t in repeats],
+        "reached": sum(t.succeeded for t in repeats),
+        "median_seconds" if target.timed else f"median_{target.metric}": middle,
         "identical": same > 0 and difference is None,
         "milestones": same,
         "first_difference": encode(difference),
         "other_conditions": _other_conditions(exported, own, manifest.versions),
     }
-
-
-def _time(trial: Trial) -> float:
-    return trial.seconds if trial.state is State.REACHED else math.inf
 
 
 def _row(trial: Trial, target: Target) -> dict[str, Any]:
@@ -128,22 +128,25 @@ def _other_conditions(
 
 def print_document(document: Mapping[str, Any], out: TextIO) -> None:
     """The document as a table and two sentences."""
-    target = document["target"]
-    best = f"best_{target['metric']}"
-    print(f"{document['study']}: time to {target['metric']} {target['value']:g}", file=out)
+    target = Target(**document["target"])
+    best = f"best_{target.metric}"
+    print(f"{document['study']}: {wording.goal(target)}", file=out)
     repeats = ((f"repeat {r['trial']}", r) for r in document["repeats"])
     rows = [("trial", document["trial"]), *repeats]
     for name, row in rows:
-        reached = row["state"] == State.REACHED
-        seconds = f"{'' if reached else '> '}{row['seconds']:.2f} s"
+        reached = row["state"] in (State.REACHED, State.COMPLETED)
+        least = "" if reached or not target.timed else "> "
+        seconds = f"{least}{wording.amount(target, row['seconds'])}"
         value = row[best]
         shown = "-" if value is None else f"{float(value):.4g}"
         ended = row["state"].lower() + ("" if reached else f": {row['reason']}")
         print(f"  {name:<10} seed {row['seed']:<10} {seconds:>11}  {shown:>8}  {ended}", file=out)
-    middle, count = document["median_seconds"], len(document["repeats"])
-    median = "none, too few reached the target" if middle is None else f"{middle:.2f} s"
-    reached = document["reached"]
-    print(f"Median of the repeats: {median}; {reached} of {count} reached it.", file=out)
+    middle = document["median_seconds" if target.timed else f"median_{target.metric}"]
+    count, unit = len(document["repeats"]), wording.unit(target)
+    what = "reached the target" if target.timed else "completed"
+    median = f"none, too few {what}" if middle is None else wording.quantity(middle, unit)
+    done = f"{document['reached']} of {count} {'reached it' if target.timed else what}"
+    print(f"Median of the repeats: {median}; {done}.", file=out)
     print(verdict(document), file=out)
     print(f"The repeats are the study {document['folder']}", file=out)
 

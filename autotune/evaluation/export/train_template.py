@@ -5,7 +5,8 @@
 
 Beside it, `config.json` says what is trained, and `trial.json` by which trainer, to which target,
 with which seed, and at which steps a controller made changes. Seconds are those of rank 0, without
-set-up. Exit codes: 0 reached the target, 3 did not. `autotune export` copies this file.
+set-up. Exit codes: 0 reached the target (without a value: came to the limit or its own end), 3 did
+not. `autotune export` copies this file.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ def main() -> int:
     np.random.seed(trial["seed"])
     torch.manual_seed(trial["seed"])
     changes = {made["step"]: Change(**made["change"]) for made in trial["changes"]}
-    why = race(steps(train, config), Target(**trial["target"]), changes)
+    target = Target(**trial["target"])
+    why = race(steps(train, config), target, changes)
     if dist.get_rank() == 0:
         print(f"ended: {why}", flush=True)
     dist.destroy_process_group()
-    return 0 if why == "target" else 3
+    return 0 if why in (("target",) if target.timed else ("limit", "finished")) else 3
 
 
 def race(running: Steps, target: Target, changes: dict[int, Change]) -> str:
@@ -63,8 +65,9 @@ def race(running: Steps, target: Target, changes: dict[int, Change]) -> str:
         trained, metrics = elapsed(begin) - milestone.eval_seconds, {}
         if last is not None or milestone.step > 0:  # the set-up ends at a first milestone at 0
             metrics = {k: float(v) for k, v in milestone.evaluate().items()}
-            seconds += trained if target.clock == "train" else elapsed(begin)
-        last, report = milestone, Report(milestone.step, seconds, metrics)
+            seconds += elapsed(begin) if target.clock == "wall" else trained
+        at = float(milestone.step) if target.clock == "steps" else seconds
+        last, report = milestone, Report(milestone.step, at, metrics)
         reports.append(report)
         why = agree("diverged" if diverged(metrics) else verdict(reports, target))
         if dist.get_rank() == 0:
@@ -76,9 +79,12 @@ def race(running: Steps, target: Target, changes: dict[int, Change]) -> str:
 
 
 def verdict(reports: list[Report], target: Target) -> str:
-    if reports[-1].seconds >= target.limit:
-        return "limit"
-    return "target" if target.met(reports) else ""
+    last = reports[-1]
+    if target.in_time(last) and target.met(reports):
+        return "target"
+    over = target.limit is not None and last.seconds >= target.limit
+    over = over or (target.limit_steps is not None and last.step >= target.limit_steps)
+    return "limit" if over else ""
 
 
 def agree(why: str) -> str:
