@@ -51,6 +51,7 @@ _ROWS = "document.querySelectorAll('a[href*=\"/runs/\"]').length"
 def written(folder: Path, trials: int) -> None:
     """A study of so many trials, two thirds of them stopped early."""
     folder.mkdir(parents=True)
+    fields = {"name": "many", "study_id": STUDY_ID, "seed": 0, "space": {"entries": {}}}
     (folder / "experiment.json").write_text(json.dumps({**fields, "target": TARGET.to_json()}))
     chance, hardware = random.Random(0), Hardware("cpu", 2, 1.0)
     with Journal(folder) as journal:

@@ -183,7 +183,8 @@ def states(folder: Path, trial: Trial) -> list[dict[str, Any]]:
         )
     step = _step(trial, target)
     if checkpoint.step != step:
-        what = "the target was reached" if target.timed else f"its {wording.metric_name(target)} was"
+        best = f"its {wording.metric_name(target)} was"
+        what = "the target was reached" if target.timed else best
         raise UserError(
             f"the checkpoint of the best trial, {trial.number}, is of step {checkpoint.step}, "
             f"and {what} at step {step}"
@@ -228,7 +229,7 @@ def tags(manifest: Manifest, trial: Trial, found: Mapping[str, Any]) -> dict[str
 def _text(trial: Trial, found: Mapping[str, Any]) -> str:
     target = Target(**found["target"])
     result = wording.shown(target, target.result(trial))
-    came = f"{wording.aim(target)} in {result}" if target.timed else f"{wording.aim(target)}: {result}"
+    came = f"{wording.aim(target)}{' in' if target.timed else ':'} {result}"
     text = f"Trial {trial.number} of the study {found['study']}: {came} when it was tuned"
     if found["best"]["confirmed"]:
         text += f", {summary.confirmed_text(found['best']['confirmed'])}"

@@ -167,17 +167,16 @@ class Backup:
 
 def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     """The trials whose checkpoints a resume needs: resumable ones and the best one."""
-    saved = {n: Path(found[0].path) for n, t in trials.items() if (found := checkpoints(t, target))}
-    order = (t.number for t in by_result(list(trials.values()), target))
-    best = next((n for n in order if n in saved and saved[n].is_dir()), None)
+    saved = {n: found[0] for n, t in trials.items() if (found := checkpoints(t, target))}
+    order = [t.number for t in by_result(list(trials.values()), target) if t.number in saved]
+    best = next((n for n in order if Path(saved[n].path).is_dir()), None)
     return [trials[n] for n in saved if trials[n].resumable or n == best]
 
 
 def checkpoints(trial: Trial, target: Target) -> list[Checkpoint]:
     """The checkpoints of a trial that are copied: to resume it, and that of its result."""
-    best = target.checkpoint(trial)
-    found = [trial.checkpoint, best] if trial.resumable else [best]
-    return [c for c in dict.fromkeys(found) if c is not None]
+    found = (trial.checkpoint if trial.resumable else None, target.checkpoint(trial))
+    return [saved for saved in dict.fromkeys(found) if saved is not None]
 
 
 def digest(path: Path) -> File:

@@ -57,7 +57,7 @@ def test_tuning_and_confirmed_times_stand_side_by_side() -> None:
     assert other["speedup"] == pytest.approx(20 / 6), "nothing is confirmed: one run each"
     assert baseline["confirmed_result"] == 21.0
     assert (stopped["rank"], stopped["tuning_result"]) == (None, None)
-    assert stopped["stopped_at_seconds"] == 4.0
+    assert stopped["shown_result"] == "> 4.00"
     assert best["samples_per_second"] == pytest.approx(10.0)
 
 

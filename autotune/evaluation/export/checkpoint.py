@@ -25,11 +25,15 @@ _ONE_STORE = re.compile(r"[A-Za-z][\w+.-]+://(?!.*(://|::))", re.DOTALL)  # no c
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The files of a checkpoint in the folder or at the URL `place`; if none, `fault` says why."""
+    """The files of a checkpoint in the folder or at the URL `place`; if none, `fault` says why.
+
+    `step` is that of the checkpoint.
+    """
 
     place: str = ""
     names: Sequence[str] = ()
     fault: str = ""
+    step: int | None = None
 
     def copy(self, to: Path) -> None:
         """Copy the files into the folder `to`, if there are any.
@@ -56,7 +60,8 @@ def rank_files(manifest: Manifest, folder: Path, trial: Trial) -> RankFiles:
     names = [n for n in found if checkpoint_files.is_url(place) or _is_file(Path(place), n)]
     if not names:
         return RankFiles(fault=f"there is none in {place} (the fastest trials keep theirs)")
-    return RankFiles(place, sorted(names, key=lambda name: int(name[5:-3])))
+    names = sorted(names, key=lambda name: int(name[5:-3]))
+    return RankFiles(place, names, step=checkpoint.step)
 
 
 def _is_file(folder: Path, name: str) -> bool:

@@ -88,9 +88,7 @@ def export(
         for s in line
     ]
     content["lineage_fault"] = fault
-    saved = manifest.target.checkpoint(trial)
-    step = saved.step if saved is not None and checkpoint.names else None
-    content["checkpoint_step"] = step
+    content["checkpoint_step"] = checkpoint.step
     content["checkpoint_fault"] = checkpoint.fault
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
