@@ -45,7 +45,7 @@ def split_call(what: str, text: str, names: Iterable[str]) -> tuple[str, ast.Cal
     """
     try:
         tree = ast.parse(text, mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError):  # also characters that Python does not read
         raise UserError(unknown(what, text, names)) from None
     call = tree if isinstance(tree, ast.Call) else None
     return ast.unparse(tree if call is None else call.func), call

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.cli.console import plain_out
 from autotune.errors import UserError
-from autotune.evaluation.comparison import dawnbench, output, sources
+from autotune.evaluation.comparison import dawnbench, metrics, output, sources
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.table import compare
 
@@ -23,6 +23,9 @@ def run(options: Namespace) -> None:
     for file in (options.report, options.csv):
         if file is not None and not file.absolute().parent.is_dir():
             raise UserError(f"cannot write {file}: there is no folder {file.absolute().parent}")
+    if metrics.has_no_value(options.sources):
+        _compare_metrics(options)
+        return
     target = dawnbench.parse_target(options.target) if options.target is not None else None
     candidates, baseline = sources.gather(
         options.sources, options.baseline, target=target, tracking_uri=options.tracking_uri
@@ -37,6 +40,21 @@ def run(options: Namespace) -> None:
         print(json.dumps(output.document(comparison), allow_nan=False))
     else:
         output.print_table(comparison, plain_out())
+
+
+def _compare_metrics(options: Namespace) -> None:
+    """Compare studies whose target has no value."""
+    for flag, given in (("--report", options.report), ("--target", options.target)):
+        if given is not None:
+            raise UserError(f"{flag} is for times to a value, which these studies' targets lack")
+    allow = [condition for word in options.allow for condition in word.split(",")]
+    comparison = metrics.compare(options.sources, options.baseline, allow)
+    if options.csv is not None:
+        metrics.write_csv(comparison, options.csv)
+    if options.json:
+        print(json.dumps(metrics.document(comparison), allow_nan=False))
+    else:
+        metrics.print_table(comparison, plain_out())
 
 
 def write_report(comparison: Comparison, file: Path) -> None:

@@ -66,7 +66,7 @@ def export(folder: Path, to: Path | None, number: int | None, optuna: str | None
     if to is None:
         return DONE
     if trial is None:
-        say(f"{not_reached(result)}: name a trial with --trial N")
+        say(f"{not_reached(result)}; name a trial with --trial N")
         return UNREACHED
     _export_trial(manifest, result, trial, to)
     return DONE

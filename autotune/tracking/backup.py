@@ -168,15 +168,15 @@ class Backup:
 def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     """The trials whose checkpoints a resume needs: resumable ones and the best one."""
     saved = {n: found[0] for n, t in trials.items() if (found := checkpoints(t, target))}
-    order = [t.number for t in by_result(list(trials.values()), target) if t.number in saved]
-    best = next((n for n in order if Path(saved[n].path).is_dir()), None)
+    order = (t.number for t in by_result(list(trials.values()), target))
+    best = next((n for n in order if n in saved and Path(saved[n].path).is_dir()), None)
     return [trials[n] for n in saved if trials[n].resumable or n == best]
 
 
 def checkpoints(trial: Trial, target: Target) -> list[Checkpoint]:
-    """The checkpoints of a trial that are copied: to resume it, and that of its result."""
-    found = (trial.checkpoint if trial.resumable else None, target.checkpoint(trial))
-    return [saved for saved in dict.fromkeys(found) if saved is not None]
+    """The checkpoints of a trial that are copied: the last to resume it, that of its result."""
+    found = dict.fromkeys([trial.checkpoint] * trial.resumable + [target.checkpoint(trial)])
+    return [saved for saved in found if saved is not None]
 
 
 def digest(path: Path) -> File:
@@ -250,15 +250,15 @@ def _copy(folder: Path, copy: Path) -> None:
     was never on this machine (it was written on another node) is left out in the end: its trial
     starts again.
     """
+    target = target_in(folder)
     for _ in range(_TRIES):
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
         data = (folder / JOURNAL).read_bytes()
         data = data[: data.rfind(b"\n") + 1]
         (copy / JOURNAL).write_bytes(data)
-        target = target_in(folder)
         trials = needed(trials_in(data.splitlines(), folder), target)
-        kept = [saved for t in trials for saved in checkpoints(t, target)]
+        kept = [saved for trial in trials for saved in checkpoints(trial, target)]
         found = [_link(Path(checkpoint.path), copy) for checkpoint in kept]
         if all(found):
             break

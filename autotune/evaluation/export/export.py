@@ -87,8 +87,7 @@ def export(
         {"trial": s.trial.number, "from_step": s.step, "config": encode(s.trial.config)}
         for s in line
     ]
-    content["lineage_fault"] = fault
-    content["checkpoint_step"] = checkpoint.step
+    content |= {"lineage_fault": fault, "checkpoint_step": checkpoint.step}
     content["checkpoint_fault"] = checkpoint.fault
     try:
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):

@@ -551,7 +551,7 @@ def test_a_mistake_gets_one_clear_line(
     ("key", "value", "says"),
     [
         ("autotune_export", 2, "is not of an export that this version reads (1)"),
-        ("target", {"metric": "a"}, "is damaged: TypeError"),
+        ("target", {"value": 0.5}, "is damaged: TypeError"),
         ("scaling", {"num_workers": 0}, "Scaling num_workers must be a whole number >= 1"),
         ("state", "DONE", "'DONE' is not a valid State"),
         ("reports", [{"step": 1}], "is damaged: KeyError"),
@@ -655,7 +655,9 @@ def test_an_export_of_a_study_without_best_is_exit_3(
     simulate(racing([0.01]), fast_path / "s", 1)
     to = ["--to", str(fast_path / "out")]
     assert main.main(["export", str(fast_path / "s"), *to]) == UNREACHED
-    assert "no trial has reached val_accuracy 1: name a trial" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "no trial has reached val_accuracy 1; nearest: trial 0 came to" in err
+    assert "; name a trial with --trial N" in err
     assert not (fast_path / "out").exists()
     assert main.main(["export", str(fast_path / "s"), "--trial", "0", *to]) == main.DONE
     assert replay.read(fast_path / "out").trial.state is State.CENSORED
