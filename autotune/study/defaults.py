@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.algorithms.pruners.rules import usual_pruner
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 
@@ -33,12 +34,7 @@ def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> t
 
 def pruner_for(target: Target) -> tuple[str, str | None]:
     """The name of the pruner, and the reason in one line where it is not the usual one."""
-    if target.timed:
-        return "convergence", None
-    return (
-        "bottom_at_same_time",
-        "the target has no value that a trial could miss",
-    )
+    return usual_pruner(target), None if target.timed else "the target has no value to be missed"
 
 
 def racing_for(sampler: object, trials: int, controller: object) -> tuple[float, str | None]:

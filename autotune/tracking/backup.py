@@ -168,15 +168,15 @@ class Backup:
 def needed(trials: Mapping[int, Trial], target: Target) -> list[Trial]:
     """The trials whose checkpoints a resume needs: resumable ones and the best one."""
     saved = {n: found[0] for n, t in trials.items() if (found := checkpoints(t, target))}
-    order = (t.number for t in by_result(list(trials.values()), target))
-    best = next((n for n in order if n in saved and Path(saved[n].path).is_dir()), None)
+    order = [t.number for t in by_result(list(trials.values()), target) if t.number in saved]
+    best = next((n for n in order if Path(saved[n].path).is_dir()), None)
     return [trials[n] for n in saved if trials[n].resumable or n == best]
 
 
 def checkpoints(trial: Trial, target: Target) -> list[Checkpoint]:
     """The checkpoints of a trial that are copied: the last to resume it, that of its result."""
-    found = dict.fromkeys([trial.checkpoint] * trial.resumable + [target.checkpoint(trial)])
-    return [saved for saved in found if saved is not None]
+    found = [trial.checkpoint] * trial.resumable + [target.checkpoint(trial)]
+    return [saved for saved in dict.fromkeys(found) if saved]
 
 
 def digest(path: Path) -> File:
@@ -258,8 +258,7 @@ def _copy(folder: Path, copy: Path) -> None:
         data = data[: data.rfind(b"\n") + 1]
         (copy / JOURNAL).write_bytes(data)
         trials = needed(trials_in(data.splitlines(), folder), target)
-        kept = [saved for trial in trials for saved in checkpoints(trial, target)]
-        found = [_link(Path(checkpoint.path), copy) for checkpoint in kept]
+        found = [_link(Path(c.path), copy) for t in trials for c in checkpoints(t, target)]
         if all(found):
             break
     for path in folder.glob("*.json"):

@@ -16,11 +16,11 @@ EVIL = "<script>alert(1)</script>"
 def test_a_result_shows_the_fastest_and_what_is_confirmed() -> None:
     shown = made.confirmed()._repr_html_()
     first, second = shown.split("<tr>")[2:4]
-    assert "<td style='text-align:left'>5 s</td>" in first
-    assert "8 s (3 of 3)" in first
-    assert "6 s" in second
+    assert "<td style='text-align:left'>5.00 s</td>" in first
+    assert "8.00 s (3 of 3)" in first
+    assert "6.00 s" in second
     assert "2.58 times faster than the baseline (confirmed)" in shown
-    assert "&gt; 4 s" in shown, "a stopped trial takes longer than this"
+    assert "&gt; 4.00 s" in shown, "a stopped trial takes longer than this"
 
 
 def test_many_trials_stay_a_small_table() -> None:

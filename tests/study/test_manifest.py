@@ -138,7 +138,7 @@ FINE = {"metric": "m", "value": 1, "limit": 1}
                     "target limit must be a finite number but got '1",
                 ),
                 ({"target": {**FINE, "mode": []}}, r"target mode must be text but got \[\]"),
-                ({"target": {"metric": "m"}}, "target value is missing"),
+                ({"target": {"value": 1.0}}, "target metric is missing"),
                 ({"space": 3}, "space must be an object but got 3"),
                 ({"knobs": "lr"}, "knobs must be a list but got 'lr'"),
                 ({"configs": {}}, "configs must be a list but got {}"),
@@ -240,5 +240,6 @@ OLD = {  # what the first version that confirmed trials wrote, without what came
 def test_an_older_manifest_is_read_with_what_was_usual_then(tmp_path: Path) -> None:
     (tmp_path / EXPERIMENT_JSON).write_text(json.dumps(OLD))
     options = Manifest.read(tmp_path).options
-    assert options == StudyOptions(trials=5, sampler="tpe", seed=3, mirror=True, racing=0.0)
+    known = {"trials": 5, "sampler": "tpe", "seed": 3, "mirror": True, "racing": 0.0}
+    assert options == StudyOptions(**known, pruner="convergence")
     assert (options.repeats, options.top, options.controller) == (0, 3, None)

@@ -255,6 +255,11 @@ _OF_VALUE = ("convergence", "slower_than_best", "forecast")
 _OF_LIMIT = ("asha", "hyperband")
 
 
+def usual_pruner(target: Target | None) -> str:
+    """The name of the pruner that `auto` stands for."""
+    return "convergence" if target is None or target.timed else "bottom_at_same_time"
+
+
 def make_pruner(pruner: str | Pruner, target: Target | None = None) -> Pruner:
     """Build a pruner from its spec; a pruner itself is returned.
 
@@ -264,8 +269,10 @@ def make_pruner(pruner: str | Pruner, target: Target | None = None) -> Pruner:
     """
     if callable(pruner):
         return pruner
+    names = ("auto", *PRUNERS)
     if not isinstance(pruner, str):
-        raise UserError(unknown("pruner", pruner, PRUNERS))
+        raise UserError(unknown("pruner", pruner, names))
+    pruner = usual_pruner(target) if pruner == "auto" else pruner
     spec = specs.parse_spec("pruner", pruner, PRUNERS)
     if target is not None and not target.timed and spec[0] in _OF_VALUE:
         others = ", ".join(name for name in PRUNERS if name not in _OF_VALUE)

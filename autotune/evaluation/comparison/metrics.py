@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Sequence
@@ -227,7 +228,10 @@ def print_table(made: MetricComparison, out: TextIO) -> None:
         gain = f"{row.gain:.4g}" if row.gain is not None else "-"
         table.add_row(row.name, str(row.n), f"{row.mean:.4g}", _ends(row.interval), gain,
                       _ends(row.gain_interval), row.kind)  # fmt: skip
-    Console(file=out, width=140, markup=False, emoji=False).print(table)
+    console = Console(file=io.StringIO(), width=140, markup=False, emoji=False)
+    with console.capture() as text:
+        console.print(table)
+    print(text.get(), end="", file=out)
     if any(row.kind == TUNING for row in made.rows):
         print("Metrics of tuning are of runs that were chosen for them: confirm them.", file=out)
 
