@@ -87,6 +87,8 @@ def resume(given: ResumeArguments) -> int:
         experiment = recipes.load(str(options.recipe))
         experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
+        done = len(result.searched)
+        say(f"{folder}: {done} of {done} trials were done")
         return _shown(result, manifest, output)
     return _study(experiment, options, output, manifest)
 
