@@ -37,6 +37,7 @@ from .space.search_space import SearchSpace as SearchSpace
 from .study.experiment import Experiment as Experiment
 from .study.result import StudyResult as StudyResult
 from .study.run import run as run
+from .study.tune import tune as tune
 from .trial import Change as Change
 from .trial import FailurePolicy as FailurePolicy
 from .trial import Fork as Fork
@@ -46,4 +47,5 @@ from .trial import State as State
 from .trial import Stop as Stop
 from .trial import Target as Target
 from .trial import Trial as Trial
+from .trial.epochs import epochs as epochs
 from .trial.scaling import Scaling as Scaling

@@ -26,6 +26,7 @@ class Launch:
         base: the trial's time before this start.
         microbatch: passed to the trainer as `config["microbatch"]`, if given.
         comparable_to: hardware on which an idle group is preferred, so that times can be compared.
+        metric: the target's, which a number that the trainer returns is.
     """
 
     trial: int
@@ -36,6 +37,7 @@ class Launch:
     base: Clock = field(default_factory=Clock)
     microbatch: int | None = None
     comparable_to: Hardware | None = None
+    metric: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,16 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Finished:
-    """The trainer came to its own end, on all ranks."""
+    """The trainer came to its own end, on all ranks.
+
+    Args:
+        report: what it returned, if that is a number or a dict of metrics.
+        returned: what it returned otherwise, in words; empty for a generator.
+    """
 
     trial: int
+    report: Report | None = None
+    returned: str = ""
 
 
 @dataclass(frozen=True)

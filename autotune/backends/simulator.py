@@ -40,6 +40,8 @@ class SimPoint:
 class SimCurve:
     """A recorded run, and its end: `finished`, `died` (a worker), `out of memory`, or an error.
 
+    `returned` is the last report, at the end, of a trainer that returns its metrics.
+
     A point's metrics are read when its milestone is reported, and not at all if the trial is
     stopped before: they may be a mapping that computes them then.
     """
@@ -47,6 +49,7 @@ class SimCurve:
     points: Sequence[SimPoint]
     end: str = "finished"
     setup_seconds: float = 0.0
+    returned: SimPoint | None = None
 
 
 Live = Generator[SimPoint, Change | None, None]
@@ -152,7 +155,8 @@ class SimPool:
         self._now, _, signal = heapq.heappop(self._agenda)
         if isinstance(signal, _Due):
             running = self._running[signal.trial]
-            report = self._report(running, signal.setup)
+            point = running.curve.points[running.next - 1]
+            report = self._report(running, point, signal.setup)
             can_save = running.live is None
             return Progress(signal.trial, report, can_save=can_save, saved=running.saved)
         del self._running[signal.trial]
@@ -175,16 +179,17 @@ class SimPool:
         running = self._running[trial]
         running.extend(change)
         points = running.curve.points
-        if running.next == len(points):
-            self._at(delay, _end_signal(trial, running.curve.end))
-            return
         before = points[running.next - 1].seconds if running.next else 0.0
+        if running.next == len(points):
+            last = running.curve.returned
+            spent = last.seconds - before if last is not None else 0.0
+            self._at(delay + spent, self._end_signal(running))
+            return
         point = points[running.next]
         running.next += 1
         self._at(delay + point.seconds - before + self.eval_seconds, _Due(trial, delay))
 
-    def _report(self, running: _Running, setup: float) -> Report:
-        point = running.curve.points[running.next - 1]
+    def _report(self, running: _Running, point: SimPoint, setup: float) -> Report:
         evaluated = self._evaluated(running)
         clock = Clock(setup=setup or running.launch.base.setup, train=point.seconds, eval=evaluated)
         seconds = measured(running.launch.clock, point.step, clock)
@@ -198,21 +203,22 @@ class SimPool:
             place += f"?{quote(json.dumps(dict(point.metrics)), safe='')}"
         return Checkpoint(point.step, place, clock)
 
+    def _end_signal(self, running: _Running) -> Signal:
+        """What a pool signals where a recorded run ends."""
+        trial, end, last = running.launch.trial, running.curve.end, running.curve.returned
+        if end == "finished":
+            report = self._report(running, last, 0.0) if last is not None else None
+            return Finished(trial, report)
+        if end == "died":
+            return WorkerFailed(trial, "worker died")
+        return Raised(trial, end, end, out_of_memory=end == OUT_OF_MEMORY)
+
     def _evaluated(self, running: _Running) -> float:
         return running.launch.base.eval + (running.next - running.first) * self.eval_seconds
 
     def _at(self, delay: float, signal: Signal | _Due) -> None:
         self._count += 1
         heapq.heappush(self._agenda, (self._now + delay, self._count, signal))
-
-
-def _end_signal(trial: int, end: str) -> Signal:
-    """What a pool signals where a recorded run ends so."""
-    if end == "finished":
-        return Finished(trial)
-    if end == "died":
-        return WorkerFailed(trial, "worker died")
-    return Raised(trial, end, end, out_of_memory=end == OUT_OF_MEMORY)
 
 
 def _trainer_config(launch: Launch) -> Config:

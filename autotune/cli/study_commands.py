@@ -88,6 +88,8 @@ def resume(given: ResumeArguments) -> int:
         experiment = recipes.load_again(options)
         experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
+        done = len(result.searched)
+        say(f"{folder}: {done} of {done} trials were done")
         return _shown(result, manifest, output)
     return _study(experiment, options, output, manifest)
 

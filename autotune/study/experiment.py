@@ -22,8 +22,8 @@ class Experiment:
 
     Args:
         name: the study's name, also of its folder and its MLflow experiment.
-        train: the trainer, a generator function of its configuration (see `Milestone`), or a
-            function that calls `autotune.report`.
+        train: the trainer, a function of its configuration: a generator of `Milestone`s, one that
+            calls `autotune.report`, or one that returns the target's metric or a dict of metrics.
         space: what is searched.
         target: the metric and the value that trials race to, or the metric alone.
         scaling: what one trial runs on.
@@ -63,7 +63,7 @@ class Experiment:
             if not isinstance(getattr(self, name), kind):
                 got = shown(getattr(self, name))
                 raise TypeError(f"Experiment {name} must be a {kind.__name__} but got {got}")
-        if not self.target.limited and _is_generator(self.train):
+        if not self.target.limited and is_generator(self.train):
             raise ValueError(
                 "Experiment target has no limit, but its trainer is a generator, which may never "
                 f"end: Target({self.target.metric!r}, limit=SECONDS), or limit_steps=STEPS"
@@ -89,7 +89,8 @@ class Experiment:
         return [*([self.baseline] if self.baseline is not None else []), *self.configs]
 
 
-def _is_generator(train: Callable[..., Any]) -> bool:
+def is_generator(train: Callable[..., Any]) -> bool:
+    """Whether the trainer is a generator function, as far as that can be seen."""
     call = getattr(train, "__call__", None)
     return inspect.isgeneratorfunction(train) or inspect.isgeneratorfunction(call)
 

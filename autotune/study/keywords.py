@@ -34,7 +34,11 @@ def by_keyword(
             for wrong in (name for name in named if name not in keywords):
                 what = f"argument of {function.__name__}"
                 raise UserError(unknown(what, wrong, {"experiment", *keywords}))
-            return function(experiment, cast("Callable[..., StudyOptions]", make)(*rest, **named))
+            options = cast("Callable[..., StudyOptions]", make)(*rest, **named)
+            try:
+                return function(experiment, options)
+            except UserError as error:  # its line says everything; what called what does not help
+                raise error.with_traceback(None)  # noqa: B904 (its cause stays)
 
         own = inspect.signature(function)
         parameters = [own.parameters["experiment"], *keywords.values()]

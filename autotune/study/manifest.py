@@ -23,6 +23,7 @@ from autotune.storage.annotated import reader
 from autotune.storage.codec import encode
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study import source
 from autotune.study.experiment import Experiment
 from autotune.study.options import StudyOptions, options_from_json
 from autotune.study.space_json import describe, space_from_json
@@ -49,6 +50,7 @@ class Manifest:
     target: Target
     options: StudyOptions = field(default_factory=StudyOptions)
     train: str = "?"
+    train_source: str | None = None
     space: Mapping[str, Any] = field(default_factory=dict)
     scaling: Mapping[str, Any] = field(default_factory=dict)
     max_concurrent_trials: int | None = None
@@ -136,7 +138,16 @@ class Manifest:
 
 _AFTER_OPTIONS = ("sampler_chosen_because", "versions", "machine", "git_commit")
 _PLAIN = (  # what is in the manifest under its own name, in this order
-    *("name", "study_id", "train", "space", "scaling", "max_concurrent_trials", "failure"),
+    *(
+        "name",
+        "study_id",
+        "train",
+        "train_source",
+        "space",
+        "scaling",
+        "max_concurrent_trials",
+        "failure",
+    ),
     *("knobs", "baseline", "configs", *_AFTER_OPTIONS),
 )
 
@@ -168,6 +179,7 @@ def resolved(
         target=experiment.target,
         options=options_from_json(options.to_json()),
         train=f"{train.__module__}.{getattr(train, '__qualname__', '?')}",
+        train_source=source.checksum(train),
         space=describe(experiment.space),
         scaling=manifest_scaling(experiment.scaling.decided),
         max_concurrent_trials=experiment.scaling.max_concurrent_trials,
@@ -186,7 +198,7 @@ def resolved(
 def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bool) -> Manifest:
     """The manifest with which the study in the folder goes on: the new one, with the old id.
 
-    Another study that has no result (its recipe was mistaken, say) gives way.
+    One that has no result gives way, if it is another one or its trainer has been mended since.
 
     Raises:
         UserError: the folder holds another study, or one at all when `resume` is False.
@@ -201,17 +213,20 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
         raise UserError(f"another process is running the study in {folder}")
     if not resume:
         raise UserError(f"{folder} holds the study {existing.name!r}: choose another folder")
-    if difference := _difference(existing, new):
-        if not without_result(folder, existing.target.metric):
-            raise UserError(f"{folder} holds another study: its {difference}")
+    difference, source_now = _difference(existing, new), new.train_source
+    mended = existing.train_source not in (None, source_now)
+    if (difference or mended) and without_result(folder, existing.target.metric):
         _discard(folder)
         return new
+    if difference:
+        raise UserError(f"{folder} holds another study: its {difference}")
     _check_total(folder, existing.options.trials, new.options.trials)
     of = new.options if new.options.recipe else existing.options
     same_sampler = new.options.sampler == existing.options.sampler
     return replace(
         new,
         study_id=existing.study_id,
+        train_source=existing.train_source or source_now,
         options=replace(new.options, recipe=of.recipe, recipe_arguments=of.recipe_arguments),
         sampler_chosen_because=(existing if same_sampler else new).sampler_chosen_because,
     )

@@ -18,7 +18,18 @@ from autotune.algorithms.ranking.speedup import Speedup
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.storage.journal import Closed, Opened
-from autotune.trial import Event, Report, Reported, State, Suggested, Target, Trial, fold, wording
+from autotune.trial import (
+    Config,
+    Event,
+    Report,
+    Reported,
+    State,
+    Suggested,
+    Target,
+    Trial,
+    fold,
+    wording,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +61,23 @@ class StudyResult:
         one with the best metric; None where no trial has come to the target or to its end.
         """
         return best_trial(self.trials, self.target)
+
+    @property
+    def best_config(self) -> Config | None:
+        """The configuration of the best trial."""
+        return self.best.config if self.best is not None else None
+
+    @property
+    def best_value(self) -> float | None:
+        """What the best trial came to: its metric or, if the target has a value, its time to that.
+
+        The time is in seconds, or in steps on a clock that counts them. The value is that of one
+        run, which may owe something to luck; see `confirmed`.
+        """
+        best = self.best
+        if best is None:
+            return None
+        return best.seconds if self.target.timed else self.target.best(best)
 
     @cached_property
     def nearest(self) -> Trial | None:

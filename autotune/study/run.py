@@ -18,7 +18,7 @@ from autotune.backends.protocol import Observed, Pool
 from autotune.errors import UserError
 from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
-from autotune.study import factory, warm_start
+from autotune.study import earlier, factory, warm_start
 from autotune.study.choices import resolve_options
 from autotune.study.driver.loop import Loop
 from autotune.study.driver.plan import Plan
@@ -112,14 +112,14 @@ def carry_out(
     choice = resolve_options(experiment, options, kept)
     options = choice.options
     parts = factory.make_parts(experiment, options, existing)
-    manifest = resolved(
+    current = resolved(
         experiment,
         options,
         start=warm_start.documents(parts.start),
         sampler_chosen_because=choice.sampler_because,
     )
     before = factory.without_decided(existing, experiment.scaling)
-    manifest = continued(manifest, before, folder, options.resume)
+    manifest = continued(current, before, folder, options.resume)
     _check_mirrored(experiment.name, folder, options)
     checkpoints = factory.checkpoints(experiment, manifest.study_id)
     again = partial(_confirmed, experiment, replace(options, out=folder))
@@ -127,6 +127,8 @@ def carry_out(
         if options.pool is not None:
             stack.enter_context(contextlib.closing(options.pool))
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
+        if before is not None and manifest.study_id == before.study_id and options.search:
+            _say_going_on(before, current, journal, options)
         pool, experiment, decided = factory.place(experiment, options)
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
@@ -135,6 +137,14 @@ def carry_out(
         parts = replace(parts, plan=plan)
         trials_made, reason = _work(options, parts, manifest, journal, notes)
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
+
+
+def _say_going_on(before: Manifest, now: Manifest, journal: Journal, options: StudyOptions) -> None:
+    """Say on stderr how much of the study is there already, and that its trainer has changed."""
+    folder = journal.path.parent
+    print(f"{folder}: {earlier.done(journal.entries, options.trials)}", file=sys.stderr)
+    if said := earlier.changed(before, now):
+        print(f"warning: {folder}: {said}", file=sys.stderr, flush=True)
 
 
 def _with_result(folder: Path, existing: Manifest | None) -> Manifest | None:

@@ -14,6 +14,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = {
+    "first_hour.py": "runs",
     "trial_cost.py": "runs",
     "trial_start.py": "runs",
     "training_loop.py": "runs",

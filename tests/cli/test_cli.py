@@ -229,6 +229,9 @@ def test_a_metric_that_is_never_reported(
     assert "unknown target metric 'val_acuracy'; did you mean 'val_accuracy'?" in (
         capsys.readouterr().err
     )
+    assert main.main(["run", f"{RECIPES}:returns_nothing", *out]) == main.USER
+    said = "the trainer returned None and never reported the target's metric 'val_accuracy': return"
+    assert said in capsys.readouterr().err
     assert main.main(["run", f"{RECIPES}:good", *out]) == main.DONE  # the folder is free again
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -32,6 +34,33 @@ def test_its_example_is_a_study(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.match(r"studies/digits: 8 trials, the best to val_accuracy 0\.92: ", done.stdout)
     assert (tmp_path / "studies" / "digits" / "journal.jsonl").is_file()
+
+
+PLAIN = ROOT / "examples" / "plain_function.py"
+
+
+def test_the_shortest_example_has_twelve_lines_at_most() -> None:
+    lines = [line for line in PLAIN.read_text().splitlines() if line.strip()]
+    first = next(i for i, line in enumerate(lines) if line.startswith("from "))
+    assert "print" in lines[-1]
+    assert len(lines[first:]) <= 12
+
+
+@pytest.mark.slow
+def test_the_shortest_example_finds_the_best_of_a_plain_function(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, PLAIN],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    value, config = done.stdout.split(" ", 1)
+    assert float(value) > 0.97
+    assert {*ast.literal_eval(config)} == {"C", "gamma"}
+    assert (tmp_path / "studies" / "digits-svc" / "journal.jsonl").is_file()
 
 
 @pytest.mark.soak

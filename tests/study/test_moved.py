@@ -91,6 +91,7 @@ def test_a_moved_study_goes_on_and_is_exported(
     assert trial.checkpoint is not None
     folder = Path(shutil.move(folder, fast_path / "again"))
     out = fast_path / "out"
+    capsys.readouterr()
     assert main.main(["export", str(folder), "--to", str(out)]) == main.DONE
     assert capsys.readouterr().err == f"wrote trial {trial.number} to {out}\n"
     saved = json.loads((out / "checkpoint" / "rank-0.pt").read_text())

@@ -32,6 +32,11 @@ def raising(config: dict[str, Any]) -> Iterator[at.Milestone]:
     raise RuntimeError("a bug of the trainer's")
 
 
+def silent(config: dict[str, Any]) -> None:
+    """It prints its result, where nobody looks."""
+    print(config["speed"])
+
+
 SPACE = at.SearchSpace({"speed": at.Float(0.05, 0.5, log=True)})
 TARGET = at.Target("val_accuracy", 0.9, limit=600)
 
@@ -63,6 +68,10 @@ def failing() -> at.Experiment:
 
 def unknown_metric() -> at.Experiment:
     return at.Experiment("toy", train, SPACE, at.Target("val_acuracy", 0.9, limit=5))
+
+
+def returns_nothing() -> at.Experiment:
+    return at.Experiment("toy", silent, SPACE, TARGET)
 
 
 def too_large() -> at.Experiment:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -335,11 +335,21 @@ def toy_generator(config: dict[str, Any]) -> Iterator[at.Milestone]:
         Path(config["log"]).write_text("closed")
 
 
-def chosen(config: dict[str, Any]) -> Iterator[at.Milestone]:
+def returning(config: dict[str, Any]) -> Any:
+    """A plain function, which reports at the steps that it is given."""
+    for step in config.get("steps", ()):
+        at.report(step, {METRIC: 0.1})
+    time.sleep(0.1)
+    with at.evaluating():
+        time.sleep(0.2)
+    return config.get("returns")
+
+
+def chosen(config: dict[str, Any]) -> Generator[at.Milestone, Any, Any]:
     """The trainer that the configuration names."""
     from autotune.backends.worker.reporting import steps
 
-    yield from steps(globals()[config["train"]], config)
+    return (yield from steps(globals()[config["train"]], config))
 
 
 def paced(config: dict[str, Any]) -> Iterator[at.Milestone]:

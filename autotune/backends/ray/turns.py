@@ -129,9 +129,7 @@ def signal(group: Group, lost_nodes: list[str]) -> Signal:
         return _raised(group, answers)
     if len({(a.kind, a.step) for a in answers.values()}) > 1:
         return _disagreement(trial, answers)
-    if answers[0].kind == "finished":
-        return Finished(trial)
-    return _progress(group, answers)
+    return (_finished if answers[0].kind == "finished" else _progress)(group, answers)
 
 
 def trial_answers(group: Group) -> dict[int, Answer]:
@@ -150,14 +148,26 @@ def _progress(group: Group, answers: dict[int, Answer]) -> Progress:
     """All ranks are at a milestone: rank 0's metrics, the slowest rank's time."""
     assert group.launch is not None
     saved, save_error = _checkpoint(group, answers)
-    group.clock = group.clock + slowest([a.clock for a in answers.values()])
-    first = answers[0]
-    group.step = first.step
-    seconds = measured(group.launch.clock, first.step, group.clock)
-    report = Report(first.step, seconds, first.metrics or {}, group.clock)
+    report = _report(group, group.launch, answers)
     can_save = all(a.can_save for a in answers.values())
     pending = group.checkpoint is not None
     return Progress(group.launch.trial, report, can_save, saved, pending, save_error)
+
+
+def _finished(group: Group, answers: dict[int, Answer]) -> Finished:
+    """The trainer has ended on all ranks; what it returned on rank 0 is the last report."""
+    assert group.launch is not None
+    if answers[0].metrics is None:
+        return Finished(group.launch.trial, None, answers[0].returned)
+    return Finished(group.launch.trial, _report(group, group.launch, answers))
+
+
+def _report(group: Group, launch: Launch, answers: dict[int, Answer]) -> Report:
+    first = answers[0]
+    group.clock = group.clock + slowest([a.clock for a in answers.values()])
+    group.step = first.step
+    seconds = measured(launch.clock, first.step, group.clock)
+    return Report(first.step, seconds, first.metrics or {}, group.clock)
 
 
 def _checkpoint(group: Group, answers: dict[int, Answer]) -> tuple[Checkpoint | None, str]:

@@ -20,7 +20,7 @@ class Answer:
     Args:
         kind: what the rank's generator did: it is at a milestone, or at an end of one of three
             kinds.
-        step, metrics: the milestone's.
+        step, metrics: the milestone's, or those of what a function returned at its end (or None).
         clock: seconds since the previous answer.
         can_save: whether the milestone has a state to save.
         saved: this rank's part of the checkpoint that was last asked for, once it is written.
@@ -31,6 +31,7 @@ class Answer:
         damaged: whether it raised because the checkpoint to start from is not what was written.
         store_unreachable: whether that checkpoint's store could not be reached.
         must_restart: why the process cannot run another trial, or an empty string.
+        returned: what a function returned at its end, in words, if that is no report.
     """
 
     kind: Kind
@@ -47,6 +48,7 @@ class Answer:
     damaged: bool = False
     store_unreachable: bool = False
     must_restart: str = ""
+    returned: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -37,6 +37,7 @@ from autotune.backends.worker.checkpoint_io import Writer, restored, retry_readi
 from autotune.backends.worker.cpu_affinity import claim_cores
 from autotune.backends.worker.diagnostics import free_frames, from_trainer, out_of_memory
 from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous
+from autotune.backends.worker.reported import check_milestone, evaluated, returned_metrics
 from autotune.errors import text_of
 from autotune.storage.remote import is_gone
 from autotune.trial import Change, Checkpoint, Clock, Milestone
@@ -144,6 +145,7 @@ class Rank:
                 self._restoring = False
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
+            self._metric = launch.metric
             self._milestone = None
             self._steps = reporting.steps(self._train, config)
             return self._advance(None, clock)
@@ -177,11 +179,11 @@ class Rank:
         before, begin = self._milestone, time.perf_counter()
         try:
             milestone = self._steps.send(change if before is not None else None)
-        except StopIteration:
-            return self._finish("finished")
+        except StopIteration as end:
+            return self._returned(end.value, begin, clock)
         reporting.synchronize()
         trained = time.perf_counter()
-        _check(milestone, before)
+        check_milestone(milestone, before)
         if milestone.step < self._start_step:
             raise ValueError(
                 f"the trial continues at step {self._start_step} but the trainer's first milestone "
@@ -189,16 +191,16 @@ class Rank:
             )
         self._milestone = milestone
         can_save = milestone.state is not None
-        if before is None and milestone.step == self._start_step:
+        if before is None and reporting.ends_setup(milestone, self._start_step):
             clock = replace(clock, setup=trained - begin)
             return self._at_milestone(Answer("milestone", milestone.step, {}, clock, can_save))
-        metrics = _metrics(milestone.evaluate())
+        metrics = evaluated(milestone.evaluate())
         reporting.synchronize()
         paused = min(max(milestone.eval_seconds, 0.0), trained - begin)
         training = trained - begin - paused
         data = min(max(milestone.data_seconds, 0.0), training)
-        evaluated = time.perf_counter() - trained + paused
-        clock = replace(clock, data=data, train=training - data, eval=evaluated)
+        evaluation = time.perf_counter() - trained + paused
+        clock = replace(clock, data=data, train=training - data, eval=evaluation)
         return self._at_milestone(Answer("milestone", milestone.step, metrics, clock, can_save))
 
     def _at_milestone(self, answer: Answer) -> Answer:
@@ -222,6 +224,19 @@ class Rank:
         return state
 
     # --- and its end --------------------------------------------------------------------------
+
+    def _returned(self, end: object, begin: float, clock: Clock) -> Answer:
+        """The trainer came to its own end; what a function returned is its last report."""
+        reporting.synchronize()
+        took = time.perf_counter() - begin
+        last = self._start_step if self._milestone is None else self._milestone.step
+        metrics, returned = None, ""
+        if isinstance(end, reporting.Returned):
+            paused = min(end.eval_seconds, took)
+            clock = replace(clock, train=took - paused, eval=paused)
+            metrics, returned = returned_metrics(end.value, self._metric)
+        answer = self._finish("finished")
+        return replace(answer, step=last + 1, metrics=metrics, clock=clock, returned=returned)
 
     def _finish(self, kind: Kind) -> Answer:
         """Close the generator (its `finally` runs on every rank) and clean the process."""
@@ -274,24 +289,3 @@ class Rank:
             store_unreachable=unreachable,
             must_restart=must_restart,
         )
-
-
-def _check(milestone: object, before: Milestone | None) -> None:
-    if not isinstance(milestone, Milestone):
-        raise TypeError(f"the trainer must yield autotune.Milestone but got {milestone!r:.80}")
-    if not isinstance(milestone.step, int):
-        raise TypeError(f"Milestone step must be a whole number but got {milestone.step!r}")
-    if before is not None and milestone.step <= before.step:
-        raise ValueError(
-            f"Milestone step must grow but got {milestone.step} after {before.step}: "
-            "it counts the samples seen so far by all ranks"
-        )
-
-
-def _metrics(values: object) -> dict[str, float]:
-    if not isinstance(values, Mapping):
-        raise TypeError(f"evaluate must return a dict of metrics but got {values!r:.80}")
-    try:
-        return {str(name): float(value) for name, value in values.items()}
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"evaluate must return numbers: {error} in {values!r:.200}") from None

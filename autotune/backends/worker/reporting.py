@@ -13,12 +13,45 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from autotune.errors import shown
 from autotune.trial import Change, Milestone
 
-Steps = Generator[Milestone, Change | None, None]
+
+@dataclass(frozen=True)
+class Returned:
+    """The value that a function returned, and its seconds in `evaluating` since its last report."""
+
+    value: Any
+    eval_seconds: float = 0.0
+
+
+Steps = Generator[Milestone, Change | None, Returned | None]
+"""A trainer as milestones; one that is a function ends with what it `Returned`."""
+_Item = Milestone | Returned | BaseException | None
+
+
+@dataclass(frozen=True)
+class Given:
+    """The `evaluate` of a milestone whose metrics are known already: those of a report."""
+
+    values: Mapping[str, float]
+
+    def __call__(self) -> Mapping[str, float]:
+        return self.values
+
+
+def ends_setup(milestone: Milestone, start_step: int) -> bool:
+    """Whether a first milestone only says that the set-up is done: nothing was trained before it.
+
+    Metrics that were reported at step 0 come after training: of an epoch with that number, say.
+    """
+    evaluate = milestone.evaluate
+    trained = start_step == 0 and isinstance(evaluate, Given) and bool(evaluate.values)
+    return milestone.step == start_step and not trained
 
 
 class StopTrial(BaseException):
@@ -30,7 +63,7 @@ class StopTrial(BaseException):
 
 class _Session:
     def __init__(self) -> None:
-        self.milestones: queue.SimpleQueue[Milestone | BaseException | None] = queue.SimpleQueue()
+        self.milestones: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Change | StopTrial | None] = queue.SimpleQueue()
         self.paused_at: float | None = None
         self.eval_seconds = 0.0
@@ -46,20 +79,24 @@ def report(
 ) -> Change | None:
     """Report metrics at `step` samples and wait for the decision on this trial.
 
-    Call it on every rank at the same steps. Report step 0 with no metrics when the set-up is done,
-    so that it is off the clock. Time inside `evaluating` since the last report is evaluation, not
-    training. Outside autotune the function does nothing and returns None.
+    Call it on every rank at the same steps. A first report at step 0 without metrics says that the
+    set-up is done, and takes it off the clock. Time inside `evaluating` since the last report is
+    evaluation, not training. Outside autotune the function does nothing and returns None.
 
     Raises:
         StopTrial: the trial has ended; do not catch it.
         RuntimeError: called inside `evaluating`.
+        TypeError: the metrics are no dict.
     """
     if _session is None:
         return None
     if _session.paused_at is not None:
         raise RuntimeError("autotune.report belongs after the block of autotune.evaluating()")
+    if not isinstance(metrics, Mapping):
+        needed = "must be a dict such as {'val_accuracy': 0.9}"
+        raise TypeError(f"autotune.report metrics {needed} but got {shown(metrics)}")
     values, paused, _session.eval_seconds = dict(metrics), _session.eval_seconds, 0.0
-    _session.milestones.put(Milestone(step, lambda: values, state, eval_seconds=paused))
+    _session.milestones.put(Milestone(step, Given(values), state, eval_seconds=paused))
     answer = _session.answers.get()
     if isinstance(answer, StopTrial):
         raise answer
@@ -117,11 +154,13 @@ def _on_thread(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -
     session = _session = _Session()
 
     def body() -> None:
-        end: BaseException | None = None
+        end: Returned | BaseException | None = None
         try:
             made = train(config)
             if inspect.isgenerator(made):
                 _drain(cast(Steps, made))
+            else:
+                end = Returned(made, session.eval_seconds)
         except StopTrial:
             pass
         except BaseException as error:
@@ -133,8 +172,9 @@ def _on_thread(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -
     try:
         while isinstance(item := session.milestones.get(), Milestone):
             session.answers.put((yield item))
-        if item is not None:
+        if isinstance(item, BaseException):
             raise item
+        return item
     finally:
         session.answers.put(StopTrial())
         thread.join()

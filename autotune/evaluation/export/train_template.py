@@ -29,9 +29,17 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from autotune.backends.worker import process_group
-from autotune.backends.worker.reporting import Steps, steps, synchronize
+from autotune.backends.worker.reported import returned_metrics
+from autotune.backends.worker.reporting import (
+    Given,
+    Returned,
+    Steps,
+    ends_setup,
+    steps,
+    synchronize,
+)
 from autotune.schedules import from_json
-from autotune.trial import Change, Report, Target, diverged
+from autotune.trial import Change, Milestone, Report, Target, diverged
 
 HERE = Path(__file__).resolve().parent
 
@@ -63,10 +71,13 @@ def race(running: Steps, target: Target, changes: dict[int, Change]) -> str:
         begin = time.perf_counter()
         try:
             milestone = running.send(changes.get(last.step) if last else None)
-        except StopIteration:
-            return "finished"
+        except StopIteration as end:
+            returned = last_milestone(end.value, last.step if last else 0, target.metric)
+            if returned is None:
+                return "finished"
+            milestone = returned
         trained, metrics = elapsed(begin) - milestone.eval_seconds, {}
-        if last is not None or milestone.step > 0:  # the set-up ends at a first milestone at 0
+        if last is not None or not ends_setup(milestone, 0):
             metrics = {k: float(v) for k, v in milestone.evaluate().items()}
             seconds += elapsed(begin) if target.clock == "wall" else trained
         at = float(milestone.step) if target.clock == "steps" else seconds
@@ -79,6 +90,14 @@ def race(running: Steps, target: Target, changes: dict[int, Change]) -> str:
         if why:
             running.close()
             return why
+
+
+def last_milestone(end: object, step: int, metric: str) -> Milestone | None:
+    """What a function returned at its end as one more milestone, if it is a report."""
+    metrics = returned_metrics(end.value, metric)[0] if isinstance(end, Returned) else None
+    if not isinstance(end, Returned) or metrics is None:
+        return None
+    return Milestone(step + 1, Given(metrics), eval_seconds=end.eval_seconds)
 
 
 def verdict(reports: list[Report], target: Target) -> str:

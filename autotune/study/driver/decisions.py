@@ -9,10 +9,12 @@ it may, ends the study with one line (`calls`).
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autotune.algorithms.pruners.rules import Pruner
+from autotune.algorithms.pruners.rules import Pruner, never
+from autotune.backends.protocol import Finished
 from autotune.errors import StudyError, UserError, unknown
 from autotune.study.driver.calls import called
 from autotune.study.driver.checkpoints import sweep
@@ -22,12 +24,16 @@ from autotune.trial import (
     Change,
     Ended,
     Fork,
+    Reported,
     State,
     Stop,
     Target,
     Trial,
     diverged,
 )
+
+# Ends of trials of which `end` does not ask whether they reported the metric.
+_UNCHECKED = (*INTERRUPTED_REASONS, "diverged", "finished")
 
 
 def decide(
@@ -95,6 +101,71 @@ def check_metric(trial: Trial, target: Target, ended: bool) -> None:
         raise UserError(unknown("target metric", target.metric, names))
 
 
+def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
+    """End a trial whose trainer came to its own end, after what it returned as its last report.
+
+    A returned metric that is no finite number is a divergence: the configuration is to blame, not
+    the trainer. It is the trainer if no trial has another one.
+
+    Raises:
+        UserError: the trainer never reported the target's metric, and did not return it.
+    """
+    number, metric, verdict = trial.number, state.target.metric, None
+    if signal.report is not None:
+        state.append(Reported(number, signal.report, state.elapsed()))
+        trial = state.trials[number]
+        verdict = _diverged_at_end(trial, metric) or decide(trial, (), state.target, never)
+    stop = Stop("finished", "the trainer came to its end")
+    end(state, number, *(verdict or (state.target.end_of(trial), stop)))
+    if not any(metric in report.metrics for report in trial.reports):
+        raise UserError(_unreported(trial, metric, signal.returned))
+    if _has_no_number(state.trials[number], metric):
+        state.warn_once(f"trial {number} returned {metric} {trial.reports[-1].metrics[metric]}")
+        most = state.plan.experiment.failure.max_consecutive_failed_trials
+        first = state.trial_index.last_ended(most + 1)
+        if len(first) == most:  # later ones are the fault of their configurations
+            check_numbers(first, metric)
+
+
+def check_numbers(ended: Sequence[Trial], metric: str) -> None:
+    """Refuse trials of which none came to a metric that is a finite number.
+
+    Raises:
+        UserError: says what they returned.
+    """
+    if ended and all(_has_no_number(t, metric) for t in ended):
+        value = ended[-1].reports[-1].metrics[metric]
+        raise UserError(
+            f"the trainer returned {metric!r} as {value} in all of {len(ended)} trials: return a "
+            "finite number, or raise an error if a configuration cannot be trained"
+        )
+
+
+def _diverged_at_end(trial: Trial, metric: str) -> tuple[State, Stop] | None:
+    value = trial.reports[-1].metrics.get(metric, 0.0)
+    if math.isfinite(value) or diverged(trial.reports[-1].metrics):
+        return None
+    return State.CENSORED, Stop("diverged", f"{metric} is {value}")
+
+
+def _has_no_number(trial: Trial, metric: str) -> bool:
+    """Whether the trial ended as it returned a metric that is no finite number, and is no loss."""
+    last = trial.reports[-1].metrics if trial.reports else {}
+    bad = not math.isfinite(last.get(metric, 0.0))
+    return trial.reason == "diverged" and bad and not diverged(last)
+
+
+def _unreported(trial: Trial, metric: str, returned: str) -> str:
+    """What to do about a trainer that has ended without the target's metric."""
+    if names := {name for report in trial.reports for name in report.metrics}:
+        return f"{unknown('target metric', metric, names)}: return it, or report it"
+    call = f"autotune.report(step, {{{metric!r}: value}})"
+    return (
+        f"the trainer {returned or 'ended'} and never reported the target's metric {metric!r}: "
+        f"return it (a number, or a dict with it), or call {call}"
+    )
+
+
 def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "") -> None:
     """End a trial, running or interrupted.
 
@@ -105,7 +176,11 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     trial = state.trials[number]
     seconds, at = trial.seconds, state.elapsed()
     state.append(Ended(number, ended, stop.reason, seconds, stop.detail, error, at))
-    if ended is State.CENSORED and stop.reason not in (*INTERRUPTED_REASONS, "diverged"):
+    if ended is State.CENSORED and stop.reason not in (
+        *INTERRUPTED_REASONS,
+        "diverged",
+        "finished",
+    ):
         check_metric(trial, state.target, ended=True)
     sweep(state)
     limit = state.plan.experiment.failure.max_consecutive_failed_trials

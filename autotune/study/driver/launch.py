@@ -26,6 +26,7 @@ def start(state: StudyState, trial: Trial) -> None:
         trial.saved_clock,
         _microbatch(state, trial, comparable),
         comparable,
+        state.target.metric,
     )
     ran, began = state.pool.start(launch), began_on(trial, state.trials)
     mixed = state.plan.mix_hardware or state.target.clock == STEPS  # which are the same anywhere

@@ -42,8 +42,10 @@ from autotune.study.driver.calls import checked_point
 from autotune.study.driver.decisions import (
     ask_controller,
     check_metric,
+    check_numbers,
     decide,
     end,
+    finish,
     interrupt_all,
     never_pruned,
 )
@@ -122,6 +124,7 @@ class Loop:
         ended = self.state.all_trials()
         if ended and all(t.state is State.FAILED for t in ended) and not why:
             raise StudyError(f"every trial failed; the last: {ended[-1].reason}")
+        check_numbers(ended, self.state.target.metric)
         complete = self.state.count >= self.plan.trials or self.suggester.exhausted
         interrupted = any(t.reason in INTERRUPTED_REASONS for t in ended)
         return "done" if complete and not interrupted else why or "done"
@@ -241,8 +244,7 @@ class Loop:
             case Progress():
                 self.progress(signal)
             case Finished():
-                stop = Stop("finished", "the trainer came to its end")
-                end(state, trial.number, state.target.end_of(trial), stop)
+                finish(state, trial, signal)
             case Raised():
                 recovery.raised(state, trial, signal)
             case WorkerFailed():

@@ -123,6 +123,18 @@ def test_an_end_on_all_ranks_is_one_signal(state: str, kind: Any, expected: Sign
     assert Turn(state=state).signal(Answer(kind), Answer(kind)) == expected
 
 
+def test_what_rank_0_returned_is_the_last_report() -> None:
+    turn = Turn(clock=Clock(train=1.0))
+    first = Answer("finished", 108, {"accuracy": 0.7}, Clock(train=2.0))
+    end = turn.signal(first, replace(first, metrics=None, clock=Clock(train=3.0), returned="None"))
+    assert isinstance(end, Finished)
+    assert end.report is not None
+    report = end.report
+    assert (report.step, dict(report.metrics), report.seconds) == (108, {"accuracy": 0.7}, 4.0)
+    nothing = replace(first, metrics=None, returned="returned None")
+    assert Turn().signal(nothing, first) == Finished(7, None, "returned None")
+
+
 def test_ranks_at_different_milestones_are_an_error() -> None:
     raised = Turn().signal(AT_100, replace(AT_100, step=107))
     assert isinstance(raised, Raised)

@@ -149,6 +149,25 @@ def test_data_seconds_are_never_more_than_was_trained(shared: Remote) -> None:
     shared("stop", None)
 
 
+def test_what_a_function_returns_is_its_last_report(shared: Remote, tmp_path: Path) -> None:
+    end = shared.start({"train": "returning", "returns": 0.5}, metric=METRIC)
+    assert (end.kind, end.step, end.metrics, end.returned) == ("finished", 1, {METRIC: 0.5}, "")
+    assert lasted(end.clock, shared.took, train=0.1, eval=0.2)
+    first = start(shared, "returning", steps=[0, 1])  # epochs, of which the first was trained
+    assert (first.kind, first.step, first.metrics) == ("milestone", 0, {METRIC: 0.1})
+    assert (first.clock.setup, first.clock.train > 0) == (0, True)
+    shared("stop", None)
+    start(shared, "returning", steps=[640], returns={"loss": torch.tensor(1.5)})
+    end = shared("resume", None, None)
+    assert (end.step, end.metrics) == (641, {"loss": 1.5})
+    end = start(shared, "returning", returns="done")
+    assert (end.step, end.metrics, end.returned) == (1, None, "returned 'done'")
+    torch.save({"step": 20}, tmp_path / "rank-0.pt")
+    checkpoint = Checkpoint(20, str(tmp_path))
+    end = shared.start({"train": "returning", "returns": 1}, checkpoint=checkpoint, metric="m")
+    assert (end.kind, end.step, end.metrics) == ("finished", 21, {"m": 1.0}), end.error
+
+
 # --- state ------------------------------------------------------------------------------------
 
 

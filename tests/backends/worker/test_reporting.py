@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from functools import partial, wraps
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import autotune as at
-from autotune.backends.worker.reporting import StopTrial, steps
+from autotune.backends.worker.reported import returned_metrics
+from autotune.backends.worker.reporting import Returned, StopTrial, ends_setup, steps
 from autotune.trial import Change
 
 
@@ -43,6 +46,86 @@ def test_however_it_is_written_a_trainer_is_steps(train: Any) -> None:
     assert [m.step for m in milestones] == [1, 2]
     assert [m.evaluate() for m in milestones] == [{"acc": 1.0}, {"acc": 2.0}]
     assert not [t for t in threading.enumerate() if t.name == "autotune-trainer"]
+
+
+def ended(train: Any) -> Any:
+    """What the steps of a trainer end with, all of which are taken."""
+    made = steps(train, {})
+    while True:
+        try:
+            next(made)
+        except StopIteration as end:
+            return end.value
+
+
+def test_steps_end_with_what_a_function_returned() -> None:
+    def train(config: dict[str, Any]) -> float:
+        at.report(1, {"acc": 0.1})
+        with at.evaluating():
+            return 0.5
+
+    end = ended(train)
+    assert end == Returned(0.5, end.eval_seconds)
+    assert end.eval_seconds > 0
+    assert ended(reporting) == Returned(None)
+    assert ended(generator) is None
+    assert ended(wrapped) is None, "a generator's end, whoever made it"
+
+
+class Strange:
+    def __float__(self) -> float:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("value", "metrics"),
+    [
+        (1, {"acc": 1.0}),
+        (np.float32(0.5), {"acc": 0.5}),
+        (torch.tensor(0.5), {"acc": 0.5}),
+        ({"acc": torch.tensor([0.5]), "epochs": np.int64(3)}, {"acc": 0.5, "epochs": 3.0}),
+        ({"loss": 0.5}, {"loss": 0.5}),
+        (None, "returned None"),
+        ("0.5", "returned '0.5'"),
+        (True, "returned True"),
+        (np.bool_(True), "returned np.True_"),
+        ((0.5, 0.6), "returned (0.5, 0.6)"),
+        (torch.ones(2), "returned tensor([1., 1.])"),
+        ({"acc": 0.5, "by": "me"}, "returned a dict in which 'by' is 'me', no number,"),
+        ({"acc": Strange}, "returned a dict in which 'acc' is <class"),
+    ],
+)
+def test_a_returned_number_or_dict_is_a_report(value: Any, metrics: Any) -> None:
+    found, text = returned_metrics(value, "acc")
+    if isinstance(metrics, str):
+        assert found is None
+        assert text.startswith(metrics)
+    else:
+        assert (found, text) == (metrics, "")
+    assert returned_metrics(Strange(), "acc")[0] is None
+
+
+def test_only_a_first_report_without_metrics_ends_the_set_up() -> None:
+    """A loop over `range(epochs)` reports its first epoch at step 0."""
+
+    def train(config: dict[str, Any]) -> None:
+        at.report(0, config["metrics"])
+        at.report(1, {})
+
+    for metrics, is_setup in (({}, True), ({"acc": 0.1}, False)):
+        first, second = steps(train, {"metrics": metrics})
+        assert ends_setup(first, 0) == is_setup
+        assert first.evaluate() == metrics
+        assert not ends_setup(second, 0)
+    assert ends_setup(at.Milestone(0, lambda: {"acc": 0.1}), 0), "nothing is evaluated yet"
+
+
+def test_metrics_that_are_no_dict() -> None:
+    def train(config: dict[str, Any]) -> None:
+        at.report(1, 0.9)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match=r"metrics must be a dict such as .* but got 0\.9"):
+        next(steps(train, {}))
 
 
 def test_outside_autotune_report_does_nothing() -> None:

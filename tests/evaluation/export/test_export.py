@@ -711,13 +711,16 @@ def test_an_export_s_ranks_have_as_many_gpus_as_the_trial_s(
 def test_what_a_framework_evaluates_by_itself_is_no_training_alone_either() -> None:
     """0.1 s of training to each milestone, and 0.3 s of evaluation on another clock."""
     code = (
-        "import sys, time; from toys import METRIC, pausing; from autotune import Target\n"
+        "import sys, time; from toys import METRIC, pausing, returning\n"
+        "from autotune import Target\n"
         "from autotune.backends.worker import reporting\n"
         "from autotune.evaluation.export import train_template\n"
         "train_template.join_group(1, 0); target = Target(METRIC, 1, limit=900)\n"
         "begin = time.perf_counter()\n"
         "train_template.race(reporting.steps(pausing, {}), target, {})\n"
-        "print(time.perf_counter() - begin, file=sys.stderr)"
+        "print(time.perf_counter() - begin, file=sys.stderr)\n"
+        "again = reporting.steps(returning, {'steps': [7], 'returns': 0.5})\n"
+        "print('ended:', train_template.race(again, target, {}))"
     )
     path = os.pathsep.join(
         (str(Path(__file__).parents[2] / "support"), str(Path(__file__).parents[3]))
@@ -729,8 +732,12 @@ def test_what_a_framework_evaluates_by_itself_is_no_training_alone_either() -> N
         text=True,
         timeout=900,
     )
-    seconds = [float(line.split()[2]) for line in done.stdout.splitlines()]
+    found = re.findall(r"^step \d+  ([\d.]+) s", done.stdout, re.MULTILINE)
+    *seconds, first, last = map(float, found)
     assert len(seconds) == 3, done.stderr
+    assert steps_of(done.stdout)[-2:] == [(7, {"val_accuracy": 0.1}), (8, {"val_accuracy": 0.5})]
+    assert "ended: finished" in done.stdout
+    assert last - first >= 0.099, "0.1 s of training until it returned, and 0.2 s of evaluation"
     printed = 0.001  # a line has thousandths
     assert seconds[1] - seconds[0] >= 0.1 - printed
     assert seconds[2] - seconds[1] >= 0.1 - printed

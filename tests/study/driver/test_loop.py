@@ -487,6 +487,84 @@ def test_a_metric_that_never_comes_is_reported_at_the_trials_end(fast_path: Path
     assert [row["seconds"] for row in ends] == [8.0]
 
 
+def returning(*values: Any) -> Any:
+    """A trainer that reports nothing; each rate, from 1 on, is the place of what it returns."""
+
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
+        value = values[int(config["rate"]) - 1]
+        metrics = value if isinstance(value, dict) else {METRIC: value}
+        return SimCurve([], returned=SimPoint(1, 2.0, metrics) if value is not None else None)
+
+    return curve
+
+
+def test_what_the_trainer_returns_reaches_the_target_or_not(fast_path: Path) -> None:
+    result = simulate(racing([1.0, 2.0]), fast_path, 2, returning(1.0, 0.5))
+    assert states(result) == [(REACHED, "target", 2.0), (CENSORED, "finished", 2.0)]
+    assert result.trials[1].reports[-1].metrics == {METRIC: 0.5}
+
+
+ADVICE = (
+    "return it (a number, or a dict with it), or call "
+    "autotune.report(step, {'val_accuracy': value})"
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "says", "ended"),
+    [
+        (
+            [None, 1.0],
+            f"the trainer ended and never reported the target's metric {METRIC!r}: {ADVICE}",
+            1,
+        ),
+        (
+            [{"val_acuracy": 1.0}, 1.0],
+            "unknown target metric 'val_accuracy'; did you mean 'val_acuracy'? "
+            "(allowed: val_acuracy): return it, or report it",
+            1,
+        ),
+        (
+            [math.nan] * 2,
+            "the trainer returned 'val_accuracy' as nan in all of 2 trials: return a finite "
+            "number, or raise an error if a configuration cannot be trained",
+            2,
+        ),
+        ([math.inf] * 9, "the trainer returned 'val_accuracy' as inf in all of 5 trials", 5),
+    ],
+)
+def test_a_trainer_that_ends_without_the_metric_ends_the_study(
+    values: list[Any], says: str, ended: int, fast_path: Path
+) -> None:
+    rates = [1.0 + i for i in range(len(values))]
+    with pytest.raises(at.UserError) as error:
+        simulate(racing(rates), fast_path, len(rates), returning(*values))
+    assert str(error.value).startswith(says)
+    ends = [row for row in lines(fast_path) if row["event"] == "ended"]
+    assert len(ends) == ended
+    assert lines(fast_path)[-1] == {
+        **lines(fast_path)[-1],
+        "event": "closed",
+        "reason": str(error.value),
+    }
+
+
+def test_a_returned_value_that_is_no_number_is_a_divergence(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss = {METRIC: 0.5, "loss": math.nan}
+    values = [math.nan, 0.5, loss, *[math.nan] * 6]
+    rates = [1.0 + i for i in range(len(values))]
+    result = simulate(racing(rates), fast_path, len(rates), returning(*values))
+    assert {t.reason for t in result.trials[3:]} == {"diverged"}
+    assert [(t.reason, t.detail) for t in result.trials[:3]] == [
+        ("diverged", "val_accuracy is nan"),
+        ("finished", "the trainer came to its end"),
+        ("diverged", "loss is nan"),
+    ]
+    assert "warning: trial 0 returned val_accuracy nan" in capsys.readouterr().err
+
+
 def test_every_trial_failed(fast_path: Path) -> None:
     with pytest.raises(at.StudyError, match="every trial failed; the last: ValueError: bad"):
         simulate(racing([2.0, 3.0]), fast_path, 2, failing([2.0, 3.0]))

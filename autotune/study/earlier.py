@@ -1,0 +1,63 @@
+"""What is said of an earlier run of a study: how much of it is done, and a changed trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from autotune.storage import journal
+from autotune.storage.journal import JOURNAL, Entry
+from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study.manifest import Manifest
+from autotune.trial import INTERRUPTED_REASONS, Ended, Interrupted, Suggested
+
+
+def done(entries: Iterable[Entry], trials: int) -> str:
+    """How many of so many trials were done, in words; repeats are on top of them."""
+    searched: set[int] = set()
+    ended: set[int] = set()
+    for entry in entries:
+        match entry:
+            case Suggested(repeats=None):
+                searched.add(entry.trial)
+            case Ended() if entry.reason not in INTERRUPTED_REASONS:
+                ended.add(entry.trial)
+            case Interrupted():
+                ended.discard(entry.trial)
+    return f"{len(searched & ended)} of {max(trials, len(searched))} trials were done"
+
+
+def changed(before: Manifest, now: Manifest) -> str:
+    """That the trainer has changed since the study began; empty if it has not, or nobody knows."""
+    if None in (before.train_source, now.train_source) or before.train_source == now.train_source:
+        return ""
+    return (
+        f"the trainer {now.train} has changed since this study began: trials before and after "
+        "cannot be compared; another folder (out) begins a new study"
+    )
+
+
+def free_folder(folder: Path) -> tuple[Path, str]:
+    """A folder for a new study, and what there is to say of the study that was there before.
+
+    It is this one, or with -2, -3 and so on after its name, where these hold studies.
+    """
+    number, free, last = 1, folder, folder
+    while _is_taken(free):
+        number += 1
+        free, last = folder.with_name(f"{folder.name}-{number}"), free
+    if number == 1:
+        return folder, ""
+    return free, f"{_said(last)}; this run begins {free} (out={str(last)!r} goes on with that one)"
+
+
+def _is_taken(folder: Path) -> bool:
+    return (folder / JOURNAL).is_file() or (folder / EXPERIMENT_JSON).is_file()
+
+
+def _said(folder: Path) -> str:
+    try:
+        trials = Manifest.read(folder).options.trials
+        return f"{folder}: {done(journal.entries(folder), trials)}"
+    except ValueError:  # damaged, which is nothing to a new study
+        return f"{folder} holds a study"

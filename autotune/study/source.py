@@ -1,0 +1,78 @@
+"""A checksum of a trainer's source, to see whether it has changed since its study began."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+
+def checksum(train: Any) -> str | None:
+    """A checksum of the trainer's source, and of what it uses of its module; None if unknown.
+
+    Comments and layout do not count, nor does what it imports. A trainer with a text `source` says
+    by itself what it is.
+    """
+    own = getattr(train, "source", None)
+    if isinstance(own, str):
+        return own
+    definition = _definition(train)
+    tree = _tree(definition)
+    if tree is None or getattr(definition, "__name__", "") == "<lambda>":  # its line has more
+        return None
+    known = {name: node for node in _top_level(definition) for name in _bound(node)}
+    texts: dict[str, str] = {}
+    waiting: list[tuple[str, ast.AST]] = [("", tree)]
+    while waiting:
+        name, node = waiting.pop()
+        texts[name] = ast.unparse(node)
+        waiting += [(n, known[n]) for n in _used(node) if n in known and n not in texts]
+    parts = "\n".join(text for _, text in sorted(texts.items()))
+    return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def _definition(train: Any) -> Any:
+    """The function or class that a trainer was defined as."""
+    while isinstance(train, partial):
+        train = train.func
+    train = inspect.unwrap(train)
+    if inspect.ismethod(train):
+        return train.__func__
+    return train if inspect.isfunction(train) or inspect.isclass(train) else type(train)
+
+
+def _tree(definition: Any) -> ast.Module | None:
+    """The source as a tree, if it can be read."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(definition)))
+    except (OSError, TypeError, SyntaxError, ValueError, IndexError):
+        return None
+
+
+def _top_level(definition: Any) -> list[ast.stmt]:
+    module = inspect.getmodule(definition)
+    tree = _tree(module) if module is not None else None
+    return tree.body if tree is not None else []
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of a module defines, but for imported ones."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            yield node.name
+        case ast.Assign() | ast.AnnAssign():
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+
+
+def _used(tree: ast.AST) -> set[str]:
+    """The names that a piece of source reads, and neither sets nor takes as an argument."""
+    nodes = [*ast.walk(tree)]
+    names = [n for n in nodes if isinstance(n, ast.Name)]
+    own = {n.id for n in names if not isinstance(n.ctx, ast.Load)}
+    own |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    return {n.id for n in names if isinstance(n.ctx, ast.Load)} - own
