@@ -19,11 +19,11 @@ import pytest
 from toys import METRIC, reporter, toy
 
 import autotune as at
+from autotune.backends.groups import lifecycle
+from autotune.backends.groups.resources import fit, resolve_scaling
 from autotune.backends.protocol import Launch, Progress, Stopped, WorkerFailed
-from autotune.backends.ray import group_lifecycle
 from autotune.backends.ray.actors import _environment, check_gpus
 from autotune.backends.ray.pool import RayPool
-from autotune.backends.ray.resources import fit, resolve_scaling
 from autotune.cli import main
 from autotune.trial import Hardware, State
 
@@ -332,7 +332,7 @@ def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
     """Another tenant has one of the two cores: half of the trials' groups never start."""
     import ray
 
-    monkeypatch.setattr(group_lifecycle, "_MOST_STARTS", 1)
+    monkeypatch.setattr(lifecycle, "_MOST_STARTS", 1)
 
     @ray.remote(num_cpus=1)
     class Tenant:
@@ -377,7 +377,7 @@ def test_an_answer_for_a_given_up_group_is_dropped() -> None:
 def test_a_trainer_that_workers_cannot_load_ends_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_lifecycle, "_MOST_STARTS", 1)
+    monkeypatch.setattr(lifecycle, "_MOST_STARTS", 1)
 
     class Unloadable:
         def __call__(self, config: dict[str, Any]) -> Iterator[at.Milestone]:
@@ -446,9 +446,7 @@ def apart(strategy: str) -> at.Scaling:
 def test_an_impossible_scaling_is_refused_at_once(
     tmp_path: Path, scaling: at.Scaling, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        group_lifecycle.WorkerGroups, "grow", lambda *_: pytest.fail("a group is opened")
-    )
+    monkeypatch.setattr(lifecycle.WorkerGroups, "grow", lambda *_: pytest.fail("a group is opened"))
     with pytest.raises(at.UserError) as error:
         study(experiment(1, [], scaling=scaling), tmp_path)
     assert says in str(error.value)
