@@ -67,7 +67,8 @@ def _row(option: Option, **changed: Any) -> Row:
         return flag.name, {"action": "store_true", "dest": option.name, "help": flag.help}
     made = {"metavar": flag.metavar, "dest": option.name, "help": flag.help}
     parse = _checked(path if flag.parse is Path else flag.parse)
-    return flag.name, {**made, "default": option.default, "type": parse, **changed}
+    default = None if flag.group == "place" else option.default  # as the study has it
+    return flag.name, {**made, "default": default, "type": parse, **changed}
 
 
 def _rows(group: str) -> list[Row]:
@@ -82,7 +83,7 @@ def _again(name: str, default: Any, help_: str) -> Row:
 
 def filled(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an argument that takes no empty text, and no path that cannot be one."""
-    if settings.get("action") == "store_true":
+    if settings.get("action") in ("store_true", "store_const"):
         return dict(settings)
     parse = settings.get("type", str)
 
@@ -130,7 +131,9 @@ JSON: Row = ("--json", {"action": "store_true", "help": "print one JSON document
 REGISTER: Row = ("--register", {"metavar": "NAME", "help": "make the best trial's model a version "
                                 "of this registered model of MLflow's"})  # fmt: skip
 PLACE = tuple(o.name for o in options() if o.flag is not None and o.flag.group == "place")
-WHERE: list[Row] = [*_rows("place"), JSON]
+LOCAL: Row = ("--local", {"action": "store_const", "const": "local", "dest": "backend",
+                          "help": "the same as --backend local"})  # fmt: skip
+WHERE: list[Row] = [*_rows("place"), LOCAL, JSON]
 RUN: list[Row] = [
     ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
     *(*_rows("search"), REGISTER, *_rows("tracking"), *WHERE),
@@ -195,7 +198,12 @@ _DRIVER: list[Row] = [
                "help": "an environment variable for driver and workers (no secrets); may be "
                "repeated"}),
 ]  # fmt: skip
-_ELSEWHERE = ("--ray-address", "--json")  # what of `run` a job does not take
+_ELSEWHERE = (
+    "--ray-address",
+    "--backend",
+    "--local",
+    "--json",
+)  # what of `run` a job does not take
 SUBMIT: list[Row] = [
     *(flag for flag in RUN if flag[0] not in _ELSEWHERE),
     *(ADDRESS, _FOLLOW, *_DRIVER, JSON),

@@ -165,6 +165,10 @@ def _continued(manifest: Manifest, folder: Path, changes: Mapping[str, Any]) -> 
     """The options in the study's manifest, with the changes that a command was given."""
     from autotune.study import recipes
 
+    if changes.get("ray_address") is not None:
+        changes = {"backend": "ray", **changes}
+    elif changes.get("backend") == "local":
+        changes = {"ray_address": None, **changes}
     options = replace(manifest.options, **{**changes, "out": folder})
     uri, recipe = without_password(options.tracking_uri), recipes.moved(str(options.recipe))
     return replace(options, tracking_uri=uri, recipe=recipe)

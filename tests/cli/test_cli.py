@@ -22,22 +22,25 @@ RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
     "run": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
-    "--register --mirror --mix-hardware --time-limit --tracking-uri --ray-address --json",
-    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address "
-    "--json",
+    "--register --mirror --mix-hardware --time-limit --tracking-uri --max-concurrent-trials "
+    "--backend --ray-address --local --json",
+    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri "
+    "--max-concurrent-trials --backend --ray-address --local --json",
     "status": "--json",
     "best": "--json",
-    "confirm": "--repeats --top --time-limit --tracking-uri --ray-address --json",
+    "confirm": "--repeats --top --time-limit --tracking-uri --max-concurrent-trials --backend "
+    "--ray-address --local --json",
     "export": "--to --trial --optuna",
-    "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
+    "replay": "--repeats --out --time-limit --tracking-uri --max-concurrent-trials --backend "
+    "--ray-address --local --json",
     "report": "--to",
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "",
     "doctor": "--json",
     "submit": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
-    "--register --mirror --mix-hardware --time-limit --tracking-uri --address --follow "
-    "--driver-cpus --driver-resources --pip --env --json",
+    "--register --mirror --mix-hardware --time-limit --tracking-uri --max-concurrent-trials "
+    "--address --follow --driver-cpus --driver-resources --pip --env --json",
     "jobs": "--address --json",
     "logs": "--follow --address",
     "cancel": "--address",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,13 +12,11 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from autotune.backends.groups.environment import environment
 from autotune.backends.groups.resources import needs
 from autotune.backends.groups.turns import NodeOutOfMemory
-from autotune.backends.recipe_modules import is_recipe_file
 from autotune.backends.worker.messages import Place
-from autotune.backends.worker.process_settings import CUBLAS_WORKSPACE
 from autotune.backends.worker.rank import Rank
-from autotune.errors import UserError
 from autotune.trial.scaling import Scaling
 
 # Ray keeps what a trainer writes to its streams in two rotating files of so many bytes each; by
@@ -32,22 +30,6 @@ _VISIBLE = (
 
 # Where it is set on a node, Ray shows every worker all of the node's GPUs.
 _ALL_GPUS = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
-
-
-def pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
-    """Serialize the trainer for the workers: a recipe file's module by value, others by name.
-
-    Raises:
-        UserError: it cannot be serialized.
-    """
-    module = sys.modules.get(train.__module__)
-    if module is not None and is_recipe_file(module):
-        ray.cloudpickle.register_pickle_by_value(module)
-    try:
-        pickled: bytes = ray.cloudpickle.dumps(train)
-    except Exception as error:
-        raise UserError(f"the trainer cannot be sent to workers: {error}") from None
-    return pickled
 
 
 # --- the processes of a group ---------------------------------------------------------------------
@@ -104,14 +86,8 @@ def processes(placement: Any, scaling: Scaling, train: bytes) -> list[Any]:
 
 
 def _environment(scaling: Scaling) -> dict[str, str]:
-    threads = str(max(int(scaling.cpus), 1))
-    variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    own = dict([*_LOGS.items(), ("TORCHINDUCTOR_COMPILE_THREADS", threads), CUBLAS_WORKSPACE])
-    variables |= {name: os.environ.get(name, value) for name, value in own.items()}
-    variables[_ALL_GPUS] = ""
-    if not scaling.gpus:
-        variables["CUDA_VISIBLE_DEVICES"] = ""
-    return variables
+    logs = {name: os.environ.get(name, value) for name, value in _LOGS.items()}
+    return {**environment(scaling), **logs, _ALL_GPUS: ""}
 
 
 def release_placement(placement: Any) -> None:

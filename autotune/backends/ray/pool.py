@@ -16,7 +16,7 @@ from autotune.backends.groups.resources import fit, resolve_scaling
 from autotune.backends.groups.turns import Group
 from autotune.backends.monitoring import NAMES, Figure
 from autotune.backends.protocol import Signal
-from autotune.backends.ray.actors import Actors, pickled
+from autotune.backends.ray.actors import Actors
 from autotune.backends.ray.cluster import (
     cluster_errors,
     connect,
@@ -26,6 +26,7 @@ from autotune.backends.ray.cluster import (
     room_for_trials,
 )
 from autotune.backends.ray.health import HeadLost, Nodes, Watch, unreachable
+from autotune.backends.recipe_modules import pickled
 from autotune.errors import StudyError, UserError
 from autotune.trial.scaling import Scaling
 
@@ -63,7 +64,7 @@ class RayPool(WorkerPool):
         except UserError:
             self._leave_ray()
             raise
-        super().__init__(Actors(pickled(train), scaling), scaling, hang_timeout)
+        super().__init__(Actors(pickled(train, ray.cloudpickle), scaling), scaling, hang_timeout)
         self._gauges: dict[str, Gauge] = {}
         self._nodes = nodes()
         self._head_lost = False

@@ -56,6 +56,8 @@ class ProcessGroup:
         import torch.distributed as dist
         from torch._C._distributed_c10d import PrefixStore
 
+        if dist.is_initialized():  # by whoever has started this process
+            return
         if self._store is None:
             self._open_store(*self._at)
         self._number += 1

@@ -1,0 +1,84 @@
+"""A child process that is a rank: it answers the calls of the driver that has started it.
+
+It ends when the driver's end of the connection is closed, however that comes about.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from autotune.backends.worker.messages import Place
+from autotune.backends.worker.rank import Rank
+
+NODE, HOST = "local", "127.0.0.1"
+BECOME = "become"
+"""The first call: it makes the rank, and has the arguments of `Rank`."""
+
+
+class LocalRank(Rank):
+    """A rank on the driver's own machine."""
+
+    def locate(self, cores: int, gpus: float) -> Place:
+        return self.place(NODE, HOST, cores, gpus)
+
+
+def main(handle: int) -> None:
+    """Answer calls until the driver is gone.
+
+    Args:
+        handle: of the connection to the driver, inherited.
+    """
+    connection = Connection(handle)
+    os.set_inheritable(handle, False)
+    calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, calls), daemon=True).start()
+    rank: LocalRank | None = None
+    while True:
+        method, arguments = calls.get()
+        try:
+            if method == BECOME:
+                rank = LocalRank(*arguments)
+                answer: tuple[bool, Any] = True, None
+            else:
+                answer = True, getattr(rank, method)(*arguments)
+        except BaseException as error:  # of the rank itself: a trainer's is within its answer
+            answer = False, error
+        _send(connection, answer)
+
+
+def _send(connection: Connection, answer: tuple[bool, Any]) -> None:
+    try:
+        data = pickle.dumps(answer)
+        pickle.loads(data)  # noqa: S301 (our own: the driver could not read it either)
+    except Exception:
+        error = answer[1]
+        data = pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+    try:
+        connection.send_bytes(data)
+    except OSError:
+        _end()
+
+
+def _read(connection: Connection, calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]]) -> None:
+    while True:
+        try:
+            data = connection.recv_bytes()
+        except (EOFError, OSError):
+            _end()
+        calls.put(cloudpickle.loads(data))
+
+
+def _end() -> None:
+    """End this process and those that its trainer has started: nobody waits for them any more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.killpg(0, signal.SIGKILL)  # the session is its own
