@@ -80,8 +80,8 @@ class Backend:
         """The choice in words."""
         if self.because is None or not self.is_new:
             return []
-        other = "ray" if self.name == "local" else "local"
-        return [f"backend: {self.name}, as {self.because} (--backend {other} for the other)"]
+        other = "--backend ray for Ray" if self.name == "local" else "--local for none"
+        return [f"backend: {self.name}, as {self.because} ({other})"]
 
 
 def backend_for(

@@ -240,5 +240,7 @@ OLD = {  # what the first version that confirmed trials wrote, without what came
 def test_an_older_manifest_is_read_with_what_was_usual_then(tmp_path: Path) -> None:
     (tmp_path / EXPERIMENT_JSON).write_text(json.dumps(OLD))
     options = Manifest.read(tmp_path).options
-    assert options == StudyOptions(trials=5, sampler="tpe", seed=3, mirror=True, racing=0.0)
+    assert options == StudyOptions(
+        trials=5, sampler="tpe", seed=3, mirror=True, racing=0.0, backend="ray"
+    )
     assert (options.repeats, options.top, options.controller) == (0, 3, None)

@@ -32,7 +32,7 @@ class LocalRank(Rank):
 
 
 def main(handle: int) -> None:
-    """Answer calls until the driver is gone.
+    """Answer calls until the driver is gone; the first is `BECOME`.
 
     Args:
         handle: of the connection to the driver, inherited.
@@ -41,18 +41,23 @@ def main(handle: int) -> None:
     os.set_inheritable(handle, False)
     calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, calls), daemon=True).start()
-    rank: LocalRank | None = None
+    rank: object = None
     while True:
         method, arguments = calls.get()
         try:
-            if method == BECOME:
-                rank = LocalRank(*arguments)
-                answer: tuple[bool, Any] = True, None
-            else:
-                answer = True, getattr(rank, method)(*arguments)
+            value = LocalRank(*arguments) if method == BECOME else _call(rank, method, arguments)
         except BaseException as error:  # of the rank itself: a trainer's is within its answer
-            answer = False, error
-        _send(connection, answer)
+            rank = error if method == BECOME else rank
+            _send(connection, (False, error))
+            continue
+        rank, value = (value, None) if method == BECOME else (rank, value)
+        _send(connection, (True, value))
+
+
+def _call(rank: object, method: str, arguments: tuple[Any, ...]) -> Any:
+    if isinstance(rank, BaseException):  # there is no rank, and this is why
+        raise rank
+    return getattr(rank, method)(*arguments)
 
 
 def _send(connection: Connection, answer: tuple[bool, Any]) -> None:

@@ -129,7 +129,8 @@ class ThisProcess:
         if self._rank is None:
             return
         if self._group.launch is not None and self._joined:
-            self._rank.stop(None)
+            with self._bound():
+                self._rank.stop(None)
         self._group.launch = None
         self._rank.leave()
         self._rank = None  # type: ignore[assignment]
