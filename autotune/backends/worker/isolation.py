@@ -61,16 +61,13 @@ class ResourceUse:
     files: int
 
 
-def snapshot(*, freeze: bool = True) -> Snapshot:
+def snapshot() -> Snapshot:
     """Read the global state that `restore` puts back.
 
-    Args:
-        freeze: whether the collector leaves all that is there alone from now on, which makes it
-            faster; not in a process that lives on.
+    The collector leaves all that is there alone from now on: it runs after each trial.
     """
     gc.collect()
-    if freeze:
-        gc.freeze()
+    gc.freeze()
     return Snapshot(
         cores=usable_cores(),
         environ=dict(os.environ),

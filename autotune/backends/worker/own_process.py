@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import replace
 
@@ -45,6 +46,7 @@ class OwnProcess:
         self._group = ProcessGroup(rank, world_size)
         self._seed: int | None = None
         self._threads = 0
+        self._ran = False
 
     def place(self, node: str, host: str, cores: int, gpus: float) -> Place:
         """Claim `cores` cores of the node and find out what this process, with `gpus`, runs on."""
@@ -75,7 +77,7 @@ class OwnProcess:
         self._group.meet(host, port, self.gpus, self.seconds)
         if self._needs_torch:
             import torch  # noqa: F401
-        self.clean = isolation.snapshot(freeze=self._replaceable)
+        self.clean = isolation.snapshot()
         when_imported(self._with_torch)
 
     def _with_torch(self) -> None:
@@ -105,6 +107,9 @@ class OwnProcess:
         try:
             self._group.put_back()
             isolation.restore(self.clean)
+            if not self._ran:  # what the first trial imported stays: it need not be looked through
+                gc.freeze()
+                self._ran = True
             if not self._replaceable:
                 return ""
             self.usual = self.usual or isolation.resource_use()
@@ -116,3 +121,4 @@ class OwnProcess:
         """Give back what other processes may use, in a process that lives on."""
         self._group.close()
         self.cores.release()
+        gc.unfreeze()
