@@ -138,6 +138,22 @@ RUN: list[Row] = [
     ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
     *(*_rows("search"), REGISTER, *_rows("tracking"), *WHERE),
 ]
+TRY: list[Row] = [
+    ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
+    _again("trials", 20, "trials of the study whose duration is estimated (20)"),
+    *(
+        _again(name, None, help_)
+        for name, help_ in (
+            ("workers", "ranks of one trial; one is tried (as the recipe says)"),
+            ("cpus_per_worker", "CPU cores of a rank (as the recipe says)"),
+            ("gpus_per_worker", "GPUs of a rank, 0 for none (as the recipe says)"),
+            ("max_concurrent_trials", "trials at once in that study (as many as fit)"),
+        )
+    ),
+    _again("seed", 0, "the study's seed (0)"),
+    ("--pdb", {"action": "store_true", "help": "open Python's debugger where the trainer raises"}),
+    JSON,
+]
 RESUME: list[Row] = [
     ("folder", {"metavar": "DIR", "type": _path, "help": "a study folder; with "
                 "--from-mlflow the study's name"}),
@@ -226,6 +242,16 @@ class RunArguments:
 
 
 @dataclass(frozen=True)
+class TryArguments:
+    """What `autotune try` was given; of the options it takes those of a trial's size."""
+
+    recipe: str
+    options: StudyOptions
+    pdb: bool
+    json: bool
+
+
+@dataclass(frozen=True)
 class ResumeArguments:
     """What `autotune resume` was given; `options` has the study's options that were."""
 
@@ -284,6 +310,6 @@ def taken(kind: type[_T], given: argparse.Namespace) -> _T:
     if "time_limit" in chosen:
         chosen["time_limit"] = duration(chosen["time_limit"])
     checked = StudyOptions(**chosen)
-    whole = kind in (RunArguments, SubmitArguments)
+    whole = kind in (RunArguments, SubmitArguments, TryArguments)
     make = cast("Callable[..., _T]", kind)
     return make(**values, options=checked if whole else chosen)

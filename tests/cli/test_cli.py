@@ -24,6 +24,8 @@ FLAGS = {
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
     "--register --mirror --mix-hardware --time-limit --tracking-uri --max-concurrent-trials "
     "--backend --ray-address --local --json",
+    "try": "--trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials --seed "
+    "--pdb --json",
     "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
     "status": "--json",
