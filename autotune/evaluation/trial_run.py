@@ -175,9 +175,9 @@ def _metric(reports: Sequence[Report], experiment: Experiment) -> Check:
 
 def _pace(run: _Run) -> Iterator[Check]:
     """Seconds of the set-up, and of each milestone."""
-    setup = f"set-up {run.setup_seconds:.2f} s"
+    setup = f"{run.setup_seconds:.2f} s"
     if not run.setup_seconds:
-        setup = "no set-up: what the trainer does before its first report counts as training"
+        setup = "none: what the trainer does before its first report counts as training"
     yield Check("set-up", True if run.setup_seconds else None, setup)
     for before, report in zip([None, *run.reports], run.reports, strict=False):
         trained = report.clock.seconds("train") - (before.clock.seconds("train") if before else 0)
@@ -281,7 +281,9 @@ def _study(experiment: Experiment, run: _Run, trials: int) -> Iterator[Check]:
         if there:
             idle = f", {there - used:g} idle" if used < there else ""
             what = "cores" if name == "CPU" else "GPUs"
-            says = f"{used:g} of {there:g} used by {at_once} trials at once{idle}"
+            says = (
+                f"{used:g} of {there:g} used by {at_once} trial{'s' * (at_once > 1)} at once{idle}"
+            )
             yield Check(what, None, says)
 
 

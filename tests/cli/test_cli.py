@@ -168,7 +168,7 @@ def empty_arguments() -> list[list[str]]:
     for command, (_, _, rows) in main.COMMANDS.items():
         needed = [name for name, _ in rows if not name.startswith("-")]
         for name, settings in rows:
-            if settings.get("action") == "store_true":
+            if settings.get("action") in ("store_true", "store_const"):
                 continue
             if name in needed:
                 made.append([command, *("" if other == name else "x" for other in needed)])

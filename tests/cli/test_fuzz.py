@@ -124,7 +124,7 @@ def any_words(random: Random) -> list[str]:
         if not name.startswith("-"):
             words.append(RIGHT[name] if random.random() < 0.75 else random.choice(WORDS))
         elif random.random() < 0.15:
-            flag = settings.get("action") == "store_true"
+            flag = settings.get("action") in ("store_true", "store_const")
             words.append(name if flag else f"{name}={random.choice(WORDS)}")
     return words
 

@@ -316,7 +316,16 @@ def test_a_ray_that_does_not_start_gets_one_clear_line(tmp_path: Path) -> None:
     """The paths of its sockets have 107 bytes at most: here the folder for them is too deep."""
     deep = tmp_path / ("deep" * 30)
     deep.mkdir()
-    words = ["run", "search_spaces.digits:sgd", "--out", str(tmp_path / "study"), "--trials", "1"]
+    words = [
+        "run",
+        "search_spaces.digits:sgd",
+        "--out",
+        str(tmp_path / "study"),
+        "--trials",
+        "1",
+        "--backend",
+        "ray",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "autotune", *words, "--tracking-uri", "off"],
         env={**os.environ, "RAY_TMPDIR": str(deep)},
