@@ -26,6 +26,7 @@ from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
 from autotune.trial import Checkpoint, State
 
+ROOT = Path(__file__).parents[3]
 SECONDS = 600.0  # a guard against hangs
 ONE = at.Scaling(max_concurrent_trials=1)
 
@@ -204,6 +205,57 @@ def test_a_plain_function_needs_neither_ray_nor_torch(tmp_path: Path) -> None:
     assert "backend: local, as trials of one rank on CPUs need no cluster" in done.stderr
     printed = [file.read_text() for file in (tmp_path / "study" / "output").iterdir()]
     assert sum(text.count("printed by") for text in printed) == 4
+
+
+WITHOUT = """
+    import os, signal
+    for name in ("fdatasync", "memfd_create", "sched_getaffinity", "sched_setaffinity"):
+        delattr(os, name)
+"""
+RANKS = """
+    import os, sys
+    import torch
+    import torch.distributed as dist
+    import autotune as at
+
+    def train(config):
+        for step in range(1, 4):
+            summed = torch.ones(1)
+            dist.all_reduce(summed)
+            if config["dies"] and step == 2 and dist.get_rank() == 1:
+                os.kill(os.getpid(), 9)
+            metrics = {"score": float(summed), "affinity": float(hasattr(os, "memfd_create"))}
+            yield at.Milestone(step, lambda: metrics)
+
+    if __name__ == "__main__":
+        space = at.SearchSpace({"dies": at.Choice([False, True])})
+        experiment = at.Experiment(
+            "ranks", train, space, at.Target("score", 3, limit=600), scaling=at.Scaling(2),
+            configs=[{"dies": False}, {"dies": True}], failure=at.FailurePolicy(max_retries=0),
+        )
+        result = at.run(experiment, trials=2, out=sys.argv[1], tracking_uri="off", backend="local")
+        print([(t.state.value, t.reason[:11]) for t in result.trials])
+        print(result.trials[0].reports[-1].metrics)
+"""
+
+
+def test_what_only_linux_has_is_not_needed(tmp_path: Path) -> None:
+    """As on macOS: no binding to cores, no files in memory. Two ranks, one of which is killed."""
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(WITHOUT))
+    (tmp_path / "script.py").write_text(textwrap.dedent(RANKS))
+    words = [sys.executable, "script.py", str(tmp_path / "study")]
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        words,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    ended = [("CENSORED", "finished"), ("FAILED", "worker died")]
+    metrics = {"score": 2.0, "affinity": 0.0}
+    assert done.stdout == f"{ended}\n{metrics}\n", done.stderr
 
 
 def test_children_end_with_their_driver(tmp_path: Path) -> None:
