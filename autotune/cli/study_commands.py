@@ -229,11 +229,13 @@ def _run(
 ) -> tuple[StudyResult, Manifest]:
     """Run the study and show its progress; its result and manifest."""
     from autotune.cli import progress
+    from autotune.study import place
     from autotune.study.run import carry_out
 
     options = replace(options, tracking_uri=without_password(options.tracking_uri))
     folder = options.folder(experiment.name)
-    with only_json(output.json), progress.progress(experiment, options.trials) as watch:
+    plain = place.uses_this_process(experiment, options, manifest)
+    with only_json(output.json), progress.progress(experiment, options.trials, plain) as watch:
         try:
             return carry_out(experiment, replace(options, watch=watch), manifest)
         except (StudyError, KeyboardInterrupt):

@@ -38,6 +38,7 @@ RESEARCH = {
 }
 """Research scripts, with the arguments of their smallest run."""
 LONG = (
+    "backends.py",
     "checkpoints.py",
     "demo.py",
     "farm.py",

@@ -5,6 +5,7 @@ It ends when the driver's end of the connection is closed, however that comes ab
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import queue
@@ -37,6 +38,9 @@ def main(handle: int) -> None:
     Args:
         handle: of the connection to the driver, inherited.
     """
+    for stream in (sys.stdout, sys.stderr):  # what was printed before a sudden end is not lost
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     connection = Connection(handle)
     os.set_inheritable(handle, False)
     calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()

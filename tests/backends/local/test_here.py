@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -173,6 +174,50 @@ def test_a_breakpoint_in_the_trainer_works_and_quitting_it_ends_the_study(tmp_pa
     assert "('x is', True)" in done.stdout, done.stderr
     assert "KeyboardInterrupt" in done.stderr
     assert (tmp_path / "log").read_text() == "started\n"
+
+
+RECIPE = """
+    import autotune as at
+
+    def train(config):
+        print("hello from", config["seed"])
+        breakpoint()
+        yield at.Milestone(1, lambda: {"score": 1.0})
+
+    def recipe():
+        target = at.Target("score", 1, limit=600)
+        return at.Experiment("here", train, at.SearchSpace({"x": at.Float(0, 1)}), target)
+"""
+
+
+def test_the_debugger_has_the_terminal(tmp_path: Path) -> None:
+    """`run --local --max-concurrent-trials 1` in a pseudo-terminal, where others draw a table."""
+    (tmp_path / "recipe.py").write_text(textwrap.dedent(RECIPE))
+    words = ["run", "recipe.py:recipe", "--local", "--max-concurrent-trials", "1", "--trials", "1"]
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autotune", *words, "--tracking-uri", "off", "--out", "s"],
+        cwd=tmp_path,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(slave)
+    text = b""
+    while True:
+        try:
+            text += os.read(master, 65536)
+        except OSError:  # the process has ended
+            break
+        if text.endswith(b"(Pdb) "):
+            os.write(master, b"p config['x'] >= 0\n" if text.count(b"(Pdb) ") == 1 else b"c\n")
+    os.close(master)
+    assert process.wait(SECONDS) == 0, text.decode()
+    shown = text.decode()
+    assert "hello from" in shown
+    assert "True" in shown
+    assert "1 of 1" in shown or "rank" in shown
 
 
 # --- children -------------------------------------------------------------------------------------
