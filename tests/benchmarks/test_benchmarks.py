@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = {
     "trial_cost.py": "runs",
     "trial_start.py": "runs",
+    "backends.py": "runs",
     "training_loop.py": "runs",
     "demo.py": "studies",
     "schedules.py": "runs",

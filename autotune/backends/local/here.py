@@ -67,6 +67,8 @@ class ThisProcess:
         self._limits: Any = None
         for name, value in environment(self.scaling).items():
             os.environ.setdefault(name, value)
+        if os.environ.get("PYTHONBREAKPOINT", "").startswith("ray."):  # set by Ray, for its workers
+            del os.environ["PYTHONBREAKPOINT"]
         self._rank = LocalRank(train, [], 0, 1, on_error)
         cores = 0 if self.scaling.shared else int(self.scaling.cpus)
         place = self._rank.locate(cores, self.scaling.gpus)

@@ -150,8 +150,15 @@ SCRIPT = """
 def script(tmp_path: Path, how: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     words = [sys.executable, "script.py", str(tmp_path / "study"), str(tmp_path / "log"), how]
+    ray = {"PYTHONBREAKPOINT": "ray.util.rpdb.set_trace"}  # as where Ray has been started
     return subprocess.run(
-        words, cwd=tmp_path, input=typed, capture_output=True, text=True, timeout=SECONDS
+        words,
+        cwd=tmp_path,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**os.environ, **ray},
     )
 
 
