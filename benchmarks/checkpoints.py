@@ -93,7 +93,8 @@ def side(task: Task) -> Answer:
     rank.place("here", "127.0.0.1", 1)
     rank.join("127.0.0.1", rank.serve("127.0.0.1"), Rendezvous(False, 0, 600.0))
     if task["how"] == "loop":
-        rank._writer.save = _in_the_loop(rank._writer.save)  # type: ignore[method-assign]
+        writer = rank._writer()
+        writer.save = _in_the_loop(writer.save)  # type: ignore[method-assign]
     rank.start(Launch(0, {"mb": task["mb"], "steps": task["steps"]}, 0))
     rank.resume(None, None)  # what is slow once
     place = Path(task.get("place") or task["folder"], f"checkpoints-{os.getpid()}")

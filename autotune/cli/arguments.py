@@ -69,7 +69,8 @@ def _row(option: Option, **changed: Any) -> Row:
     if flag.repeated:
         made["action"] = "append"
     parse = _checked(path if flag.parse is Path else flag.parse)
-    return flag.name, {**made, "default": option.default, "type": parse, **changed}
+    default = None if flag.group == "place" else option.default  # as the study has it
+    return flag.name, {**made, "default": default, "type": parse, **changed}
 
 
 def _rows(group: str) -> list[Row]:
@@ -84,7 +85,7 @@ def _again(name: str, default: Any, help_: str) -> Row:
 
 def filled(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an argument that takes no empty text, and no path that cannot be one."""
-    if settings.get("action") == "store_true":
+    if settings.get("action") in ("store_true", "store_const"):
         return dict(settings)
     parse = settings.get("type", str)
 
@@ -132,10 +133,28 @@ JSON: Row = ("--json", {"action": "store_true", "help": "print one JSON document
 REGISTER: Row = ("--register", {"metavar": "NAME", "help": "make the best trial's model a version "
                                 "of this registered model of MLflow's"})  # fmt: skip
 PLACE = tuple(o.name for o in options() if o.flag is not None and o.flag.group == "place")
-WHERE: list[Row] = [*_rows("place"), JSON]
+LOCAL: Row = ("--local", {"action": "store_const", "const": "local", "dest": "backend",
+                          "help": "the same as --backend local"})  # fmt: skip
+WHERE: list[Row] = [*_rows("place"), LOCAL, JSON]
 RUN: list[Row] = [
     ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
     *(*_rows("search"), REGISTER, *_rows("tracking"), *WHERE),
+]
+TRY: list[Row] = [
+    ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
+    _again("trials", 20, "trials of the study whose duration is estimated (20)"),
+    *(
+        _again(name, None, help_)
+        for name, help_ in (
+            ("workers", "ranks of one trial; one is tried (as the recipe says)"),
+            ("cpus_per_worker", "CPU cores of a rank (as the recipe says)"),
+            ("gpus_per_worker", "GPUs of a rank, 0 for none (as the recipe says)"),
+            ("max_concurrent_trials", "trials at once in that study (as many as fit)"),
+        )
+    ),
+    _again("seed", 0, "the study's seed (0)"),
+    ("--pdb", {"action": "store_true", "help": "open Python's debugger where the trainer raises"}),
+    JSON,
 ]
 RESUME: list[Row] = [
     ("folder", {"metavar": "DIR", "type": _path, "help": "a study folder; with "
@@ -202,7 +221,12 @@ _DRIVER: list[Row] = [
                "help": "an environment variable for driver and workers (no secrets); may be "
                "repeated"}),
 ]  # fmt: skip
-_ELSEWHERE = ("--ray-address", "--json")  # what of `run` a job does not take
+_ELSEWHERE = (
+    "--ray-address",
+    "--backend",
+    "--local",
+    "--json",
+)  # what of `run` a job does not take
 SUBMIT: list[Row] = [
     *(flag for flag in RUN if flag[0] not in _ELSEWHERE),
     *(ADDRESS, _FOLLOW, *_DRIVER, JSON),
@@ -221,6 +245,16 @@ class RunArguments:
     recipe: str
     options: StudyOptions
     register: str | None
+    json: bool
+
+
+@dataclass(frozen=True)
+class TryArguments:
+    """What `autotune try` was given; of the options it takes those of a trial's size."""
+
+    recipe: str
+    options: StudyOptions
+    pdb: bool
     json: bool
 
 
@@ -300,6 +334,6 @@ def taken(kind: type[_T], given: argparse.Namespace) -> _T:
     if "time_limit" in chosen:
         chosen["time_limit"] = duration(chosen["time_limit"])
     checked = StudyOptions(**chosen)
-    whole = kind in (RunArguments, SubmitArguments)
+    whole = kind in (RunArguments, SubmitArguments, TryArguments)
     make = cast("Callable[..., _T]", kind)
     return make(**values, options=checked if whole else chosen)

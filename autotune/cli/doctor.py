@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from autotune.backends.worker.cpu_affinity import usable_cores
 from autotune.cli import gpu_checks
+from autotune.storage.atomic import sync_content
 from autotune.study.manifest import version_of
 
 
@@ -49,7 +51,7 @@ def _packages() -> str:
 
 
 def _cores() -> str:
-    usable, there = len(os.sched_getaffinity(0)), os.cpu_count()
+    usable, there = len(usable_cores()), os.cpu_count()
     return f"{usable} usable of {there}"
 
 
@@ -57,7 +59,10 @@ def _memory() -> str:
     import psutil
 
     free = psutil.virtual_memory().available / 2**30
-    shared = shutil.disk_usage("/dev/shm").free / 2**30  # noqa: S108 (Ray's object store lives there)
+    where = Path("/dev/shm")  # noqa: S108 (Ray's object store lives there)
+    if not where.is_dir():  # not Linux
+        return f"{free:.1f} GiB free"
+    shared = shutil.disk_usage(where).free / 2**30
     if free < 1 or shared < 0.3:
         raise MemoryError(
             f"{free:.1f} GiB free, {shared:.1f} GiB of shared memory (/dev/shm): too little; a "
@@ -101,7 +106,7 @@ def _folder() -> str:
     with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
         file.write(b"x")
         file.flush()
-        os.fdatasync(file.fileno())
+        sync_content(file.fileno())
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     return f"{Path.cwd()} is writable, {free:.1f} GiB free"
 

@@ -96,6 +96,12 @@ def run_command(given: argparse.Namespace) -> int:
     return study_commands.run(taken(arguments.RunArguments, given))
 
 
+def try_command(given: argparse.Namespace) -> int:
+    from autotune.cli import try_command as trying
+
+    return trying.run(taken(arguments.TryArguments, given))
+
+
 def resume_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
@@ -210,6 +216,11 @@ COMMANDS: dict[str, Command] = {
         run_command,
         "search the configuration that reaches a recipe's target soonest",
         arguments.RUN,
+    ),
+    "try": (
+        try_command,
+        "train a recipe's baseline for two milestones here, and check what a study needs",
+        arguments.TRY,
     ),
     "resume": (
         resume_command,

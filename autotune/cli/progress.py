@@ -31,14 +31,17 @@ _ROWS = 30  # running trials that are shown
 
 
 @contextlib.contextmanager
-def progress(experiment: Experiment, trials: int) -> Iterator[Watch]:
+def progress(experiment: Experiment, trials: int, plain: bool = False) -> Iterator[Watch]:
     """A watch for `run`: a live display on a terminal, a plain line an event otherwise.
+
+    It is `plain` as well where the trainer runs in this process, whose prints, and whose debugger,
+    have the terminal.
 
     A study goes on where its output cannot be written any more.
     """
     console = Console(file=sys.stderr, markup=False, emoji=False)
     view = _Progress(experiment.target, trials)
-    if not console.is_terminal:
+    if plain or not console.is_terminal:
 
         def lines(event: Event, all_trials: Mapping[int, Trial]) -> None:
             with contextlib.suppress(OSError):

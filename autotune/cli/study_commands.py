@@ -168,6 +168,10 @@ def _continued(manifest: Manifest, folder: Path, changes: Mapping[str, Any]) -> 
     """The options in the study's manifest, with the changes that a command was given."""
     from autotune.study import recipes
 
+    if changes.get("ray_address") is not None:
+        changes = {"backend": "ray", **changes}
+    elif changes.get("backend") == "local":
+        changes = {"ray_address": None, **changes}
     options = replace(manifest.options, **{**changes, "out": folder})
     uri, recipe = without_password(options.tracking_uri), recipes.moved(str(options.recipe))
     return replace(options, tracking_uri=uri, recipe=recipe)
@@ -242,11 +246,13 @@ def _run(
 ) -> tuple[StudyResult, Manifest]:
     """Run the study and show its progress; its result and manifest."""
     from autotune.cli import progress
+    from autotune.study import place
     from autotune.study.run import carry_out
 
     options = replace(options, tracking_uri=without_password(options.tracking_uri))
     folder = options.folder(experiment.name)
-    with only_json(output.json), progress.progress(experiment, options.trials) as watch:
+    plain = place.uses_this_process(experiment, options, manifest)
+    with only_json(output.json), progress.progress(experiment, options.trials, plain) as watch:
         try:
             return carry_out(experiment, replace(options, watch=watch), manifest)
         except (StudyError, KeyboardInterrupt):

@@ -68,6 +68,11 @@ def write(
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def sync_content(handle: int) -> None:
+    """Flush a file's content to the disk, without its times where the system knows that."""
+    getattr(os, "fdatasync", os.fsync)(handle)
+
+
 def _sync_folder(folder: Path) -> None:
     """Flush a folder's names to the disk, where the system can."""
     with contextlib.suppress(OSError):

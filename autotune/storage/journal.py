@@ -25,6 +25,7 @@ from typing import IO, Any, Self
 
 from autotune.errors import StudyError, UserError, shown, text_of, unknown
 from autotune.storage.annotated import reader
+from autotune.storage.atomic import sync_content
 from autotune.storage.checkpoint_places import located, placed, stored
 from autotune.storage.codec import decode_entries, encode, parsed
 from autotune.trial import EVENTS, Event, Suggested
@@ -193,7 +194,7 @@ class Journal:
         if end == self._on_disk:
             return
         try:
-            os.fdatasync(self._file.fileno())
+            sync_content(self._file.fileno())
         except OSError as error:
             # What others have acted on since is gone with it: this driver can write no more.
             self._fault = f"cannot write {self.path}: {error.strerror}"
@@ -260,7 +261,7 @@ def _repair(file: IO[bytes], path: Path) -> list[Entry]:
     end = _whole(data)
     if end < len(data):
         file.truncate(end)
-        os.fdatasync(file.fileno())
+        sync_content(file.fileno())
     return made
 
 

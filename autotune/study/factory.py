@@ -1,20 +1,18 @@
-"""Makes the parts of a study of its options: sampler, pruner, controller and pool."""
+"""Makes the parts of a study that decide, of its options: sampler, pruner and controller."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.algorithms import specs
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers import policy as policies
 from autotune.algorithms.samplers.distribution import from_document
-from autotune.backends.protocol import Pool
 from autotune.errors import UserError, shown
-from autotune.storage import checkpoint_files
 from autotune.study import recipes, warm_start
 from autotune.study.driver.plan import Plan
 from autotune.study.experiment import Experiment
@@ -23,10 +21,6 @@ from autotune.study.option import name_of
 from autotune.study.options import Controller, StudyOptions
 from autotune.study.warm_start import Start
 from autotune.trial import Target
-from autotune.trial.scaling import Scaling
-
-if TYPE_CHECKING:
-    from autotune.backends.ray.pool import RayPool
 
 
 @dataclass(frozen=True)
@@ -158,89 +152,3 @@ def _begun(
     from autotune.algorithms.controllers import make_controller
 
     return make_controller(controller, experiment.knobs, start.controller)
-
-
-# --- where it runs and saves ----------------------------------------------------------------------
-
-
-def scaled(experiment: Experiment, options: StudyOptions, existing: Manifest | None) -> Experiment:
-    """The experiment with the workers, cores and GPUs that the options name, if they do.
-
-    What neither says is what the study in the folder has, whose manifest is `existing` if it has
-    any result, or is decided once the cluster is known.
-
-    Raises:
-        UserError: the options do not go with the experiment's scaling.
-    """
-    named = {
-        "num_workers": options.workers,
-        "cpus_per_worker": options.cpus_per_worker,
-        "gpus_per_worker": options.gpus_per_worker,
-    }
-    try:
-        scaling = replace(experiment.scaling, **{k: v for k, v in named.items() if v is not None})  # type: ignore[arg-type]
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    if existing is not None:
-        scaling = replace(scaling, **{name: existing.scaling[name] for name in _open(scaling)})
-    return replace(experiment, scaling=scaling)
-
-
-def without_decided(existing: Manifest | None, scaling: Scaling) -> Manifest | None:
-    """The study's manifest without the cores and GPUs that are decided again.
-
-    What another cluster decides does not make another study of one that has no result.
-    """
-    if existing is None:
-        return None
-    again = {name: getattr(scaling.decided, name) for name in _open(scaling)}
-    return replace(existing, scaling={**existing.scaling, **again})
-
-
-def _open(scaling: Scaling) -> list[str]:
-    return [name for name in _LEFT_OPEN if getattr(scaling, name) is None]
-
-
-_LEFT_OPEN = ("cpus_per_worker", "gpus_per_worker")  # of a scaling, to be decided by the cluster
-
-
-def place(experiment: Experiment, options: StudyOptions) -> tuple[Pool, Experiment, str]:
-    """Where the trials run, the experiment as it is there, and what was decided, in one line.
-
-    Raises:
-        UserError: no such cluster, or one on which a trial can never fit.
-        StudyError: Ray does not start.
-    """
-    scaling = experiment.scaling
-    if options.pool is not None:
-        return options.pool, replace(experiment, scaling=scaling.decided), ""
-    pool = ray_pool(experiment, options.trials if options.search else 1, options.ray_address)
-    here = {name: getattr(pool.scaling, name) for name in _LEFT_OPEN}
-    return pool, replace(experiment, scaling=replace(scaling, **here)), pool.decided
-
-
-def ray_pool(experiment: Experiment, trials: int, address: str | None) -> RayPool:
-    """Worker groups on Ray, no more of them than there are trials."""
-    from autotune.backends.ray.pool import RayPool
-
-    scaling = experiment.scaling
-    most = min(trials, scaling.max_concurrent_trials or trials)
-    return RayPool(
-        experiment.train,
-        replace(scaling, max_concurrent_trials=most),
-        hang_timeout=experiment.failure.hang_timeout,
-        address=address,
-    )
-
-
-def checkpoints(experiment: Experiment, study_id: str) -> str:
-    """The folder or URL of this study's checkpoints; empty for the study folder."""
-    given = experiment.failure.checkpoint_folder
-    if given is None:
-        return ""
-    root = checkpoint_files.root_in(given, experiment.name, study_id)
-    try:
-        checkpoint_files.reach(root)
-    except (ValueError, ImportError, OSError) as error:
-        raise UserError(f"checkpoint_folder {given!r} cannot be used: {error}") from None
-    return root

@@ -60,6 +60,7 @@ class Manifest:
     configs: Sequence[Any] = field(default_factory=list)
     start: Mapping[str, Any] = field(default_factory=dict)
     sampler_chosen_because: str | None = None
+    backend_chosen_because: str | None = None
     versions: Mapping[str, str | None] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     git_commit: str | None = None
@@ -136,7 +137,13 @@ class Manifest:
             raise UserError(f"{path}: its search space cannot be read: {error}") from None
 
 
-_AFTER_OPTIONS = ("sampler_chosen_because", "versions", "machine", "git_commit")
+_AFTER_OPTIONS = (
+    "sampler_chosen_because",
+    "backend_chosen_because",
+    "versions",
+    "machine",
+    "git_commit",
+)
 _PLAIN = (  # what is in the manifest under its own name, in this order
     *(
         "name",
@@ -166,6 +173,7 @@ def resolved(
     *,
     start: Mapping[str, Any] | None = None,
     sampler_chosen_because: str | None = None,
+    backend_chosen_because: str | None = None,
 ) -> Manifest:
     """The manifest of a new study.
 
@@ -189,6 +197,7 @@ def resolved(
         configs=_given("configs", list(experiment.configs)),
         start=dict(start or {}),
         sampler_chosen_because=sampler_chosen_because,
+        backend_chosen_because=backend_chosen_because,
         versions={p: version_of(p) for p in _PACKAGES} | {"python": platform.python_version()},
         machine={"platform": platform.platform(), "cpus": os.cpu_count()},
         git_commit=_commit(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autotune.errors import unknown
 from autotune.trial.checks import LONGEST_SECONDS, is_finite, is_whole
 
 SETTINGS = "option"  # the key of an option's settings in its field's metadata
@@ -108,6 +109,24 @@ FUNCTION = Rule("a function", callable)
 TEXTS = Rule("a dict of texts", _are_texts)
 SEEDS = Rule("whole numbers >= 0", _are_seeds)
 POOL = Rule("a pool", lambda value: hasattr(value, "start") and hasattr(value, "realtime"))
+
+
+BACKENDS = ("auto", "ray", "local")
+BACKEND = Rule(
+    f"one of {', '.join(BACKENDS)}, or a pool,",
+    lambda value: value in BACKENDS if isinstance(value, str) else POOL.allows(value),
+)
+
+
+def backend_name(text: str) -> str:
+    """The name of a backend that was typed.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    if text not in BACKENDS:
+        raise ValueError(unknown("backend", text, BACKENDS))
+    return text
 
 
 def whole_number(text: str) -> int:

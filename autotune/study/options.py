@@ -15,6 +15,7 @@ from autotune.algorithms.pruners.rules import Pruner
 from autotune.backends.protocol import Pool
 from autotune.errors import UserError, shown
 from autotune.study.option import (
+    BACKEND,
     CPUS,
     FUNCTION,
     GPUS,
@@ -32,6 +33,7 @@ from autotune.study.option import (
     Flag,
     Option,
     absolute,
+    backend_name,
     name_of,
     number,
     option,
@@ -231,6 +233,33 @@ class StudyOptions:
             "--tracking-uri", "place", "MLflow's store (default: in the study folder)", "URI"
         ),
     )
+    max_concurrent_trials: int | None = option(
+        None,
+        kept="concurrent_trials",
+        rule=whole(1),
+        flag=Flag(
+            "--max-concurrent-trials",
+            "place",
+            "trials at once (as many as fit); 1 with --local: in this very process",
+            "N",
+            whole_number,
+        ),
+    )
+    backend: str | Pool = option(
+        "auto",
+        kept=True,
+        unsaid="ray",
+        rule=BACKEND,
+        as_json=lambda value: value if isinstance(value, str) else "auto",
+        flag=Flag(
+            "--backend",
+            "place",
+            "ray, local (processes of this machine, without a cluster), or auto: local for trials "
+            "of one rank without GPUs and --ray-address (auto; in a resumed study as before)",
+            "NAME",
+            backend_name,
+        ),
+    )
     ray_address: str | None = option(
         None,
         kept=True,
@@ -259,6 +288,10 @@ class StudyOptions:
                 continue
             if not rule.allows(value):
                 raise UserError(f"{one.name} must be {rule.text} but got {shown(value)}")
+        if self.backend == "local" and self.ray_address is not None:
+            raise UserError(
+                f"backend 'local' uses no cluster, but ray_address is {self.ray_address!r}"
+            )
         if self.seeds and (self.repeats or self.racing):
             raise UserError(
                 "repeats confirm a search, but with seeds all trials are repeats already"

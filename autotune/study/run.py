@@ -18,7 +18,7 @@ from autotune.backends.protocol import Observed, Pool
 from autotune.errors import UserError
 from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
-from autotune.study import earlier, factory, warm_start
+from autotune.study import earlier, factory, place, warm_start
 from autotune.study.choices import resolve_options
 from autotune.study.driver.loop import Loop
 from autotune.study.driver.plan import Plan
@@ -58,6 +58,11 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             it, each rank gets one if the cluster has enough, and a line says so.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
+        max_concurrent_trials: how many trials run at once, in place of the `Scaling`'s.
+        backend: `ray`; `local`: processes of this machine, without a cluster, or with one rank and
+            `max_concurrent_trials=1` this very process; `auto`: that of the study in the folder,
+            else local for trials of one rank on this machine's CPUs, and Ray for all others; or a
+            pool.
         ray_address: a Ray cluster's address; by default Ray is started on this machine.
         seed: of the sampler and, with the trial's number, of each trial.
         seeds: of the trials themselves, one for each, when all are repeats of one configuration
@@ -83,7 +88,7 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         mix_hardware: rank times on unequal hardware together; the fingerprints of these trials then
             say so. By default only trials on equal hardware are ranked together.
         watch: called after each event with the event and all trials, to display them.
-        pool: where trials run; by default worker groups on Ray.
+        pool: where trials run, in place of a backend.
 
     Raises:
         UserError: an unknown argument or one outside its range, a folder with another study, a
@@ -108,20 +113,26 @@ def carry_out(
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
     kept = _with_result(folder, existing)
-    experiment = factory.scaled(experiment, options, kept)
+    experiment = place.scaled(experiment, options, kept)
     choice = resolve_options(experiment, options, kept)
-    options = choice.options
+    options, backend = choice.options, None
+    if not isinstance(options.backend, str):
+        options = replace(options, pool=options.backend, backend="auto")
+    if options.pool is None:
+        backend = place.backend_for(experiment, options, kept)
+        options = replace(options, backend=backend.name)
     parts = factory.make_parts(experiment, options, existing)
     current = resolved(
         experiment,
         options,
         start=warm_start.documents(parts.start),
         sampler_chosen_because=choice.sampler_because,
+        backend_chosen_because=backend.because if backend is not None else None,
     )
-    before = factory.without_decided(existing, experiment.scaling)
+    before = place.without_decided(existing, experiment.scaling)
     manifest = continued(current, before, folder, options.resume)
     _check_mirrored(experiment.name, folder, options)
-    checkpoints = factory.checkpoints(experiment, manifest.study_id)
+    checkpoints = place.checkpoints(experiment, manifest.study_id)
     again = partial(_confirmed, experiment, replace(options, out=folder))
     with contextlib.ExitStack() as stack:
         if options.pool is not None:
@@ -129,11 +140,15 @@ def carry_out(
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
         if before is not None and manifest.study_id == before.study_id and options.search:
             _say_going_on(before, current, journal, options)
-        pool, experiment, decided = factory.place(experiment, options)
+        pool, experiment, decided = place.place(experiment, options, backend)
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
         plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints)
-        notes = [*choice.notes(), *([decided] if decided else [])]
+        placed = [
+            *(backend.notes() if backend is not None else []),
+            *([decided] if decided else []),
+        ]
+        notes = [*choice.notes(), *placed]
         parts = replace(parts, plan=plan)
         trials_made, reason = _work(options, parts, manifest, journal, notes)
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest

@@ -23,7 +23,7 @@ def on_ray(run: Run) -> Iterator[Finding]:
     except ImportError:
         yield not_run("the Ray pool", "Ray is not installed")
         return
-    from autotune.backends.ray.resources import KIND
+    from autotune.backends.groups.resources import KIND
     from autotune.trial.scaling import Scaling
 
     # NOSET as clusters for other work have it; without a GPU Ray counts one, to place by its kind.
@@ -67,8 +67,8 @@ def _with_pool(scaling: Any, use: Callable[[Any], Iterator[Finding]]) -> Iterato
 
 def _kind() -> str | None:
     """The kind of the GPU, as Ray names it, if it does."""
+    from autotune.backends.groups.resources import KIND
     from autotune.backends.ray.cluster import node_resources
-    from autotune.backends.ray.resources import KIND
 
     names = [name for node in node_resources() for name in node if name.startswith(KIND)]
     return min(names).removeprefix(KIND) if names else None

@@ -17,6 +17,7 @@ SCRIPTS = {
     "first_hour.py": "runs",
     "trial_cost.py": "runs",
     "trial_start.py": "runs",
+    "backends.py": "runs",
     "training_loop.py": "runs",
     "demo.py": "studies",
     "schedules.py": "runs",
@@ -39,6 +40,7 @@ RESEARCH = {
 }
 """Research scripts, with the arguments of their smallest run."""
 LONG = (
+    "backends.py",
     "checkpoints.py",
     "demo.py",
     "farm.py",

@@ -22,22 +22,28 @@ RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
     "run": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
-    "--with --register --mirror --mix-hardware --time-limit --tracking-uri --ray-address --json",
-    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri --ray-address "
-    "--json",
+    "--with --register --mirror --mix-hardware --time-limit --tracking-uri "
+    "--max-concurrent-trials --backend --ray-address --local --json",
+    "try": "--trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials --seed "
+    "--pdb --json",
+    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri "
+    "--max-concurrent-trials --backend --ray-address --local --json",
     "status": "--json",
     "best": "--json",
-    "confirm": "--repeats --top --time-limit --tracking-uri --ray-address --json",
+    "confirm": "--repeats --top --time-limit --tracking-uri --max-concurrent-trials --backend "
+    "--ray-address --local --json",
     "export": "--to --trial --optuna",
-    "replay": "--repeats --out --time-limit --tracking-uri --ray-address --json",
+    "replay": "--repeats --out --time-limit --tracking-uri --max-concurrent-trials --backend "
+    "--ray-address --local --json",
     "report": "--to",
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "--host --port",
     "doctor": "--json",
     "submit": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
-    "--with --register --mirror --mix-hardware --time-limit --tracking-uri --address --follow "
-    "--driver-cpus --driver-resources --pip --env --json",
+    "--with --register --mirror --mix-hardware --time-limit --tracking-uri "
+    "--max-concurrent-trials --address --follow --driver-cpus --driver-resources --pip --env "
+    "--json",
     "jobs": "--address --json",
     "logs": "--follow --address",
     "cancel": "--address",
@@ -168,7 +174,7 @@ def empty_arguments() -> list[list[str]]:
     for command, (_, _, rows) in main.COMMANDS.items():
         needed = [name for name, _ in rows if not name.startswith("-")]
         for name, settings in rows:
-            if settings.get("action") == "store_true":
+            if settings.get("action") in ("store_true", "store_const"):
                 continue
             if name in needed:
                 made.append([command, *("" if other == name else "x" for other in needed)])

@@ -20,7 +20,7 @@ import pytest
 from autotune.cli import main
 from autotune.cli.jobs import client
 from autotune.errors import StudyError
-from autotune.study import factory
+from autotune.study import place
 from autotune.tracking import mirror
 
 DATA = Path(__file__).parents[1] / "storage" / "data"
@@ -60,7 +60,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise StudyError("no Ray in this test")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(factory, "ray_pool", no_ray)
+    monkeypatch.setattr(place, "made_pool", no_ray)
     monkeypatch.setattr(mirror, "catch_up", lambda *_: None)
     monkeypatch.setattr(mirror, "ui_command", no_ray)
     monkeypatch.setattr(client, "_reach", no_ray)
@@ -124,7 +124,7 @@ def any_words(random: Random) -> list[str]:
         if not name.startswith("-"):
             words.append(RIGHT[name] if random.random() < 0.75 else random.choice(WORDS))
         elif random.random() < 0.15:
-            flag = settings.get("action") == "store_true"
+            flag = settings.get("action") in ("store_true", "store_const")
             words.append(name if flag else f"{name}={random.choice(WORDS)}")
     return words
 

@@ -12,7 +12,7 @@ from toys import METRIC, paced
 import autotune as at
 from autotune.errors import StudyError
 from autotune.storage.journal import JOURNAL
-from autotune.study import factory
+from autotune.study import place
 
 
 def study() -> at.Experiment:
@@ -43,7 +43,7 @@ def test_a_mistake_is_found_before_ray_starts(
     def started(*_: Any) -> None:
         raise AssertionError("Ray was started")
 
-    monkeypatch.setattr(factory, "ray_pool", started)
+    monkeypatch.setattr(place, "made_pool", started)
     with pytest.raises(at.UserError, match=says):
         at.run(study(), out=make(tmp_path / "study"), tracking_uri="off")
 
@@ -56,7 +56,7 @@ def test_nothing_is_left_where_ray_does_not_start(
     def fails(*_: Any) -> None:
         raise StudyError("Ray does not start")
 
-    monkeypatch.setattr(factory, "ray_pool", fails)
+    monkeypatch.setattr(place, "made_pool", fails)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
     for out in (tmp_path / "new" / "study", tmp_path / "mine"):

@@ -12,7 +12,7 @@ from sims import racing, simulate
 import autotune as at
 from autotune.storage import manifest as file
 from autotune.storage.journal import JOURNAL
-from autotune.study import factory
+from autotune.study import place
 from autotune.study.manifest import Manifest, manifest_scaling, resolved
 from autotune.study.options import StudyOptions
 
@@ -25,7 +25,7 @@ def scaled(
 ) -> tuple[Any, ...]:
     experiment = racing([1.0], scaling=scaling)
     before = existing and resolved(replace(experiment, scaling=existing), StudyOptions())
-    made = factory.scaled(experiment, StudyOptions(**options), before).scaling
+    made = place.scaled(experiment, StudyOptions(**options), before).scaling
     return made.num_workers, made.cpus_per_worker, made.gpus_per_worker
 
 

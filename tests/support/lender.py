@@ -18,9 +18,9 @@ from typing import Any
 
 import ray
 
+from autotune.backends.groups import lifecycle
+from autotune.backends.groups.turns import Group
 from autotune.backends.ray import actors as actors_
-from autotune.backends.ray import group_lifecycle
-from autotune.backends.ray.turns import Group
 from autotune.trial.scaling import Scaling
 
 _ROOM_SECONDS = 120.0  # for the cluster to take back what ended groups held
@@ -61,9 +61,9 @@ class Lender:
     def lending(self) -> Iterator[None]:
         """Pools of this process take their groups from here."""
         reserve_again, start, close = (
-            group_lifecycle.reserve,
-            group_lifecycle.processes,
-            group_lifecycle.WorkerGroups.close,
+            actors_.reserve,
+            actors_.processes,
+            lifecycle.WorkerGroups.close,
         )
         lender = self
 
@@ -89,17 +89,18 @@ class Lender:
             lender.started += scaling.num_workers
             return start(placement, scaling, train)
 
-        def ended(pool: group_lifecycle.WorkerGroups) -> None:
+        def ended(pool: lifecycle.WorkerGroups) -> None:
             for number, group in list(pool.groups.items()):
-                if lender._on and lender._keep(group):
+                on_ray = isinstance(pool._processes, actors_.Actors)
+                if lender._on and on_ray and lender._keep(group):
                     del pool.groups[number]
             close(pool)
 
         with contextlib.ExitStack() as undo:
             for owner, name, new in (
-                (group_lifecycle, "reserve", reserve),
-                (group_lifecycle, "processes", processes),
-                (group_lifecycle.WorkerGroups, "close", ended),
+                (actors_, "reserve", reserve),
+                (actors_, "processes", processes),
+                (lifecycle.WorkerGroups, "close", ended),
             ):
                 undo.callback(setattr, owner, name, getattr(owner, name))
                 setattr(owner, name, new)
@@ -126,7 +127,9 @@ class Lender:
         if not ended or not ray.is_initialized():
             return
         for kept in ended:
-            actors_.terminate(kept.actors, [], kept.placement, 0.0)
+            for actor in kept.actors:
+                ray.kill(actor, no_restart=True)
+            actors_.release_placement(kept.placement)
         self._await_room()
 
     @staticmethod
@@ -183,14 +186,16 @@ def _renew(rank: Any, train: bytes, path: list[str], number: int, size: int) -> 
 
     if rank._steps is not None:
         return "a trial is running"
-    rank._writer.cancel()
-    rank._writer._thread.shutdown()
-    rank._cores.release()
+    rank._cancel_writing()
+    if rank._made_writer is not None:
+        rank._made_writer._thread.shutdown()
+    own = rank._process
+    own.cores.release()
     if dist.is_initialized():
         dist.destroy_process_group()
-    isolation.restore(rank._clean)
-    usual = rank._usual or isolation.resource_use()
-    if leaked := isolation.leaked_resources(rank._clean, usual):
+    isolation.restore(own.clean)
+    usual = own.usual or isolation.resource_use()
+    if leaked := isolation.leaked_resources(own.clean, usual):
         return leaked
     rank.__init__(train, path, number, size)
     return ""

@@ -43,6 +43,7 @@ def main(folder: Path) -> None:
         sampler="random",
         pruner="none",
         out=folder,
+        backend="ray",
     )
     assert result.best is not None
     print(result.ended)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from autotune.backends.ray.resources import needs
-from autotune.backends.recipe_modules import is_recipe_file
+from autotune.backends.groups.environment import environment
+from autotune.backends.groups.resources import needs
+from autotune.backends.groups.turns import NodeOutOfMemory
 from autotune.backends.worker.messages import Place
-from autotune.backends.worker.process_settings import CUBLAS_WORKSPACE
 from autotune.backends.worker.rank import Rank
-from autotune.errors import UserError
 from autotune.trial.scaling import Scaling
 
 # Ray keeps what a trainer writes to its streams in two rotating files of so many bytes each; by
@@ -33,33 +32,17 @@ _VISIBLE = (
 _ALL_GPUS = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 
 
-def pickled(train: Callable[[dict[str, Any]], Any]) -> bytes:
-    """Serialize the trainer for the workers: a recipe file's module by value, others by name.
-
-    Raises:
-        UserError: it cannot be serialized.
-    """
-    module = sys.modules.get(train.__module__)
-    if module is not None and is_recipe_file(module):
-        ray.cloudpickle.register_pickle_by_value(module)
-    try:
-        pickled: bytes = ray.cloudpickle.dumps(train)
-    except Exception as error:
-        raise UserError(f"the trainer cannot be sent to workers: {error}") from None
-    return pickled
-
-
 # --- the processes of a group ---------------------------------------------------------------------
 
 
 class _Worker(Rank):
     """A rank as a Ray actor, which also knows its node."""
 
-    def locate(self, cores: int) -> Place:
+    def locate(self, cores: int, gpus: float) -> Place:
         seen = (os.environ.get(name) for name in _VISIBLE)
         check_gpus([str(gpu) for gpu in ray.get_gpu_ids()], next(filter(None, seen), None))
         context = ray.get_runtime_context()
-        return self.place(context.get_node_id(), ray.util.get_node_ip_address(), cores)
+        return self.place(context.get_node_id(), ray.util.get_node_ip_address(), cores, gpus)
 
 
 def check_gpus(given: Sequence[str], visible: str | None) -> None:
@@ -103,32 +86,8 @@ def processes(placement: Any, scaling: Scaling, train: bytes) -> list[Any]:
 
 
 def _environment(scaling: Scaling) -> dict[str, str]:
-    threads = str(max(int(scaling.cpus), 1))
-    variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    own = dict([*_LOGS.items(), ("TORCHINDUCTOR_COMPILE_THREADS", threads), CUBLAS_WORKSPACE])
-    variables |= {name: os.environ.get(name, value) for name, value in own.items()}
-    variables[_ALL_GPUS] = ""
-    if not scaling.gpus:
-        variables["CUDA_VISIBLE_DEVICES"] = ""
-    return variables
-
-
-def terminate(actors: list[Any], waiting: list[Any], placement: Any, seconds: float) -> None:
-    """Have the waiting ones close their trainer, for some seconds at most, then end all actors.
-
-    Afterwards `placement` is released, if it is given. This runs on a thread of its own, as a
-    trainer's `finally` may wait for a rank that is gone.
-    """
-    with contextlib.suppress(Exception):  # whatever goes wrong here, they are to be ended
-        closing = [actor.stop.remote(None) for actor in waiting]
-        if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=seconds)
-    for actor in actors:
-        with contextlib.suppress(Exception):
-            ray.kill(actor, no_restart=True)
-    if placement is not None:
-        with contextlib.suppress(Exception):
-            release_placement(placement)
+    logs = {name: os.environ.get(name, value) for name, value in _LOGS.items()}
+    return {**environment(scaling), **logs, _ALL_GPUS: ""}
 
 
 def release_placement(placement: Any) -> None:
@@ -142,6 +101,45 @@ def is_reserved(placement: Any) -> bool:
     return state == "CREATED"
 
 
-def killed_for_memory(error: BaseException) -> bool:
-    """Whether Ray killed the worker because its node was running out of memory."""
-    return isinstance(error, ray.exceptions.OutOfMemoryError)
+class Actors:
+    """The processes of worker groups as Ray actors, in placement groups (`Processes`).
+
+    Args:
+        train: the trainer, pickled.
+        scaling: workers of one trial.
+    """
+
+    def __init__(self, train: bytes, scaling: Scaling) -> None:
+        self._train, self._scaling = train, scaling
+
+    def reserve(self, strategy: str, lost: Sequence[str] = ()) -> Any:
+        return reserve(self._scaling, strategy, lost)
+
+    def is_reserved(self, placement: Any) -> bool:
+        return is_reserved(placement)
+
+    def release(self, placement: Any) -> None:
+        release_placement(placement)
+
+    def start(self, placement: Any) -> list[Any]:
+        return processes(placement, self._scaling, self._train)
+
+    def call(self, process: Any, method: str, *arguments: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        called: Future[Any] = getattr(process, method).remote(*arguments).future()
+        called.add_done_callback(lambda call: _copy(call, answer))
+        return answer
+
+    def kill(self, process: Any) -> None:
+        ray.kill(process, no_restart=True)
+
+
+def _copy(call: Future[Any], answer: Future[Any]) -> None:
+    """Complete `answer` as `call` was; an error of Ray's that says that memory ran out is ours."""
+    error = call.exception()
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        answer.set_exception(NodeOutOfMemory(str(error)))
+    elif error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(call.result())

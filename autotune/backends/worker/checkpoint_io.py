@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +21,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from autotune.backends.worker import reporting
+from autotune.backends.worker.isolation import WRITER
+from autotune.backends.worker.messages import Written
 from autotune.backends.worker.sharded_tensors import (
     assemble,
     assemble_all,
@@ -33,14 +34,6 @@ from autotune.storage.remote import is_gone
 
 _SMALL_BYTES = 4 * 2**20
 _PAUSE_SECONDS = 1.0  # between two attempts to read from a store that cannot be reached
-
-
-@dataclass(frozen=True)
-class Written:
-    """One rank's part of the checkpoint in `folder`: complete, and with its checksum."""
-
-    folder: str
-    checksum: str
 
 
 class _Cancelled(Exception):  # noqa: N818  # nothing is wrong
@@ -55,8 +48,7 @@ class Writer:
 
     def __init__(self, rank: int) -> None:
         self._name = f"rank-{rank}.pt"
-        self._thread = ThreadPoolExecutor(1, "autotune-writer")
-        self._thread.submit(int).result()  # a thread of the clean process, not of a trial
+        self._thread = ThreadPoolExecutor(1, WRITER)
         self._writing: Future[Written] | None = None
         self._folder = ""
         self._stopped = threading.Event()

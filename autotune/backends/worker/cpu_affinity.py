@@ -52,9 +52,30 @@ def claim_cores(
     return cores
 
 
+def usable_cores() -> frozenset[int]:
+    """The cores that this process may run on; where the system does not say it, all there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def bind(cores: Collection[int], *, whole: bool = True) -> None:
+    """Bind this thread to `cores`, and all others of the process if it is `whole`.
+
+    Threads that it starts inherit that. Where the system cannot bind, nothing happens.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    tasks = Path("/proc/self/task")
+    threads = [int(t.name) for t in tasks.iterdir()] if whole and tasks.is_dir() else [0]
+    for thread in threads:
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, cores)
+
+
 def _claimed(count: int, near: Collection[int]) -> Cores:
     cores = Cores((), [])
-    for number in sorted(os.sched_getaffinity(0), key=lambda n: (n not in near, n)):
+    for number in sorted(usable_cores(), key=lambda n: (n not in near, n)):
         if len(cores.numbers) == count:
             break
         with contextlib.suppress(OSError):

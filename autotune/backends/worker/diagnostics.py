@@ -11,13 +11,13 @@ import contextlib
 import faulthandler
 import os
 import signal
+import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
-
-import torch
 
 from autotune.backends.worker import reporting
 from autotune.backends.worker.messages import Place
@@ -32,18 +32,24 @@ def write_stacks_on_signal(node: str) -> tuple[IO[bytes], str]:
 
     This works even while the process holds the interpreter's lock, but not while it is suspended.
     """
-    handle = os.memfd_create(_name(node, os.getpid()))
-    file = os.fdopen(handle, "wb", buffering=0)
+    name = _name(node, os.getpid())
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create(name)
+        file, path = os.fdopen(handle, "wb", buffering=0), f"/proc/{os.getpid()}/fd/{handle}"
+    else:  # not Linux
+        path = os.path.join(tempfile.gettempdir(), name)
+        file = open(path, "wb", buffering=0)
     faulthandler.register(signal.SIGUSR1, file, all_threads=True)
-    return file, f"/proc/{os.getpid()}/fd/{handle}"
+    return file, path
 
 
 def is_here(path: str, node: str, pid: int) -> bool:
     """Whether `path` belongs to process `pid` of `node`, and not to another machine's `pid`."""
+    name = _name(node, pid)
     try:
-        return os.readlink(path).startswith(f"/memfd:{_name(node, pid)}")
-    except OSError:
-        return False
+        return os.readlink(path).startswith(f"/memfd:{name}")
+    except OSError:  # no link where it is no file in memory
+        return os.path.basename(path) == name and os.path.isfile(path)
 
 
 def read_stack(path: str, node: str, pid: int, own: Collection[Path]) -> str:
@@ -93,12 +99,18 @@ def out_of_memory(error: BaseException | None) -> bool:
     its libraries (cuBLAS, cuDNN, NCCL) raise others, which are recognized by their text.
     """
     for cause in _chain(error):
-        if isinstance(cause, torch.OutOfMemoryError | MemoryError):
+        if isinstance(cause, MemoryError) or _is_torchs(cause):
             return True
         text = text_of(cause) if isinstance(cause, RuntimeError) else ""
         if any(says in text for says in _NO_MEMORY):
             return True
     return False
+
+
+def _is_torchs(error: BaseException) -> bool:
+    """Whether it is torch's own error; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)
 
 
 def free_frames(error: BaseException) -> None:

@@ -8,8 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-
-import torch
+from typing import Any
 
 from autotune.backends.worker.reporting import synchronize
 
@@ -22,14 +21,23 @@ Look = Callable[[], tuple[int, int]]
 
 
 def gpu_in_use() -> bool:
-    """Whether this process has touched a GPU."""
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    """Whether this process has touched a GPU; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
 def allocated() -> int:
     """Bytes of this process's tensors on all of its GPUs."""
-    devices = range(torch.cuda.device_count()) if gpu_in_use() else ()
-    return sum(int(torch.cuda.memory_allocated(device)) for device in devices)
+    if not gpu_in_use():
+        return 0
+    devices = range(_cuda().device_count())
+    return sum(int(_cuda().memory_allocated(device)) for device in devices)
+
+
+def _cuda() -> Any:
+    import torch
+
+    return torch.cuda
 
 
 # --- a share of a GPU -----------------------------------------------------------------------------
@@ -62,10 +70,10 @@ def is_crowded(gpus: float) -> bool:
     if not 0 < gpus < 1 or not gpu_in_use():
         return False
     try:
-        free, total = torch.cuda.mem_get_info()
+        free, total = _cuda().mem_get_info()
     except RuntimeError:  # the GPU cannot be used from this process any more
         return False
-    return crowded(free, total, torch.cuda.memory_reserved(), gpus)
+    return crowded(free, total, _cuda().memory_reserved(), gpus)
 
 
 def take(gpus: float) -> float:
@@ -73,15 +81,15 @@ def take(gpus: float) -> float:
 
     Returns the share of each that its allocator may use.
     """
-    if not gpus or not torch.cuda.is_available():
+    if not gpus or not _cuda().is_available():
         return 1.0
-    share = share_of(gpus, torch.cuda.mem_get_info()[1])
-    for device in range(torch.cuda.device_count()):
-        missing = await_free(partial(torch.cuda.mem_get_info, device), share)
+    share = share_of(gpus, _cuda().mem_get_info()[1])
+    for device in range(_cuda().device_count()):
+        missing = await_free(partial(_cuda().mem_get_info, device), share)
         if missing:
             print(f"GPU {device}: others hold {missing >> 20} MiB of this rank's", file=sys.stderr)
         if share < 1:
-            torch.cuda.set_per_process_memory_fraction(share, device)
+            _cuda().set_per_process_memory_fraction(share, device)
     return share
 
 
@@ -109,7 +117,7 @@ def give_back() -> None:
     gc.collect()
     if gpu_in_use():
         with contextlib.suppress(RuntimeError):
-            torch.cuda.empty_cache()
+            _cuda().empty_cache()
 
 
 def put_back(share: float) -> None:
@@ -117,9 +125,9 @@ def put_back(share: float) -> None:
     if not gpu_in_use():
         return
     synchronize()  # what a kernel did wrong is known now, and this process cannot be used again
-    torch.cuda.empty_cache()
-    for device in reversed(range(torch.cuda.device_count())):
-        torch.cuda.set_stream(torch.cuda.default_stream(device))
-        torch.cuda.set_per_process_memory_fraction(share, device)
-        torch.cuda.reset_peak_memory_stats(device)
-    torch.cuda.set_device(0)
+    _cuda().empty_cache()
+    for device in reversed(range(_cuda().device_count())):
+        _cuda().set_stream(_cuda().default_stream(device))
+        _cuda().set_per_process_memory_fraction(share, device)
+        _cuda().reset_peak_memory_stats(device)
+    _cuda().set_device(0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -14,9 +15,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
-import torch
 
 from autotune.trial import Hardware
 from autotune.trial.scaling import Scaling
@@ -46,14 +47,17 @@ class Machine:
     interface: str = ""
 
 
-def probe(address: str) -> Machine:
-    """Find out what this process runs on, on a node that others reach at `address`."""
+def probe(address: str, gpus: float = 0) -> Machine:
+    """Find out what this process runs on, on a node that others reach at `address`.
+
+    Torch is imported only for a rank with GPUs.
+    """
     interface = interface_of(address)
     label, network = os.environ.get(LABEL, "").strip(), network_of(interface)
-    if not torch.cuda.is_available():
+    if not gpus or not _cuda().is_available():
         return Machine(cpu_name(), "", label, "", network, interface)
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Machine(counted(gpus), cpu_name(), label, gpu_link(), network, interface)
+    names = [_cuda().get_device_name(i) for i in range(_cuda().device_count())]
+    return Machine(counted(names), cpu_name(), label, gpu_link(), network, interface)
 
 
 def fingerprint(
@@ -91,8 +95,8 @@ def cpu_name() -> str:
     """The model of this machine's CPUs."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "CPU"
+    except OSError:  # not Linux
+        return platform.processor() or "CPU"
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "CPU")
 
@@ -102,7 +106,7 @@ def gpu_link() -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
-    ids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+    ids = _gpu_ids()
     try:
         linked = all(_has_links(program, uuid) for uuid in ids)
     except (OSError, subprocess.SubprocessError):
@@ -122,10 +126,18 @@ def _has_links(program: str, uuid: str) -> bool:
 
 def cores_near_gpus() -> tuple[int, ...]:
     """The cores of the memory nodes to which this process's GPUs belong; none where not known."""
-    if not torch.cuda.is_available():
-        return ()
-    devices = range(torch.cuda.device_count())
-    return cores_near([str(torch.cuda.get_device_properties(i).uuid) for i in devices])
+    return cores_near(_gpu_ids()) if _cuda().is_available() else ()
+
+
+def _gpu_ids() -> list[str]:
+    cuda = _cuda()
+    return [str(cuda.get_device_properties(i).uuid) for i in range(cuda.device_count())]
+
+
+def _cuda() -> Any:
+    import torch
+
+    return torch.cuda
 
 
 def cores_near(uuids: Sequence[str]) -> tuple[int, ...]:

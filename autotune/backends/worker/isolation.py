@@ -2,7 +2,7 @@
 
 `snapshot` is taken once, when the process is ready. After each trial `restore` puts the process's
 global state back, and `leaked_resources` names what a trial has left that cannot be put back: then
-the process is replaced.
+the process is replaced. Torch's own state is added once torch is there (`torch_state`).
 """
 
 from __future__ import annotations
@@ -14,46 +14,33 @@ import random
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
-import torch
-from torch.nn.modules import module as _modules
 
-from autotune.backends.worker import compiled, float_precision, gpu_memory, process_settings
+from autotune.backends.worker import compiled, gpu_memory, process_settings
+from autotune.backends.worker.cpu_affinity import bind, usable_cores
+
+if TYPE_CHECKING:
+    from autotune.backends.worker.torch_state import TorchState
 
 _GROWTH_BYTES = 512 * 2**20
 _GROWTH_FACTOR = 1.5
 _GROWTH_FILES = 64
-_HOOKS = [n for n in dir(_modules) if n.startswith("_global_") and n.endswith("_hooks")]
-_SWITCHES: list[tuple[Any, str]] = [  # those of TF32 are in `float_precision`
-    (torch.backends.cudnn, "benchmark"),
-    (torch.backends.cudnn, "benchmark_limit"),
-    (torch.backends.cudnn, "deterministic"),
-    (torch.backends.cudnn, "enabled"),
-    (torch.backends.cuda.matmul, "allow_fp16_accumulation"),  # of torch 2.7 and later
-    (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
-    (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
-    (torch.backends.mkldnn, "enabled"),
-]
-_BACKENDS = [(owner, name) for owner, name in _SWITCHES if hasattr(owner, name)]
+WRITER = "autotune-writer"  # the thread of `checkpoint_io`
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The process's global state when it was clean."""
+    """The process's global state when it was clean; `torch` is None as long as nobody needed it."""
 
     cores: frozenset[int]
     environ: dict[str, str]
     folder: str
     path: list[str]
-    backends: tuple[Any, ...]
-    setters: tuple[tuple[Callable[[Any], object], Any], ...]
     settings: dict[str, Any]
-    hooks: dict[str, dict[int, Any]]
     filters: list[Any]
     numpy_errors: Any
     excepthook: Any
@@ -61,7 +48,8 @@ class Snapshot:
     threads: frozenset[int]
     children: int
     rss_bytes: int
-    gpu_share: float
+    gpu_share: float = 1.0
+    torch: TorchState | None = None
 
 
 @dataclass(frozen=True)
@@ -73,31 +61,19 @@ class ResourceUse:
     files: int
 
 
-def snapshot(gpu_share: float = 1.0) -> Snapshot:
+def snapshot() -> Snapshot:
     """Read the global state that `restore` puts back.
 
-    Args:
-        gpu_share: of the memory of each GPU, what this process's allocator may take.
+    The collector leaves all that is there alone from now on: it runs after each trial.
     """
     gc.collect()
     gc.freeze()
     return Snapshot(
-        cores=frozenset(os.sched_getaffinity(0)),
+        cores=usable_cores(),
         environ=dict(os.environ),
         folder=os.getcwd(),
         path=list(sys.path),
-        backends=tuple(getattr(owner, name) for owner, name in _BACKENDS),
-        setters=(
-            (torch.set_default_dtype, torch.get_default_dtype()),
-            (torch.set_default_device, None),  # naming one would slow every later trial
-            (torch.set_num_threads, torch.get_num_threads()),
-            (torch.set_grad_enabled, torch.is_grad_enabled()),
-            (float_precision.put_back, float_precision.read()),
-            (torch.autograd.set_detect_anomaly, False),
-            (_set_deterministic, torch.get_deterministic_debug_mode()),
-        ),
         settings=process_settings.read(),
-        hooks={name: dict(getattr(_modules, name)) for name in _HOOKS if _is_dict(name)},
         filters=list(warnings.filters),
         numpy_errors=np.geterr(),
         excepthook=sys.excepthook,
@@ -105,43 +81,27 @@ def snapshot(gpu_share: float = 1.0) -> Snapshot:
         threads=frozenset(t.ident or 0 for t in threading.enumerate()),
         children=_children(),
         rss_bytes=psutil.Process().memory_info().rss,
-        gpu_share=gpu_share,
     )
-
-
-def set_cores(cores: Collection[int]) -> None:
-    """Bind every thread of this process to `cores`."""
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread), cores)
 
 
 def restore(clean: Snapshot) -> None:
     """Put the process's global state back to `clean`."""
-    if os.sched_getaffinity(0) != clean.cores:
-        set_cores(clean.cores)
+    if usable_cores() != clean.cores:
+        bind(clean.cores)
     os.environ.clear()
     os.environ.update(clean.environ)
     os.chdir(clean.folder)
     sys.path[:] = clean.path
-    for (owner, name), value in zip(_BACKENDS, clean.backends, strict=True):
-        if getattr(owner, name) != value:
-            setattr(owner, name, value)
-    for put_back, value in clean.setters:
-        put_back(value)
     process_settings.put_back(clean.settings)
-    for name, hooks in clean.hooks.items():
-        current = getattr(_modules, name)
-        current.clear()
-        current.update(hooks)
     warnings.filters[:] = clean.filters  # type: ignore[index]
     np.seterr(**clean.numpy_errors)
     sys.excepthook = clean.excepthook
     sys.stdout, sys.stderr = clean.streams
     _stop_progress_bars()
-    torch.clear_autocast_cache()
-    if "torch._dynamo" in sys.modules:
-        sys.modules["torch._dynamo"].reset()  # what it learned of shapes is another trial's
+    if clean.torch is not None:
+        from autotune.backends.worker import torch_state
+
+        torch_state.put_back(clean.torch)
     gc.collect()
     gpu_memory.put_back(clean.gpu_share)
 
@@ -155,7 +115,7 @@ def _stop_progress_bars() -> None:
 
 def resource_use() -> ResourceUse:
     """Measure what this process uses now."""
-    files = len(os.listdir("/proc/self/fd"))
+    files = int(psutil.Process().num_fds())
     host_bytes = int(psutil.Process().memory_info().rss)
     return ResourceUse(host_bytes, gpu_memory.allocated(), files)
 
@@ -172,7 +132,7 @@ def leaked_resources(clean: Snapshot, usual: ResourceUse) -> str:
         return f"threads left running: {', '.join(sorted(left))}"
     if _children() > clean.children:
         return "child processes left running"
-    if stay := process_settings.changed(clean.settings):
+    if stay := [*process_settings.changed(clean.settings), *_changed_of_torch(clean)]:
         return f"settings that cannot be put back: {', '.join(stay)}"
     now = resource_use()
     if now.files > usual.files + _GROWTH_FILES:
@@ -187,18 +147,22 @@ def leaked_resources(clean: Snapshot, usual: ResourceUse) -> str:
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators, the same on every rank."""
+    """Seed Python's, numpy's and torch's global generators, the same on every rank.
+
+    Where nobody has imported torch, its generators do not exist: see `Rank`.
+    """
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
 
 
-def _set_deterministic(mode: int) -> None:
-    torch.set_deterministic_debug_mode(mode)
+def _changed_of_torch(clean: Snapshot) -> list[str]:
+    if clean.torch is None:
+        return []
+    from autotune.backends.worker import torch_state
 
-
-def _is_dict(name: str) -> bool:
-    return isinstance(getattr(_modules, name), dict)
+    return torch_state.changed(clean.torch)
 
 
 def _children() -> int:
@@ -217,8 +181,9 @@ def _is_left(thread: threading.Thread, clean: Snapshot) -> bool:
     """Whether the trial left this thread.
 
     Threads of C++ that once called Python do not count, nor those that torch's compiler keeps for
-    the life of the process.
+    the life of the process, nor the one that writes checkpoints.
     """
     known = (thread.ident or 0) in clean.threads or thread is threading.current_thread()
     foreign = isinstance(thread, threading._DummyThread) or compiled.is_compilers(thread)
-    return thread.is_alive() and not known and not foreign
+    writes = thread.name.startswith(WRITER)
+    return thread.is_alive() and not known and not foreign and not writes

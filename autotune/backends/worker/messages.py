@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from autotune.backends.worker.checkpoint_io import Written
 from autotune.backends.worker.hardware_probe import Machine
 from autotune.trial import Clock
 
 Kind = Literal["milestone", "finished", "stopped", "raised"]
+
+
+@dataclass(frozen=True)
+class Written:
+    """One rank's part of the checkpoint in `folder`: complete, and with its checksum."""
+
+    folder: str
+    checksum: str
 
 
 @dataclass(frozen=True)

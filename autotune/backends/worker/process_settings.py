@@ -1,7 +1,7 @@
 """Settings of a process that a trial may change: how each is read and put back.
 
 A setting that cannot be put back (`put_back` is None) is only compared: if a trial has changed it,
-the process is replaced.
+the process is replaced. Those of torch are in `torch_state`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-import torch.multiprocessing  # its strategy is a setting
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _LIMITS = tuple(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
@@ -53,7 +50,6 @@ def put_back(clean: Mapping[str, Any]) -> None:
         if setting.put_back is not None and setting.read() != clean[name]:
             with contextlib.suppress(ValueError, OSError):
                 setting.put_back(clean[name])
-    torch.set_flush_denormal(False)  # it cannot be read
 
 
 def changed(clean: Mapping[str, Any]) -> list[str]:
@@ -123,33 +119,6 @@ def _put_back_logging(clean: tuple[Any, ...]) -> None:
     logging.disable(disabled)
 
 
-def _autocast() -> tuple[bool, ...]:
-    return tuple(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
-
-
-def _put_back_autocast(clean: tuple[bool, ...]) -> None:
-    for device, on in zip(("cpu", "cuda"), clean, strict=True):
-        torch.set_autocast_enabled(device, on)
-
-
-def _attention() -> tuple[bool, ...]:
-    cuda: Any = torch.backends.cuda  # its functions have no types
-    return (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
-
-
-def _put_back_attention(clean: tuple[bool, ...]) -> None:
-    cuda: Any = torch.backends.cuda
-    cuda.enable_flash_sdp(clean[0])
-    cuda.enable_mem_efficient_sdp(clean[1])
-    cuda.enable_math_sdp(clean[2])
-    cuda.enable_cudnn_sdp(clean[3])
-
-
 def _put_back_collector(on: bool) -> None:
     (gc.enable if on else gc.disable)()
 
@@ -170,11 +139,4 @@ _SETTINGS: Mapping[str, Setting] = {
     "socket timeout": Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
     "exception hooks": Setting(_hooks, _put_back_hooks),
     "logging": Setting(_logging, _put_back_logging),
-    "autocast": Setting(_autocast, _put_back_autocast),
-    "attention": Setting(_attention, _put_back_attention),
-    "tensor sharing": Setting(
-        torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy
-    ),
-    "inference mode": Setting(torch.is_inference_mode_enabled, None),
-    "inter-op threads": Setting(torch.get_num_interop_threads, None),
 }

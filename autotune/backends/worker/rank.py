@@ -1,46 +1,35 @@
 """One rank of a worker group: it owns the trainer's generator and the trial's clock.
 
 A rank runs its trainer from milestone to milestone and then returns an `Answer`, so that it does
-nothing without the driver's decision: what stops on one rank stops on all. It knows torch, and not
-Ray.
+nothing without the driver's decision: what stops on one rank stops on all. It does not know who has
+started it. Torch is imported if the trainer needs it, or if there are other ranks to talk to.
 """
 
 from __future__ import annotations
 
-import os
-import socket
+import bdb
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from autotune.backends.protocol import Launch
-from autotune.backends.worker import (
-    compiled,
-    diagnostics,
-    gpu_memory,
-    hardware_probe,
-    isolation,
-    process_group,
-    process_settings,
-    reporting,
-)
-from autotune.backends.worker.checkpoint_io import Writer, restored, retry_reading
-from autotune.backends.worker.cpu_affinity import claim_cores
+from autotune.backends.worker import gpu_memory, reporting
 from autotune.backends.worker.diagnostics import free_frames, from_trainer, out_of_memory
-from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous
+from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous, Written
+from autotune.backends.worker.own_process import OwnProcess
 from autotune.backends.worker.reported import check_milestone, evaluated, returned_metrics
+from autotune.backends.worker.torch_import import mentions_torch
 from autotune.errors import text_of
 from autotune.storage.remote import is_gone
 from autotune.trial import Change, Checkpoint, Clock, Milestone
+
+if TYPE_CHECKING:
+    from autotune.backends.worker.checkpoint_io import Writer
 
 _RETRY_SECONDS, _RETRY_SHARE = 30.0, 0.1  # for a store to answer; share of the group's time-out
 
@@ -49,84 +38,55 @@ class Rank:
     """One warm process of a worker group.
 
     Args:
-        train: the trainer, pickled by the driver of this study.
+        train: the trainer, pickled by the driver of this study, or itself where this process is
+            the driver's own.
         path: the driver's `sys.path`, from which the trainer is imported.
         rank, world_size: this process's place in its group.
+        on_error: called with what the trainer raised, before anything of it is cleaned.
     """
 
-    def __init__(self, train: bytes, path: list[str], rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        train: bytes | Callable[[dict[str, Any]], Any],
+        path: list[str],
+        rank: int,
+        world_size: int,
+        on_error: Callable[[BaseException], object] | None = None,
+    ) -> None:
         sys.path.extend(p for p in path if p not in sys.path)
-        self._train: Callable[[dict[str, Any]], Any] = cloudpickle.loads(train)
+        here = not isinstance(train, bytes)
+        self._train: Callable[[dict[str, Any]], Any]
+        self._train = cloudpickle.loads(train) if isinstance(train, bytes) else train
+        pickled = train if isinstance(train, bytes) else b""
+        needs_torch = world_size > 1 or mentions_torch(self._train, pickled)
+        self._process = OwnProcess(rank, world_size, needs_torch, not here)
+        self._here = here
         self._rank = rank
         self._world_size = world_size
+        self._on_error = on_error
+        self._made_writer: Writer | None = None
         self._steps: reporting.Steps | None = None
         self._milestone: Milestone | None = None
         self._answered = 0.0
         self._restoring = False
-        self._store: TCPStore | None = None
 
     # --- becoming a group ---------------------------------------------------------------------
 
-    def place(self, node: str, host: str, cores: int) -> Place:
-        """Claim `cores` cores of the node and find out what this process runs on."""
-        compiled.share_cache()
-        os.environ.setdefault(*process_settings.CUBLAS_WORKSPACE)
-        self._cores = claim_cores(cores, near=hardware_probe.cores_near_gpus())
-        self._machine = hardware_probe.probe(host)
-        self._stacks, path = diagnostics.write_stacks_on_signal(node)
-        return Place(node, host, os.getpid(), self._cores.numbers, self._machine, path)
+    def place(self, node: str, host: str, cores: int, gpus: float = 0) -> Place:
+        """Claim `cores` cores of the node and find out what this process, with `gpus`, runs on."""
+        return self._process.place(node, host, cores, gpus)
 
     def serve(self, host: str) -> int:
-        """Open, on rank 0, the store at which the group meets, and return its port.
-
-        It listens at `host` only; by default it would on every interface.
-        """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, 0), family=family)
-        port = int(listening.getsockname()[1])
-        self._store = TCPStore(
-            host,
-            port,
-            self._world_size,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listening.detach(),
-        )
-        return port
+        """Open, on rank 0, the port at which the group meets; 0 on other ranks."""
+        return self._process.serve(host)
 
     def join(self, host: str, port: int, rendezvous: Rendezvous) -> None:
         """Join the process group at `host:port`, and take the snapshot to restore after trials."""
-        if rendezvous.own_cores:
-            isolation.set_cores(self._cores.numbers)
-            torch.set_num_threads(len(self._cores.numbers))
-        else:
-            self._cores.release()
-        interface = self._machine.interface or hardware_probe.interface_to(host)
-        hardware_probe.use_interface("lo" if rendezvous.one_node else interface)
-        seconds = rendezvous.timeout_seconds
-        process_group.set_environment(self._rank, self._world_size, host, port, seconds)
-        if self._store is None:
-            self._store = TCPStore(host, port, self._world_size, is_master=False)
-        self._gpus = rendezvous.gpus
-        self._backend = process_group.backend(torch.cuda.is_available(), self._gpus)
-        self._timeout = timedelta(seconds=seconds)
-        self._group = 0
-        gpu_share = gpu_memory.take(self._gpus)
-        self._open_group()
-        self._writer = Writer(self._rank)
-        self._clean = isolation.snapshot(gpu_share)
-        self._usual: isolation.ResourceUse | None = None
+        self._process.join(host, port, rendezvous)
 
-    def _open_group(self) -> None:
-        assert self._store is not None
-        self._group += 1
-        dist.init_process_group(
-            self._backend,
-            store=PrefixStore(f"group-{self._group}", self._store),
-            rank=self._rank,
-            world_size=self._world_size,
-            timeout=self._timeout,
-        )
+    def leave(self) -> None:
+        """Leave the group, in a process that lives on."""
+        self._process.leave()
 
     # --- one trial ----------------------------------------------------------------------------
 
@@ -135,7 +95,7 @@ class Rank:
         begin = time.perf_counter()
         clock = Clock()
         try:
-            isolation.seed_all(launch.seed)
+            self._process.seed(launch.seed)
             config = {**launch.config, "seed": launch.seed}
             if launch.microbatch is not None:
                 config["microbatch"] = launch.microbatch
@@ -158,7 +118,7 @@ class Rank:
         try:
             clock = self._save(save, clock)
             answer = self._advance(change, clock)
-            saved, save_error = self._writer.taken()
+            saved, save_error = self._taken()
             return replace(answer, saved=saved, save_error=save_error)
         except BaseException as error:
             return self._raised(error)
@@ -168,7 +128,7 @@ class Rank:
         saved, save_error = None, ""
         try:
             self._save(save, Clock(), blocking=True)
-            saved, save_error = self._writer.taken() if save is not None else (None, "")
+            saved, save_error = self._taken() if save is not None else (None, "")
             return replace(self._finish("stopped"), saved=saved, save_error=save_error)
         except BaseException as error:
             answer = self._raised(error)
@@ -213,11 +173,28 @@ class Rank:
         if folder is None or self._milestone is None or self._milestone.state is None:
             return clock
         begin = time.perf_counter()
-        self._writer.save(self._milestone.state(), folder, blocking)
+        self._writer().save(self._milestone.state(), folder, blocking)
         return replace(clock, checkpoint=time.perf_counter() - begin)
 
+    def _writer(self) -> Writer:
+        """What writes checkpoints, with torch."""
+        from autotune.backends.worker.checkpoint_io import Writer
+
+        self._made_writer = self._made_writer or Writer(self._rank)
+        return self._made_writer
+
+    def _taken(self) -> tuple[Written | None, str]:
+        """What has been saved since the last answer, or why it could not be."""
+        return self._made_writer.taken() if self._made_writer is not None else (None, "")
+
+    def _cancel_writing(self) -> None:
+        if self._made_writer is not None:
+            self._made_writer.cancel()
+
     def _restored(self, saved: Checkpoint) -> dict[str, Any]:
-        seconds = min(_RETRY_SECONDS, _RETRY_SHARE * self._timeout.total_seconds())
+        from autotune.backends.worker.checkpoint_io import restored, retry_reading
+
+        seconds = min(_RETRY_SECONDS, _RETRY_SHARE * self._process.seconds)
         state: dict[str, Any] = retry_reading(
             lambda: restored(saved.path, saved.sums), saved.path, seconds
         )
@@ -240,43 +217,30 @@ class Rank:
 
     def _finish(self, kind: Kind) -> Answer:
         """Close the generator (its `finally` runs on every rank) and clean the process."""
-        self._writer.cancel()
+        self._cancel_writing()
         if self._steps is not None:
             self._steps.close()
         self._steps = self._milestone = None
-        return Answer(kind, must_restart=self._cleaned())
-
-    def _cleaned(self) -> str:
-        """Clean the process; why it must be replaced all the same, or an empty string.
-
-        Nothing that goes wrong here is the trial's fault any more.
-        """
-        try:
-            groups = len(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else 0
-            if groups != 1:  # the trial opened groups of its own, or closed ours
-                if groups:
-                    dist.destroy_process_group()
-                self._open_group()
-            isolation.restore(self._clean)
-            self._usual = self._usual or isolation.resource_use()
-            return isolation.leaked_resources(self._clean, self._usual)
-        except Exception as error:
-            return f"it cannot be cleaned: {type(error).__name__}: {text_of(error)}"
+        return Answer(kind, must_restart=self._process.cleaned())
 
     def _raised(self, error: BaseException) -> Answer:
         """Describe an error of the trainer, or of reading the checkpoint that it starts from."""
+        if self._here:
+            self._raised_here(error)
         text = "".join(from_trainer(traceback.TracebackException.from_exception(error)).format())
         line = text_of(error).strip().partition("\n")[0][:300]
         memory, must_restart = out_of_memory(error), "the trainer raised"
-        crowded = memory and gpu_memory.is_crowded(self._gpus)
+        crowded = memory and gpu_memory.is_crowded(self._process.gpus)
         together = getattr(error, "on_all_ranks", "")  # of trainers whose ranks agree to raise
         if memory or together == "elsewhere":
-            self._writer.cancel()
+            self._cancel_writing()
             self._steps = self._milestone = None
             free_frames(error)
             gpu_memory.give_back()
             if self._world_size == 1 or together:  # no rank waits: it goes on in this process
-                must_restart = self._cleaned()
+                must_restart = self._process.cleaned()
+        elif self._here:
+            must_restart = self._finish("raised").must_restart
         restoring, self._restoring = self._restoring and not memory, False
         unreachable = restoring and isinstance(error, OSError) and not is_gone(error)
         return Answer(
@@ -289,3 +253,11 @@ class Rank:
             store_unreachable=unreachable,
             must_restart=must_restart,
         )
+
+    def _raised_here(self, error: BaseException) -> None:
+        """Let the user look at the error; who interrupts the trainer means the study."""
+        if isinstance(error, KeyboardInterrupt | bdb.BdbQuit):
+            self._finish("stopped")
+            raise KeyboardInterrupt from None
+        if self._on_error is not None and not self._restoring:
+            self._on_error(error)

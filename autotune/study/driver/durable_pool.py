@@ -37,6 +37,11 @@ class DurablePool:
         self._journal.sync()
         return self._pool.wait(timeout)
 
+    @property
+    def training(self) -> bool:
+        """Whether the trainer runs in this thread now (`backends.local.here`)."""
+        return getattr(self._pool, "training", False)
+
     # --- at once ------------------------------------------------------------------------------
 
     def busy(self) -> int:

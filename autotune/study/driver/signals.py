@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-from autotune.backends.protocol import Pool
+from autotune.study.driver.durable_pool import DurablePool
 
 
 class Interruptible(Protocol):
@@ -18,7 +18,7 @@ class Interruptible(Protocol):
     interruptions: int
 
     @property
-    def pool(self) -> Pool: ...
+    def pool(self) -> DurablePool: ...
 
 
 @contextlib.contextmanager
@@ -26,7 +26,8 @@ def interrupts(loop: Interruptible) -> Iterator[None]:
     """Count signals: after one the loop saves what runs and stops, after two it stops.
 
     The loop itself stops, between two events, so that none is half written down. A third signal
-    raises `KeyboardInterrupt` in whatever does not return. All SIGHUPs are one: a terminal that is
+    raises `KeyboardInterrupt` in whatever does not return; a trainer that runs in this thread does
+    not, and the second one is raised there. All SIGHUPs are one: a terminal that is
     closed sends one, and its shell another. Where SIGHUP is ignored, as under `nohup`, it stays so.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -42,7 +43,7 @@ def interrupts(loop: Interruptible) -> Iterator[None]:
                 return
             hung_up = True
         loop.interruptions += 1
-        if loop.interruptions > 2:
+        if loop.interruptions > (1 if loop.pool.training else 2):
             raise KeyboardInterrupt
         loop.pool.wake()
 

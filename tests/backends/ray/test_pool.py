@@ -1,31 +1,26 @@
-"""The Ray pool with real processes: two ranks, what they may do wrong, and what becomes of it."""
+"""The Ray pool with real processes: what is Ray's own (`test_pools.py` has the rest)."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from toys import METRIC, reporter, toy
+from toys import METRIC, toy
 
 import autotune as at
-from autotune.backends.protocol import Launch, Progress, Stopped, WorkerFailed
-from autotune.backends.ray import group_lifecycle
+from autotune.backends.groups import lifecycle
+from autotune.backends.groups.resources import fit, resolve_scaling
+from autotune.backends.protocol import Launch, Progress, Stopped
 from autotune.backends.ray.actors import _environment, check_gpus
 from autotune.backends.ray.pool import RayPool
-from autotune.backends.ray.resources import fit, resolve_scaling
 from autotune.cli import main
-from autotune.trial import Hardware, State
 
 pytestmark = pytest.mark.usefixtures("ray_address")
 PATIENT = at.FailurePolicy(hang_timeout=600, max_retries=1, checkpoint_interval=0)
@@ -65,144 +60,6 @@ def last(trial: at.Trial) -> dict[str, float]:
     return dict(trial.reports[-1].metrics)
 
 
-@pytest.fixture(scope="module")
-def two(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
-    """A study on two ranks with every fault, one after another."""
-    folder = tmp_path_factory.mktemp("two")
-    faults = [None, "raise", None, "differ", "one", "die", "apart", "nan", None]
-    policy = at.FailurePolicy(
-        hang_timeout=600, max_retries=1, checkpoint_interval=0, max_consecutive_failed_trials=9
-    )
-    log = str(folder / "log")
-    return study(experiment(2, faults, failure=policy, log=log), folder)
-
-
-@pytest.mark.slow
-def test_two_ranks_train_in_one_process_group_on_cores_of_their_own(two: at.StudyResult) -> None:
-    trial = two.trials[0]
-    assert trial.state is State.REACHED
-    assert last(trial)["world"] == 2
-    assert last(trial)["summed"] == 1000.0
-    assert last(trial)["threads"] == 1
-    assert last(trial)["cores"] in (1, 2)  # one core, as a mask
-    assert trial.hardware.num_workers == 2
-    assert not trial.hardware.shared
-    assert trial.hardware.device
-
-
-@pytest.mark.slow
-def test_the_study_goes_on_after_every_fault(two: at.StudyResult) -> None:
-    R, C, F = State.REACHED, State.CENSORED, State.FAILED
-    assert [t.state for t in two.trials] == [R, R, F, R, F, F, R, F, C, R]
-    assert all(t.reason for t in two.trials)
-
-
-@pytest.mark.slow
-def test_trials_run_on_the_same_warm_processes(two: at.StudyResult) -> None:
-    first, second = two.trials[0], two.trials[1]
-    assert last(first)["pid"] == last(second)["pid"]
-    assert last(two.trials[3])["pid"] != last(first)["pid"], "a trainer that raised is replaced"
-
-
-@pytest.mark.slow
-def test_equal_errors_are_shown_once_for_all_ranks(two: at.StudyResult) -> None:
-    trial = two.trials[2]
-    assert trial.reason == "RuntimeError: bad thing"
-    assert trial.error.startswith("ranks 0, 1:\nTraceback")
-    assert trial.error.count("RuntimeError: bad thing") == 1
-    assert 'raise RuntimeError("bad thing")' in trial.error
-
-
-@pytest.mark.slow
-def test_different_errors_are_both_shown(two: at.StudyResult) -> None:
-    error = two.trials[4].error
-    assert "rank 0:\nTraceback" in error
-    assert "rank 1:\nTraceback" in error
-    for rank in (0, 1):
-        assert f"RuntimeError: bad thing on rank {rank}" in error
-
-
-@pytest.mark.slow
-def test_an_error_on_one_rank_ends_the_trial_on_all(two: at.StudyResult) -> None:
-    trial = two.trials[5]
-    assert "RuntimeError: only here" in trial.error
-    assert "only here" in trial.reason, "the cause, and not what it led to on other ranks"
-
-
-@pytest.mark.slow
-def test_a_killed_rank_is_retried_from_the_last_checkpoint(two: at.StudyResult) -> None:
-    trial = two.trials[6]
-    assert (trial.number, trial.state, trial.attempts, trial.retries) == (6, State.REACHED, 2, 1)
-    assert last(trial)["summed"] == last(trial)["step"] == 1000.0, "no step lost or done twice"
-    starts = [
-        line.split(" ", 3)[3]
-        for line in (two.folder / "log").read_text().splitlines()
-        if line.startswith(f"{trial.seed} 0 ") and "start" in line
-    ]
-    assert starts == ["start 0", "start 100"]
-    steps = [r.step for r in trial.reports if r.metrics]
-    assert steps == sorted(set(steps))
-
-
-@pytest.mark.slow
-def test_ranks_at_different_milestones_are_an_error(two: at.StudyResult) -> None:
-    assert two.trials[7].reason == (
-        "the ranks are not at the same milestone: "
-        "rank 0 milestone at step 300, rank 1 milestone at step 307"
-    )
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_no_number_is_diverged(two: at.StudyResult) -> None:
-    trial = two.trials[8]
-    assert (trial.reason, trial.detail) == ("diverged", "train_loss is nan")
-
-
-@pytest.mark.slow
-def test_trainers_are_closed_on_every_rank(two: at.StudyResult) -> None:
-    rows = (two.folder / "log").read_text().splitlines()
-    for trial in (two.trials[0], two.trials[1], two.trials[8]):
-        closed = [r for r in rows if r.startswith(f"{trial.seed} ") and r.endswith("closed")]
-        assert {r.split()[1] for r in closed} == {"0", "1"}
-
-
-@pytest.mark.slow
-def test_trainers_are_closed_where_another_rank_failed(tmp_path: Path) -> None:
-    """The rank that waits at the milestone runs its `finally` before its process is ended."""
-    made = experiment(2, ["evaluate"], log=str(tmp_path / "log"))
-    result = study(made, tmp_path)
-    (failed,) = [t for t in result.trials if t.state is State.FAILED]
-    assert "ranks 0, 1" not in failed.error
-    deadline = time.monotonic() + SECONDS
-    closed: set[str] = set()
-    while closed != {"0", "1"} and time.monotonic() < deadline:
-        rows = (tmp_path / "log").read_text().splitlines()
-        own = [r for r in rows if r.startswith(f"{failed.seed} ") and r.endswith("closed")]
-        closed = {r.split()[1] for r in own}
-        time.sleep(0.1)
-    assert closed == {"0", "1"}
-
-
-@pytest.mark.slow
-def test_waiting_for_the_driver_is_measured(two: at.StudyResult) -> None:
-    trial = two.trials[1]
-    clock = trial.clock
-    assert trial.ended_at is not None
-    assert 0 < clock.decide < trial.ended_at
-    assert clock.setup > 0
-    assert clock.checkpoint > 0
-
-
-@pytest.mark.slow
-def test_checkpoints_of_ended_trials_are_removed_but_the_bests(two: at.StudyResult) -> None:
-    best = two.best
-    assert best is not None
-    left = [p.name for p in (two.folder / "checkpoints").iterdir()]
-    assert left == [f"trial-{best.number:04d}"]
-    assert best.checkpoint is not None
-    assert sorted(os.listdir(best.checkpoint.path)) == ["rank-0.pt", "rank-1.pt"]
-
-
 # --- trials side by side ------------------------------------------------------------------------
 
 
@@ -225,31 +82,6 @@ def test_fractions_of_cores_are_marked_as_shared(tmp_path: Path) -> None:
     result = study(experiment(1, [], scaling=scaling), tmp_path)
     assert result.trials[0].hardware.shared
     assert last(result.trials[0])["cores"] > 2 or os.cpu_count() == 1
-
-
-@pytest.mark.slow
-def test_reporting_trainers_stop_on_every_rank_at_the_same_step(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    made = experiment(2, [], train=reporter, value=0.45, log=str(log))
-    trial = study(made, tmp_path / "study").trials[0]
-    assert (trial.state, trial.reports[-1].step) == (State.REACHED, 500)
-    rows = [row.split(" ", 3) for row in log.read_text().splitlines()]
-    assert sorted((rank, what) for _, rank, _, what in rows) == [
-        ("0", "StopTrial at 500"),
-        ("1", "StopTrial at 500"),
-    ]
-
-
-# --- hanging ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_hanging_rank_ends_the_trial_within_the_timeout(tmp_path: Path) -> None:
-    policy = at.FailurePolicy(hang_timeout=8, max_retries=0)  # it would hang for 1000 s
-    result = study(experiment(2, ["hang"], failure=policy), tmp_path)
-    assert [t.state for t in result.trials] == [State.REACHED, State.FAILED]
-    assert result.trials[1].reason.startswith("worker hung: ")
-    assert "rank 1 (pid " in result.trials[1].reason
 
 
 def test_a_slow_driver_is_not_a_hanging_worker() -> None:
@@ -279,35 +111,6 @@ def until(pool: RayPool, holds: Any, seconds: float = SECONDS) -> Any:
 # --- the pool by itself -------------------------------------------------------------------------
 
 
-def test_a_rank_killed_between_trials_is_reported_and_replaced(tmp_path: Path) -> None:
-    pool = RayPool(toy, at.Scaling(num_workers=2), hang_timeout=SECONDS)
-    try:
-        until(pool, pool.capacity)
-        place = next(iter(pool._groups.groups.values())).places[1]
-        os.kill(place.pid, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(place.pid)] if psutil.pid_exists(place.pid) else [])
-        hardware = pool.start(Launch(3, {}, 1))
-        assert hardware == Hardware(hardware.device, 2, 1)
-        broke = pool.wait(SECONDS)
-        assert isinstance(broke, WorkerFailed)
-        assert broke.trial == 3
-        assert broke.reason == f"worker died: rank 1 (pid {place.pid} on {place.host})"
-        assert "died" in broke.error  # what the cluster says of it
-        assert pool.busy() == 0
-        until(pool, pool.capacity)
-        pool.start(Launch(4, {}, 1))
-        first = pool.wait(SECONDS)
-        assert isinstance(first, Progress)
-        assert (first.report.step, first.report.metrics, first.can_save) == (0, {}, True)
-        pool.stop(4, tmp_path / "end")
-        stopped = pool.wait(SECONDS)
-        assert isinstance(stopped, Stopped)
-        assert stopped.saved is not None
-        assert sorted(os.listdir(stopped.saved.path)) == ["rank-0.pt", "rank-1.pt"]
-    finally:
-        pool.close()
-
-
 @pytest.mark.slow
 def test_of_idle_groups_a_trial_takes_one_on_comparable_hardware() -> None:
     pool = RayPool(toy, at.Scaling(max_concurrent_trials=2), hang_timeout=SECONDS)
@@ -332,7 +135,7 @@ def test_a_busy_cluster_holds_up_some_groups_and_not_the_study(
     """Another tenant has one of the two cores: half of the trials' groups never start."""
     import ray
 
-    monkeypatch.setattr(group_lifecycle, "_MOST_STARTS", 1)
+    monkeypatch.setattr(lifecycle, "_MOST_STARTS", 1)
 
     @ray.remote(num_cpus=1)
     class Tenant:
@@ -373,49 +176,6 @@ def test_an_answer_for_a_given_up_group_is_dropped() -> None:
         pool.close()
 
 
-@pytest.mark.slow
-def test_a_trainer_that_workers_cannot_load_ends_the_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_lifecycle, "_MOST_STARTS", 1)
-
-    class Unloadable:
-        def __call__(self, config: dict[str, Any]) -> Iterator[at.Milestone]:
-            raise NotImplementedError
-
-        def __reduce__(self) -> Any:
-            return (int, ("no number",))
-
-    with pytest.raises(at.StudyError, match="worker processes do not start") as error:
-        study(experiment(1, [], train=Unloadable()), tmp_path)
-    assert "invalid literal for int" in str(error.value)
-
-
-def test_a_trainer_that_cannot_be_sent_is_the_users_mistake(tmp_path: Path) -> None:
-    lock = threading.Lock()
-
-    def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
-        with lock:
-            yield at.Milestone(0, dict)
-
-    with pytest.raises(at.UserError, match=r"the trainer cannot be sent to workers: .*lock"):
-        study(experiment(1, [], train=train), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("workers", "fault"), [(1, "memory"), (2, "full")])
-def test_out_of_memory_that_no_rank_waits_for_keeps_the_processes(
-    tmp_path: Path, workers: int, fault: str
-) -> None:
-    """A rank is alone, or all agreed to raise: the next attempt needs no new processes."""
-    log, one = tmp_path / "log", at.Scaling(num_workers=workers, max_concurrent_trials=1)
-    made = experiment(workers, [fault, None], scaling=one, log=str(log))
-    result = study(made, tmp_path / "study")
-    states = [State.REACHED, State.INFEASIBLE, State.REACHED]
-    assert [t.state for t in result.trials] == states, result.trials[1].error
-    assert len({row.split(" ")[2] for row in log.read_text().splitlines()}) == workers
-
-
 # --- what the cluster holds ---------------------------------------------------------------------
 
 
@@ -446,9 +206,7 @@ def apart(strategy: str) -> at.Scaling:
 def test_an_impossible_scaling_is_refused_at_once(
     tmp_path: Path, scaling: at.Scaling, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        group_lifecycle.WorkerGroups, "grow", lambda *_: pytest.fail("a group is opened")
-    )
+    monkeypatch.setattr(lifecycle.WorkerGroups, "grow", lambda *_: pytest.fail("a group is opened"))
     with pytest.raises(at.UserError) as error:
         study(experiment(1, [], scaling=scaling), tmp_path)
     assert says in str(error.value)
@@ -558,7 +316,16 @@ def test_a_ray_that_does_not_start_gets_one_clear_line(tmp_path: Path) -> None:
     """The paths of its sockets have 107 bytes at most: here the folder for them is too deep."""
     deep = tmp_path / ("deep" * 30)
     deep.mkdir()
-    words = ["run", "search_spaces.digits:sgd", "--out", str(tmp_path / "study"), "--trials", "1"]
+    words = [
+        "run",
+        "search_spaces.digits:sgd",
+        "--out",
+        str(tmp_path / "study"),
+        "--trials",
+        "1",
+        "--backend",
+        "ray",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "autotune", *words, "--tracking-uri", "off"],
         env={**os.environ, "RAY_TMPDIR": str(deep)},

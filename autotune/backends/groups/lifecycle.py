@@ -1,28 +1,23 @@
-"""The life of worker groups: opened as the cluster has resources, joined, replaced and ended.
+"""The life of worker groups: opened as there are resources, joined, replaced and ended.
 
-A group is `num_workers` actors in one placement group. First they start and return their places;
-then they join a process group, and the group is idle.
+A group is `num_workers` processes in one place. First they start and return their places; then the
+first one serves a store, at which all of them join a process group, and the group is idle. What
+starts processes and ends them is a backend's (`Processes`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from concurrent.futures import wait as completed
+from typing import Any, Protocol
 
-from autotune.backends.ray.actors import (
-    is_reserved,
-    processes,
-    release_placement,
-    reserve,
-    terminate,
-)
-from autotune.backends.ray.health import Node
-from autotune.backends.ray.resources import fit
-from autotune.backends.ray.turns import Group, Inbox, abandon, begin, trial_answers
+from autotune.backends.groups.resources import Resources, fit
+from autotune.backends.groups.turns import Group, Inbox, abandon, begin, trial_answers
 from autotune.backends.worker.hardware_probe import fingerprint
 from autotune.backends.worker.messages import Place, Rendezvous
 from autotune.errors import StudyError, UserError
@@ -35,21 +30,49 @@ _MOST_STARTS = 3  # groups in a row that may fail to start before the study give
 _LOOPBACK = "127.0.0.1"
 
 
+class Processes(Protocol):
+    """Starts and ends the processes of worker groups; a placement is the room of one group."""
+
+    def reserve(self, strategy: str, lost: Sequence[str] = ()) -> Any:
+        """Room for a group, on none of the nodes `lost`."""
+        ...
+
+    def is_reserved(self, placement: Any) -> bool:
+        """Whether the room is there, and not only asked for."""
+        ...
+
+    def release(self, placement: Any) -> None:
+        """Give the room back; what still runs there is ended."""
+        ...
+
+    def start(self, placement: Any) -> list[Any]:
+        """Start the processes of a group, in the order of their ranks."""
+        ...
+
+    def call(self, process: Any, method: str, *arguments: Any) -> Future[Any]:
+        """Call a method of the `Rank` in a process; the future fails if the process is gone."""
+        ...
+
+    def kill(self, process: Any) -> None:
+        """End a process at once."""
+        ...
+
+
 class WorkerGroups:
-    """The worker groups of a pool, as many as fit, also as the cluster grows.
+    """The worker groups of a pool, as many as fit, also as a cluster grows.
 
     Args:
-        train: the trainer, pickled.
+        processes: starts and ends their processes.
         scaling: workers of one trial; `max_concurrent_trials` bounds the number of groups.
         inbox: takes the answers of all of their processes.
         collective_seconds: how long a rank waits for the others of its process group.
     """
 
     def __init__(
-        self, train: bytes, scaling: Scaling, inbox: Inbox, collective_seconds: float
+        self, processes: Processes, scaling: Scaling, inbox: Inbox, collective_seconds: float
     ) -> None:
         self.groups: dict[int, Group] = {}
-        self._train, self._scaling, self._inbox = train, scaling, inbox
+        self._processes, self._scaling, self._inbox = processes, scaling, inbox
         self._collective_seconds = collective_seconds
         self._made = 0
 
@@ -66,17 +89,22 @@ class WorkerGroups:
         """The group whose turn a call belongs to; None if that turn was abandoned."""
         return next((g for g in self.groups.values() if call in g.unanswered), None)
 
-    def grow(self, nodes: Sequence[Node]) -> None:
+    def call(self, group: Group, seconds: float, method: str, *arguments: Any) -> None:
+        """Begin a turn: call a method on all ranks of a group."""
+        calls = [self._processes.call(actor, method, *arguments) for actor in group.actors]
+        begin(self._inbox, group, calls, seconds)
+
+    def grow(self, nodes: Sequence[Resources]) -> None:
         """Open as many groups as fit on these nodes, at most the number that was asked for."""
         for group in self.groups.values():
             group.failed_starts = 0  # those may have been a lost node's
         try:
-            most, strategy = fit(self._scaling, [dict(node.resources) for node in nodes])
+            most, strategy = fit(self._scaling, nodes)
         except UserError:  # for now: the groups that there are wait for resources
             return
         most = min(most, self._scaling.max_concurrent_trials or most)
         while len(self.groups) < most:
-            placement = reserve(self._scaling, strategy)
+            placement = self._processes.reserve(strategy)
             group = self.groups[self._made] = Group(self._made, placement, strategy)
             self._made += 1
             self._open(group)
@@ -87,19 +115,21 @@ class WorkerGroups:
         """Start the group's processes and ask where they are."""
         scaling = self._scaling
         group.state, group.launch = "starting", None
-        group.actors = processes(group.placement, scaling, self._train)
-        group.places = []
+        group.actors = self._processes.start(group.placement)
+        group.places, group.port = [], 0
         cores = 0 if scaling.shared else int(scaling.cpus)
-        calls = [a.locate.remote(cores) for a in group.actors]
-        begin(self._inbox, group, calls, _START_SECONDS)
+        self.call(group, _START_SECONDS, "locate", cores, scaling.gpus)
 
     def started(self, group: Group) -> None:
-        """Take the next step of starting: from processes to places, from places to a group."""
+        """Take the next step of starting: to places, to a store, to a group."""
         if group.failed or len(group.answers) < self._scaling.num_workers:
             return self._failed_start(group, next(iter(group.failed.values()), None))
         if not group.places:
             places = [place for _, place in sorted(group.answers.items())]
             group.places = [place for place in places if isinstance(place, Place)]
+            return self.call(group, _START_SECONDS, "serve", _host(group))
+        if not group.port:
+            group.port = int(group.answers[0])  # type: ignore[arg-type]
             return self._join(group)
         group.failed_starts = 0
         group.state = "idle"
@@ -113,13 +143,11 @@ class WorkerGroups:
         rendezvous = Rendezvous(own_cores, scaling.gpus, self._collective_seconds, count == 1)
         machines = [p.machine for p in group.places]
         group.hardware = fingerprint(machines, count, scaling, shared=not own_cores)
-        host = group.places[0].host if count > 1 else _LOOPBACK
-        port = group.actors[0].serve.remote(host)
-        calls = [actor.join.remote(host, port, rendezvous) for actor in group.actors]
-        begin(self._inbox, group, calls, _START_SECONDS)
+        self.call(group, _START_SECONDS, "join", _host(group), group.port, rendezvous)
 
     def _failed_start(self, group: Group, error: BaseException | None) -> None:
-        if error is None and not is_reserved(group.placement):  # other jobs hold the cores: wait
+        waits = error is None and not self._processes.is_reserved(group.placement)
+        if waits:  # other jobs hold the cores
             group.deadline = time.monotonic() + _START_SECONDS
             return
         group.failed_starts += 1
@@ -129,7 +157,7 @@ class WorkerGroups:
         cause = getattr(error, "cause", None) or error  # of an error on a worker, without its calls
         what = str(cause).strip() if error else f"no answer in {_START_SECONDS:g} s"
         self._terminate(group)
-        release_placement(group.placement)
+        self._processes.release(group.placement)
         del self.groups[group.number]
         if not self.groups:
             raise StudyError(f"worker processes do not start: {what}")
@@ -146,36 +174,64 @@ class WorkerGroups:
             group.state = "idle"
 
     def replace(self, group: Group, lost_nodes: Sequence[str] = ()) -> None:
-        """Start the group's processes anew; elsewhere if nodes are lost that Ray still counts.
+        """Start the group's processes anew; elsewhere if nodes are lost that still count.
 
         By itself Ray places them again once it has given the node up, and not before.
         """
         if not lost_nodes:
             self._terminate(group)
         else:
-            self._terminate(group, group.placement)
-            group.placement = reserve(self._scaling, group.strategy, lost_nodes)
+            self._terminate(group, release=True)
+            group.placement = self._processes.reserve(group.strategy, lost_nodes)
         self._open(group)
 
-    def _terminate(self, group: Group, placement: Any = None) -> threading.Thread:
+    def _terminate(self, group: Group, release: bool = False) -> threading.Thread:
         """End the group's processes; ranks that wait at a milestone close their trainer first.
 
-        Then `placement` is released, if it is given.
+        Then the group's placement is released, if that is asked for. It is done on a thread, as a
+        trainer's `finally` may wait for a rank that is gone.
         """
         actors, group.actors = group.actors, []
         answered = trial_answers(group) if group.launch is not None else {}
         waiting = [actors[rank] for rank in answered]
         abandon(group)
-        arguments = (actors, waiting, placement, _CLOSE_SECONDS)
+        arguments = (self._processes, actors, waiting, group.placement if release else None)
         thread = threading.Thread(target=terminate, args=arguments, name="terminate", daemon=True)
         thread.start()
         return thread
 
     def close(self) -> None:
-        """End all groups and release their placement groups."""
+        """End all groups and release their placements."""
         threads = [self._terminate(group) for group in self.groups.values()]
         for thread in threads:
             thread.join(2 * _CLOSE_SECONDS)
         for group in self.groups.values():
-            release_placement(group.placement)
+            self._processes.release(group.placement)
         self.groups.clear()
+
+
+def _host(group: Group) -> str:
+    """Where the group's ranks meet: on this interface of the first one's machine."""
+    several = len({place.node for place in group.places}) > 1
+    return group.places[0].host if several else _LOOPBACK
+
+
+def terminate(
+    processes: Processes,
+    actors: Sequence[Any],
+    waiting: Sequence[Any] = (),
+    placement: Any = None,
+    seconds: float = _CLOSE_SECONDS,
+) -> None:
+    """Have the waiting ones close their trainer, for some seconds at most, then end all actors.
+
+    Afterwards `placement` is released, if it is given.
+    """
+    with contextlib.suppress(Exception):  # whatever goes wrong here, they are to be ended
+        completed([processes.call(actor, "stop", None) for actor in waiting], timeout=seconds)
+    for actor in actors:
+        with contextlib.suppress(Exception):
+            processes.kill(actor)
+    if placement is not None:
+        with contextlib.suppress(Exception):
+            processes.release(placement)

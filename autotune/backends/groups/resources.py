@@ -1,6 +1,6 @@
 """How many trials the nodes of a cluster hold, and what a trial gets that does not say it.
 
-Functions of the nodes' resources; Ray itself is not needed.
+Functions of the nodes' resources, by Ray's names for them; this machine alone is one node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Turns of a worker group: all its ranks are called, and their answers become one signal.
 
 The path of a report: on every rank `Rank.resume` returns an `Answer` (`worker/rank.py`,
-`worker/messages.py`). Ray completes a future for each, which the pool takes from its inbox. `take`
-files the answer with its group; once all are there, `signal` merges them into the `Progress` that
-the study receives (`protocol.py`).
+`worker/messages.py`). The backend completes a future for each, which the pool takes from its inbox.
+`take` files the answer with its group; once all are there, `signal` merges them into the `Progress`
+that the study receives (`protocol.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from autotune.backends.protocol import (
     Stopped,
     WorkerFailed,
 )
-from autotune.backends.ray.actors import killed_for_memory
-from autotune.backends.ray.health import HeadLost, Nodes
 from autotune.backends.worker.diagnostics import is_here, stack_of
 from autotune.backends.worker.messages import Answer, Place
 from autotune.storage import checkpoint_files
@@ -33,8 +31,12 @@ from autotune.trial import Checkpoint, Clock, Hardware, Report, measured, slowes
 _GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
 _MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a collective
 
-Inbox = queue.SimpleQueue[Future[Any] | Nodes | HeadLost | None]
-"""Completed calls of ranks, changes of the cluster, and None to wake the thread that waits."""
+Inbox = queue.SimpleQueue[Any]
+"""Completed calls of ranks (futures), changes of a cluster, None to wake the thread that waits."""
+
+
+class NodeOutOfMemory(Exception):  # noqa: N818  # of the cluster, and no fault of this program's
+    """A worker was ended as its node was running out of memory."""
 
 
 @dataclass
@@ -63,13 +65,14 @@ class Group:
     places: list[Place] = field(default_factory=list)
     hardware: Hardware = Hardware()
     state: str = "starting"
+    port: int = 0
     failed_starts: int = 0
     launch: Launch | None = None
     clock: Clock = Clock()
     step: int = 0
     checkpoint: PendingCheckpoint | None = None
     unanswered: dict[Future[Any], int] = field(default_factory=dict)
-    answers: dict[int, Answer | Place | None] = field(default_factory=dict)
+    answers: dict[int, Answer | Place | int | None] = field(default_factory=dict)
     failed: dict[int, BaseException] = field(default_factory=dict)
     turn_seconds: float = float("inf")
     deadline: float = float("inf")
@@ -78,12 +81,12 @@ class Group:
 # --- the course of a turn -------------------------------------------------------------------------
 
 
-def begin(inbox: Inbox, group: Group, calls: list[Any], seconds: float) -> None:
+def begin(inbox: Inbox, group: Group, calls: list[Future[Any]], seconds: float) -> None:
     """Begin a turn: the calls of all ranks, in their order, to be answered within some seconds."""
     abandon(group)
     group.turn_seconds, group.deadline = seconds, time.monotonic() + seconds
     for rank, call in enumerate(calls):
-        group.unanswered[call.future()] = rank
+        group.unanswered[call] = rank
     for future in [*group.unanswered]:
         future.add_done_callback(inbox.put)
 
@@ -138,8 +141,8 @@ def trial_answers(group: Group) -> dict[int, Answer]:
 
 
 def nodes_of_failed(group: Group) -> set[str]:
-    """The nodes on which workers died, unless Ray killed them for their memory."""
-    if any(killed_for_memory(error) for error in [*group.failed.values()][:1]):
+    """The nodes on which workers died, unless they were ended for their memory."""
+    if any(isinstance(error, NodeOutOfMemory) for error in [*group.failed.values()][:1]):
         return set()
     return {group.places[rank].node for rank in group.failed}
 
@@ -243,7 +246,7 @@ def _died(group: Group, lost_nodes: list[str]) -> Raised | WorkerFailed:
     trial, names = group.launch.trial, _names(group, sorted(group.failed))
     first = next(iter(group.failed.values()))
     error = str(first).strip()
-    if killed_for_memory(first):
+    if isinstance(first, NodeOutOfMemory):
         reason = f"killed by Ray, as its node was running out of memory: {names}"
         if group.hardware.gpus_per_worker:  # where a microbatch fills the GPU's, not the node's
             return WorkerFailed(trial, reason, error)

@@ -1,6 +1,6 @@
 """A turn of a worker group: from the ranks' answers to the one signal that the study gets.
 
-No process runs here: the ranks' calls are completed by hand, as Ray completes them.
+No process runs here: the ranks' calls are completed by hand, as a backend completes them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import queue
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
+from autotune.backends.groups import turns
+from autotune.backends.groups.turns import Group, Inbox, NodeOutOfMemory, PendingCheckpoint
 from autotune.backends.protocol import (
     Finished,
     Launch,
@@ -24,8 +25,6 @@ from autotune.backends.protocol import (
     Stopped,
     WorkerFailed,
 )
-from autotune.backends.ray import turns
-from autotune.backends.ray.turns import Group, Inbox, PendingCheckpoint
 from autotune.backends.worker.checkpoint_io import Written
 from autotune.backends.worker.hardware_probe import Machine
 from autotune.backends.worker.messages import Answer, Place
@@ -37,16 +36,6 @@ DIED = RuntimeError("The actor died unexpectedly")
 OUT_OF_MEMORY = Answer("raised", reason="OutOfMemoryError: 1 GiB", error="m", out_of_memory=True)
 
 
-@dataclass
-class Call:
-    """A call of a rank, which is completed by `future().set_result`."""
-
-    made: Future[Any] = field(default_factory=Future)
-
-    def future(self) -> Future[Any]:
-        return self.made
-
-
 class Turn:
     """A turn of a group of two ranks that runs trial 7."""
 
@@ -55,15 +44,15 @@ class Turn:
         self.inbox: Inbox = queue.SimpleQueue()
         self.group = Group(0, None, "PACK", places=places, state="running", launch=Launch(7, {}, 1))
         self.group = replace(self.group, **group)
-        self.calls = [Call(), Call()]
+        self.calls = [Future[Any](), Future[Any]()]
         turns.begin(self.inbox, self.group, self.calls, LIMIT)
 
     def answer(self, rank: int, what: Answer | BaseException) -> bool:
         """Complete the call of a rank; whether the turn is over."""
         if isinstance(what, BaseException):
-            self.calls[rank].made.set_exception(what)
+            self.calls[rank].set_exception(what)
         else:
-            self.calls[rank].made.set_result(what)
+            self.calls[rank].set_result(what)
         arrived = self.inbox.get_nowait()
         assert isinstance(arrived, Future)
         return turns.take(self.group, arrived)
@@ -234,9 +223,9 @@ def test_a_rank_that_died_ends_the_trial() -> None:
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
 def test_what_ray_kills_for_its_memory_raised_unless_it_trains_on_a_gpu(gpus: float) -> None:
     turn = Turn(hardware=Hardware("x", gpus_per_worker=gpus))
-    signal = turn.signal(ray.exceptions.OutOfMemoryError("killed"))
+    signal = turn.signal(NodeOutOfMemory("killed"))
     reason = "killed by Ray, as its node was running out of memory: rank 0 (pid 10 on host0)"
-    error = str(ray.exceptions.OutOfMemoryError("killed"))
+    error = str(NodeOutOfMemory("killed"))
     on_host, on_gpu = Raised(7, error, reason, out_of_memory=True), WorkerFailed(7, reason, error)
     assert signal == (on_gpu if gpus else on_host)
     assert turns.nodes_of_failed(turn.group) == set()
@@ -245,6 +234,6 @@ def test_what_ray_kills_for_its_memory_raised_unless_it_trains_on_a_gpu(gpus: fl
 def test_answers_to_an_abandoned_turn_belong_to_no_group() -> None:
     turn = Turn()
     turns.abandon(turn.group)
-    turn.calls[0].made.set_result(AT_100)
+    turn.calls[0].set_result(AT_100)
     assert turn.inbox.get_nowait() not in turn.group.unanswered
     assert turn.group.deadline == float("inf")

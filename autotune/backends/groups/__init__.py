@@ -1,0 +1,1 @@
+"""Worker groups as the driver sees them, whatever starts their processes."""

@@ -1,0 +1,1 @@
+"""Worker groups on this machine, without a cluster: child processes, or this very process."""
