@@ -29,11 +29,12 @@ OUT_OF_MEMORY = "out of memory"
 
 @dataclass(frozen=True)
 class SimPoint:
-    """One milestone of a recorded run: `seconds` of training since its start."""
+    """One milestone of a recorded run: `seconds` of training since its start, `waited` of them."""
 
     step: int
     seconds: float
     metrics: Metrics
+    waited: float | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ class SimPool:
         point = running.curve.points[running.next - 1]
         evaluated = self._evaluated(running)
         clock = Clock(setup=setup or running.launch.base.setup, train=point.seconds, eval=evaluated)
-        return Report(point.step, clock.seconds(running.launch.clock), dict(point.metrics), clock)
+        seconds = clock.seconds(running.launch.clock)
+        return Report(point.step, seconds, dict(point.metrics), clock, point.waited)
 
     def _checkpoint(self, running: _Running) -> Checkpoint:
         point = running.curve.points[running.next - 1]

@@ -6,6 +6,7 @@ Nothing here uses the disk, a process or a library.
 
 from __future__ import annotations
 
+from autotune.trial.disturbance import undisturbed
 from autotune.trial.events import (
     EVENTS,
     Changed,
@@ -21,16 +22,14 @@ from autotune.trial.events import (
 )
 from autotune.trial.failure import FailurePolicy
 from autotune.trial.hardware import Hardware
+from autotune.trial.milestone import KNOBS, Change, Metrics, Milestone
 from autotune.trial.target import Fork, Stop, Target, diverged, incumbent, usual_hardware
 from autotune.trial.values import (
+    DISTURBED_SHARE,
     INTERRUPTED_REASONS,
-    KNOBS,
-    Change,
     Checkpoint,
     Clock,
     Config,
-    Metrics,
-    Milestone,
     Origin,
     Params,
     Report,
@@ -46,6 +45,7 @@ __all__ = [
     "Checkpoint",
     "Clock",
     "Config",
+    "DISTURBED_SHARE",
     "EVENTS",
     "Ended",
     "Event",
@@ -72,5 +72,6 @@ __all__ = [
     "fold",
     "incumbent",
     "slowest",
+    "undisturbed",
     "usual_hardware",
 ]

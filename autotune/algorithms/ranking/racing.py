@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autotune.algorithms.ranking import disturbed
 from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, timed, with_mean_times
 from autotune.trial import (
     INTERRUPTED_REASONS,
@@ -92,7 +93,7 @@ def for_pruning(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """
     known = with_mean_times(trials, target)
     outcome = race_outcome(known, trials)
-    return tuple(limited(t, outcome) for t in known)
+    return tuple(limited(t, outcome) for t in disturbed.as_pruners_see(known, trials))
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,11 @@ def race_outcome(known: Sequence[Trial], trials: Sequence[Trial]) -> RaceOutcome
     own = {t.number: t for t in trials}
     pairs = [(t, own[t.repeats]) for t in trials if t.repeats is not None and t.ended]
     pairs = [(repeat, first) for repeat, first in pairs if repeat.hardware == first.hardware]
-    raced = {first.number for _, first in pairs}
+    raced = {first.number for _, first in pairs} - disturbed.only_disturbed(trials).keys()
     rerun = [t for t in known if t.number in raced]
     fastest = ((hardware, incumbent(rerun, hardware)) for hardware in {t.hardware for t in rerun})
-    equal = [_as_long(repeat, first) for repeat, first in pairs if timed(repeat)]
+    alone = [pair for pair in pairs if not any(t.disturbed for t in pair)]
+    equal = [_as_long(repeat, first) for repeat, first in alone if timed(repeat)]
     return RaceOutcome(
         {hardware: trial for hardware, trial in fastest if trial is not None},
         deterministic=len(equal) >= _ENOUGH and all(equal),

@@ -15,7 +15,15 @@ from statistics import fmean, median_high
 
 from autotune.algorithms.ranking.lineage import as_one, descent
 from autotune.algorithms.ranking.speedup import Timed
-from autotune.trial import INTERRUPTED_REASONS, Config, State, Target, Trial, usual_hardware
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    Config,
+    State,
+    Target,
+    Trial,
+    undisturbed,
+    usual_hardware,
+)
 
 CONFIRM, RACE = "confirm", "race"
 VALIDATED = 3
@@ -43,7 +51,8 @@ def with_mean_times(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...
     The mean is restricted, as that of confirmations: a run that missed the target counts as the
     limit. (The median would often hide that a configuration misses the target with every other
     seed.) Repeats that are running, were interrupted or failed do not count, nor do those on other
-    hardware. Trials without repeats are the same objects as before.
+    hardware. A disturbed run counts only where no other has ended, and then without the seconds in
+    which it waited. Trials that neither have repeats nor were disturbed are the same objects.
     """
     return means_of_runs(trials, repeats_by_trial(trials), target.limit)
 
@@ -53,7 +62,7 @@ def means_of_runs(
 ) -> tuple[Trial, ...]:
     """`with_mean_times`, of trials whose repeats are given in `runs`."""
     return tuple(
-        _mean([t, *runs[t.number]], limit) if t.number in runs and timed(t) else t
+        _mean([t, *runs[t.number]], limit) if t.number in runs and timed(t) else undisturbed(t)
         for t in searched(trials)
     )
 
@@ -81,12 +90,29 @@ def timed(trial: Trial) -> bool:
 
 def _mean(runs: Sequence[Trial], limit: float) -> Trial:
     """The first of the runs, with the mean time of all; unchanged where all missed the target."""
-    own = runs[0]
+    first = runs[0]
+    runs = alone(runs)
+    own = runs[0] if runs[0] is first else _measured(first, runs[0])
     reached = next((t for t in runs if t.state is State.REACHED), None)
     if reached is None:
         return own
     seconds = fmean(t.seconds if t.state is State.REACHED else limit for t in runs)
     return replace(own, state=reached.state, reason=reached.reason, seconds=seconds)
+
+
+def alone(runs: Sequence[Trial]) -> list[Trial]:
+    """The runs of a configuration that count: those that nothing disturbed.
+
+    If all were disturbed, all of them, without the seconds in which they waited.
+    """
+    return [t for t in runs if not t.disturbed] or [undisturbed(t) for t in runs]
+
+
+def _measured(trial: Trial, run: Trial) -> Trial:
+    """A disturbed trial with the outcome of another run of its configuration."""
+    return replace(
+        trial, state=run.state, reason=run.reason, seconds=run.seconds, reports=run.reports
+    )
 
 
 def config_from_scratch(trial: Trial, trials: Sequence[Trial]) -> Config | None:
@@ -183,4 +209,6 @@ def raced(trial: Trial, trials: Sequence[Trial], target: Target) -> Confirmation
     runs = repeats_by_trial(unconfirmed(trials)).get(trial.number)
     if runs is None or not timed(trial):
         return None
-    return Confirmation(trial.number, trial.time_to_target, (trial, *runs), target.limit)
+    everyone = (trial, *runs)
+    counted = tuple(t for t in everyone if not t.disturbed) or everyone
+    return Confirmation(trial.number, trial.time_to_target, counted, target.limit)

@@ -66,6 +66,7 @@ class Group:
     failed_starts: int = 0
     launch: Launch | None = None
     clock: Clock = Clock()
+    waited: float = 0.0
     step: int = 0
     checkpoint: PendingCheckpoint | None = None
     unanswered: dict[Future[Any], int] = field(default_factory=dict)
@@ -151,10 +152,15 @@ def _progress(group: Group, answers: dict[int, Answer]) -> Progress:
     assert group.launch is not None
     saved, save_error = _checkpoint(group, answers)
     group.clock = group.clock + slowest([a.clock for a in answers.values()])
+    waits = [answer.wait for answer in answers.values()]
+    waited = group.waited + max(wait.seconds for wait in waits)
+    group.waited = round(min(waited, group.clock.seconds("train")), 4)
+    slowed_by = "; ".join(sorted({wait.by for wait in waits if wait.by}))
     first = answers[0]
     group.step = first.step
     seconds = group.clock.seconds(group.launch.clock)
-    report = Report(first.step, seconds, first.metrics or {}, group.clock)
+    metrics = first.metrics or {}
+    report = Report(first.step, seconds, metrics, group.clock, group.waited, slowed_by)
     can_save = all(a.can_save for a in answers.values())
     pending = group.checkpoint is not None
     return Progress(group.launch.trial, report, can_save, saved, pending, save_error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autotune.backends.worker.checkpoint_io import Written
+from autotune.backends.worker.cpu_wait import Wait
 from autotune.backends.worker.hardware_probe import Machine
 from autotune.trial import Clock
 
@@ -23,6 +24,7 @@ class Answer:
         step, metrics: the milestone's.
         clock: seconds since the previous answer.
         can_save: whether the milestone has a state to save.
+        wait: how long training waited for what other processes used.
         saved: this rank's part of the checkpoint that was last asked for, once it is written.
         save_error: why it could not be written, or an empty string.
         error, reason: the traceback of what the trainer raised, and its last line.
@@ -38,6 +40,7 @@ class Answer:
     metrics: Mapping[str, float] | None = None
     clock: Clock = Clock()
     can_save: bool = False
+    wait: Wait = Wait()
     saved: Written | None = None
     save_error: str = ""
     error: str = ""

@@ -25,6 +25,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from autotune.backends.protocol import Launch
 from autotune.backends.worker import (
     compiled,
+    cpu_wait,
     diagnostics,
     gpu_memory,
     hardware_probe,
@@ -144,6 +145,7 @@ class Rank:
                 self._restoring = False
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
+            self._waits = cpu_wait.WaitMeter(len(self._cores.numbers) or 1)
             self._milestone = None
             self._steps = reporting.steps(self._train, config)
             return self._advance(None, clock)
@@ -174,21 +176,20 @@ class Rank:
 
     def _advance(self, change: Change | None, clock: Clock) -> Answer:
         assert self._steps is not None
-        before, begin = self._milestone, time.perf_counter()
+        before, begin = self._milestone, self._waits.begin()
         try:
             milestone = self._steps.send(change if before is not None else None)
         except StopIteration:
             return self._finish("finished")
         reporting.synchronize()
-        trained = time.perf_counter()
+        trained = self._waits.end()
         _check(milestone, before)
         if milestone.step < self._start_step:
             raise ValueError(
                 f"the trial continues at step {self._start_step} but the trainer's first milestone "
                 f"is at {milestone.step}: it must begin from config['state']"
             )
-        self._milestone = milestone
-        can_save = milestone.state is not None
+        self._milestone, can_save = milestone, milestone.state is not None
         if before is None and milestone.step == self._start_step:
             clock = replace(clock, setup=trained - begin)
             return self._at_milestone(Answer("milestone", milestone.step, {}, clock, can_save))
@@ -199,7 +200,9 @@ class Rank:
         data = min(max(milestone.data_seconds, 0.0), training)
         evaluated = time.perf_counter() - trained + paused
         clock = replace(clock, data=data, train=training - data, eval=evaluated)
-        return self._at_milestone(Answer("milestone", milestone.step, metrics, clock, can_save))
+        wait = self._waits.waited(training, data)
+        answer = Answer("milestone", milestone.step, metrics, clock, can_save, wait)
+        return self._at_milestone(answer)
 
     def _at_milestone(self, answer: Answer) -> Answer:
         """Note when this rank began to wait for the driver."""

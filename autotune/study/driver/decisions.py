@@ -27,6 +27,7 @@ from autotune.trial import (
     Target,
     Trial,
     diverged,
+    undisturbed,
 )
 
 
@@ -36,7 +37,7 @@ def decide(
     """The end of a trial after its last report, or None if it continues.
 
     The pruner comes last, and not for a baseline or a repeat: only the target's limit censors
-    these.
+    these. It sees a trial that is disturbed without the seconds in which it waited.
 
     Raises:
         UserError: the pruner raised, or returned something else.
@@ -53,7 +54,7 @@ def decide(
         return State.CENSORED, Stop("limit", f"{trial.seconds:.2f} of {target.limit:g} s spent")
     if never_pruned(trial):
         return None
-    stop = called("pruner", (Stop,), pruner, trial, others, target)
+    stop = called("pruner", (Stop,), pruner, undisturbed(trial), others, target)
     return (State.CENSORED, stop) if stop is not None else None
 
 
@@ -74,7 +75,7 @@ def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
     repeated = state.trials.get(trial.repeats) if trial.repeats is not None else None
     if repeated is not None and repeated.kind == "baseline":
         trial = replace(trial, kind="baseline")
-    kinds, given = (Change, Fork), (trial, state.others(trial), state.target)
+    kinds, given = (Change, Fork), (undisturbed(trial), state.others(trial), state.target)
     decision: Change | Fork | None = called("controller", kinds, controller, *given)
     return decision
 

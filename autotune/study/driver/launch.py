@@ -26,6 +26,7 @@ def start(state: StudyState, trial: Trial) -> None:
         trial.saved_clock,
         _microbatch(state, trial, comparable),
         comparable,
+        (trial.reports[-1].waited or 0.0) if trial.reports else 0.0,
     )
     ran, began = state.pool.start(launch), began_on(trial, state.trials)
     hardware = trial_fingerprint(ran, began, state.plan.mix_hardware)

@@ -145,8 +145,8 @@ class Loop:
         """Whether there is something left to start."""
         if self.stop_reason():
             return False
-        left = self.searching or replication.waiting(self.state) is not None
-        return left or replication.finalist(self.state) is not None
+        kinds = replication.waiting, replication.disturbed, replication.finalist
+        return self.searching or any(left(self.state) is not None for left in kinds)
 
     @property
     def searching(self) -> bool:
@@ -176,8 +176,9 @@ class Loop:
         trial = replication.waiting(self.state)
         if trial is not None and not replication.runs_alone(trial):
             return trial
-        if self.searching:
-            return replication.race(self.state) or self.create()
+        again = replication.race(self.state, self.searching)
+        if again is not None or self.searching:
+            return again or self.create()
         if self.pool.busy():
             return None
         finalist = replication.finalist(self.state)
