@@ -31,7 +31,7 @@ def pressure(file: Path = PRESSURE) -> float:
     counted = counted_pressure(file)
     if counted is not None:
         return counted
-    load = os.getloadavg()[0]
+    load = _load()
     return max(1 - len(usable_cores()) / load, 0.0) if load > 0 else 0.0
 
 

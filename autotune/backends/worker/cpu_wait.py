@@ -20,8 +20,9 @@ import psutil
 from autotune.backends.machine_load import pressure, usable_cores
 from autotune.backends.worker.gpu_use import Slowed, slowed_gpus
 
-_WINDOW_SECONDS = 0.2  # the least time between two looks, which cost up to half a millisecond
+_WINDOW_SECONDS = 0.5  # the least time between two looks, which cost up to a millisecond
 _NANOSECONDS = 1e-9
+_WORK = ("user", "nice", "system", "irq", "softirq", "steal")  # of a core's times
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,21 @@ def waits(process: Path) -> Waits | None:
     cpu = 0.0
     for thread in threads:
         with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended
-            own[thread] = _counted(process / "task" / thread / "schedstat")[1]
+            own[thread] = _counted(f"{process}/task/{thread}/schedstat")[1]
     for child in _children(process, threads):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            used, children[child] = _counted(process.parent / child / "schedstat")
+            used, children[child] = _counted(f"{process.parent}/{child}/schedstat")
             cpu += used
     return Waits(own, children, cpu) if own else None
 
 
-def _counted(file: Path) -> tuple[float, float]:
+def _counted(file: str) -> tuple[float, float]:
     """The seconds that a thread ran, and that it waited."""
-    ran, waited = file.read_text().split()[:2]
+    opened = os.open(file, os.O_RDONLY)  # a process has dozens of them
+    try:
+        ran, waited = os.read(opened, 100).split()[:2]
+    finally:
+        os.close(opened)
     return int(ran) * _NANOSECONDS, int(waited) * _NANOSECONDS
 
 
@@ -94,7 +99,7 @@ def _used() -> float:
     cores = psutil.cpu_times(percpu=True)
     own = usable_cores()
     chosen = [c for n, c in enumerate(cores) if n in own] or cores
-    return sum(c.user + c.nice + c.system for c in chosen)
+    return sum(getattr(core, name, 0.0) for core in chosen for name in _WORK)
 
 
 def waited(
