@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from autotune.backends import machine_load
 from autotune.backends.monitoring import Meter
 from autotune.backends.protocol import Observed, Pool
 from autotune.errors import UserError
@@ -55,6 +56,8 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         cpus_per_worker: CPU cores of a rank, in place of the `Scaling`'s.
         gpus_per_worker: GPUs of a rank, in place of the `Scaling`'s; 0 for none. Where neither says
             it, each rank gets one if the cluster has enough, and a line says so.
+        wait_idle: seconds to wait, at most, for an idle machine before confirmations; by default a
+            line warns where other processes use it.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
         ray_address: a Ray cluster's address; by default Ray is started on this machine.
@@ -103,6 +106,8 @@ def carry_out(
     if not isinstance(experiment, Experiment):
         raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
     check_trainer(experiment)
+    here = options.pool is None and options.ray_address is None  # all trials run on this machine
+    busy = _watched_load(here and options.search)
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
     kept = _with_result(folder, existing)
@@ -125,14 +130,29 @@ def carry_out(
         if options.pool is not None:
             stack.enter_context(contextlib.closing(options.pool))
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
+        warnings = busy()
         pool, experiment, decided = factory.place(experiment, options)
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
         plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints)
-        notes = [*choice.notes(), *([decided] if decided else [])]
+        plan = replace(plan, look=machine_load.look if here else None)
+        notes = [*choice.notes(), *([decided] if decided else []), *warnings]
         parts = replace(parts, plan=plan)
         trials_made, reason = _work(options, parts, manifest, journal, notes)
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
+
+
+def _watched_load(wanted: bool) -> Callable[[], list[str]]:
+    """A function that says how busy this machine has been since now; nothing where not wanted."""
+    if not wanted:
+        return list
+    meter = machine_load.LoadMeter()
+
+    def said() -> list[str]:
+        load = meter.read()
+        return [f"warning: {load.warning}"] if load.busy else []
+
+    return said
 
 
 def _with_result(folder: Path, existing: Manifest | None) -> Manifest | None:

@@ -15,8 +15,7 @@ A trial gets its number when it is written down (`StudyState.add`). Whatever wai
 group has been written down; whatever is still computed is an ask of the sampler, with a number of
 its own.
 
-Other modules of this folder do the rest: `recovery` of interrupted attempts, `forking`, and
-`replication`, which runs configurations again.
+Other modules do the rest: `recovery` of interrupted attempts, `forking`, `replication`, `idle`.
 """
 
 from __future__ import annotations
@@ -47,9 +46,10 @@ from autotune.study.driver.decisions import (
     interrupt_all,
     never_pruned,
 )
+from autotune.study.driver.idle import IdleWait
 from autotune.study.driver.launch import start
 from autotune.study.driver.signals import interrupts
-from autotune.study.driver.state import StudyState
+from autotune.study.driver.state import StudyState, warn
 from autotune.study.driver.suggester import Suggester
 from autotune.trial import (
     INTERRUPTED_REASONS,
@@ -74,6 +74,7 @@ class Loop:
         self.suggester = Suggester(sampler, state.pool)
         self.interruptions = 0
         limit = state.plan.time_limit
+        self._await_idle = IdleWait(state.plan.wait_idle, state.plan.look, warn)
         self._deadline = state.pool.now() + limit if limit is not None else None
 
     def run(self) -> str:
@@ -182,7 +183,10 @@ class Loop:
         if self.pool.busy():
             return None
         finalist = replication.finalist(self.state)
-        return replication.confirm(self.state, finalist) if finalist is not None else trial
+        if finalist is None:
+            return trial
+        self._await_idle(self.stop_reason)
+        return replication.confirm(self.state, finalist)
 
     def create(self) -> Trial | None:
         """A new trial: the baseline, a given configuration, or a suggestion once it is ready."""
