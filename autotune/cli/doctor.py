@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from autotune.backends import machine_load
 from autotune.cli import gpu_checks
 from autotune.study.manifest import version_of
 
@@ -51,6 +52,12 @@ def _packages() -> str:
 def _cores() -> str:
     usable, there = len(os.sched_getaffinity(0)), os.cpu_count()
     return f"{usable} usable of {there}"
+
+
+def _load() -> str:
+    load, pressure = machine_load.look(), machine_load.counted_pressure()
+    waits = f"; pressure {pressure:.0%}" if pressure is not None else ""
+    return f"{load.warning if load.busy else load}{waits}"
 
 
 def _memory() -> str:
@@ -115,6 +122,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "python": _python,
     "packages": _packages,
     "cores": _cores,
+    "load": _load,
     "memory": _memory,
     "GPUs": gpu_checks.try_gpus,
     "state of GPUs": gpu_checks.state,

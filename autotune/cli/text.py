@@ -10,6 +10,7 @@ from rich.table import Table
 
 from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import Confirmation, raced
+from autotune.evaluation import machine
 from autotune.evaluation.summary import (
     confirmation,
     confirmed_text,
@@ -34,12 +35,13 @@ _COLOURS = {
 
 def outcome(trial: Trial, target: Target) -> str:
     """How a trial ended, in words."""
+    note = f"; {machine.note(trial)}" if trial.disturbed else ""
     match trial.state:
         case State.REACHED:
-            return f"reached {target.metric} {target.value:g} in {trial.seconds:.2f} s"
+            return f"reached {target.metric} {target.value:g} in {trial.seconds:.2f} s{note}"
         case State.CENSORED:
             best = number(target.best(trial))
-            return f"censored after {trial.seconds:.2f} s, {trial.reason}; best {best}"
+            return f"censored after {trial.seconds:.2f} s, {trial.reason}; best {best}{note}"
         case State.FAILED | State.INFEASIBLE:
             return f"{trial.state.lower()}: {trial.reason}"
     return "running"
@@ -90,7 +92,7 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
             at if trial.state in (State.REACHED, State.CENSORED, State.RUNNING) else "-",
             f"{trial.spent_seconds:.1f} s",
             number(target.best(trial)),
-            trial.reason,
+            ", ".join(filter(None, (trial.reason, machine.note(trial)))),
             configuration(trial),
             style=_COLOURS[trial.state] if out.isatty() else "",
         )
@@ -98,6 +100,8 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
     if result.confirmed:
         console.print(confirmations_table(result.confirmed))
     console.print(_conclusion(result), markup=False, highlight=False)
+    for sentence in machine.sentences(result):
+        console.print(sentence, markup=False, highlight=False)
     if left := _unfinished(result, manifest.options):
         console.print(left, markup=False, highlight=False, soft_wrap=True)
     uri = manifest.options.tracking_uri
@@ -188,6 +192,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     print(f"{summary['study']} ({alive})", file=out)
     print(f"  target: {target['metric']} {target['value']:g}", file=out)
     print(f"  trials: {states} of {summary['trials_planned']}", file=out)
+    for sentence in summary.get("machine", ()):
+        print(f"  machine: {sentence}", file=out)
     if summary.get("sampler_chosen_because"):
         print(f"  sampler: {summary['sampler']}, as {summary['sampler_chosen_because']}", file=out)
     if summary.get("confirmations"):
