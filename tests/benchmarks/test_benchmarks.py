@@ -25,6 +25,7 @@ SCRIPTS = {
     "decisions.py": "runs",
     "checkpoints.py": "runs",
     "recovery.py": "runs",
+    "busy_machine.py": "runs",
 }
 RESEARCH = {
     "controllers.py": (),
@@ -38,6 +39,7 @@ RESEARCH = {
 }
 """Research scripts, with the arguments of their smallest run."""
 LONG = (
+    "busy_machine.py",
     "checkpoints.py",
     "demo.py",
     "farm.py",
