@@ -272,11 +272,11 @@ def report(part: str, found: dict[str, list[Answer]]) -> None:
             f"{sum(s['again'] for s in studies)}, spent {spent:.2f} of alone, median share "
             f"{statistics.median(shares or [math.nan]):.2f}"
         )
-    pairs = list(zip(found["marked"], found["plain"], strict=True))
-    ratios = [m["regret"] / p["regret"] for m, p in pairs]
+    both = list(zip(found["marked"], found["plain"], strict=True))
+    ratios = [m["regret"] / p["regret"] for m, p in both]
     low, high = interval(ratios, geometric)
     print(f"  regret with marks over without: {geometric(ratios):.3f} ({low:.3f} to {high:.3f})")
-    fewer = [p["wrong"] - m["wrong"] for m, p in pairs]
+    fewer = [p["wrong"] - m["wrong"] for m, p in both]
     low, high = interval(fewer, statistics.fmean)
     less = f"{statistics.fmean(fewer):.2f} ({low:.2f} to {high:.2f})"
     print(f"  wrong stops a study fewer with marks: {less}")
