@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -155,7 +154,6 @@ def _compute(rounds: int) -> int:
     return total
 
 
-@cache
 def _rounds_a_second() -> float:
     """How much this process computes in a second of its own CPU time."""
     rounds, begin = 2_000_000, time.process_time()
