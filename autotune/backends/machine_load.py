@@ -77,22 +77,39 @@ class MachineLoad:
         return f"{self}: times will not be comparable"
 
 
-class LoadMeter:
-    """Sees what other processes use of this machine from now on until it is read."""
+def start_warning(file: Path = PRESSURE) -> str:
+    """What a user is to know of this machine before a study begins; empty if it is quiet enough.
 
-    def __init__(self) -> None:
-        self._begin = time.monotonic(), _used()
+    It asks the system only, which says what was in the last seconds, and takes no time.
+    """
+    return warning_at(_load(), os.cpu_count() or 1, counted_pressure(file))
 
-    def read(self, sleep: Callable[[float], object] = time.sleep) -> MachineLoad:
-        """What others have used since then; waits where that is only a moment ago."""
-        then, before = self._begin
-        left = then + LOOK_SECONDS - time.monotonic()
-        if left > 0:
-            sleep(left)
-        seconds = max(time.monotonic() - then, 1e-3)
-        used = max(_used() - before, 0.0) / seconds
-        cores = os.cpu_count() or 1
-        return MachineLoad(min(used, float(cores)), cores, _load())
+
+def warning_at(load: float, cores: int, counted: float | None) -> str:
+    """The warning at this load, with the pressure that the kernel counts, if it does.
+
+    The load alone lags behind by a minute, and the pressure alone says little where there are many
+    cores.
+
+    >>> warning_at(24.0, 2, 0.9)
+    'load 24 on 2 cores: times will not be comparable'
+    >>> warning_at(24.0, 2, 0.05), warning_at(1.5, 2, None), warning_at(3.0, 64, 0.5)
+    ('', '', '')
+    """
+    busy = load > cores if counted is None else counted > BUSY_SHARE and load > BUSY_SHARE * cores
+    if not busy:
+        return ""
+    return f"load {load:.3g} on {cores} core{'s' * (cores != 1)}: times will not be comparable"
+
+
+def look(sleep: Callable[[float], object] = time.sleep) -> MachineLoad:
+    """What other processes use of this machine just now; takes half a second."""
+    then, before = time.monotonic(), _used()
+    sleep(LOOK_SECONDS)
+    seconds = max(time.monotonic() - then, 1e-3)
+    used = max(_used() - before, 0.0) / seconds
+    cores = os.cpu_count() or 1
+    return MachineLoad(min(used, float(cores)), cores, _load())
 
 
 def _used() -> float:
@@ -103,8 +120,3 @@ def _used() -> float:
 
 def _load() -> float:
     return os.getloadavg()[0]
-
-
-def look() -> MachineLoad:
-    """What other processes use of this machine just now."""
-    return LoadMeter().read()

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from autotune.backends import machine_load
+from autotune.backends.machine_load import look, start_warning
 from autotune.backends.monitoring import Meter
 from autotune.backends.protocol import Observed, Pool
 from autotune.errors import UserError
@@ -107,7 +107,7 @@ def carry_out(
         raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
     check_trainer(experiment)
     here = options.pool is None and options.ray_address is None  # all trials run on this machine
-    busy = _watched_load(here and options.search)
+    busy = f"warning: {said}" if here and options.search and (said := start_warning()) else ""
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
     kept = _with_result(folder, existing)
@@ -130,29 +130,15 @@ def carry_out(
         if options.pool is not None:
             stack.enter_context(contextlib.closing(options.pool))
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
-        warnings = busy()
         pool, experiment, decided = factory.place(experiment, options)
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
         plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints)
-        plan = replace(plan, look=machine_load.look if here else None)
-        notes = [*choice.notes(), *([decided] if decided else []), *warnings]
+        plan = replace(plan, look=look if here else None)
+        notes = [note for note in (*choice.notes(), decided, busy) if note]
         parts = replace(parts, plan=plan)
         trials_made, reason = _work(options, parts, manifest, journal, notes)
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
-
-
-def _watched_load(wanted: bool) -> Callable[[], list[str]]:
-    """A function that says how busy this machine has been since now; nothing where not wanted."""
-    if not wanted:
-        return list
-    meter = machine_load.LoadMeter()
-
-    def said() -> list[str]:
-        load = meter.read()
-        return [f"warning: {load.warning}"] if load.busy else []
-
-    return said
 
 
 def _with_result(folder: Path, existing: Manifest | None) -> Manifest | None:

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from autotune.backends import machine_load
-from autotune.backends.machine_load import LoadMeter, MachineLoad, counted_pressure, pressure
+from autotune.backends.machine_load import (
+    MachineLoad,
+    counted_pressure,
+    look,
+    pressure,
+    warning_at,
+)
 
 SOME = "some avg10=12.50 avg60=3.00 avg300=1.00 total=123\nfull avg10=0.00 avg60=0.00 total=0\n"
 
@@ -41,10 +47,28 @@ def test_a_machine_is_busy_when_others_use_a_quarter_of_it(
     assert MachineLoad(used, cores, 1.0).busy is busy
 
 
-def test_a_look_takes_a_moment_and_leaves_out_this_process() -> None:
+def test_a_look_takes_a_moment() -> None:
     slept: list[float] = []
-    meter = LoadMeter()
-    sum(range(10**6))
-    seen = meter.read(slept.append)
-    assert len(slept) == 1, "it was only a moment ago"
+    seen = look(slept.append)
+    assert len(slept) == 1
     assert 0 <= seen.used <= seen.cores
+
+
+@pytest.mark.parametrize(
+    ("load", "cores", "counted", "warns"),
+    [
+        (24.0, 2, 0.9, True),
+        (24.0, 2, None, True),
+        (24.0, 2, 0.1, False),  # it was busy a minute ago
+        (2.0, 2, None, False),
+        (1.0, 2, 0.5, True),  # it is since a few seconds
+        (3.0, 64, 0.5, False),  # a few processes meet on a core now and then
+    ],
+)
+def test_at_the_start_load_and_pressure_must_agree(
+    load: float, cores: int, counted: float | None, warns: bool
+) -> None:
+    said = warning_at(load, cores, counted)
+    assert bool(said) is warns
+    if warns:
+        assert said == f"load {load:.3g} on {cores} cores: times will not be comparable"
