@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,7 +38,7 @@ from _common import Answer, arguments, introduce, keep, measure, repeats_of, ser
 import autotune as at
 from autotune.backends.protocol import Pool, Progress, Signal
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
-from autotune.trial import Config, Params, State, Trial
+from autotune.trial import Config, Params, State, Trial, undisturbed
 
 METRIC, WORKERS, STEPS = "val_accuracy", 2, 20
 SPACE = at.SearchSpace({"lr": at.Float(1e-2, 10, log=True), "momentum": at.Float(0.0, 1.0)})
@@ -130,7 +131,7 @@ class Unmarked:
         return getattr(self._pool, name)
 
     def wait(self, timeout: float | None) -> Signal | None:
-        signal = self._pool.wait(timeout)
+        signal: Signal | None = self._pool.wait(timeout)
         if not isinstance(signal, Progress):
             return signal
         return replace(signal, report=replace(signal.report, waited=None))
@@ -140,11 +141,14 @@ def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
     """Compute as long as the configuration needs, in counted steps."""
     took = idle_seconds(config, config["least"])
     rounds = round(_rounds_a_second() * took / STEPS)
-    yield at.Milestone(0, lambda: {METRIC: 0.0})
+    yield at.Milestone(0, partial(_metrics, 0))
     for step in range(1, 2 * STEPS + 1):
         _compute(rounds)
-        value = step / STEPS
-        yield at.Milestone(step, lambda value=value: {METRIC: value})
+        yield at.Milestone(step, partial(_metrics, step))
+
+
+def _metrics(step: int) -> dict[str, float]:
+    return {METRIC: step / STEPS}
 
 
 def _compute(rounds: int) -> int:
@@ -173,7 +177,7 @@ def real(task: dict[str, Any]) -> Answer:
     experiment = at.Experiment("busy", train, space, target, scaling=at.Scaling(cpus_per_worker=1))
     pool: Pool = ray_pool(experiment, options.trials, None)
     if task["side"] == "plain":
-        pool = Unmarked(pool)  # type: ignore[assignment]
+        pool = Unmarked(pool)
     burning = beside(Burner(task["seed"], options.slot)) if task["side"] != "alone" else idle()
     with burning:
         folder = Path(task["folder"]) / "study"
@@ -230,6 +234,7 @@ def outcome(result: at.StudyResult, least: float) -> Answer:
     own = {t.number: idle_seconds(t.config, least) for t in result.searched}
     best = own[result.best.number] if result.best is not None else math.inf
     stopped = [t for t in result.searched if t.state is State.CENSORED]
+    ended = [t for t in result.searched if t.state is State.REACHED]
     return {
         "stopped": len(stopped),
         "wrong": sum(own[t.number] < best for t in stopped),
@@ -237,8 +242,17 @@ def outcome(result: at.StudyResult, least: float) -> Answer:
         "disturbed": sum(t.disturbed for t in result.searched),
         "again": len(result.trials) - len(result.searched),
         "spent": sum(t.spent_seconds for t in result.trials),
+        "raw": [t.seconds / own[t.number] for t in ended],
+        "estimate": [undisturbed(t).seconds / own[t.number] for t in ended],
         "shares": [t.cpu_share for t in result.searched if t.cpu_share is not None],
     }
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and the least and the greatest."""
+    if not values:
+        return "-"
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def geometric(values: Sequence[float]) -> float:
@@ -270,6 +284,8 @@ def report(part: str, found: dict[str, list[Answer]]) -> None:
             f"{sum(s['again'] for s in studies)}, spent {spent:.2f} of alone, median share "
             f"{statistics.median(shares or [math.nan]):.2f}"
         )
+        took, left = ([r for s in studies for r in s[key]] for key in ("raw", "estimate"))
+        print(f"          reached in {spread(took)} of the idle time; without waits {spread(left)}")
     both = list(zip(found["marked"], found["plain"], strict=True))
     ratios = [m["regret"] / p["regret"] for m, p in both]
     low, high = interval(ratios, geometric)

@@ -11,7 +11,8 @@ from itertools import islice
 from autotune.errors import shown
 from autotune.trial.checks import finite, is_whole, whole
 from autotune.trial.hardware import Hardware
-from autotune.trial.values import INTERRUPTED_REASONS, Metrics, Params, Report, State, Trial
+from autotune.trial.milestone import Metrics
+from autotune.trial.values import INTERRUPTED_REASONS, Params, Report, State, Trial
 
 
 @dataclass(frozen=True)
