@@ -10,9 +10,15 @@ from pathlib import Path
 
 import psutil
 
+SWITCH = "AUTOTUNE_MACHINE_LOAD"  # "off": nothing is measured here, and nobody is warned
 PRESSURE = Path("/proc/pressure/cpu")
 BUSY_SHARE = 0.25  # of the cores in use by others: from there on times are not comparable
 LOOK_SECONDS = 0.5  # a look at the machine takes so long
+
+
+def is_watched() -> bool:
+    """Whether it is measured how busy the machine is; not where `AUTOTUNE_MACHINE_LOAD=off`."""
+    return os.environ.get(SWITCH) != "off"
 
 
 def usable_cores() -> Collection[int]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from autotune.backends.machine_load import look, start_warning
+from autotune.backends.machine_load import is_watched, look, start_warning
 from autotune.backends.monitoring import Meter
 from autotune.backends.protocol import Observed, Pool
 from autotune.errors import UserError
@@ -106,7 +106,7 @@ def carry_out(
     if not isinstance(experiment, Experiment):
         raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
     check_trainer(experiment)
-    here = options.pool is None and options.ray_address is None  # all trials run on this machine
+    here = options.pool is None and options.ray_address is None and is_watched()
     busy = f"warning: {said}" if here and options.search and (said := start_warning()) else ""
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
@@ -134,7 +134,7 @@ def carry_out(
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
         plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints)
-        plan = replace(plan, look=look if here else None)
+        plan = replace(plan, look=look if here else None)  # all trials run on this machine
         notes = [note for note in (*choice.notes(), decided, busy) if note]
         parts = replace(parts, plan=plan)
         trials_made, reason = _work(options, parts, manifest, journal, notes)

@@ -108,6 +108,8 @@ def outcome(trial: Trial, target: Target) -> dict[str, float]:
         values["time_to_target_seconds"] = trial.seconds
     elif trial.state is State.CENSORED and not trial.resumable:
         values["censored_at_seconds"] = trial.seconds
+    if trial.cpu_share is not None:
+        values["cpu_share"] = trial.cpu_share
     return values
 
 
@@ -134,6 +136,8 @@ def tags(trial: Trial) -> dict[str, str]:
         special["autotune.repeats"] = str(trial.repeats)
     if trial.microbatch is not None:
         special["autotune.microbatch"] = str(trial.microbatch)
+    if trial.disturbed:
+        special["autotune.disturbed"] = "true"
     return {
         **special,
         "autotune.kind": trial.kind,

@@ -152,15 +152,16 @@ def _progress(group: Group, answers: dict[int, Answer]) -> Progress:
     assert group.launch is not None
     saved, save_error = _checkpoint(group, answers)
     group.clock = group.clock + slowest([a.clock for a in answers.values()])
-    waits = [answer.wait for answer in answers.values()]
-    waited = group.waited + max(wait.seconds for wait in waits)
-    group.waited = round(min(waited, group.clock.seconds("train")), 4)
+    waits = [answer.wait for answer in answers.values() if answer.wait is not None]
+    longest = group.waited + max((wait.seconds for wait in waits), default=0.0)
+    group.waited = round(min(longest, group.clock.seconds("train")), 4)
+    waited = group.waited if waits or group.waited else None
     slowed_by = "; ".join(sorted({wait.by for wait in waits if wait.by}))
     first = answers[0]
     group.step = first.step
     seconds = group.clock.seconds(group.launch.clock)
     metrics = first.metrics or {}
-    report = Report(first.step, seconds, metrics, group.clock, group.waited, slowed_by)
+    report = Report(first.step, seconds, metrics, group.clock, waited, slowed_by)
     can_save = all(a.can_save for a in answers.values())
     pending = group.checkpoint is not None
     return Progress(group.launch.trial, report, can_save, saved, pending, save_error)

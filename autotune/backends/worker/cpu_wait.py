@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.backends.machine_load import pressure, usable_cores
+from autotune.backends.machine_load import is_watched, pressure, usable_cores
 from autotune.backends.worker.gpu_use import Slowed, slowed_gpus
 
 _WINDOW_SECONDS = 0.5  # the least time between two looks, which cost up to a millisecond
@@ -148,6 +148,7 @@ class WaitMeter:
         see: looks at this process.
         busy: the machine's pressure, 0 to 1.
         clock: seconds, by which `see` says when it looked.
+        on: whether to measure; by default as `machine_load.is_watched` says.
     """
 
     def __init__(
@@ -157,7 +158,9 @@ class WaitMeter:
         see: Callable[[], Look] = look,
         busy: Callable[[], float] = pressure,
         clock: Callable[[], float] = time.perf_counter,
+        on: bool | None = None,
     ) -> None:
+        self._on = is_watched() if on is None else on
         self._cores = cores
         self._gpus = gpus
         self._see = see
@@ -171,7 +174,7 @@ class WaitMeter:
 
     def begin(self) -> float:
         """Training goes on: the time at which it does."""
-        if not self._goes_on:
+        if self._on and not self._goes_on:
             self._before = self._see()
             self._trained = self._data = 0.0
         self._goes_on = False
@@ -179,18 +182,22 @@ class WaitMeter:
 
     def end(self) -> float:
         """Training pauses at a milestone: the time at which it did."""
-        ended = self._clock()
-        assert self._before is not None
-        self._now = self._see() if ended - self._before.at >= _WINDOW_SECONDS else None
+        ended, before = self._clock(), self._before
+        late = before is not None and ended - before.at >= _WINDOW_SECONDS
+        self._now = self._see() if late else None
         return ended
 
-    def waited(self, training: float, data: float) -> Wait:
-        """How long this rank has waited of the seconds that it trained since it was last asked.
+    def waited(self, training: float, data: float) -> Wait | None:
+        """How long this rank waited of the seconds that it trained since it was last asked.
+
+        None where nothing is measured.
 
         Args:
             training: seconds between the last `begin` and `end` that were training.
             data: the seconds of these that it waited for data.
         """
+        if not self._on:
+            return None
         self._trained += training
         self._data += data
         before, now = self._before, self._now

@@ -95,12 +95,16 @@ def test_a_group_waited_as_long_as_the_rank_that_waited_longest() -> None:
         ((Wait(0.25), Wait(1.5, "its GPU: hot")), "its GPU: hot", 2.0),
         ((Wait(0.5, "b"), Wait(0.25, "a")), "a; b", 2.5),
         ((Wait(90.0), Wait()), "", 11.0),  # no longer than it has trained
+        ((None, None), "", 11.0),  # a set-up
     ):
         turn = Turn(clock=group.clock, waited=group.waited)
         progress = turn.signal(*[replace(AT_100, wait=wait) for wait in waits])
         assert isinstance(progress, Progress)
         assert (progress.report.waited, progress.report.slowed_by) == (total, slowed_by)
         group = turn.group
+    progress = Turn().signal(AT_100, AT_100)
+    assert isinstance(progress, Progress)
+    assert progress.report.waited is None, "nothing was measured"
 
 
 def test_a_checkpoint_is_there_once_all_ranks_have_written_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.backends.machine_load import SWITCH
 from autotune.backends.worker.cpu_wait import Look, Wait, WaitMeter, Waits, look, waited, waits
 from autotune.backends.worker.gpu_use import Slowed
 
@@ -119,7 +120,7 @@ class Rank:
     def __init__(self, slowed: Slowed = Slowed()) -> None:  # noqa: B008
         self.now = self.cpu = self.used = self.wait = 0.0
         self.looks = 0
-        self.meter = WaitMeter(1, lambda: slowed, self.see, lambda: 0.0, lambda: self.now)
+        self.meter = WaitMeter(1, lambda: slowed, self.see, lambda: 0.0, lambda: self.now, on=True)
 
     def see(self) -> Look:
         self.looks += 1
@@ -135,7 +136,9 @@ class Rank:
     def trains(self, seconds: float, share: float = 1.0) -> Wait:
         begin = self.meter.begin()
         self.runs(seconds, share)
-        return self.meter.waited(self.meter.end() - begin, 0.0)
+        wait = self.meter.waited(self.meter.end() - begin, 0.0)
+        assert wait is not None
+        return wait
 
 
 def test_evaluation_is_no_part_of_what_training_waited() -> None:
@@ -167,3 +170,46 @@ def test_the_set_up_before_the_first_milestone_is_not_training() -> None:
 def test_a_gpu_that_others_use_counts_as_waiting_and_says_why() -> None:
     rank = Rank(Slowed(0.5, "another process on its GPU"))
     assert rank.trains(4.0) == Wait(pytest.approx(2.0), "another process on its GPU")
+
+
+def test_nothing_is_measured_where_the_machine_is_not_to_be_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SWITCH, "off")
+    rank = Rank()
+    rank.meter = WaitMeter(1, Slowed, rank.see)
+    rank.meter.begin()
+    rank.meter.end()
+    assert rank.meter.waited(5.0, 0.0) is None
+    assert rank.looks == 0
+
+
+BESIDE = """
+import os, sys, time
+from autotune.backends.worker.cpu_wait import WaitMeter
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+if not os.fork():  # a process that is nobody's child computes on the same core
+    if not os.fork():
+        end = time.monotonic() + 4
+        while time.monotonic() < end and os.getppid():
+            pass
+    os._exit(0)
+os.wait()
+meter = WaitMeter(1, on=True)
+begin, cpu = meter.begin(), time.process_time()
+while time.process_time() - cpu < 0.8:
+    pass
+trained = meter.end() - begin
+used = time.process_time() - cpu
+print(trained, used, meter.waited(trained, 0.0).seconds)
+"""
+
+
+def test_a_rank_that_computes_waits_whenever_it_has_no_cpu_time() -> None:
+    """On any machine: its seconds are those of its core, and those in which others have it."""
+    if waits(Path("/proc/self").resolve()) is None:
+        pytest.skip("the kernel counts no waits")
+    done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    trained, used, waiting = map(float, done.stdout.split())
+    assert waiting / trained == pytest.approx(1 - used / trained, abs=0.15)
