@@ -19,6 +19,7 @@ bootstrap interval.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from typing import Any
 from _common import Answer, arguments, introduce, keep, measure, repeats_of, serve
 
 import autotune as at
+from autotune.backends.machine_load import SWITCH
 from autotune.backends.protocol import Pool, Progress, Signal
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.trial import Config, Params, State, Trial, undisturbed
@@ -171,6 +173,7 @@ def real(task: dict[str, Any]) -> Answer:
 
     from autotune.study.factory import ray_pool
 
+    os.environ.pop(SWITCH, None)  # tests set it
     options, least = SimpleNamespace(**task["options"]), task["least"]
     space = at.SearchSpace({**SPACE.parameters(), "least": at.Fixed(least)})
     target = at.Target(METRIC, 1.0, limit=12 * least)
