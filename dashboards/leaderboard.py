@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.evaluation import machine
 from autotune.study.result import StudyResult
 from autotune.trial.wording import goal, metric_name, unit
 from dashboards import figures
@@ -11,7 +12,6 @@ from dashboards.page import Section
 from dashboards.tables import Row, brief
 
 _MOST = 20  # in the plot
-_SIMILAR = 1.25  # samples per second that differ by more are not of the same, idle hardware
 _OF_REPEATS = ("confirmed", "probability_faster")
 _OF_TIMES = ("probability_faster", "best_metric", "samples_to_target")
 
@@ -47,20 +47,20 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
             "the mean of repeats on fresh seeds."
         )
     plot = figures.leaderboard(drawn, target) if drawn else None
+    busy = " ".join(machine.sentences(result))
     cells = [{**row, **_cells(row)} for row in rows]
-    return Section(
-        "leaderboard", "Leaderboard", text, plot, cells, columns, _busier(rows), open=True
-    )
+    return Section("leaderboard", "Leaderboard", text, plot, cells, columns, busy, open=True)
 
 
 def _cells(row: Row) -> Row:
     """The cells that combine several values of the row."""
+    ended = row["reason"] or row["state"].lower()
     return {
         "trial": row["trial"] if row["kind"] == "trial" else f"{row['trial']} {row['kind']}",
         "tuned": row["shown_result"],
         "confirmed": _confirmed(row),
         "ratio": _ratio(row),
-        "reason": row["reason"] or row["state"].lower(),
+        "reason": ", ".join(filter(None, (ended, row["disturbed"]))),
         "rate": _rate(row),
     }
 
@@ -92,17 +92,3 @@ def _ratio(row: Row) -> str:
 def _rate(row: Row) -> str:
     own, again = row["samples_per_second"], row["repeats_per_second"]
     return f"{brief(own)}; repeats {brief(again)}" if again is not None else brief(own)
-
-
-def _busier(rows: Sequence[Row]) -> str:
-    """A note where repeats had another throughput than the trial that they repeat."""
-    for row in rows:
-        own, again = row["samples_per_second"], row["repeats_per_second"]
-        if own and again and not 1 / _SIMILAR <= again / own <= _SIMILAR:
-            return (
-                f"The machine was {'busier' if again < own else 'less busy'}: repeats of trial "
-                f"{row['trial']} had {again / own:.0%} of the samples per second of its run in the "
-                "search. That part of the difference between tuning and confirmed times is not "
-                "luck."
-            )
-    return ""

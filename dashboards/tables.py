@@ -18,6 +18,7 @@ from autotune.algorithms.ranking.speedup import speedup
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison
 from autotune.evaluation.comparison.model import Row as Compared
 from autotune.evaluation.comparison.survival import kaplan_meier, sample
+from autotune.evaluation.machine import note, samples_per_second
 from autotune.study.result import StudyResult, plain
 from autotune.trial import Report, State, Target, Trial, usual_hardware
 from autotune.trial.wording import plain_result, result_name, so_far, unit
@@ -74,6 +75,7 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 "kind": trial.kind,
                 "state": str(trial.state),
                 "reason": trial.reason,
+                "disturbed": note(trial),
                 "tuning_result": plain_result(target, target.result(trial)),
                 "shown_result": so_far(trial, target).removesuffix(" s"),
                 **_confirmed(again.get(trial.number), target),
@@ -173,15 +175,6 @@ def axis_name(target: Target) -> str:
 
 def train_seconds(report: Report) -> float:
     return report.clock.seconds("train") if report.clock.total else report.seconds
-
-
-def samples_per_second(trial: Trial) -> float | None:
-    """Samples a second of training, over all that the trial reported."""
-    if len(trial.reports) < 2:
-        return None
-    first, last = trial.reports[0], trial.reports[-1]
-    seconds = train_seconds(last) - train_seconds(first)
-    return (last.step - first.step) / seconds if seconds > 0 else None
 
 
 def thinned(count: int, most: int) -> list[int]:

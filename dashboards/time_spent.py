@@ -7,6 +7,7 @@ from dataclasses import fields
 from itertools import pairwise
 from statistics import median
 
+from autotune.evaluation.machine import train_seconds
 from autotune.trial import Clock, Trial
 from dashboards.figures import (
     BLUE,
@@ -25,7 +26,7 @@ from dashboards.figures import (
     label,
     number,
 )
-from dashboards.tables import Row, knob_at, train_seconds
+from dashboards.tables import Row, knob_at
 
 PARTS = tuple(f.name for f in fields(Clock))
 _PART_LOOKS = ((FAINT, ""), (PINK, "x"), (ORANGE, "/"), (BLUE, ""), (GREEN, "\\"), (SKY, "."),

@@ -23,7 +23,7 @@ class Launch:
         trial, config, seed: the trial's.
         clock: the clock of the study's target.
         checkpoint: where the trial continues from, if it does.
-        base: the trial's time before this start.
+        base, waited: the trial's time before this start, and of it what it waited.
         microbatch: passed to the trainer as `config["microbatch"]`, if given.
         comparable_to: hardware on which an idle group is preferred, so that times can be compared.
         metric: the target's, which a number that the trainer returns is.
@@ -38,6 +38,7 @@ class Launch:
     microbatch: int | None = None
     comparable_to: Hardware | None = None
     metric: str = ""
+    waited: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,29 @@ from autotune.backends.protocol import (
     Stopped,
     WorkerFailed,
 )
-from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Metrics, Report, measured
+from autotune.trial import (
+    STEPS,
+    Change,
+    Checkpoint,
+    Clock,
+    Config,
+    Hardware,
+    Metrics,
+    Report,
+    measured,
+)
 
 OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True)
 class SimPoint:
-    """One milestone of a recorded run: `seconds` of training since its start."""
+    """One milestone of a recorded run: `seconds` of training since its start, `waited` of them."""
 
     step: int
     seconds: float
     metrics: Metrics
+    waited: float | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +204,8 @@ class SimPool:
         evaluated = self._evaluated(running)
         clock = Clock(setup=setup or running.launch.base.setup, train=point.seconds, eval=evaluated)
         seconds = measured(running.launch.clock, point.step, clock)
-        return Report(point.step, seconds, dict(point.metrics), clock)
+        waited = point.waited if running.launch.clock != STEPS else None
+        return Report(point.step, seconds, dict(point.metrics), clock, waited)
 
     def _checkpoint(self, running: _Running) -> Checkpoint:
         point = running.curve.points[running.next - 1]

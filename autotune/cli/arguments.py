@@ -22,26 +22,26 @@ Row = tuple[str, dict[str, Any]]  # the words of an argument, and how argparse i
 _T = TypeVar("_T")
 
 
-def duration(text: str) -> float:
-    """Seconds of `90`, `90s`, `10m`, `1h30m`.
+def duration(text: str, flag: str = "--time-limit") -> float:
+    """Seconds of `90`, `90s`, `10m` or `10min`, `1h30m`.
 
-    >>> duration("1h30m"), duration("90")
-    (5400.0, 90.0)
+    >>> duration("1h30m"), duration("10min"), duration("90")
+    (5400.0, 600.0, 90.0)
 
     Raises:
-        UserError: anything else, nothing above zero, or more than 1e9 seconds.
+        UserError: anything else, nothing above zero, or more than 1e9 seconds; names the flag.
     """
-    units = {"h": 3600.0, "m": 60.0, "s": 1.0}
+    units = {"h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0}
     number = r"\d+(?:\.\d+)?"
     if re.fullmatch(number, text):
         seconds = float(text)
-    elif re.fullmatch(f"(?:{number}[hms])+", text):
-        seconds = sum(float(n) * units[u] for n, u in re.findall(f"({number})([hms])", text))
+    elif re.fullmatch(f"(?:{number}(?:h|min|m|s))+", text):
+        seconds = sum(float(n) * units[u] for n, u in re.findall(f"({number})(h|min|m|s)", text))
     else:
-        raise UserError(f"--time-limit must be like 90s, 10m or 1h30m but got {text!r}")
+        raise UserError(f"{flag} must be like 90s, 10m or 1h30m but got {text!r}")
     if not 0 < seconds <= LONGEST_SECONDS:
         raise UserError(
-            f"--time-limit must be more than 0 seconds and at most {LONGEST_SECONDS:g} "
+            f"{flag} must be more than 0 seconds and at most {LONGEST_SECONDS:g} "
             f"but got {text!r:.80}"
         )
     return seconds
@@ -331,8 +331,9 @@ def taken(kind: type[_T], given: argparse.Namespace) -> _T:
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     named = [(o, getattr(given, o.name, None)) for o in options() if o.flag is not None]
     chosen = {o.name: _collected(o, value) for o, value in named if value is not None}
-    if "time_limit" in chosen:
-        chosen["time_limit"] = duration(chosen["time_limit"])
+    for name in ("time_limit", "wait_idle"):
+        if name in chosen:
+            chosen[name] = duration(chosen[name], f"--{name.replace('_', '-')}")
     checked = StudyOptions(**chosen)
     whole = kind in (RunArguments, SubmitArguments, TryArguments)
     make = cast("Callable[..., _T]", kind)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from autotune.backends import machine_load
 from autotune.backends.worker.cpu_affinity import usable_cores
 from autotune.cli import gpu_checks
 from autotune.storage.atomic import sync_content
@@ -53,6 +54,12 @@ def _packages() -> str:
 def _cores() -> str:
     usable, there = len(usable_cores()), os.cpu_count()
     return f"{usable} usable of {there}"
+
+
+def _load() -> str:
+    load, pressure = machine_load.look(), machine_load.counted_pressure()
+    waits = f"; pressure {pressure:.0%}" if pressure is not None else ""
+    return f"{load.warning if load.busy else load}{waits}"
 
 
 def _memory() -> str:
@@ -120,6 +127,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "python": _python,
     "packages": _packages,
     "cores": _cores,
+    "load": _load,
     "memory": _memory,
     "GPUs": gpu_checks.try_gpus,
     "state of GPUs": gpu_checks.state,

@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
+from autotune.backends.worker.gpu_use import SLOWED
+
 T = TypeVar("T")
 
 _DEVICES = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU of this machine
@@ -24,12 +26,6 @@ _NCCL_SECONDS = 120
 _DRIVER_SECONDS = 10.0  # for the driver to answer
 _FIELDS = "index,mig.mode.current,compute_mode,clocks_throttle_reasons.active"
 _SET_LOWER = 0x2  # a bit of the last field: somebody has chosen the clocks, so times are steady
-_SLOWED = {  # further bits; idle clocks and power caps at work are no fault
-    0x8: "slowed down by its hardware",
-    0x20: "too hot (slowed by the driver)",
-    0x40: "too hot (slowed by its hardware)",
-    0x80: "its power supply limits it",
-}
 
 
 def try_gpus() -> str:
@@ -187,7 +183,7 @@ def read_state(table: str, mps: bool) -> State:
     for row in table.strip().splitlines():
         index, mig, mode, reasons = (cell.strip() for cell in row.split(","))
         bits = int(reasons, 16) if reasons.startswith("0x") else 0
-        faults += [f"GPU {index}: {text}" for bit, text in _SLOWED.items() if bits & bit]
+        faults += [f"GPU {index}: {text}" for bit, text in SLOWED.items() if bits & bit]
         if bits & _SET_LOWER:
             notes.append(
                 f"GPU {index}: its clocks are set lower (nvidia-smi --applications-clocks)"

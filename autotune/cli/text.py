@@ -10,6 +10,7 @@ from rich.table import Table
 
 from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import Confirmation, raced
+from autotune.evaluation import machine
 from autotune.evaluation.summary import (
     confirmation,
     confirmed_text,
@@ -92,7 +93,7 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
             so_far(trial, target),
             f"{trial.spent_seconds:.1f} s",
             number(target.best(trial)) if target.timed else _after(trial, target),
-            trial.reason,
+            ", ".join(filter(None, (trial.reason, machine.note(trial)))),
             configuration(trial),
             style=_COLOURS[trial.state] if out.isatty() else "",
         )
@@ -100,6 +101,8 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
     if result.confirmed:
         console.print(confirmations_table(result.confirmed))
     console.print(_conclusion(result), markup=False, highlight=False)
+    for sentence in machine.sentences(result):
+        console.print(sentence, markup=False, highlight=False)
     if left := _unfinished(result, manifest.options):
         console.print(left, markup=False, highlight=False, soft_wrap=True)
     uri = manifest.options.tracking_uri
@@ -218,6 +221,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     print(f"{summary['study']} ({alive})", file=out)
     print(f"  target: {aim(target)}", file=out)
     print(f"  trials: {states} of {summary['trials_planned']}", file=out)
+    for sentence in summary.get("machine", ()):
+        print(f"  machine: {sentence}", file=out)
     if summary.get("sampler_chosen_because"):
         print(f"  sampler: {summary['sampler']}, as {summary['sampler_chosen_because']}", file=out)
     if summary.get("confirmations"):

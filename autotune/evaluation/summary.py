@@ -10,6 +10,7 @@ from typing import Any
 
 from autotune.algorithms.ranking.finalists import progress
 from autotune.algorithms.ranking.repeats import Confirmation, raced
+from autotune.evaluation import machine
 from autotune.storage.codec import encode
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, row
@@ -38,6 +39,7 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "nearest": _nearest(result),
         "baseline": _trial(result.baseline, result.target) if result.baseline else None,
         "speedup_vs_baseline": result.speedup,
+        "machine": machine.sentences(result),
         "confirmed": [confirmation(c) for c in result.confirmed],
         **speedup(result),
         **gain(result),

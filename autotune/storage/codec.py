@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 from autotune import schedules
@@ -43,7 +43,7 @@ def encode(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: encode(own) for f, own in _written(value)}
     if isinstance(value, Mapping):
         return {str(k): encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -51,6 +51,14 @@ def encode(value: Any) -> Any:
     if hasattr(value, "item"):
         return encode(value.item())
     raise TypeError(f"a {type(value).__name__} ({value!r:.60}) cannot be written as JSON")
+
+
+def _written(value: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """The fields of a dataclass with their values, without spare ones that have their default."""
+    for one in fields(value):
+        own = getattr(value, one.name)
+        if not (one.metadata.get("spare") and own == one.default):
+            yield one, own
 
 
 def decode_config(value: Any) -> Any:

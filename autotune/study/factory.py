@@ -43,6 +43,7 @@ def make_parts(experiment: Experiment, options: StudyOptions, existing: Manifest
     controller = _begun(controller, experiment, start)
     pruner = _pruner(options.pruner, controller, experiment.target)
     own = {"experiment": experiment, "pruner": pruner, "controller": controller, "checkpoints": ""}
+    own["look"] = None  # until it is known where the trials run
     planned = [f.name for f in fields(Plan) if f.name not in own]
     values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
     plan = Plan(**values)

@@ -224,6 +224,17 @@ class StudyOptions:
         rule=SECONDS,
         flag=Flag("--time-limit", "place", "end the study after this time", "10m"),
     )
+    wait_idle: float | None = option(
+        None,
+        rule=SECONDS,
+        flag=Flag(
+            "--wait-idle",
+            "place",
+            "before confirmations wait so long, at most, for a machine on which nothing else runs "
+            "(warn only)",
+            "10m",
+        ),
+    )
     tracking_uri: str | None = option(
         None,
         kept=True,

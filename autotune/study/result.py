@@ -285,6 +285,8 @@ def row(trial: Trial, target: Target) -> dict[str, Any]:
         f"best_{target.metric}": target.best(trial),
         "spent_seconds": trial.spent_seconds,
         "microbatch": trial.microbatch,
+        "cpu_share": trial.cpu_share,
+        "disturbed": trial.disturbed,
         **{f"config.{k}": plain(v) for k, v in trial.config.items()},
     }
 

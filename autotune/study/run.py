@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from autotune.backends.machine_load import is_watched, look, start_warning
 from autotune.backends.monitoring import Meter
 from autotune.backends.protocol import Observed, Pool
 from autotune.errors import UserError
@@ -56,6 +57,8 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         cpus_per_worker: CPU cores of a rank, in place of the `Scaling`'s.
         gpus_per_worker: GPUs of a rank, in place of the `Scaling`'s; 0 for none. Where neither says
             it, each rank gets one if the cluster has enough, and a line says so.
+        wait_idle: seconds to wait, at most, for an idle machine before confirmations; by default a
+            line warns where other processes use it.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
         max_concurrent_trials: how many trials run at once, in place of the `Scaling`'s.
@@ -110,6 +113,9 @@ def carry_out(
     if not isinstance(experiment, Experiment):
         raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
     check_trainer(experiment)
+    own = options.pool is None and isinstance(options.backend, str)
+    here = own and options.ray_address is None and is_watched()
+    busy = f"warning: {said}" if here and options.search and (said := start_warning()) else ""
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
     kept = _with_result(folder, existing)
@@ -144,11 +150,9 @@ def carry_out(
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
         plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints)
-        placed = [
-            *(backend.notes() if backend is not None else []),
-            *([decided] if decided else []),
-        ]
-        notes = [*choice.notes(), *placed]
+        plan = replace(plan, look=look if here else None)  # all trials run on this machine
+        placed = [*(backend.notes() if backend is not None else []), decided, busy]
+        notes = [note for note in (*choice.notes(), *placed) if note]
         parts = replace(parts, plan=plan)
         trials_made, reason = _work(options, parts, manifest, journal, notes)
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest

@@ -119,6 +119,8 @@ def outcome(trial: Trial, target: Target) -> dict[str, float]:
         values[time_key(target)] = trial.seconds
     elif trial.state is State.CENSORED and not trial.resumable:
         values[f"censored_at_{clock_unit(target)}"] = trial.seconds
+    if trial.cpu_share is not None:
+        values["cpu_share"] = trial.cpu_share
     return values
 
 
@@ -182,6 +184,8 @@ def tags(trial: Trial) -> dict[str, str]:
         special["autotune.repeats"] = str(trial.repeats)
     if trial.microbatch is not None:
         special["autotune.microbatch"] = str(trial.microbatch)
+    if trial.disturbed:
+        special["autotune.disturbed"] = "true"
     return {
         **special,
         "autotune.kind": trial.kind,

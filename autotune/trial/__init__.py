@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from autotune.trial.clock import CLOCKS, STEPS, Clock, measured, slowest
 from autotune.trial.decision import Fork, Stop
+from autotune.trial.disturbance import undisturbed
 from autotune.trial.events import (
     EVENTS,
     Changed,
@@ -24,15 +25,13 @@ from autotune.trial.events import (
 from autotune.trial.failure import FailurePolicy
 from autotune.trial.hardware import Hardware
 from autotune.trial.leading import incumbent, usual_hardware
+from autotune.trial.milestone import KNOBS, Change, Metrics, Milestone
 from autotune.trial.target import Target, diverged
 from autotune.trial.values import (
+    DISTURBED_SHARE,
     INTERRUPTED_REASONS,
-    KNOBS,
-    Change,
     Checkpoint,
     Config,
-    Metrics,
-    Milestone,
     Origin,
     Params,
     Report,
@@ -48,6 +47,7 @@ __all__ = [
     "Checkpoint",
     "Clock",
     "Config",
+    "DISTURBED_SHARE",
     "EVENTS",
     "Ended",
     "Event",
@@ -76,5 +76,6 @@ __all__ = [
     "incumbent",
     "measured",
     "slowest",
+    "undisturbed",
     "usual_hardware",
 ]

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autotune.trial.hardware import Hardware
+from autotune.trial.milestone import Change
 from autotune.trial.plain_text import plain_text, shortened
-from autotune.trial.values import Change, Checkpoint, Config, Origin, Params, Report, State, Trial
+from autotune.trial.values import Checkpoint, Config, Origin, Params, Report, State, Trial
 
 LONGEST_REASON = 2000
 """The most characters of a reason; of an error all are kept (`storage.long_text` shortens it)."""

@@ -12,7 +12,8 @@ from typing import Any
 from autotune.errors import shown, unknown
 from autotune.trial.checks import finite, whole
 from autotune.trial.clock import CLOCKS, STEPS
-from autotune.trial.values import INTERRUPTED_REASONS, Checkpoint, Metrics, Report, State, Trial
+from autotune.trial.milestone import Metrics
+from autotune.trial.values import INTERRUPTED_REASONS, Checkpoint, Report, State, Trial
 
 SCOPES = ("best", "last")
 _ERROR = re.compile(

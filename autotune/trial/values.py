@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from autotune.errors import shown
-from autotune.trial.checks import has_finite_float, real, whole
 from autotune.trial.clock import Clock
 from autotune.trial.hardware import Hardware
+from autotune.trial.milestone import Change, Metrics
 
 Config = Mapping[str, Any]
 Params = Mapping[str, Any]
-Metrics = Mapping[str, float]
 INTERRUPTED_REASONS = ("budget", "interrupted")  # ends without a result for the configuration
+DISTURBED_SHARE = 0.8  # a trial that trained for less of its time was disturbed
+_LEAST_WAITED = 0.5  # seconds; shorter waits are measured too roughly to count
+SPARE = {"spare": True}  # metadata of a field that JSON lacks where it has its default
 
 
 class State(StrEnum):
@@ -34,82 +35,30 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Milestone:
-    """A point at which a trainer can be evaluated, stopped, changed or saved on every rank.
-
-    Args:
-        step: samples seen so far by all ranks together (so that the batch size may change).
-        evaluate: metrics now; called on every rank with the training clock paused.
-        state: gives a checkpoint of this rank, called only when one is saved. The same rank gets
-            its result as `config["state"]` when the trial resumes. Tensors, numbers, strings, lists
-            and dicts only (it is read with `torch.load(weights_only=True)`). The tensors may be
-            those that are trained: they are copied before training goes on.
-        data_seconds: seconds since the last milestone spent waiting for input data.
-        eval_seconds: seconds since the last milestone spent evaluating, for trainers whose
-            framework evaluates before the milestone; not training.
-
-    A first milestone at the starting step (0, or the restored step) ends the set-up, which the
-    clock leaves out. If a trainer trains before its first milestone, its set-up counts.
-
-    Raises:
-        ValueError: a step that is no whole number from 0 on of at most 63 bits, or a field of the
-            wrong type.
-    """
-
-    step: int
-    evaluate: Callable[[], Metrics]
-    state: Callable[[], dict[str, Any]] | None = None
-    data_seconds: float = 0.0
-    eval_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "step", whole("Milestone step", self.step, 0))
-        for name in ("evaluate", "state"):
-            given = getattr(self, name)
-            if not callable(given) and (name == "evaluate" or given is not None):
-                raise ValueError(f"Milestone {name} must be a function but got {shown(given)}")
-        for name in ("data_seconds", "eval_seconds"):
-            given = getattr(self, name)
-            if not has_finite_float(given):
-                raise ValueError(f"Milestone {name} must be finite but got {shown(given)}")
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of knobs by a controller at a milestone; `yield` returns it on every rank.
-
-    Raises:
-        ValueError: a knob that is no number, or below 0.
-    """
-
-    lr_factor: float = 1.0
-    batch_size: int | None = None
-    momentum: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lr_factor", real("Change lr_factor", self.lr_factor, 0))
-        if self.batch_size is not None:
-            batch_size = whole("Change batch_size", self.batch_size, 0)
-            object.__setattr__(self, "batch_size", batch_size)
-        if self.momentum is not None:
-            object.__setattr__(self, "momentum", real("Change momentum", self.momentum, 0))
-
-
-KNOBS = ("lr", "batch_size", "momentum")
-"""The knobs that a `Change` can turn, by the names under which trainers report them."""
-
-
-@dataclass(frozen=True)
 class Report:
     """A milestone in the journal: `seconds` are on the target's clock since the trial started.
 
     On a clock that counts steps they are the steps.
+
+    `waited` are the seconds of training in which the slowest rank waited for a core or a GPU that
+    other processes used, since the trial started; None where that is not known, or where the clock
+    counts steps. `slowed_by` says what slowed its GPUs, if anything did.
     """
 
     step: int
     seconds: float
     metrics: Metrics
     clock: Clock = Clock()
+    waited: float | None = field(default=None, metadata=SPARE)
+    slowed_by: str = field(default="", metadata=SPARE)
+
+    @property
+    def cpu_share(self) -> float | None:
+        """See `Trial.cpu_share`."""
+        trained = self.clock.seconds("train")
+        if self.waited is None or trained <= 0:
+            return None
+        return min(max(1 - self.waited / trained, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -239,6 +188,28 @@ class Trial:
         """
         measured = self.kind == "baseline" and self.reason in INTERRUPTED_REASONS
         return not self.ended or self.reason == "interrupted" or measured
+
+    @property
+    def cpu_share(self) -> float | None:
+        """The share of its training in which its slowest rank had the cores that it asked for.
+
+        For a rank that computes on one core these are its CPU seconds per second of training. A
+        rank that waits for its data asks for no core, so that the share does not depend on the
+        configuration: alone on its machine it is 1. None where it was not measured.
+        """
+        return self.reports[-1].cpu_share if self.reports else None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other processes slowed it down so much that its times are not comparable.
+
+        Never where the recipe has trials share a core or a GPU, and so wait for each other.
+        """
+        share, on = self.cpu_share, self.hardware
+        meant = on.cpus_per_worker < 1 or 0 < on.gpus_per_worker < 1
+        if share is None or share >= DISTURBED_SHARE or meant:
+            return False
+        return (self.reports[-1].waited or 0.0) >= _LEAST_WAITED
 
     @property
     def time_to_target(self) -> float | None:

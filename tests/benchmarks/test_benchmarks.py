@@ -27,6 +27,7 @@ SCRIPTS = {
     "decisions.py": "runs",
     "checkpoints.py": "runs",
     "recovery.py": "runs",
+    "busy_machine.py": "runs",
 }
 RESEARCH = {
     "controllers.py": (),
@@ -41,6 +42,7 @@ RESEARCH = {
 """Research scripts, with the arguments of their smallest run."""
 LONG = (
     "backends.py",
+    "busy_machine.py",
     "checkpoints.py",
     "demo.py",
     "farm.py",

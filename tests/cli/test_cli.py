@@ -22,26 +22,26 @@ RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
     "run": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
-    "--with --register --mirror --mix-hardware --time-limit --tracking-uri "
+    "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
     "try": "--trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials --seed "
     "--pdb --json",
-    "resume": "--trials --from-mlflow --out --register --time-limit --tracking-uri "
+    "resume": "--trials --from-mlflow --out --register --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
     "status": "--json",
     "best": "--json",
-    "confirm": "--repeats --top --time-limit --tracking-uri --max-concurrent-trials --backend "
-    "--ray-address --local --json",
+    "confirm": "--repeats --top --time-limit --wait-idle --tracking-uri --max-concurrent-trials "
+    "--backend --ray-address --local --json",
     "export": "--to --trial --optuna",
-    "replay": "--repeats --out --time-limit --tracking-uri --max-concurrent-trials --backend "
-    "--ray-address --local --json",
+    "replay": "--repeats --out --time-limit --wait-idle --tracking-uri --max-concurrent-trials "
+    "--backend --ray-address --local --json",
     "report": "--to",
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "--host --port",
     "doctor": "--json",
     "submit": "--trials --sampler --from --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
-    "--with --register --mirror --mix-hardware --time-limit --tracking-uri "
+    "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --address --follow --driver-cpus --driver-resources --pip --env "
     "--json",
     "jobs": "--address --json",
@@ -67,13 +67,22 @@ def test_commands_and_flags_are_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5m", 30)]
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("0.5m", 30),
+        ("10min", 600),
+        ("1h5min3s", 3903),
+    ],
 )
 def test_duration(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "m", "10x", "-5", "0", "0s", "1m2", "nan"])
+@pytest.mark.parametrize("text", ["", "m", "10x", "-5", "0", "0s", "1m2", "nan", "10mins"])
 def test_bad_duration(text: str) -> None:
     with pytest.raises(UserError, match="--time-limit"):
         duration(text)
@@ -103,6 +112,7 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--trials", "0"], "trials must be a whole number >= 1 but got 0"),
     (["run", f"{RECIPES}:good", "--seed", "-1"], "seed must be a whole number >= 0 but got -1"),
     (["run", f"{RECIPES}:good", "--time-limit", "soon"], "--time-limit must be like 90s"),
+    (["run", f"{RECIPES}:good", "--wait-idle", "0"], "--wait-idle must be more than 0 seconds"),
     (["run", f"{RECIPES}:good", "--sampler", "tpee"], "did you mean 'tpe'?"),
     (["run", f"{RECIPES}:good", "--sampler", "optuna.samplers.TPESampler(sed=1)"], "'seed'"),
     (["run", f"{RECIPES}:good", "--pruner", "hyperbnd"], "unknown pruner 'hyperbnd'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -11,9 +12,13 @@ import numpy as np
 import pytest
 from sims import learning, memory, simulate, wide
 
+from autotune.cli import text
+from autotune.evaluation import machine, summary
 from autotune.evaluation.comparison.ratios import geometric_mean
 from autotune.schedules import Cosine
-from autotune.trial import State
+from autotune.study.manifest import Manifest
+from autotune.study.result import StudyResult
+from autotune.trial import Report, State
 from dashboards import importance, tables, time_spent
 from dashboards.sections import sections
 
@@ -62,6 +67,7 @@ def test_tuning_and_confirmed_times_stand_side_by_side() -> None:
 
 
 def test_repeats_on_busy_hardware_are_reported() -> None:
+    """In the report, in the terminal's last lines and by `status`, in the same words."""
     result = made.confirmed()
     assert "epeats of trial" not in sections(result, tables.leaderboard(result))[0].thinned
     busy = [
@@ -73,6 +79,48 @@ def test_repeats_on_busy_hardware_are_reported() -> None:
     slower = made.study(*busy)
     (first, *_) = sections(slower, tables.leaderboard(slower))
     assert "busier: repeats of trial 1 had 33% of the samples per second" in first.thinned
+    assert machine.sentences(result) == []
+    assert machine.sentences(slower) == [first.thinned]
+    assert summary.summary(slower, "s")["machine"] == [first.thinned]
+    shown = io.StringIO()
+    text.print_result(slower, manifest_of(slower), shown)
+    assert "busier: repeats of trial 1 had 33% of the samples" in " ".join(shown.getvalue().split())
+
+
+def test_disturbed_trials_are_shown_with_their_share() -> None:
+    result = made.confirmed()
+    waiting = {1: 0.4, 3: 0.25, 5: 0.5}
+    trials = [
+        replace(t, reports=tuple(waited(r, waiting[t.number]) for r in t.reports))
+        if t.number in waiting
+        else t
+        for t in result.trials
+    ]
+    study = made.study(*trials)
+    (first, *_) = sections(study, tables.leaderboard(study))
+    reasons = {row["trial"]: row["reason"] for row in first.rows}
+    assert reasons[1].endswith("disturbed (60%)")
+    assert "disturbed" not in reasons[2]
+    own, again = machine.sentences(study)[:2]
+    assert own.startswith("Other processes disturbed 2 of 4 trials, which had their cores")
+    assert "1 (60%), 3 (75%)" in own
+    assert "1 of 6 repeats" in again
+    assert "disturbed (60%)" in text.outcome(study.trials[1], study.target)
+    rows = study.to_frame().set_index("trial")
+    assert rows.cpu_share[1] == pytest.approx(0.6)
+    assert list(rows.index[rows.disturbed]) == [1, 3, 5]
+    shown = io.StringIO()
+    text.print_status({**summary.summary(study, "s"), "trials_planned": 4, "driver_alive": False},
+                      shown)  # fmt: skip
+    assert f"  machine: {own}" in shown.getvalue()
+
+
+def waited(report: Report, share: float) -> Report:
+    return replace(report, waited=share * report.clock.seconds("train"))
+
+
+def manifest_of(result: StudyResult) -> Manifest:
+    return Manifest(name="s", study_id="1", target=result.target)
 
 
 def test_progress_counts_what_repeats_cost_but_not_their_luck() -> None:

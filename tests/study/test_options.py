@@ -117,7 +117,7 @@ def test_options_that_exclude_each_other() -> None:
 
 
 def test_a_driver_s_plan_takes_its_values_from_options_of_the_same_names() -> None:
-    own = {"experiment", "pruner", "controller", "checkpoints"}
+    own = {"experiment", "pruner", "controller", "checkpoints", "look"}
     assert {f.name for f in fields(Plan)} - own <= {*NAMES}
 
 

@@ -6,6 +6,7 @@ from random import Random
 
 from autotune.trial import (
     Checkpoint,
+    Clock,
     Ended,
     Event,
     Hardware,
@@ -28,11 +29,16 @@ _ENDS = [(State.REACHED, "target")] * 2 + [
 
 
 def random_event(
-    random: Random, trials: dict[int, Trial], at: float, repeating: float = 0.0
+    random: Random,
+    trials: dict[int, Trial],
+    at: float,
+    repeating: float = 0.0,
+    disturbing: bool = False,
 ) -> Event:
     """Any event that can follow, also the rare ones: lost attempts, trials taken up again.
 
     `repeating` is the share of new trials that repeat one which reached the target, if one has.
+    `disturbing`: other processes slow some trials down.
     """
     if not trials or random.random() < 0.2:
         reached = [n for n, t in trials.items() if t.state is State.REACHED and t.repeats is None]
@@ -40,14 +46,19 @@ def random_event(
         return Suggested(len(trials), {}, {}, "trial" if of is None else "race", 0, at, repeats=of)
     trial = random.choice(list(trials.values()))
     number, step = trial.number, len(trial.reports) + 1
-    end = Ended(number, *random.choice(_ENDS), trial.seconds, at=at)
+    ends = [*_ENDS, (State.CENSORED, "limit")] if disturbing else _ENDS
+    end = Ended(number, *random.choice(ends), trial.seconds, at=at)
     if trial.ended:
         if trial.reason == "interrupted":
             return random.choice([Interrupted(number, "driver restarted", broke=False, at=at), end])
         return Saved(number, Checkpoint(step, "x"), at)
     if not trial.placed:
         return Started(number, 0.0, random.choice(KINDS), at)
-    report = Report(step, trial.seconds + random.random(), {"acc": random.random() * 0.8})
+    seconds, waited = trial.seconds + random.random(), None
+    if disturbing:
+        waited = seconds * random.choice([0.0, 0.1, 0.4, 0.6])
+    clock = Clock(train=seconds)
+    report = Report(step, seconds, {"acc": random.random() * 0.8}, clock, waited)
     reported, last = Reported(number, report, at), Checkpoint(max(step - 1, 1), "x")
     lost = Interrupted(number, "worker died", at=at)
     return random.choice([reported, reported, Saved(number, last, at), lost, end, end])

@@ -12,7 +12,8 @@
 Where the target has no value, the metric takes the place of the time: trials that completed are
 ranked by `Target.result`, and then come those that were stopped.
 
-In a mean, a run that missed the target counts as the limit. Times are ranked on comparable hardware
+In a mean, a run that missed the target counts as the limit, and a disturbed run only where there is
+no other, without the seconds in which it waited. Times are ranked on comparable hardware
 only: confirmations on the hardware that most of them ran on, trials on that of most trials.
 
 What samplers, pruners and races rank by while a study searches is something else: see `equal_time`
@@ -39,7 +40,7 @@ from autotune.algorithms.ranking.repeats import (
     with_mean_times,
 )
 from autotune.algorithms.ranking.speedup import Speedup, speedup
-from autotune.trial import Target, Trial, usual_hardware
+from autotune.trial import Target, Trial, undisturbed, usual_hardware
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,13 @@ def by_result(trials: Sequence[Trial], target: Target) -> list[Trial]:
 
     A configuration of which every confirmation missed the target is last.
     """
-    own = {t.number: t for t in trials if t.succeeded}
+    known = by_expected_result(trials, target)
+    own = {t.number: t for t in known}  # some succeeded only when they were run again
+    own |= {t.number: t for t in trials if t.succeeded}
     found = [c for c in confirmations(trials, target) if c.number in own]
     confirmed = [c.number for c in found if c.reached]
     missed = [c.number for c in found if not c.reached]
-    expected = [t.number for t in by_expected_result(trials, target) if t.number in own]
+    expected = [t.number for t in known]
     expected += [number for number in confirmed if number not in expected]
     in_turn = iter(confirmed)
     order = [next(in_turn) if n in confirmed else n for n in expected if n not in missed]
@@ -104,7 +107,7 @@ def by_expected_result(trials: Sequence[Trial], target: Target) -> list[Trial]:
     runs = repeats_by_trial(asked)
     known = means_of_runs(asked, runs, target)
     validated = {number for number, own in runs.items() if 1 + len(own) >= VALIDATED}
-    first = {t.number: t for t in searched(asked)}
+    first = {t.number: undisturbed(t) for t in searched(asked)}
     again = [(first[t.number], t) for t in known if t.number in validated and t.succeeded]
     expected = _corrected(again, target)
     usual = usual_hardware(known)

@@ -15,7 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, timed, with_mean_times
+from autotune.algorithms.ranking import disturbed
+from autotune.algorithms.ranking.repeats import (
+    RACE,
+    config_from_scratch,
+    race_leader,
+    timed,
+    with_mean_times,
+)
 from autotune.trial import (
     INTERRUPTED_REASONS,
     Hardware,
@@ -23,19 +30,11 @@ from autotune.trial import (
     Target,
     Trial,
     incumbent,
-    usual_hardware,
 )
 
 MOST = 5  # runs of one configuration
 _ENOUGH = 3  # repeats that show whether times vary
 _EXACT = 0.01  # of the first run's time: within it, times do not vary
-
-
-def race_leader(trials: Sequence[Trial], target: Target) -> Trial | None:
-    """The trial to race: the best by its result on the hardware that most trials ran on."""
-    usual = usual_hardware(trials)
-    done = [t for t in trials if t.succeeded and t.hardware == usual]
-    return min(done, key=target.order, default=None)
 
 
 def due(trials: Sequence[Trial], target: Target, share: float) -> Trial | None:
@@ -94,7 +93,7 @@ def for_pruning(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """
     known = with_mean_times(trials, target)
     outcome = race_outcome(known, trials, target)
-    return tuple(limited(t, outcome) for t in known)
+    return tuple(limited(t, outcome) for t in disturbed.as_pruners_see(known, trials))
 
 
 @dataclass(frozen=True)
@@ -118,10 +117,11 @@ def race_outcome(known: Sequence[Trial], trials: Sequence[Trial], target: Target
     own = {t.number: t for t in trials}
     pairs = [(t, own[t.repeats]) for t in trials if t.repeats is not None and t.ended]
     pairs = [(repeat, first) for repeat, first in pairs if repeat.hardware == first.hardware]
-    raced = {first.number for _, first in pairs}
+    raced = {first.number for _, first in pairs} - disturbed.only_disturbed(trials).keys()
     rerun = [t for t in known if t.number in raced]
     fastest = ((hardware, incumbent(rerun, hardware)) for hardware in {t.hardware for t in rerun})
-    equal = [_is_equal(repeat, first, target) for repeat, first in pairs if timed(repeat)]
+    alone = [pair for pair in pairs if not any(t.disturbed for t in pair)]
+    equal = [_is_equal(repeat, first, target) for repeat, first in alone if timed(repeat)]
     return RaceOutcome(
         {hardware: trial for hardware, trial in fastest if trial is not None},
         deterministic=len(equal) >= _ENOUGH and all(equal),

@@ -1,18 +1,19 @@
 """Incrementally maintained view of a study with repeats, for what decides during the search.
 
 A trial that was run again has the mean time of its runs (`repeats.with_mean_times`,
-`racing.for_pruning`). A report changes only its own trial, so all trials are visited only when a
-repeat has ended.
+`racing.for_pruning`), and one that was disturbed is seen as `disturbed` says. A report changes only
+its own trial, so all trials are visited only when a repeat has ended, or when it changes whether
+most trials were disturbed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from autotune.algorithms.ranking import racing
-from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, with_mean_times
+from autotune.algorithms.ranking import disturbed, racing
+from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, timed, with_mean_times
 from autotune.algorithms.ranking.trial_index import Others, TrialIndex
-from autotune.trial import Target, Trial
+from autotune.trial import State, Target, Trial, undisturbed
 
 
 class RepeatIndex:
@@ -30,7 +31,12 @@ class RepeatIndex:
         self._spent = 0
         self._means: dict[int, Trial] = {}
         self._shown: dict[int, Trial] = {}
-        self._ahead: dict[int, Trial] = {}  # faster than the validated ones
+        self._ahead: dict[int, Trial] = {}  # shown as slower than they are
+        self._only: dict[int, Trial] = {}  # `only_disturbed`, and of these, which came too late
+        self._late: dict[int, Trial] = {}
+        self._rerun: set[int] = set()
+        self._ended = self._ended_disturbed = 0
+        self._mostly = False
         self._trial_index: TrialIndex | None = None
         for trial in trials.values():
             self._count(None, trial)
@@ -46,21 +52,35 @@ class RepeatIndex:
         elif now.number in self._again:
             self._trial_index = None
         else:
-            old, new = self._shown.get(now.number), self._inserted(now)
-            self._trial_index.note(old, new)
+            old, own = self._shown.get(now.number), now if now.disturbed else None
+            self._trial_index.note(old, self._inserted(undisturbed(now), own))
+        if self._mostly != disturbed.mostly_disturbed(self._ended, self._ended_disturbed):
+            self._trial_index = None
 
     def _count(self, before: Trial | None, now: Trial) -> None:
         self._spent += racing.cost(now) - (racing.cost(before) if before is not None else 0)
-        if now.kind == RACE:
+        if now.kind == RACE and now.repeats is not None:
             self._races[now.number] = now
+            self._rerun.add(now.repeats)
+        for trial, sign in ((before, -1), (now, 1)):
+            if trial is not None and trial.repeats is None and timed(trial):
+                self._ended += sign
+                self._ended_disturbed += sign * trial.disturbed
 
-    def _inserted(self, now: Trial) -> Trial:
-        """The searched trial as pruners and controllers see it."""
-        new = racing.limited(now, self._outcome)
-        self._means[now.number], self._shown[now.number] = now, new
-        self._ahead.pop(now.number, None)
-        if new is not now:
-            self._ahead[now.number] = now
+    def _inserted(self, now: Trial, own: Trial | None) -> Trial:
+        """The searched trial as pruners and controllers see it; `own`, if it is only disturbed."""
+        number = now.number
+        new = now if own is None else disturbed.for_pruning(now, own, self._mostly)
+        new = racing.limited(new, self._outcome)
+        self._means[number], self._shown[number] = now, new
+        for kept in (self._ahead, self._only, self._late):
+            kept.pop(number, None)
+        if new is not now and now.state is State.REACHED:
+            self._ahead[number] = now
+        if own is not None:
+            self._only[number] = own
+            if disturbed.came_too_late(own):
+                self._late[number] = now
         return new
 
     # --- queries ------------------------------------------------------------------------------
@@ -83,7 +103,9 @@ class RepeatIndex:
         trial_index = self._known()
         usual = trial_index.usual()
         ahead = [t for t in self._ahead.values() if t.hardware == usual]
-        return min(ahead, key=lambda t: (t.seconds, t.number), default=trial_index.leader())
+        shown = trial_index.leader()
+        first = [*ahead, shown] if shown is not None else ahead
+        return min(first, key=self._target.order, default=None)
 
     def due(self, share: float) -> Trial | None:
         """`racing.due` of the trials."""
@@ -92,8 +114,17 @@ class RepeatIndex:
             return None
         if not racing.affordable(leader, races, self._means, self._spent, share):
             return None
-        everyone = list(self._trials.values()) if leader.origin is not None else ()
-        return leader if config_from_scratch(leader, everyone) is not None else None
+        return leader if self._from_scratch(leader) else None
+
+    def to_run_again(self) -> Trial | None:
+        """`disturbed.to_run_again` of the trials."""
+        leader, left = self.leader(), self._only.keys() - self._rerun
+        found = disturbed.choose(leader, self._late.values(), left, self._target)
+        return found if found is not None and self._from_scratch(found) else None
+
+    def _from_scratch(self, trial: Trial) -> bool:
+        everyone = list(self._trials.values()) if trial.origin is not None else ()
+        return config_from_scratch(trial, everyone) is not None
 
     def _known(self) -> TrialIndex:
         if self._trial_index is None:
@@ -107,7 +138,10 @@ class RepeatIndex:
         outcome = racing.race_outcome(known, trials, self._target)
         self._deterministic = outcome.deterministic
         self._outcome = outcome if self._raced else racing.NO_RACES
+        self._mostly = disturbed.mostly_disturbed(self._ended, self._ended_disturbed)
         self._means, self._shown, self._ahead = {}, {}, {}
+        self._only, self._late = {}, {}
+        only = disturbed.only_disturbed(trials)
         for trial in known:
-            self._inserted(trial)
+            self._inserted(trial, only.get(trial.number))
         return TrialIndex(self._shown, self._target)

@@ -17,7 +17,15 @@ from statistics import fmean
 from autotune.algorithms.ranking.difference import mean_interval
 from autotune.algorithms.ranking.lineage import as_one, descent
 from autotune.algorithms.ranking.speedup import Timed
-from autotune.trial import INTERRUPTED_REASONS, Config, State, Target, Trial, usual_hardware
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    Config,
+    State,
+    Target,
+    Trial,
+    undisturbed,
+    usual_hardware,
+)
 
 CONFIRM, RACE = "confirm", "race"
 VALIDATED = 3
@@ -47,10 +55,18 @@ def with_mean_times(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...
     The mean is restricted, as that of confirmations: a run that missed the target counts as the
     limit, and without a value one that diverged with the metric that it had. (The median would
     often hide that a configuration misses the target with every other seed.) Repeats that are
-    running, were interrupted or failed do not count, nor do those on other hardware. Trials without
-    repeats are the same objects as before.
+    running, were interrupted or failed do not count, nor do those on other hardware. A disturbed
+    run counts only where no other has ended, and then without the seconds in which it waited.
+    Trials that neither have repeats nor were disturbed are the same objects.
     """
     return means_of_runs(trials, repeats_by_trial(trials), target)
+
+
+def race_leader(trials: Sequence[Trial], target: Target) -> Trial | None:
+    """The trial to race: the best by its result on the hardware that most trials ran on."""
+    usual = usual_hardware(trials)
+    done = [t for t in trials if t.succeeded and t.hardware == usual]
+    return min(done, key=target.order, default=None)
 
 
 def means_of_runs(
@@ -58,7 +74,7 @@ def means_of_runs(
 ) -> tuple[Trial, ...]:
     """`with_mean_times`, of trials whose repeats are given in `runs`."""
     return tuple(
-        _mean([t, *runs[t.number]], target) if t.number in runs and timed(t) else t
+        _mean([t, *runs[t.number]], target) if t.number in runs and timed(t) else undisturbed(t)
         for t in searched(trials)
     )
 
@@ -86,7 +102,9 @@ def timed(trial: Trial) -> bool:
 
 def _mean(runs: Sequence[Trial], target: Target) -> Trial:
     """The first of the runs, with the mean result of all; unchanged where none succeeded."""
-    own = runs[0]
+    first = runs[0]
+    runs = alone(runs)
+    own = runs[0] if runs[0] is first else _measured(first, runs[0])
     done = next((t for t in runs if t.succeeded), None)
     if done is None:
         return own
@@ -102,6 +120,21 @@ def _result(run: Trial, target: Target) -> float:
         return result
     score = target.horizon if target.timed else target.score(run)
     return math.inf if score is None else score
+
+
+def alone(runs: Sequence[Trial]) -> list[Trial]:
+    """The runs of a configuration that count: those that nothing disturbed.
+
+    If all were disturbed, all of them, without the seconds in which they waited.
+    """
+    return [t for t in runs if not t.disturbed] or [undisturbed(t) for t in runs]
+
+
+def _measured(trial: Trial, run: Trial) -> Trial:
+    """A disturbed trial with the outcome of another run of its configuration."""
+    return replace(
+        trial, state=run.state, reason=run.reason, seconds=run.seconds, reports=run.reports
+    )
 
 
 def config_from_scratch(trial: Trial, trials: Sequence[Trial]) -> Config | None:
@@ -227,4 +260,6 @@ def raced(trial: Trial, trials: Sequence[Trial], target: Target) -> Confirmation
     runs = repeats_by_trial(unconfirmed(trials)).get(trial.number)
     if runs is None or not timed(trial):
         return None
-    return Confirmation(trial.number, target.result(trial), (trial, *runs), target)
+    everyone = (trial, *runs)
+    counted = tuple(t for t in everyone if not t.disturbed) or everyone
+    return Confirmation(trial.number, target.result(trial), counted, target)

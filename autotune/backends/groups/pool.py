@@ -48,7 +48,7 @@ class WorkerPool:
     def start(self, launch: Launch) -> Hardware:
         group = self._groups.idle(launch.comparable_to)
         group.state, group.launch = "running", launch
-        group.clock, group.checkpoint = launch.base, None
+        group.clock, group.waited, group.checkpoint = launch.base, launch.waited, None
         self._call(group, "start", launch)
         return group.hardware
 

@@ -26,7 +26,7 @@ from autotune.backends.protocol import (
 from autotune.backends.worker.diagnostics import is_here, stack_of
 from autotune.backends.worker.messages import Answer, Place
 from autotune.storage import checkpoint_files
-from autotune.trial import Checkpoint, Clock, Hardware, Report, measured, slowest
+from autotune.trial import STEPS, Checkpoint, Clock, Hardware, Report, measured, slowest
 
 _GRACE_SECONDS = 5.0  # for the other ranks to say what happened to them, once one has failed
 _MEMORY_GRACE_SECONDS = 1.0  # where that is known: the others wait for it in a collective
@@ -69,6 +69,7 @@ class Group:
     failed_starts: int = 0
     launch: Launch | None = None
     clock: Clock = Clock()
+    waited: float = 0.0
     step: int = 0
     checkpoint: PendingCheckpoint | None = None
     unanswered: dict[Future[Any], int] = field(default_factory=dict)
@@ -170,7 +171,13 @@ def _report(group: Group, launch: Launch, answers: dict[int, Answer]) -> Report:
     group.clock = group.clock + slowest([a.clock for a in answers.values()])
     group.step = first.step
     seconds = measured(launch.clock, first.step, group.clock)
-    return Report(first.step, seconds, first.metrics or {}, group.clock)
+    waits = [answer.wait for answer in answers.values() if answer.wait is not None]
+    longest = group.waited + max((wait.seconds for wait in waits), default=0.0)
+    group.waited = round(min(longest, group.clock.seconds("train")), 4)
+    known = launch.clock != STEPS and (waits or group.waited)
+    slowed_by = "; ".join(sorted({wait.by for wait in waits if wait.by}))
+    waited = group.waited if known else None
+    return Report(first.step, seconds, first.metrics or {}, group.clock, waited, slowed_by)
 
 
 def _checkpoint(group: Group, answers: dict[int, Answer]) -> tuple[Checkpoint | None, str]:

@@ -91,7 +91,7 @@ class ThisProcess:
     def start(self, launch: Launch) -> Hardware:
         group = self._group
         group.state, group.launch = "running", launch
-        group.clock, group.checkpoint = launch.base, None
+        group.clock, group.waited, group.checkpoint = launch.base, launch.waited, None
         self._call = "start", (launch,)
         return group.hardware
 

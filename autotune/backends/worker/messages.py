@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from autotune.backends.worker.cpu_wait import Wait
 from autotune.backends.worker.hardware_probe import Machine
 from autotune.trial import Clock
 
@@ -30,6 +31,7 @@ class Answer:
         step, metrics: the milestone's, or those of what a function returned at its end (or None).
         clock: seconds since the previous answer.
         can_save: whether the milestone has a state to save.
+        wait: how long training waited for what other processes used; None if it is not measured.
         saved: this rank's part of the checkpoint that was last asked for, once it is written.
         save_error: why it could not be written, or an empty string.
         error, reason: the traceback of what the trainer raised, and its last line.
@@ -46,6 +48,7 @@ class Answer:
     metrics: Mapping[str, float] | None = None
     clock: Clock = Clock()
     can_save: bool = False
+    wait: Wait | None = None
     saved: Written | None = None
     save_error: str = ""
     error: str = ""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from autotune.backends.protocol import Launch
-from autotune.backends.worker import gpu_memory, reporting
+from autotune.backends.worker import cpu_wait, gpu_memory, reporting
 from autotune.backends.worker.diagnostics import free_frames, from_trainer, out_of_memory
 from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous, Written
 from autotune.backends.worker.own_process import OwnProcess
@@ -106,6 +106,7 @@ class Rank:
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
             self._metric = launch.metric
+            self._waits = cpu_wait.WaitMeter(len(self._process.cores.numbers) or 1)
             self._milestone = None
             self._steps = reporting.steps(self._train, config)
             return self._advance(None, clock)
@@ -136,21 +137,20 @@ class Rank:
 
     def _advance(self, change: Change | None, clock: Clock) -> Answer:
         assert self._steps is not None
-        before, begin = self._milestone, time.perf_counter()
+        before, begin = self._milestone, self._waits.begin()
         try:
             milestone = self._steps.send(change if before is not None else None)
         except StopIteration as end:
             return self._returned(end.value, begin, clock)
         reporting.synchronize()
-        trained = time.perf_counter()
+        trained = self._waits.end()
         check_milestone(milestone, before)
         if milestone.step < self._start_step:
             raise ValueError(
                 f"the trial continues at step {self._start_step} but the trainer's first milestone "
                 f"is at {milestone.step}: it must begin from config['state']"
             )
-        self._milestone = milestone
-        can_save = milestone.state is not None
+        self._milestone, can_save = milestone, milestone.state is not None
         if before is None and reporting.ends_setup(milestone, self._start_step):
             clock = replace(clock, setup=trained - begin)
             return self._at_milestone(Answer("milestone", milestone.step, {}, clock, can_save))
@@ -161,7 +161,9 @@ class Rank:
         data = min(max(milestone.data_seconds, 0.0), training)
         evaluation = time.perf_counter() - trained + paused
         clock = replace(clock, data=data, train=training - data, eval=evaluation)
-        return self._at_milestone(Answer("milestone", milestone.step, metrics, clock, can_save))
+        wait = self._waits.waited(training, data)
+        answer = Answer("milestone", milestone.step, metrics, clock, can_save, wait)
+        return self._at_milestone(answer)
 
     def _at_milestone(self, answer: Answer) -> Answer:
         """Note when this rank began to wait for the driver."""
@@ -205,15 +207,18 @@ class Rank:
     def _returned(self, end: object, begin: float, clock: Clock) -> Answer:
         """The trainer came to its own end; what a function returned is its last report."""
         reporting.synchronize()
-        took = time.perf_counter() - begin
+        took = self._waits.end() - begin
         last = self._start_step if self._milestone is None else self._milestone.step
-        metrics, returned = None, ""
+        metrics, returned, wait = None, "", None
         if isinstance(end, reporting.Returned):
             paused = min(end.eval_seconds, took)
             clock = replace(clock, train=took - paused, eval=paused)
+            wait = self._waits.waited(took - paused, 0.0)
             metrics, returned = returned_metrics(end.value, self._metric)
         answer = self._finish("finished")
-        return replace(answer, step=last + 1, metrics=metrics, clock=clock, returned=returned)
+        return replace(
+            answer, step=last + 1, metrics=metrics, clock=clock, wait=wait, returned=returned
+        )
 
     def _finish(self, kind: Kind) -> Answer:
         """Close the generator (its `finally` runs on every rank) and clean the process."""

@@ -30,6 +30,7 @@ from autotune.trial import (
     Target,
     Trial,
     diverged,
+    undisturbed,
 )
 
 # Ends of trials of which `end` does not ask whether they reported the metric.
@@ -42,7 +43,7 @@ def decide(
     """The end of a trial after its last report, or None if it continues.
 
     The pruner comes last, and not for a baseline or a repeat: only the target's limit censors
-    these.
+    these. It sees a trial that is disturbed without the seconds in which it waited.
 
     Raises:
         UserError: the pruner raised, or returned something else.
@@ -59,7 +60,7 @@ def decide(
         return target.end_of(trial), Stop("limit", spent)
     if never_pruned(trial) or (not target.timed and len(trial.reports) < 2):
         return None  # without a value a trial's only report may be its result
-    stop = called("pruner", (Stop,), pruner, trial, others, target)
+    stop = called("pruner", (Stop,), pruner, undisturbed(trial), others, target)
     return (State.CENSORED, stop) if stop is not None else None
 
 
@@ -80,7 +81,7 @@ def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
     repeated = state.trials.get(trial.repeats) if trial.repeats is not None else None
     if repeated is not None and repeated.kind == "baseline":
         trial = replace(trial, kind="baseline")
-    kinds, given = (Change, Fork), (trial, state.others(trial), state.target)
+    kinds, given = (Change, Fork), (undisturbed(trial), state.others(trial), state.target)
     decision: Change | Fork | None = called("controller", kinds, controller, *given)
     return decision
 

@@ -27,6 +27,7 @@ def start(state: StudyState, trial: Trial) -> None:
         _microbatch(state, trial, comparable),
         comparable,
         state.target.metric,
+        (trial.reports[-1].waited or 0.0) if trial.reports else 0.0,
     )
     ran, began = state.pool.start(launch), began_on(trial, state.trials)
     mixed = state.plan.mix_hardware or state.target.clock == STEPS  # which are the same anywhere

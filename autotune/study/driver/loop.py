@@ -15,8 +15,7 @@ A trial gets its number when it is written down (`StudyState.add`). Whatever wai
 group has been written down; whatever is still computed is an ask of the sampler, with a number of
 its own.
 
-Other modules of this folder do the rest: `recovery` of interrupted attempts, `forking`, and
-`replication`, which runs configurations again.
+Other modules do the rest: `recovery` of interrupted attempts, `forking`, `replication`, `idle`.
 """
 
 from __future__ import annotations
@@ -49,9 +48,10 @@ from autotune.study.driver.decisions import (
     interrupt_all,
     never_pruned,
 )
+from autotune.study.driver.idle import IdleWait
 from autotune.study.driver.launch import start
 from autotune.study.driver.signals import interrupts
-from autotune.study.driver.state import StudyState
+from autotune.study.driver.state import StudyState, warn
 from autotune.study.driver.suggester import Suggester
 from autotune.trial import (
     INTERRUPTED_REASONS,
@@ -76,6 +76,7 @@ class Loop:
         self.suggester = Suggester(sampler, state.pool)
         self.interruptions = 0
         limit = state.plan.time_limit
+        self._await_idle = IdleWait(state.plan.wait_idle, state.plan.look, warn)
         self._deadline = state.pool.now() + limit if limit is not None else None
 
     def run(self) -> str:
@@ -148,8 +149,8 @@ class Loop:
         """Whether there is something left to start."""
         if self.stop_reason():
             return False
-        left = self.searching or replication.waiting(self.state) is not None
-        return left or replication.finalist(self.state) is not None
+        kinds = replication.waiting, replication.disturbed, replication.finalist
+        return self.searching or any(left(self.state) is not None for left in kinds)
 
     @property
     def searching(self) -> bool:
@@ -179,12 +180,16 @@ class Loop:
         trial = replication.waiting(self.state)
         if trial is not None and not replication.runs_alone(trial):
             return trial
-        if self.searching:
-            return replication.race(self.state) or self.create()
+        again = replication.race(self.state, self.searching)
+        if again is not None or self.searching:
+            return again or self.create()
         if self.pool.busy():
             return None
         finalist = replication.finalist(self.state)
-        return replication.confirm(self.state, finalist) if finalist is not None else trial
+        if finalist is None:
+            return trial
+        self._await_idle(self.stop_reason)
+        return replication.confirm(self.state, finalist)
 
     def create(self) -> Trial | None:
         """A new trial: the baseline, a given configuration, or a suggestion once it is ready."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.algorithms.pruners.rules import Pruner
+from autotune.backends.machine_load import MachineLoad
 from autotune.study.experiment import Experiment
 from autotune.study.options import Controller
 from autotune.trial import Trial
@@ -18,7 +19,8 @@ class Plan:
 
     What has the name of an option of the study (`study.options`) has its value and meaning, with
     `racing` resolved. `checkpoints` is the folder or URL of checkpoints, empty for the study
-    folder.
+    folder. `look` says how busy the machine is on which all trials run; None where that is not
+    known.
     """
 
     experiment: Experiment
@@ -34,6 +36,8 @@ class Plan:
     racing: float
     mix_hardware: bool
     checkpoints: str
+    wait_idle: float | None = None
+    look: Callable[[], MachineLoad] | None = None
 
 
 def trial_seed(seed: int, number: int | str) -> int:

@@ -1,7 +1,7 @@
-"""Configurations run again: races during the search, confirmations after it.
+"""Configurations run again: races and disturbed trials during the search, confirmations after it.
 
-`ranking.racing` and `ranking.finalists` decide which configurations; here they become trials, with
-seeds that make their times comparable.
+`ranking.racing`, `ranking.disturbed` and `ranking.finalists` decide which configurations; here they
+become trials, with seeds that make their times comparable.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def waiting(state: StudyState) -> Trial | None:
     return min(left, key=lambda t: (runs_alone(t), t.number), default=None)
 
 
-def race(state: StudyState) -> Trial | None:
-    """A new race of the leader, if one is due."""
-    leader = _race_due(state)
+def race(state: StudyState, searching: bool) -> Trial | None:
+    """A new race of the leader, or of a disturbed trial, if one is due."""
+    leader = (_race_due(state) if searching else None) or disturbed(state)
     if leader is None:
         return None
     seed = fresh_seed(state.plan.seed, state.next_number, state.all_trials())
@@ -45,6 +45,21 @@ def _race_due(state: StudyState) -> Trial | None:
     if not share or state.given_left or state.progress() < _FIRST_RACE:
         return None
     return state.repeat_index.due(share) if state.trial_index.leader() is not None else None
+
+
+def disturbed(state: StudyState) -> Trial | None:
+    """The disturbed trial that is to be run again now, if there is one.
+
+    While the study searches it waits until a trial has ended undisturbed: the machine is then quiet
+    again.
+    """
+    plan = state.plan
+    if not state.has_disturbed or not plan.search or plan.seeds:
+        return None
+    searching = state.count < plan.trials
+    if searching and any(t.disturbed for t in state.trial_index.last_ended(1)):
+        return None
+    return state.repeat_index.to_run_again()
 
 
 def finalist(state: StudyState) -> Trial | None:

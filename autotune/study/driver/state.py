@@ -44,6 +44,7 @@ class StudyState:
         count: how many of the plan's trials there are; repeats are on top of it.
         checkpoint_root: the folder or URL of the study's checkpoints.
         has_checkpoints: whether any trial has had one.
+        has_disturbed: whether any trial was disturbed at some time.
         unreachable: how often in a row the checkpoint of a trial could not be reached.
         final_saves: trials that have ended, and whose last checkpoint is still being written.
     """
@@ -70,6 +71,7 @@ class StudyState:
         self.final_saves: set[int] = set()
         self._warnings: set[str] = set()
         self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
+        self.has_disturbed = any(t.disturbed for t in self.trials.values())
         self._asks = max((t.ask + 1 for t in self.trials.values() if t.ask is not None), default=0)
         journal.entries.clear()  # `trials` has all that they say
 
@@ -86,6 +88,7 @@ class StudyState:
         self.trial_index.note(before, now)
         self.repeat_index.note(before, now)
         self.has_checkpoints = self.has_checkpoints or now.checkpoint is not None
+        self.has_disturbed = self.has_disturbed or now.disturbed
         if isinstance(event, Suggested):
             self.count += event.repeats is None
             self._asks = max(self._asks, -1 if event.ask is None else event.ask + 1)
@@ -161,9 +164,14 @@ class StudyState:
         """Whether some trials run the configuration of another one again."""
         return self.count < len(self.trials)
 
+    @property
+    def _adjusted(self) -> bool:
+        """Whether trials are seen otherwise than as they were."""
+        return self.has_repeats or self.has_disturbed
+
     def with_mean_times(self) -> Collection[Trial]:
         """The searched trials, each with the mean time of its runs, as samplers see them."""
-        return self.repeat_index.means() if self.has_repeats else self.trials.values()
+        return self.repeat_index.means() if self._adjusted else self.trials.values()
 
     def better(self, trial: Trial) -> int:
         """How many trials have a result as good as this trial's, on its kind of hardware."""
@@ -171,7 +179,7 @@ class StudyState:
 
     def others(self, trial: Trial) -> Sequence[Trial]:
         """All trials but this one, as pruners and controllers see them."""
-        return (self.repeat_index if self.has_repeats else self.trial_index).others(trial)
+        return (self.repeat_index if self._adjusted else self.trial_index).others(trial)
 
 
 def _watched(watch: Callable[..., Any], event: Event, trials: Mapping[int, Trial]) -> Any:

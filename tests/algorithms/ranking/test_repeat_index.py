@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from random_events import KINDS, random_event
 
+from autotune.algorithms.ranking.disturbed import as_pruners_see, to_run_again
 from autotune.algorithms.ranking.racing import due, for_pruning, race_leader
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import with_mean_times
@@ -19,30 +20,36 @@ from autotune.trial import Ended, Report, Reported, State, Target, Trial, after,
 TARGET = Target("acc", 0.9, limit=100.0)
 
 
+@pytest.mark.parametrize("disturbing", [False, True])
 @pytest.mark.parametrize("raced", [False, True])
 @given(seed=st.integers(0, 10**6))
 @example(seed=54046)  # three races, all as long as the first runs
-def test_it_says_what_plain_lists_say_at_every_event(raced: bool, seed: int) -> None:
+def test_it_says_what_plain_lists_say_at_every_event(
+    raced: bool, disturbing: bool, seed: int
+) -> None:
     random, trials = Random(seed), dict[int, Trial]()
     shown = RepeatIndex(trials, TARGET, raced)
     for turn in range(60):
-        event = random_event(random, trials, float(turn), repeating=0.4)
+        event = random_event(random, trials, float(turn), repeating=0.4, disturbing=disturbing)
         before = trials.get(event.trial)
         trials[event.trial] = after(before, event)
         shown.note(before, trials[event.trial])
         if random.random() < 0.3:  # it is not asked at every event
             continue
         trial = trials[event.trial]
-        everyone = (for_pruning if raced else with_mean_times)(list(trials.values()), TARGET)
+        made = list(trials.values())
+        known = for_pruning(made, TARGET) if raced else with_mean_times(made, TARGET)
+        everyone = known if raced else as_pruners_see(known, made)
         plain = [t for t in everyone if t.number != trial.number]
         others = shown.others(trial)
         assert list(others) == plain
         assert len(others) == len(plain)
         for hardware in (None, *KINDS):
             assert incumbent(others, hardware) == incumbent(plain, hardware)
-        everyone = list(trials.values())
+        everyone = made
         assert list(shown.means()) == list(with_mean_times(everyone, TARGET))
         assert shown.leader() == race_leader(with_mean_times(everyone, TARGET), TARGET)
+        assert shown.to_run_again() == to_run_again(everyone, TARGET)
         for share in (0.1, 0.3, 0.9):
             assert shown.due(share) == due(everyone, TARGET, share)
 

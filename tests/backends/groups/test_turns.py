@@ -26,6 +26,7 @@ from autotune.backends.protocol import (
     WorkerFailed,
 )
 from autotune.backends.worker.checkpoint_io import Written
+from autotune.backends.worker.cpu_wait import Wait
 from autotune.backends.worker.hardware_probe import Machine
 from autotune.backends.worker.messages import Answer, Place
 from autotune.trial import Checkpoint, Clock, Hardware
@@ -75,6 +76,24 @@ def test_a_report_has_rank_0s_metrics_and_the_slowest_ranks_time() -> None:
     report = progress.report
     assert (report.step, dict(report.metrics), report.seconds) == (100, {"accuracy": 0.5}, 4.0)
     assert turn.group.clock == Clock(train=4.0)
+
+
+def test_a_group_waited_as_long_as_the_rank_that_waited_longest() -> None:
+    group = Turn(clock=Clock(train=5.0), waited=0.5).group
+    for waits, slowed_by, total in (
+        ((Wait(0.25), Wait(1.5, "its GPU: hot")), "its GPU: hot", 2.0),
+        ((Wait(0.5, "b"), Wait(0.25, "a")), "a; b", 2.5),
+        ((Wait(90.0), Wait()), "", 11.0),  # no longer than it has trained
+        ((None, None), "", 11.0),  # a set-up
+    ):
+        turn = Turn(clock=group.clock, waited=group.waited)
+        progress = turn.signal(*[replace(AT_100, wait=wait) for wait in waits])
+        assert isinstance(progress, Progress)
+        assert (progress.report.waited, progress.report.slowed_by) == (total, slowed_by)
+        group = turn.group
+    progress = Turn().signal(AT_100, AT_100)
+    assert isinstance(progress, Progress)
+    assert progress.report.waited is None, "nothing was measured"
 
 
 def test_a_checkpoint_is_there_once_all_ranks_have_written_it(tmp_path: Path) -> None:
