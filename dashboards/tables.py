@@ -18,10 +18,10 @@ from autotune.algorithms.ranking.speedup import speedup
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison
 from autotune.evaluation.comparison.model import Row as Compared
 from autotune.evaluation.comparison.survival import kaplan_meier, sample
-from autotune.evaluation.machine import note, samples_per_second
+from autotune.evaluation.machine import samples_per_second
 from autotune.study.result import StudyResult, plain
 from autotune.trial import Report, State, Target, Trial, usual_hardware
-from autotune.trial.wording import plain_result, result_name, so_far, unit
+from autotune.trial.wording import disturbed_note, plain_result, result_name, so_far, unit
 
 Row = dict[str, Any]
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
@@ -75,7 +75,7 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 "kind": trial.kind,
                 "state": str(trial.state),
                 "reason": trial.reason,
-                "disturbed": note(trial),
+                "disturbed": disturbed_note(trial),
                 "tuning_result": plain_result(target, target.result(trial)),
                 "shown_result": so_far(trial, target).removesuffix(" s"),
                 **_confirmed(again.get(trial.number), target),

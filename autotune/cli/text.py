@@ -28,6 +28,7 @@ from autotune.trial.wording import (
     aim,
     amount,
     came_to,
+    disturbed_note,
     goal,
     lead,
     metric_name,
@@ -93,7 +94,7 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
             so_far(trial, target),
             f"{trial.spent_seconds:.1f} s",
             number(target.best(trial)) if target.timed else _after(trial, target),
-            ", ".join(filter(None, (trial.reason, machine.note(trial)))),
+            ", ".join(filter(None, (trial.reason, disturbed_note(trial)))),
             configuration(trial),
             style=_COLOURS[trial.state] if out.isatty() else "",
         )

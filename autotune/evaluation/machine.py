@@ -7,6 +7,7 @@ from statistics import median
 
 from autotune.study.result import StudyResult
 from autotune.trial import Report, Trial
+from autotune.trial.wording import share_text
 
 _SIMILAR = 1.25  # samples per second that differ by more are not of the same, idle hardware
 _NAMED = 8  # disturbed trials that are named
@@ -34,17 +35,6 @@ def disturbed(runs: Sequence[Trial], what: str) -> str:
         f"cores for this share of their training: {', '.join([*shares, *more])}. Their times are "
         "not comparable with others."
     )
-
-
-def share_text(trial: Trial) -> str:
-    """The share of its training in which a trial had its cores, as text; empty if not known."""
-    share = trial.cpu_share
-    return f"{share:.0%}" if share is not None else ""
-
-
-def note(trial: Trial) -> str:
-    """A mark for a disturbed trial, with its share; empty for any other."""
-    return f"disturbed ({share_text(trial)})" if trial.disturbed else ""
 
 
 def busier(result: StudyResult) -> str:

@@ -119,8 +119,23 @@ def reached(target: Target) -> str:
     return f"reached {aim(target)}" if target.timed else f"completed with a {target.metric}"
 
 
+def share_text(trial: Trial) -> str:
+    """The share of its training in which a trial had its cores, as text; empty if not known."""
+    share = trial.cpu_share
+    return f"{share:.0%}" if share is not None else ""
+
+
+def disturbed_note(trial: Trial) -> str:
+    """A mark for a disturbed trial, with its share; empty for any other."""
+    return f"disturbed ({share_text(trial)})" if trial.disturbed else ""
+
+
 def outcome(trial: Trial, target: Target) -> str:
-    """How a trial ended, in words."""
+    """How a trial ended, in words, and that it was disturbed."""
+    return "; ".join(filter(None, (_end(trial, target), disturbed_note(trial))))
+
+
+def _end(trial: Trial, target: Target) -> str:
     best = target.best(trial)
     came = "-" if best is None else f"{best:.4g}"
     match trial.state:

@@ -71,9 +71,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a target met at the limit counts",
         "loop",
-        _DECISIONS,
-        "trial.seconds < target.limit",
-        "trial.seconds <= target.limit",
+        "autotune/trial/target.py",
+        "report.seconds < self.limit",
+        "report.seconds <= self.limit",
     ),
     Mutant("baselines are pruned", "loop", _DECISIONS, 'trial.kind == "baseline" or ', ""),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if r.step <= step)",
         "if r.step < step)",
     ),
-    Mutant("no flush to disk", "journal", _JOURNAL, "os.fdatasync(self._file.fileno())", "pass"),
+    Mutant("no flush to disk", "journal", _JOURNAL, "sync_content(self._file.fileno())", "pass"),
     Mutant(
         "a torn last line stays in the journal",
         "journal",
@@ -227,9 +227,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the speedup is the wrong way round",
         "tracking",
-        "autotune/tracking/projection.py",
-        "baseline.seconds / other.seconds",
-        "other.seconds / baseline.seconds",
+        "autotune/tracking/run_content.py",
+        'return {"speedup_vs_baseline": other / own}',
+        'return {"speedup_vs_baseline": own / other}',
     ),
     Mutant(
         "runs that a store has lost are not written again",

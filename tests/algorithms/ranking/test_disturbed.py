@@ -12,7 +12,7 @@ from sims import METRIC, lines, race, racing, simulate
 
 import autotune as at
 from autotune.algorithms.pruners.rules import make_pruner
-from autotune.algorithms.ranking.best import best, by_time
+from autotune.algorithms.ranking.best import best, by_result
 from autotune.algorithms.ranking.disturbed import as_pruners_see, to_run_again
 from autotune.algorithms.ranking.repeats import raced, with_mean_times
 from autotune.backends.simulator import SimCurve
@@ -114,7 +114,7 @@ def test_one_that_came_too_late_is_run_again_if_it_was_ahead(leads: bool) -> Non
     assert (again is None) is leads
     assert to_run_again(trials[1:], TARGET) is not None, "nothing reached the target"
     trials += [run(2, 60.0, kind="race", repeats=1)]
-    assert [t.number for t in by_time(trials, TARGET)] == [1, 0]
+    assert [t.number for t in by_result(trials, TARGET)] == [1, 0]
     first = best(trials, TARGET)
     assert first is not None
     assert (first.state, first.seconds) == (State.REACHED, 60.0)

@@ -263,7 +263,7 @@ def untimed(trial: Trial) -> Trial:
     """The trial without what a second driver adds: attempt, checkpoint, the study's own clock."""
     gone: dict[str, Any] = {"attempts": 1, "placed_since": 0.0, "waiting_since": 0.0}
     gone |= {"spent_seconds": 0.0, "queue_seconds": 0.0, "ended_at": None}
-    return replace(trial, **gone, checkpoint=None, earlier=None)
+    return replace(trial, **gone, checkpoint=None, earlier=None, saves=())
 
 
 @pytest.mark.parametrize("again", [None, 2.5])
