@@ -7,6 +7,7 @@ import time
 
 import pytest
 from browser import Browser, needs_browser
+from heads import free_ports
 
 from autotune.cli import mlflow_ui
 from autotune.tracking.mirror import environment, ui_command
@@ -20,12 +21,13 @@ _NAMES = """[...document.querySelectorAll('a')].map(a => a.textContent)
 
 def served(study, processes) -> list[str]:
     """The addresses of the study's runs and of its report."""
-    command = ui_command(study.path)
+    (port,) = free_ports(1)  # 5000 is also the first choice of a test beside this one
+    command = ui_command(study.path, port)
     log = (study.path / "ui.log").open("wb")
     processes.append(
         subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
     )
-    host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
+    host = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 600
     while True:
         try:
