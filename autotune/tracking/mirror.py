@@ -211,16 +211,17 @@ def default_uri(folder: Path) -> str:
     return f"sqlite:///{folder.absolute() / STORE}"
 
 
-def ui_command(folder: Path) -> list[str]:
+def ui_command(folder: Path, port: int | None = None) -> list[str]:
     """The command that serves MLflow's UI for this study's own store on loopback.
 
-    Run it with `environment()`, which keeps MLflow from reporting usage.
+    Run it with `environment()`, which keeps MLflow from reporting usage. Without a `port`, it is
+    one that is free now.
     """
     options = {
         "--backend-store-uri": default_uri(folder),
         "--artifacts-destination": (folder.absolute() / ARTIFACTS).as_uri(),
         "--host": "127.0.0.1",
-        "--port": str(next(_free_ports())),
+        "--port": str(port or next(_free_ports())),
         "--workers": "1",
     }
     return [sys.executable, "-m", "mlflow", "ui", *(word for o in options.items() for word in o)]

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from browser import Browser, needs_browser
+from heads import free_ports
 
 from autotune.cli import mlflow_ui
 from autotune.tracking.mirror import environment, ui_command
@@ -24,12 +25,13 @@ _POINT = {"lr.peak": 0.4, "lr.family": "cosine", "lr.final": 0.0, "batch_size": 
 
 def served(study, processes) -> list[str]:
     """The addresses of the study's leaderboard, its charts and its report."""
-    command = ui_command(study.path)
+    (port,) = free_ports(1)  # 5000 is also the first choice of a test beside this one
+    command = ui_command(study.path, port)
     log = (study.path / "ui.log").open("wb")
     processes.append(
         subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
     )
-    host = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
+    host = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 600
     while True:
         try:
