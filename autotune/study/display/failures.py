@@ -11,6 +11,7 @@ from autotune.trial import Ended, Event, FailurePolicy, Interrupted, State, Tria
 
 _RANKS = re.compile(r"^ranks? (\d[\d, ]*):\n", re.MULTILINE)  # above the ranks' tracebacks
 _ONE_RANK = "rank 0:\n"
+_OTHERS = ": raised nothing"
 _OF_DRIVER = "driver restarted"  # an interruption that is no failure
 
 
@@ -24,39 +25,35 @@ class Failures:
     def of(self, event: Event, trials: Mapping[int, Trial]) -> tuple[str, str] | None:
         """The trainer's traceback and one line without the trial's number; None for no failure.
 
-        Either is empty where there is nothing to say: a `UserError` needs no traceback, and where
-        the study ends with it, no line.
+        The traceback is empty for a `UserError` and where another trial's was the same; the line
+        where the study ends with that `UserError`.
         """
         if isinstance(event, Interrupted) and event.reason != _OF_DRIVER:
-            line = f"broke off: {_reason(event)}; {_then(trials[event.trial])}"
+            what, follows = "broke off", _then(trials[event.trial])
         elif isinstance(event, Ended) and (event.state is State.FAILED or event.error):
-            if event.reason.startswith(f"{UserError.__name__}: "):
-                alone = not any(trial.reports for trial in trials.values())
-                return "", "" if alone else f"failed: {_reason(event)}; the study goes on"
-            line = f"{event.state.lower()}{_where(event.error)}: {_reason(event)}; "
-            line += self._goes_on(event, trials)
+            what = f"{event.state.lower()}{_where(event.error)}"
+            follows = self._follows(event, trials)
         else:
             return None
-        known = self._shown.setdefault(event.error, event.trial) if event.error else event.trial
-        if known != event.trial:
-            return "", f"{line} (with the traceback of trial {known})"
-        alone = len(_RANKS.findall(event.error)) == 1 and event.error.startswith(_ONE_RANK)
-        return event.error.removeprefix(_ONE_RANK) if alone else event.error, line
+        if event.reason.startswith(f"{UserError.__name__}: "):
+            alone = not any(trial.reports for trial in trials.values())
+            return "", "" if alone else f"{what}: {_reason(event)}; {follows}"
+        first = self._shown.setdefault(event.error, event.trial) if event.error else event.trial
+        if first != event.trial:
+            return "", f"{what}: {_reason(event)} (the traceback of trial {first}); {follows}"
+        why = "" if event.reason in event.error else f": {_reason(event)}"  # else it was said
+        return _plain(event.error), f"{what}{why}; {follows}"
 
-    def _goes_on(self, event: Ended, trials: Mapping[int, Trial]) -> str:
+    def _follows(self, event: Ended, trials: Mapping[int, Trial]) -> str:
         """Whether the study ends with this failure."""
         most = self.policy.max_consecutive_failed_trials
         if event.state is not State.FAILED:
             return "the study goes on"
         ended = sorted((t for t in trials.values() if t.ended), key=lambda t: t.ended_at or 0.0)
-        failed = 0
-        for trial in reversed(ended):
-            if trial.state is not State.FAILED:
-                break
-            failed += 1
-        if failed >= most:
+        last = ended[-most:]
+        if len(last) == most and all(trial.state is State.FAILED for trial in last):
             return "the study ends"
-        return f"the study goes on (failure {failed} of {most} in a row that would end it)"
+        return f"the study goes on ({most} failures in a row end it)"
 
 
 def _reason(event: Ended | Interrupted) -> str:
@@ -67,10 +64,16 @@ def _reason(event: Ended | Interrupted) -> str:
     return " ".join(f"{event.reason}{f' ({more})' if more else ''}".split())
 
 
+def _plain(error: str) -> str:
+    """The error without the name of the rank, where a trial has no other."""
+    one = len(_RANKS.findall(error)) == 1 and _OTHERS not in error
+    return error.removeprefix(_ONE_RANK) if one else error
+
+
 def _where(error: str) -> str:
     """The ranks that raised, where a trial has several."""
     ranks = ", ".join(_RANKS.findall(error))
-    if not ranks or (ranks == "0" and ": raised nothing" not in error):
+    if not ranks or (ranks == "0" and _OTHERS not in error):
         return ""
     return f" on rank{'s' * (',' in ranks)} {ranks}"
 

@@ -123,7 +123,7 @@ class Picture:
 
     def _to_go(self, ended: int) -> str:
         now = ended - self._before  # those of an earlier driver took none of this one's time
-        if self._over or self._begin is None or now <= 0 or ended >= self.total:
+        if self._over or self._waits_for or self._begin is None or now <= 0 or ended >= self.total:
             return ""
         left = (self.clock() - self._begin) / now * (self.total - ended)
         return f"about {_duration(left)} to go"

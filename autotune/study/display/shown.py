@@ -9,10 +9,12 @@ import importlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.errors import StudyError
 from autotune.study.display.failures import Failures
 from autotune.study.display.lines import lines, say
 from autotune.study.experiment import Experiment
@@ -38,7 +40,12 @@ class Display:
 
 
 @contextlib.contextmanager
-def shown(experiment: Experiment, options: StudyOptions, here: bool) -> Iterator[Display]:
+def shown(
+    experiment: Experiment,
+    options: StudyOptions,
+    here: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Display]:
     """Show the study on stderr while the context lasts, if its option `progress` says so.
 
     That is a live table on a terminal, one output that changes in a notebook, and lines otherwise.
@@ -47,15 +54,17 @@ def shown(experiment: Experiment, options: StudyOptions, here: bool) -> Iterator
     Args:
         here: whether the trainer runs in this process. A terminal then gets lines: what the trainer
             prints, and its debugger, have it.
+        clock: seconds since any point in time.
     """
     pool = options.pool
     if not options.progress or (pool is not None and not pool.realtime):
-        yield Display(None, _nothing, _nothing)
+        with _quiet(Failures(experiment.failure)) as display:
+            yield display
     elif in_notebook():
-        with _cell(_picture(experiment, options), Failures(experiment.failure)) as display:
+        with _cell(_picture(experiment, options, clock), Failures(experiment.failure)) as display:
             yield display
     elif not here and on_terminal():
-        with _live(_picture(experiment, options), Failures(experiment.failure)) as display:
+        with _live(_picture(experiment, options, clock), Failures(experiment.failure)) as display:
             yield display
     else:
         watch = lines(experiment.target, Failures(experiment.failure))
@@ -81,11 +90,11 @@ def in_notebook() -> bool:
     return Console().is_jupyter
 
 
-def _picture(experiment: Experiment, options: StudyOptions) -> Picture:
+def _picture(experiment: Experiment, options: StudyOptions, clock: Callable[[], float]) -> Picture:
     from autotune.study.display.picture import Picture
 
-    again = options.repeats, options.top
-    return Picture(experiment.name, experiment.target, options.trials, *again)
+    how = options.trials, options.repeats, options.top
+    return Picture(experiment.name, experiment.target, *how, clock)
 
 
 def _watch(picture: Picture, failures: Failures, write: Callable[[str], None]) -> Watch:
@@ -99,18 +108,41 @@ def _watch(picture: Picture, failures: Failures, write: Callable[[str], None]) -
 
 
 @contextlib.contextmanager
+def _quiet(failures: Failures) -> Iterator[Display]:
+    """Show nothing; the error that ends the study has the trainer's last traceback as a note."""
+    last = ""
+
+    def watch(event: Event, trials: Mapping[int, Trial]) -> None:
+        nonlocal last
+        if failed := failures.of(event, trials):
+            last = failed[0] or last
+
+    try:
+        yield Display(watch, _nothing, _nothing)
+    except StudyError as error:
+        if last:
+            error.add_note(last)
+        raise
+
+
+@contextlib.contextmanager
 def _live(picture: Picture, failures: Failures) -> Iterator[Display]:
-    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(file=sys.stderr, markup=False, emoji=False, highlight=False)
-    with Live(picture, console=console, refresh_per_second=_PER_SECOND) as live:
+    from autotune.study.display.terminal import Terminal
 
-        def write(text: str) -> None:
-            with contextlib.suppress(OSError):
-                console.print(Text(text), soft_wrap=True)
+    console = Terminal(
+        file=sys.stderr, markup=False, emoji=False, highlight=False, get_time=picture.clock
+    )
+    live = Live(picture, console=console, refresh_per_second=_PER_SECOND)
+    console.draws_with(live)
 
+    def write(text: str) -> None:
+        with contextlib.suppress(OSError):
+            console.print(Text(text), soft_wrap=True)
+
+    with live:
         try:
             yield Display(_watch(picture, failures, write), picture.wait_for, picture.wait_for)
         finally:
