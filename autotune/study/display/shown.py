@@ -102,7 +102,9 @@ def _watch(picture: Picture, failures: Failures, write: Callable[[str], None]) -
         picture.note(event, trials)
         if failed := failures.of(event, trials):
             traceback, line = failed
-            write("\n".join(filter(None, (traceback, line and f"trial {event.trial} {line}"))))
+            text = "\n".join(filter(None, (traceback, line and f"trial {event.trial} {line}")))
+            if text:
+                write(text)
 
     return watch
 
