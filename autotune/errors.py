@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from types import TracebackType
 
+_HERE = Path(__file__).parent
 _VALUES = Path(__file__).with_name("trial")  # which refuse what a function gives them
 
 
@@ -61,3 +64,35 @@ def raised_by(what: str, error: BaseException) -> str:
     place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
     text = " ".join(text_of(error).split())
     return f"the {what} raised {type(error).__name__}{place}: {text}"
+
+
+# --- in scripts -----------------------------------------------------------------------------------
+
+
+def end_script_in_one_line() -> None:
+    """Have an error of ours that a script does not catch end it as it ends a command.
+
+    That is one line on stderr, and exit code 2 for a `UserError` or 4 for a `StudyError`.
+    """
+    # Called where such an error leaves `run` or `tune`, and not on import, as importing a library
+    # must not change how other errors of a script are shown. It takes a hook, as only that leaves
+    # the error to `except` in the script, to notebooks and to test runners, none of which call it.
+    # Whoever has set a hook (a debugger, a reporter of crashes) keeps it, and a session goes on.
+    session = bool(sys.flags.interactive) or hasattr(sys, "ps1")
+    if sys.excepthook is sys.__excepthook__ and not session:
+        sys.excepthook = _in_one_line
+
+
+def _in_one_line(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if not isinstance(error, UserError | StudyError):
+        sys.__excepthook__(kind, error, trace)
+        return
+    for note in getattr(error, "__notes__", ()):
+        print(note, file=sys.stderr)
+    calls = [c for c in traceback.extract_tb(trace) if _HERE not in Path(c.filename).parents]
+    place = f" ({calls[-1].filename}:{calls[-1].lineno})" if calls else ""
+    broken = "the study could not go on: " if isinstance(error, StudyError) else ""
+    print(f"autotune: {broken}{text_of(error)}{place}", file=sys.stderr, flush=True)
+    raise SystemExit(4 if broken else 2)

@@ -244,17 +244,14 @@ def _replay(
 def _run(
     experiment: Experiment, options: StudyOptions, output: Output, manifest: Manifest | None
 ) -> tuple[StudyResult, Manifest]:
-    """Run the study and show its progress; its result and manifest."""
-    from autotune.cli import progress
-    from autotune.study import place
+    """Run the study; its result and manifest."""
     from autotune.study.run import carry_out
 
     options = replace(options, tracking_uri=without_password(options.tracking_uri))
     folder = options.folder(experiment.name)
-    plain = place.uses_this_process(experiment, options, manifest)
-    with only_json(output.json), progress.progress(experiment, options.trials, plain) as watch:
+    with only_json(output.json):
         try:
-            return carry_out(experiment, replace(options, watch=watch), manifest)
+            return carry_out(experiment, options, manifest)
         except (StudyError, KeyboardInterrupt):
             if (folder / JOURNAL).is_file():
                 say(going_on(folder, output))

@@ -19,10 +19,11 @@ from autotune.evaluation.summary import (
     races_text,
     speedup,
 )
+from autotune.study.display.trial_text import COLOURS, configuration, name_of, number
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult, plain
-from autotune.trial import State, Target, Trial
+from autotune.trial import Target, Trial
 from autotune.trial.plain_text import plain_text
 from autotune.trial.wording import (
     aim,
@@ -38,33 +39,6 @@ from autotune.trial.wording import (
     shown,
     so_far,
 )
-
-_COLOURS = {
-    State.REACHED: "green",
-    State.COMPLETED: "green",
-    State.CENSORED: "yellow",
-    State.FAILED: "red",
-    State.INFEASIBLE: "magenta",
-    State.RUNNING: "cyan",
-}
-
-
-def configuration(trial: Trial) -> str:
-    """The searched part of the trial's configuration on one line; all of it if it was given.
-
-    For a repeat, the trial that it repeats and its seed.
-
-    >>> from autotune.schedules import Cosine
-    >>> configuration(Trial(0, {"lr": Cosine(0.4, 0.0), "data": "digits"}, {"lr.peak": 0.4}))
-    'lr=cosine 0.4 -> 0'
-    """
-    if trial.repeats is not None:
-        return f"trial {trial.repeats} again, seed {trial.seed}"
-    point = trial.point
-    names = trial.config if point is None else {n.partition(".")[0] for n in point}
-    values = {name: trial.config[name] for name in trial.config if name in names}
-    return plain_text("  ".join(f"{k}={number(plain(v))}" for k, v in values.items()))
-
 
 # --- the end --------------------------------------------------------------------------------------
 
@@ -96,7 +70,7 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
             number(target.best(trial)) if target.timed else _after(trial, target),
             ", ".join(filter(None, (trial.reason, disturbed_note(trial)))),
             configuration(trial),
-            style=_COLOURS[trial.state] if out.isatty() else "",
+            style=COLOURS[trial.state] if out.isatty() else "",
         )
     console.print(table)
     if result.confirmed:
@@ -262,21 +236,8 @@ def _confirming(found: Mapping[str, Any]) -> str:
     return f"{found['done']} of {found['planned']} done{running}"
 
 
-def name_of(trial: Trial) -> str:
-    """A trial's number, with its kind and its parent where it has them."""
-    if trial.origin is not None:
-        return f"{trial.number} from trial {trial.origin.parent}"
-    of = f" of {trial.repeats}" if trial.repeats is not None else ""
-    return f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}{of}"
-
-
 def _from(parent: int, step: int) -> str:
     return f" from trial {parent} at step {step}"
-
-
-def number(value: Any) -> str:
-    """A value in few digits; a dash for none."""
-    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def confirmations_table(found: Sequence[Confirmation]) -> Table:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from autotune.errors import UserError, unknown
+from autotune.errors import StudyError, UserError, end_script_in_one_line, unknown
 from autotune.study.experiment import Experiment
 from autotune.study.options import StudyOptions
 
@@ -31,13 +31,15 @@ def by_keyword(
     ) -> Callable[Concatenate[Experiment, _P], _R]:
         @functools.wraps(function)
         def called(experiment: Experiment, *rest: Any, **named: Any) -> _R:
-            for wrong in (name for name in named if name not in keywords):
-                what = f"argument of {function.__name__}"
-                raise UserError(unknown(what, wrong, {"experiment", *keywords}))
-            options = cast("Callable[..., StudyOptions]", make)(*rest, **named)
             try:
+                for wrong in (name for name in named if name not in keywords):
+                    what = f"argument of {function.__name__}"
+                    raise UserError(unknown(what, wrong, {"experiment", *keywords}))
+                options = cast("Callable[..., StudyOptions]", make)(*rest, **named)
                 return function(experiment, options)
-            except UserError as error:  # its line says everything; what called what does not help
+            except (UserError, StudyError) as error:
+                end_script_in_one_line()
+                # Its line says everything; what called what does not help.
                 raise error.with_traceback(None)  # noqa: B904 (its cause stays)
 
         own = inspect.signature(function)

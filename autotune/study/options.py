@@ -289,6 +289,7 @@ class StudyOptions:
     search: bool = option(True, rule=YES_OR_NO)
     resume: bool = option(True, rule=YES_OR_NO)
     recipe: str | None = option(None, kept=True, rule=TEXT)
+    progress: bool = option(True, rule=YES_OR_NO)
     watch: Watch | None = option(None, rule=FUNCTION)
     pool: Pool | None = option(None, rule=POOL)
 

@@ -180,16 +180,6 @@ def runs_here(experiment: Experiment, backend: Backend) -> bool:
     return one and backend == Backend("local")
 
 
-def uses_this_process(
-    experiment: Experiment, options: StudyOptions, existing: Manifest | None
-) -> bool:
-    """Whether a study with these options would run its trials in this very process."""
-    if options.pool is not None or not isinstance(options.backend, str):
-        return False
-    experiment = scaled(experiment, options, None)
-    return runs_here(experiment, backend_for(experiment, options, existing))
-
-
 # --- checkpoints ----------------------------------------------------------------------------------
 
 

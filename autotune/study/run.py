@@ -6,31 +6,30 @@ The only module that knows all protocols. What happens then is in `autotune.stud
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from autotune.backends.machine_load import is_watched, look, start_warning
-from autotune.backends.monitoring import Meter
-from autotune.backends.protocol import Observed, Pool
+from autotune.backends.protocol import Pool
 from autotune.errors import UserError
 from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import earlier, factory, place, warm_start
 from autotune.study.choices import resolve_options
+from autotune.study.display.shown import Display, shown
 from autotune.study.driver.loop import Loop
-from autotune.study.driver.plan import Plan
 from autotune.study.driver.state import StudyState
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.study.factory import Parts
 from autotune.study.keywords import by_keyword
 from autotune.study.manifest import Manifest, continued, manifest_scaling, resolved, without_result
-from autotune.study.options import StudyOptions, Watch
+from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult
-from autotune.trial import Ended, Event, Trial
+from autotune.study.watches import after_notes, metered, one_after_the_other, saving
+from autotune.trial import Trial
 
 
 @by_keyword(StudyOptions)
@@ -90,6 +89,8 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             and checkpoints. `tracking_uri` is then that of an MLflow server.
         mix_hardware: rank times on unequal hardware together; the fingerprints of these trials then
             say so. By default only trials on equal hardware are ranked together.
+        progress: show the study on stderr while it runs: a live table on a terminal, one output
+            that changes in a notebook, else lines of trials that start and end; False for nothing.
         watch: called after each event with the event and all trials, to display them.
         pool: where trials run, in place of a backend.
 
@@ -146,7 +147,13 @@ def carry_out(
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
         if before is not None and manifest.study_id == before.study_id and options.search:
             _say_going_on(before, current, journal, options)
+        in_here = backend is not None and place.runs_here(experiment, backend)
+        display = stack.enter_context(shown(experiment, options, in_here))
+        if backend is not None and backend.name == "ray":
+            display.starts("starting Ray")
         pool, experiment, decided = place.place(experiment, options, backend)
+        if not in_here:
+            display.starts("starting workers")
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
         plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints)
@@ -154,7 +161,7 @@ def carry_out(
         placed = [*(backend.notes() if backend is not None else []), decided, busy]
         notes = [note for note in (*choice.notes(), *placed) if note]
         parts = replace(parts, plan=plan)
-        trials_made, reason = _work(options, parts, manifest, journal, notes)
+        trials_made, reason = _work(options, parts, manifest, journal, notes, display)
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
 
 
@@ -221,75 +228,31 @@ def _opened(folder: Path) -> Iterator[Journal]:
 
 
 def _work(
-    options: StudyOptions, parts: Parts, manifest: Manifest, journal: Journal, notes: Sequence[str]
+    options: StudyOptions,
+    parts: Parts,
+    manifest: Manifest,
+    journal: Journal,
+    notes: Sequence[str],
+    display: Display,
 ) -> tuple[tuple[Trial, ...], str]:
     """Drive the study; all its trials, and why the driver left."""
-    pool, plan, folder, watch = options.pool, parts.plan, journal.path.parent, options.watch
+    pool, plan, folder = options.pool, parts.plan, journal.path.parent
     assert pool is not None, "chosen by now"
     manifest.write(folder)
+    watch = one_after_the_other(display.watch, options.watch)
     if notes and pool.realtime:
-        watch = _after_notes("\n".join(notes), watch)
+        watch = after_notes("\n".join(notes), watch)
     # The pool is closed before MLflow is waited for.
     with _tracking(folder, options, pool), contextlib.closing(pool):
-        watch = _metered(_saving(plan, folder, watch), plan, folder, pool)
+        watch = metered(saving(plan, folder, watch), plan, folder, pool)
         state = StudyState(plan, folder, journal, pool, watch)
         try:
             reason = Loop(state, parts.sampler).run()
         finally:
+            tracked = options.tracking_uri != "off"
+            display.ends(f"ending workers{', writing MLflow runs' if tracked else ''}")
             warm_start.keep(folder, parts.sampler, tuple(state.trials.values()))
     return tuple(state.trials.values()), reason
-
-
-def _after_notes(notes: str, watch: Watch | None) -> Watch:
-    """A watch that prints `notes` first, once the study has begun."""
-    left = [notes]
-
-    def noting(event: Event, trials: Mapping[int, Trial]) -> None:
-        if left:
-            print(left.pop(), file=sys.stderr, flush=True)
-        if watch is not None:
-            watch(event, trials)
-
-    return noting
-
-
-def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
-    """A watch that also saves what a controller has learned, whenever a trial has ended."""
-    document = getattr(plan.controller, "document", None)
-    if document is None:
-        return watch
-    from autotune.algorithms.controllers import weights_file
-
-    def saving(event: Event, trials: Mapping[int, Trial]) -> None:
-        if isinstance(event, Ended):
-            weights = document(tuple(trials.values()), plan.experiment.target)
-            weights_file.write(folder, plan.experiment.name, weights)
-        if watch is not None:
-            watch(event, trials)
-
-    return saving
-
-
-def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch | None:
-    """A watch that also exports metrics, where the pool can show them.
-
-    `prometheus.json` beside the journal says where, for Prometheus.
-    """
-    if not pool.realtime or not isinstance(pool, Observed):
-        return watch
-    scaling = plan.experiment.scaling
-    name, target = plan.experiment.name, plan.experiment.target
-    meter = Meter(name, target, plan.trials, scaling.gpus, pool.observe)
-    targets = [{"labels": {"job": "ray"}, "targets": pool.endpoints()}]
-    with contextlib.suppress(OSError):
-        (folder / "prometheus.json").write_text(json.dumps(targets) + "\n")
-
-    def metered(event: Event, trials: Mapping[int, Trial]) -> None:
-        meter(event, trials)
-        if watch is not None:
-            watch(event, trials)
-
-    return metered
 
 
 def _tracking(

@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from autotune.errors import UserError, shown, unknown
+from autotune.errors import UserError, end_script_in_one_line, shown, unknown
 from autotune.space.parameters import Choice, Fixed, Float, Int
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
@@ -71,21 +71,40 @@ def tune(
         UserError: an unknown argument, or what `run` raises.
         ValueError, TypeError: an argument outside its range.
     """
-    known = inspect.signature(tune).parameters
-    for wrong in settings.keys() - known.keys():
-        raise UserError(unknown("argument of tune", wrong, known))
-    if target is not None and not is_finite(target):
-        raise UserError(f"tune target must be a value of {metric!r} but got {shown(target)}")
-    aim = Target(metric, target, limit=limit, mode=mode, **_part(settings, _TARGET))
-    name = _name(train) if name is None else name
-    parts = {"failure": _patience(train, settings), **_part(settings, _EXPERIMENT)}
-    experiment = Experiment(name, train, _space(space), aim, **parts)
+    goal = {"metric": metric, "value": target, "mode": mode, "limit": limit}
+    try:
+        experiment = _experiment(train, space, goal, name, settings)
+    except ValueError as error:  # in a script it is the same mistake whichever part refuses it
+        end_script_in_one_line()
+        mistake = error if isinstance(error, UserError) else UserError(str(error))
+        raise mistake.with_traceback(None) from None
+    name = experiment.name
     how = {key: value for key, value in settings.items() if key not in (*_TARGET, *_EXPERIMENT)}
     if how.get("out") is None:
         how["out"], note = earlier.free_folder(StudyOptions().folder(name))
         if note:
             print(note, file=sys.stderr, flush=True)
     return run(experiment, trials=trials, **how)
+
+
+def _experiment(
+    train: Callable[[dict[str, Any]], Any],
+    space: SearchSpace | Mapping[str, Any],
+    goal: Mapping[str, Any],
+    name: str | None,
+    settings: Mapping[str, Any],
+) -> Experiment:
+    """The experiment that the arguments of `tune` describe, those of its target in `goal`."""
+    known = inspect.signature(tune).parameters
+    for wrong in settings.keys() - known.keys():
+        raise UserError(unknown("argument of tune", wrong, known))
+    value = goal["value"]
+    if value is not None and not is_finite(value):
+        raise UserError(f"tune target must be a value of {goal['metric']!r} but got {shown(value)}")
+    aim = Target(**goal, **_part(settings, _TARGET))
+    name = _name(train) if name is None else name
+    parts = {"failure": _patience(train, settings), **_part(settings, _EXPERIMENT)}
+    return Experiment(name, train, _space(space), aim, **parts)
 
 
 def _patience(train: Any, settings: Mapping[str, Any]) -> FailurePolicy:

@@ -7,8 +7,10 @@ steps instead. A shell block that no test runs says so on its page.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import io
 import json
 import math
 import re
@@ -111,6 +113,14 @@ def _study_folder(names: Mapping[str, Any]) -> None:
     assert names["states"](".") == {0: "REACHED"}
 
 
+def _watch(names: Mapping[str, Any]) -> None:
+    here = {"backend": "local", "max_concurrent_trials": 1, "tracking_uri": "off"}
+    space, said = {"x": autotune.Float(0, 1)}, io.StringIO()
+    with contextlib.redirect_stdout(said):
+        autotune.tune(names["train"], space, metric="m", trials=1, watch=names["watch"], **here)
+    assert said.getvalue() == "trial 0 of 1: COMPLETED\n"
+
+
 def _pruner(names: Mapping[str, Any]) -> None:
     target = autotune.Target("accuracy", 0.9, limit=60)
     for values, stops in (([0.5] * 10, True), ([0.5] * 9, False), ([0.5] * 9 + [0.6], False)):
@@ -132,6 +142,7 @@ ALSO: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "docs/how-to/register-a-model.md": _register,
     "docs/how-to/existing-script.md": _existing_script,
     "docs/concepts/study-folder.md": _study_folder,
+    "docs/how-to/watch.md": _watch,
     "docs/cards/pruners.md": _pruner,
     "docs/cards/controllers.md": _controller,
 }

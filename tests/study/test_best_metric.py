@@ -21,11 +21,11 @@ from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.cli import text
 from autotune.cli.console import DONE, UNREACHED, USER, Output, finish, not_reached
 from autotune.cli.main import main
-from autotune.cli.progress import _Progress
 from autotune.errors import UserError
 from autotune.evaluation import summary
 from autotune.evaluation.export.optuna_study import export
 from autotune.space.search_space import Float, SearchSpace
+from autotune.study.display.picture import Picture
 from autotune.study.manifest import Manifest
 from autotune.study.result import read
 from autotune.tracking.projection import Projection
@@ -259,8 +259,8 @@ def test_the_terminal_says_what_the_best_is(
     assert "better by" in out
     text.print_best(summary.best(result), sys.stdout)
     assert f"best {METRIC} {shown} when it was tuned" in capsys.readouterr().out
-    view = _Progress(LIMITED, 12, {t.number: t for t in result.trials})
-    assert f"best {shown} (trial {best_trial.number})" in view.headline(view.trials)
+    leading = Picture("metric", LIMITED, 12).leading(result.trials)
+    assert leading.startswith(f"best {shown} (trial {best_trial.number})  x=")
 
 
 def test_a_value_that_nobody_reached_shows_the_nearest(
@@ -286,8 +286,7 @@ def test_a_value_that_nobody_reached_shows_the_nearest(
     assert words in result._repr_html_()
     write_study(fast_path, fast_path / "report.html")
     assert words in (fast_path / "report.html").read_text()
-    view = _Progress(target, 12, {t.number: t for t in result.trials})
-    assert words in view.headline(view.trials)
+    assert words in Picture("metric", target, 12).leading(result.trials)
 
 
 def test_a_function_that_ends_by_itself_needs_no_limit(fast_path: Path) -> None:
