@@ -16,6 +16,7 @@ from autotune.storage import journal
 from autotune.storage import manifest as file
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study import earlier
 from autotune.study import result as results
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
@@ -105,7 +106,7 @@ def overview(folder: Path) -> Overview:
         best=_best(result),
         spent_seconds=result.spent_seconds,
         updated=updated.isoformat(timespec="seconds"),
-        command=_command(folder, options.recipe, planned),
+        command=_command(folder, manifest, planned),
         tracking_uri=options.tracking_uri,
     )
 
@@ -170,9 +171,9 @@ def _confirmations(progress: Mapping[str, Any] | None) -> str:
     return f"{progress['done']} of {progress['planned']}"
 
 
-def _command(folder: Path, recipe: str | None, planned: int) -> str:
+def _command(folder: Path, manifest: Manifest, planned: int) -> str:
     """What goes on with half as many trials again."""
     more = planned + max(10, planned // 2)
-    if recipe:
+    if manifest.options.recipe:
         return f"autotune resume {shlex.quote(str(folder))} --trials {more}"
-    return f"autotune.run(experiment, trials={more}, out={str(folder)!r})"
+    return earlier.go_on(manifest, folder, more)
