@@ -14,7 +14,6 @@ from autotune.errors import UserError
 from autotune.evaluation import summary as documents
 
 if TYPE_CHECKING:
-    from autotune.space.search_space import SearchSpace
     from autotune.study.manifest import Manifest
     from autotune.study.result import StudyResult
     from autotune.trial import Trial
@@ -89,19 +88,6 @@ def _export_trial(manifest: Manifest, result: StudyResult, trial: Trial, to: Pat
 def _export_study(manifest: Manifest, result: StudyResult, url: str) -> None:
     from autotune.evaluation.export import optuna_study
 
-    name, space = manifest.name, _space(manifest, result.folder)
+    name, space = manifest.name, manifest.search_space(result.folder)
     count = optuna_study.export(result.trials, space, result.target, url, name)
     say(f"wrote {count} trials as the Optuna study {name!r}")
-
-
-def _space(manifest: Manifest, folder: Path) -> SearchSpace:
-    """The search space in the manifest; of an older one without it that of the recipe.
-
-    Raises:
-        UserError: neither has it.
-    """
-    from autotune.study import recipes
-
-    if manifest.space or not manifest.options.recipe:
-        return manifest.search_space(folder)
-    return recipes.load_again(manifest.options).space

@@ -133,7 +133,7 @@ class Manifest:
             UserError: the manifest of this folder has none that this version knows.
         """
         if not self.space:
-            raise UserError(f"{folder / EXPERIMENT_JSON} is of an earlier version: no search space")
+            raise UserError(f"{folder / EXPERIMENT_JSON} has no search space")
         try:
             return space_from_json(self.space)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
