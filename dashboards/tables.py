@@ -19,7 +19,8 @@ from autotune.evaluation.comparison.model import CONFIRMED, Comparison
 from autotune.evaluation.comparison.model import Row as Compared
 from autotune.evaluation.comparison.survival import kaplan_meier, sample
 from autotune.evaluation.machine import samples_per_second
-from autotune.study.result import StudyResult, plain
+from autotune.study.result import StudyResult
+from autotune.study.rows import plain
 from autotune.trial import Report, State, Target, Trial, usual_hardware
 from autotune.trial.wording import disturbed_note, plain_result, result_name, so_far, unit
 

@@ -21,7 +21,8 @@ from autotune.evaluation.summary import (
 )
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
-from autotune.study.result import StudyResult, plain
+from autotune.study.result import StudyResult
+from autotune.study.rows import plain
 from autotune.trial import State, Target, Trial
 from autotune.trial.plain_text import plain_text
 from autotune.trial.wording import (

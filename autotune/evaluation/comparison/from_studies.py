@@ -22,6 +22,7 @@ from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
+from autotune.study.rows import plain
 from autotune.trial import INTERRUPTED_REASONS, Hardware, State, Target, Trial, usual_hardware
 
 _MISSED = ("diverged", "finished", "limit")  # ends after which a run cannot reach the target
@@ -184,7 +185,7 @@ def _candidate(study: Study, number: int | None, trials: Sequence[Trial]) -> Can
         tuning_seconds=own.time_to_target if own is not None else None,
         search_seconds=_searching(study) if searched else None,
         search_trials=len(searched) or None,
-        config={k: result.plain(v) for k, v in trials[0].config.items()},
+        config={k: plain(v) for k, v in trials[0].config.items()},
         left_out=tuple(left_out),
     )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
-from autotune.errors import UserError
+from autotune.evaluation import spreadsheet
 from autotune.evaluation.comparison.model import Comparison, Interval, Row
 from autotune.storage.codec import encode
 
@@ -58,14 +57,7 @@ def write_csv(comparison: Comparison, file: Path) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    rows = [_flat(row) for row in comparison.rows]
-    try:
-        with file.open("w", newline="", encoding="utf-8") as opened:
-            writer = csv.DictWriter(opened, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}") from None
+    spreadsheet.write_file([_flat(row) for row in comparison.rows], file)
 
 
 # --- text -----------------------------------------------------------------------------------------
