@@ -106,9 +106,9 @@ def confirm(given: ConfirmArguments) -> int:
     if repeats < 1:
         raise UserError(f"--repeats must be a whole number >= 1 but got {repeats}")
     if result.best is None:
-        return finish(result, manifest, Output(given.json))
+        return finish(result, manifest, Output(given.json, only_confirmed=True))
     options = replace(_continued(manifest, folder, given.options), search=False)
-    output = Output(given.json, tracking_uri=options.tracking_uri)
+    output = Output(given.json, only_confirmed=True, tracking_uri=options.tracking_uri)
     if complete(result, options):
         return _shown(result, manifest, output)
     again = earlier.go_on(manifest, folder, options.trials)

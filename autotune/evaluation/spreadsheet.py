@@ -48,7 +48,7 @@ def cell(value: Any) -> Any:
     >>> [cell(value) for value in (None, -1.5, "-1.5", "=1+1", "-O3", [1, "a"])]
     [None, -1.5, '-1.5', "'=1+1", "'-O3", '[1, "a"]']
     """
-    if isinstance(value, list | dict):
+    if isinstance(value, list | tuple | dict):
         value = json.dumps(value)
     if not isinstance(value, str):
         return value

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sims import learning, memory, simulate, wide
 
-from autotune.cli import text
+from autotune.cli import final, text
 from autotune.evaluation import machine, summary
 from autotune.evaluation.comparison.ratios import geometric_mean
 from autotune.schedules import Cosine
@@ -83,7 +83,7 @@ def test_repeats_on_busy_hardware_are_reported() -> None:
     assert machine.sentences(slower) == [first.thinned]
     assert summary.summary(slower, "s")["machine"] == [first.thinned]
     shown = io.StringIO()
-    text.print_result(slower, manifest_of(slower), shown)
+    final.print_result(slower, manifest_of(slower), shown)
     assert "busier: repeats of trial 1 had 33% of the samples" in " ".join(shown.getvalue().split())
 
 
