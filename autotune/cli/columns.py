@@ -11,16 +11,21 @@ from rich.cells import cell_len, set_cell_size
 from autotune.trial.plain_text import plain_text
 
 _GAP, _INDENT = "  ", " " * 6
-_LEAST_HEAD, _LEAST_CUT, _LEAST_BESIDE = 8, 10, 40  # columns: of heads, of cut ones, of the last
+END, MIDDLE = "end", "middle"
+_LEAST_HEAD, _LEAST_CUT = 8, 10  # columns of heads, and of cells that are cut
+_LAST_ALONE, _LAST_FOLDED = 32, 40  # columns that the last one needs beside the others
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, whether it is aligned to the right, and whether its cells may be cut."""
+    """A column: its head, whether it is aligned to the right, and what of its cells may be cut.
+
+    `cut` is `END`, `MIDDLE` (the end of a name says most), or empty for nothing.
+    """
 
     head: str
     right: bool = False
-    cut: bool = False
+    cut: str = ""
 
 
 def table(
@@ -35,9 +40,10 @@ def table(
     rows = [[" ".join(plain_text(cell).split("\n")) for cell in row] for row in rows]
     fixed = columns[:-1]
     longest = max((cell_len(row[-1]) for row in rows), default=0)
-    widths = _widths(fixed, rows, width - (_LEAST_CUT if lines == 1 else 0))
+    kept = min(longest, _LAST_ALONE) + len(_GAP) if lines == 1 else 0
+    widths = _widths(fixed, rows, width - kept)
     left = width - sum(widths) - len(_GAP) * len(widths)
-    beside = lines == 1 or left >= min(longest, _LEAST_BESIDE)
+    beside = lines == 1 or left >= min(longest, _LAST_FOLDED)
     heads = [column.head for column in columns]
     made = [(_aligned(fixed, heads if beside else heads[:-1], widths),)]
     for row in rows:
@@ -53,14 +59,20 @@ def table(
     return made
 
 
-def cut(text: str, width: int) -> str:
-    """`text` in at most so many columns of a terminal, its end left out.
+def cut(text: str, width: int, what: str = END) -> str:
+    """`text` in at most so many columns of a terminal, its end or middle left out.
 
-    >>> cut("configuration", 8), cut("short", 8)
-    ('configu…', 'short')
+    >>> cut("configuration", 8), cut("configuration", 8, MIDDLE), cut("short", 8)
+    ('configu…', 'con…tion', 'short')
     """
     if cell_len(text) <= width:
         return text
+    if what == MIDDLE:
+        head = (width - 1) // 2
+        tail = width - 1 - head
+        while cell_len(text[len(text) - tail :]) > width - 1 - head:
+            tail -= 1
+        return f"{set_cell_size(text, head).rstrip()}…{text[len(text) - tail :]}"
     return f"{set_cell_size(text, max(width - 1, 0)).rstrip()}…"
 
 
@@ -68,7 +80,7 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     """How wide the columns are: as their cells, as their heads if there is room."""
     content = [max((cell_len(row[i]) for row in rows), default=0) for i in range(len(columns))]
     heads = [cell_len(column.head) for column in columns]
-    room = width - len(_GAP) * len(columns) + len(_GAP)
+    room = width - len(_GAP) * (len(columns) - 1)
     made = [max(pair) for pair in zip(content, heads, strict=True)]
     if sum(made) > room:
         made = [max(c, min(h, _LEAST_HEAD)) for c, h in zip(content, heads, strict=True)]
@@ -81,7 +93,7 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 def _aligned(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> str:
     made = []
     for column, cell, width in zip(columns, cells, widths, strict=False):
-        text = cut(cell, width)
+        text = cut(cell, width, column.cut or END)
         space = " " * (width - cell_len(text))
         made.append(f"{space}{text}" if column.right else f"{text}{space}")
     return _GAP.join([*made, *cells[len(columns) :]]).rstrip()

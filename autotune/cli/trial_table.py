@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.algorithms.ranking.best import Ranked
-from autotune.cli.columns import Column, table
+from autotune.cli.columns import END, Column, table
 from autotune.cli.screen import Screen
 from autotune.cli.text import configuration, name_of, number
 from autotune.trial import State, Target, Trial
@@ -34,7 +34,7 @@ def print_trials(screen: Screen, entries: Sequence[Ranked], target: Target, more
         Column(result_name(target), right=True),
         Column("spent", right=True),
         Column(metric_name(target) if target.timed else "after", right=True),
-        Column("reason", cut=True),
+        Column("reason", cut=END),
         Column("configuration"),
     )
     head, *rows = table(columns, [_cells(e, target) for e in entries], screen.width)

@@ -40,6 +40,7 @@ class Overview:
         spent_seconds: of worker groups.
         updated: when its journal last grew, in ISO 8601.
         command: what goes on with more trials.
+        backend: where its trials run: `local` or `ray`; empty for a pool of the caller's.
         tracking_uri: as the study was given it.
         fault: why it cannot be read; then the rest is empty.
     """
@@ -55,6 +56,7 @@ class Overview:
     spent_seconds: float = 0.0
     updated: str = ""
     command: str = ""
+    backend: str = ""
     tracking_uri: str | None = None
     fault: str = ""
 
@@ -66,6 +68,15 @@ class Overview:
 def is_study(folder: Path) -> bool:
     """Whether the folder holds a study: a journal, or a manifest."""
     return (folder / JOURNAL).is_file() or file.exists(folder)
+
+
+def listed(folder: Path) -> list[Overview]:
+    """The studies in a folder, by name; of a study's own folder that study.
+
+    Raises:
+        UserError: it is no folder that can be read, or holds no study.
+    """
+    return [overview(place) for place in ([folder] if is_study(folder) else found(folder))]
 
 
 def found(folder: Path) -> list[Path]:
@@ -107,6 +118,7 @@ def overview(folder: Path) -> Overview:
         spent_seconds=result.spent_seconds,
         updated=updated.isoformat(timespec="seconds"),
         command=_command(folder, manifest, planned),
+        backend=str(options.backend) if options.backend != "auto" else "",
         tracking_uri=options.tracking_uri,
     )
 

@@ -572,7 +572,7 @@ def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_shown(fast_path:
     assert row.speedup == pytest.approx(cut.confirmed_speedup)
     out = io.StringIO()
     final.print_result(cut, Manifest.read(fast_path), out)
-    assert "Not all confirmations have been run; go on with: autotune resume" in out.getvalue()
+    assert "Not all confirmations have been run; go on with: autotune.run(" in out.getvalue()
 
 
 def test_a_baseline_that_no_trial_beats_is_reported_as_such(fast_path: Path) -> None:
