@@ -17,8 +17,8 @@ from rich.text import Text
 from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import nearest
 from autotune.algorithms.ranking.repeats import confirming, searched
-from autotune.cli.text import configuration, name_of, number
 from autotune.evaluation.summary import counts
+from autotune.study.display.trial_text import configuration, name_of, number
 from autotune.study.experiment import Experiment
 from autotune.trial import Ended, Event, Interrupted, Started, Target, Trial
 from autotune.trial.plain_text import plain_text

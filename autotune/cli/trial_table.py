@@ -7,18 +7,10 @@ from collections.abc import Sequence
 from autotune.algorithms.ranking.best import Ranked
 from autotune.cli.columns import END, Column, table
 from autotune.cli.screen import Screen
-from autotune.cli.text import configuration, name_of, number
+from autotune.study.display.trial_text import COLOURS, configuration, name_of, number
 from autotune.trial import State, Target, Trial
 from autotune.trial.wording import amount, disturbed_note, metric_name, result_name, so_far
 
-_COLOURS = {
-    State.REACHED: "green",
-    State.COMPLETED: "green",
-    State.CENSORED: "yellow",
-    State.FAILED: "red",
-    State.INFEASIBLE: "magenta",
-    State.RUNNING: "cyan",
-}
 _NAMED = (State.RUNNING, State.FAILED, State.INFEASIBLE)  # whose reason does not say the state
 
 
@@ -40,7 +32,7 @@ def print_trials(screen: Screen, entries: Sequence[Ranked], target: Target, more
     head, *rows = table(columns, [_cells(e, target) for e in entries], screen.width)
     screen.lines([*head, *([more] if more else [])])
     for entry, lines in zip(entries, rows, strict=True):
-        screen.lines(lines, _COLOURS[entry.trial.state])
+        screen.lines(lines, COLOURS[entry.trial.state])
 
 
 def _cells(entry: Ranked, target: Target) -> list[str]:
