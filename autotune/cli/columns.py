@@ -12,7 +12,7 @@ from autotune.trial.plain_text import plain_text
 
 _GAP, _INDENT = "  ", " " * 6
 END, MIDDLE = "end", "middle"
-_LEAST_HEAD, _LEAST_CUT = 8, 10  # columns of heads, and of cells that are cut
+_LEAST_HEAD, _LEAST_CUT, _READABLE = 8, 10, 20  # columns of heads, and of cells that are cut
 _LAST_ALONE, _LAST_FOLDED = 32, 40  # columns that the last one needs beside the others
 
 
@@ -82,11 +82,18 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     heads = [cell_len(column.head) for column in columns]
     room = width - len(_GAP) * (len(columns) - 1)
     made = [max(pair) for pair in zip(content, heads, strict=True)]
+    made = _narrowed(columns, made, room, _READABLE)
     if sum(made) > room:
-        made = [max(c, min(h, _LEAST_HEAD)) for c, h in zip(content, heads, strict=True)]
+        made = [max(min(w, c), min(w, _LEAST_HEAD)) for w, c in zip(made, content, strict=True)]
+    return _narrowed(columns, made, room, _LEAST_CUT)
+
+
+def _narrowed(columns: Sequence[Column], widths: Sequence[int], room: int, least: int) -> list[int]:
+    """The widths, those of columns that may be cut made less, down to `least`, if need be."""
+    made = list(widths)
     for i, column in enumerate(columns):
         if column.cut and sum(made) > room:
-            made[i] = max(min(made[i], _LEAST_CUT), made[i] - (sum(made) - room))
+            made[i] = max(min(made[i], least), made[i] - (sum(made) - room))
     return made
 
 

@@ -28,7 +28,7 @@ from autotune.study import earlier
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.trial import Target, Trial
-from autotune.trial.wording import came_to, goal, lead, outcome, shown
+from autotune.trial.wording import came_to, disturbed_note, goal, lead, outcome, shown
 
 _MOST = 10  # trials of the final table
 
@@ -73,10 +73,11 @@ def conclusion(result: StudyResult) -> str:
     spent = f"{result.spent_seconds:.0f} s of worker groups spent"
     if best is None:
         none = "No trial reached the target" if target.timed else "No trial completed"
+        none += " yet" if result.ended == "running" else ""
         parts = (none, came_to(target, result.nearest), spent)
         return f"{'; '.join(part for part in parts if part)}."
     confirmed = result.confirmation(best)
-    text = f"Best: {lead(target, best)}"
+    text = ", ".join(filter(None, (f"Best: {lead(target, best)}", disturbed_note(best))))
     races = raced(best, result.trials, result.target)
     if confirmed is not None:
         text += f" when it was tuned, {confirmed_text(confirmation(confirmed))}"
@@ -92,7 +93,8 @@ def conclusion(result: StudyResult) -> str:
     if result.confirmed_speedup is not None:
         text += f"; {ratio(speedup(result))}"
     elif result.speedup is not None:
-        text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
+        waits = "; without what disturbed them" if best.disturbed or baseline.disturbed else ""
+        text += f"; {result.speedup:.2f}x faster (one run each, not confirmed{waits})"
     elif not target.timed:
         text += gained(gain(result))
     return f"{text}. {spent.capitalize()}."

@@ -13,7 +13,12 @@ from autotune.algorithms.ranking.best import Ranked, confirmed_gain, confirmed_s
 from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import nearest as nearest_trial
 from autotune.algorithms.ranking.difference import Difference
-from autotune.algorithms.ranking.repeats import Confirmation, confirmations, searched
+from autotune.algorithms.ranking.repeats import (
+    Confirmation,
+    confirmations,
+    counted_run,
+    searched,
+)
 from autotune.algorithms.ranking.speedup import Speedup
 from autotune.errors import UserError
 from autotune.storage import journal
@@ -123,14 +128,22 @@ class StudyResult:
     def speedup(self) -> float | None:
         """Baseline's time to target over the best trial's; one run each, not yet confirmed.
 
-        Where the target has no value there is a `gain` in its place.
+        Of one that was disturbed it is the run that ranks it, too (`repeats.counted_run`). Where
+        the target has no value there is a `gain` in its place.
         """
+        pair = self._compared
+        if pair is None or any(t.state is not State.REACHED or t.seconds <= 0 for t in pair):
+            return None
+        best, baseline = pair
+        return baseline.seconds / best.seconds if baseline.hardware == best.hardware else None
+
+    @cached_property
+    def _compared(self) -> tuple[Trial, Trial] | None:
+        """The runs by which the best trial is compared with the baseline."""
         best, baseline = self.best, self.baseline
-        if best is None or baseline is None or baseline.state is not State.REACHED:
+        if best is None or baseline is None:
             return None
-        if baseline.hardware != best.hardware:
-            return None
-        return baseline.seconds / best.seconds if best.seconds > 0 else None
+        return counted_run(best, self.trials), counted_run(baseline, self.trials)
 
     @property
     def confirmed_speedup(self) -> float | None:
@@ -152,10 +165,9 @@ class StudyResult:
 
         None where the target has a value: then there is a `speedup`.
         """
-        best, baseline = self.best, self.baseline
-        if best is None or baseline is None or self.target.timed:
+        if self._compared is None or self.target.timed:
             return None
-        own, other = self.target.result(best), self.target.result(baseline)
+        own, other = (self.target.result(trial) for trial in self._compared)
         return other - own if own is not None and other is not None else None
 
     @cached_property

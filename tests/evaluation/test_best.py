@@ -189,6 +189,8 @@ def test_a_speedup_is_bootstrapped_once_and_for_the_pair_that_is_shown(
     "command",
     [
         ["status", "{}", "--json"],
+        ["trials", "{}"],
+        ["list", "{}"],
         ["best", "{}", "--json"],
         ["compare", "{}", "{}#1", "--allow", "hardware,sharing", "--json"],
         ["compare", "{}", "--baseline", "trial:1", "--allow", "hardware,sharing", "--json"],
