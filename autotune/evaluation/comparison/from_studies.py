@@ -23,7 +23,15 @@ from autotune.study import result
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.study.rows import plain
-from autotune.trial import INTERRUPTED_REASONS, Hardware, State, Target, Trial, usual_hardware
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    STEPS,
+    Hardware,
+    State,
+    Target,
+    Trial,
+    usual_hardware,
+)
 
 _MISSED = ("diverged", "finished", "limit")  # ends after which a run cannot reach the target
 
@@ -227,15 +235,17 @@ def _run(study: Study, trial: Trial) -> Run:
     seconds = study.target.horizon if missed else trial.seconds
     ranks = trial.hardware.num_workers
     gpus = ranks * study.gpus_per_worker
+    in_steps = study.target.clock == STEPS  # of which nothing is known to take a second
+    rated = last.seconds > 0 and last.step and not in_steps
     return Run(
         f"{study.source}#{trial.number}",
         seconds,
         trial.state is State.REACHED,
         seed=trial.seed,
         samples=float(last.step),
-        samples_per_second=last.step / last.seconds if last.seconds > 0 and last.step else None,
-        worker_seconds=seconds * ranks,
-        gpu_seconds=seconds * gpus if gpus else None,
+        samples_per_second=last.step / last.seconds if rated else None,
+        worker_seconds=seconds * ranks if not in_steps else None,
+        gpu_seconds=seconds * gpus if gpus and not in_steps else None,
         spent_seconds=trial.spent_seconds,
         trial=trial.number,
         reason=trial.reason,
