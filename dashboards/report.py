@@ -73,8 +73,10 @@ def write_comparison(comparison: Comparison | MetricComparison, path: str | Path
     Raises:
         UserError: the file cannot be written, or plotly is missing.
     """
-    of_metrics = isinstance(comparison, MetricComparison)
-    write(metrics_page(comparison) if of_metrics else comparison_page(comparison), Path(path))
+    if isinstance(comparison, MetricComparison):
+        write(metrics_page(comparison), Path(path))
+    else:
+        write(comparison_page(comparison), Path(path))
 
 
 def _read(study: str | Path | StudyResult) -> tuple[StudyResult, Manifest | None]:

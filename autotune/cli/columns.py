@@ -45,7 +45,7 @@ def table(
     left = width - sum(widths) - len(_GAP) * len(widths)
     beside = lines == 1 or left >= min(longest, _LAST_FOLDED)
     heads = [column.head for column in columns]
-    made = [(_aligned(fixed, heads if beside else heads[:-1], widths),)]
+    made: list[tuple[str, ...]] = [(_aligned(fixed, heads if beside else heads[:-1], widths),)]
     for row in rows:
         if not beside:
             below = cut(row[-1], width - len(_INDENT))

@@ -93,8 +93,9 @@ def conclusion(result: StudyResult) -> str:
     if result.confirmed_speedup is not None:
         text += f"; {ratio(speedup(result))}"
     elif result.speedup is not None:
-        waits = "; without what disturbed them" if best.disturbed or baseline.disturbed else ""
-        text += f"; {result.speedup:.2f}x faster (one run each, not confirmed{waits})"
+        busy = any(t is not None and t.disturbed for t in (best, baseline))
+        left_out = "; without what disturbed them" if busy else ""
+        text += f"; {result.speedup:.2f}x faster (one run each, not confirmed{left_out})"
     elif not target.timed:
         text += gained(gain(result))
     return f"{text}. {spent.capitalize()}."
