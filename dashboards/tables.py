@@ -13,13 +13,14 @@ from statistics import median
 from typing import Any
 
 from autotune.algorithms.ranking.difference import difference
-from autotune.algorithms.ranking.repeats import Confirmation
+from autotune.algorithms.ranking.repeats import Confirmation, counted_run
 from autotune.algorithms.ranking.speedup import speedup
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison
 from autotune.evaluation.comparison.model import Row as Compared
 from autotune.evaluation.comparison.survival import kaplan_meier, sample
 from autotune.evaluation.machine import samples_per_second
-from autotune.study.result import StudyResult, plain
+from autotune.study.result import StudyResult
+from autotune.study.rows import plain
 from autotune.trial import Report, State, Target, Trial, usual_hardware
 from autotune.trial.wording import disturbed_note, plain_result, result_name, so_far, unit
 
@@ -63,7 +64,6 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
     """
     again, target = {c.number: c for c in result.confirmed}, result.target
     compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
-    baseline = result.baseline
     rows: list[Row] = []
     for entry in result.ranking:
         trial = entry.trial
@@ -79,7 +79,7 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 "tuning_result": plain_result(target, target.result(trial)),
                 "shown_result": so_far(trial, target).removesuffix(" s"),
                 **_confirmed(again.get(trial.number), target),
-                **_against(trial, baseline, again, target),
+                **_against(trial, result, again),
                 **_compared(compared.get(trial.number)),
                 "best_metric": target.best(trial),
                 "samples_to_target": last.step if entry.rank and last and target.timed else None,
@@ -112,11 +112,10 @@ def _confirmed(again: Confirmation | None, target: Target) -> Row:
     }
 
 
-def _against(
-    trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmation], target: Target
-) -> Row:
+def _against(trial: Trial, study: StudyResult, again: Mapping[int, Confirmation]) -> Row:
     """How many times faster than the baseline the trial is, or by how much its metric is better."""
     row: Row = {"speedup": None, "gain": None, "of": None}
+    baseline, target = study.baseline, study.target
     if baseline is None:
         return row
     if trial.number in again and baseline.number in again:
@@ -125,7 +124,8 @@ def _against(
         better = None if target.timed else difference(*runs)
         found = {"speedup": faster and faster.ratio, "gain": better and better.gain}
         return {**row, **found, "of": "confirmed" if faster or better else None}
-    own, other = target.result(trial), target.result(baseline)
+    compared = [counted_run(t, study.trials) for t in (trial, baseline)]
+    own, other = (target.result(run) for run in compared)
     if trial.hardware != baseline.hardware or own is None or other is None:
         return row
     if not target.timed:

@@ -179,6 +179,16 @@ EXPORT: list[Row] = [
     ("--optuna", {"metavar": "URL", "help": "write all trials as an Optuna study to "
                   "sqlite:///FILE.db, for optuna-dashboard"}),
 ]  # fmt: skip
+LIST: list[Row] = [
+    ("folder", {"metavar": "DIR", "nargs": "?", "type": _path, "default": Path("studies"),
+                "help": "a folder of studies (studies)"}),
+    JSON,
+]  # fmt: skip
+TRIALS: list[Row] = [
+    FOLDER,
+    ("--csv", {"action": "store_true", "help": "print all columns as CSV on stdout"}),
+    JSON,
+]
 REPLAY: list[Row] = [
     ("export", {"metavar": "OUT", "type": _path, "help": "a folder written by export --to OUT"}),
     _again("repeats", 3, "total number of repeats (3)"),

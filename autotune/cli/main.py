@@ -120,6 +120,18 @@ def replay_command(given: argparse.Namespace) -> int:
     return study_commands.replay(taken(arguments.ReplayArguments, given))
 
 
+def list_command(given: argparse.Namespace) -> int:
+    from autotune.cli import listings
+
+    return listings.studies(given.folder, given.json)
+
+
+def trials_command(given: argparse.Namespace) -> int:
+    from autotune.cli import listings
+
+    return listings.trials(given.folder, given.csv, given.json)
+
+
 def status_command(given: argparse.Namespace) -> int:
     from autotune.cli import folder_commands
 
@@ -227,7 +239,9 @@ COMMANDS: dict[str, Command] = {
         "go on with a study, or bring its MLflow runs up to date",
         arguments.RESUME,
     ),
+    "list": (list_command, "one line for each study of a folder", arguments.LIST),
     "status": (status_command, "how a study stands", [arguments.FOLDER, arguments.JSON]),
+    "trials": (trials_command, "all trials of a study, as a table or as CSV", arguments.TRIALS),
     "best": (best_command, "the fastest trial's configuration", [arguments.FOLDER, arguments.JSON]),
     "confirm": (
         confirm_command,

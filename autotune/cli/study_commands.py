@@ -64,7 +64,7 @@ def run(given: RunArguments) -> int:
 def resume(given: ResumeArguments) -> int:
     from autotune.evaluation import register
     from autotune.evaluation.export import replay
-    from autotune.study import recipes
+    from autotune.study import earlier, recipes
     from autotune.study.manifest import Manifest
     from autotune.study.result import read
 
@@ -72,7 +72,6 @@ def resume(given: ResumeArguments) -> int:
     if given.from_mlflow is not None:
         folder, changes = _fetched(given)
     manifest = Manifest.read(folder)
-    _check_recipe(folder, manifest)
     trials, least = changes.get("trials"), manifest.options.trials
     if trials is not None and trials < least:
         raise UserError(f"--trials is a total and must be at least {least} but got {trials}")
@@ -85,6 +84,7 @@ def resume(given: ResumeArguments) -> int:
     result = read(folder, manifest.target)
     ended = complete(result, options)
     if not ended or given.register:
+        _check_recipe(folder, manifest, earlier.go_on(manifest, folder, options.trials))
         experiment = recipes.load_again(options)
         experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
@@ -96,22 +96,24 @@ def resume(given: ResumeArguments) -> int:
 
 def confirm(given: ConfirmArguments) -> int:
     from autotune.evaluation.export import replay
-    from autotune.study import recipes
+    from autotune.study import earlier, recipes
 
     folder, repeats = given.folder, given.options["repeats"]
     manifest, result = study_in(folder)
-    _check_recipe(folder, manifest)
     if replay.source(manifest) is not None:
         more = f"autotune resume {folder} --trials N"
         raise UserError(f"{folder} is a replay, all of it repeats: for more, {more}")
     if repeats < 1:
         raise UserError(f"--repeats must be a whole number >= 1 but got {repeats}")
     if result.best is None:
-        return finish(result, manifest, Output(given.json))
+        return finish(result, manifest, Output(given.json, only_confirmed=True))
     options = replace(_continued(manifest, folder, given.options), search=False)
-    output = Output(given.json, tracking_uri=options.tracking_uri)
+    output = Output(given.json, only_confirmed=True, tracking_uri=options.tracking_uri)
     if complete(result, options):
         return _shown(result, manifest, output)
+    again = earlier.go_on(manifest, folder, options.trials)
+    confirmed = f"confirm(repeats={repeats}, top={options.top})"
+    _check_recipe(folder, manifest, f"{again}; what it returns has {confirmed}")
     return _study(recipes.load_again(options), options, output, manifest)
 
 
@@ -157,11 +159,10 @@ def _fetch_if_new(study: str, folder: Path, uri: str | None) -> None:
         mirror.fetch(uri, study, folder)
 
 
-def _check_recipe(folder: Path, manifest: Manifest) -> None:
+def _check_recipe(folder: Path, manifest: Manifest, python: str) -> None:
+    """Refuse a study whose trainer only a script has; `python` says how that goes on with it."""
     if not manifest.options.recipe:
-        raise UserError(
-            f"{folder} was started from Python: call autotune.run again with out={str(folder)!r}"
-        )
+        raise UserError(f"{folder} was started from Python, which has its trainer: {python}")
 
 
 def _continued(manifest: Manifest, folder: Path, changes: Mapping[str, Any]) -> StudyOptions:
@@ -173,8 +174,8 @@ def _continued(manifest: Manifest, folder: Path, changes: Mapping[str, Any]) -> 
     elif changes.get("backend") == "local":
         changes = {"ray_address": None, **changes}
     options = replace(manifest.options, **{**changes, "out": folder})
-    uri, recipe = without_password(options.tracking_uri), recipes.moved(str(options.recipe))
-    return replace(options, tracking_uri=uri, recipe=recipe)
+    recipe = recipes.moved(options.recipe) if options.recipe else None
+    return replace(options, tracking_uri=without_password(options.tracking_uri), recipe=recipe)
 
 
 # --- running --------------------------------------------------------------------------------------

@@ -41,8 +41,9 @@ class Manifest:
     """The manifest of a study.
 
     `options` are those that a resumed study needs; a part that was an object in Python is a name
-    like `<f>`. `space`, `scaling`, `failure`, `baseline` and `configs` are the experiment's, as
-    JSON types. `start` has the documents with which a sampler or controller began, by their keys.
+    like `<f>`. `script` is the Python file that began the study, if it has no recipe. `space`,
+    `scaling`, `failure`, `baseline` and `configs` are the experiment's, as JSON types. `start` has
+    the documents with which a sampler or controller began, by their keys.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Manifest:
     options: StudyOptions = field(default_factory=StudyOptions)
     train: str = "?"
     train_source: str | None = None
+    script: str | None = None
     space: Mapping[str, Any] = field(default_factory=dict)
     scaling: Mapping[str, Any] = field(default_factory=dict)
     max_concurrent_trials: int | None = None
@@ -130,6 +132,8 @@ class Manifest:
         Raises:
             UserError: the manifest of this folder has none that this version knows.
         """
+        if not self.space:
+            raise UserError(f"{folder / EXPERIMENT_JSON} has no search space")
         try:
             return space_from_json(self.space)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -150,6 +154,7 @@ _PLAIN = (  # what is in the manifest under its own name, in this order
         "study_id",
         "train",
         "train_source",
+        "script",
         "space",
         "scaling",
         "max_concurrent_trials",
@@ -188,6 +193,7 @@ def resolved(
         options=options_from_json(options.to_json()),
         train=f"{train.__module__}.{getattr(train, '__qualname__', '?')}",
         train_source=source.checksum(train),
+        script=source.script() if not options.recipe else None,
         space=describe(experiment.space),
         scaling=manifest_scaling(experiment.scaling.decided),
         max_concurrent_trials=experiment.scaling.max_concurrent_trials,
@@ -236,6 +242,7 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
         new,
         study_id=existing.study_id,
         train_source=existing.train_source or source_now,
+        script=new.script or existing.script,
         options=replace(new.options, recipe=of.recipe, recipe_arguments=of.recipe_arguments),
         sampler_chosen_because=(existing if same_sampler else new).sampler_chosen_because,
     )

@@ -28,7 +28,9 @@ FLAGS = {
     "--pdb --json",
     "resume": "--trials --from-mlflow --out --register --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
+    "list": "--json",
     "status": "--json",
+    "trials": "--csv --json",
     "best": "--json",
     "confirm": "--repeats --top --time-limit --wait-idle --tracking-uri --max-concurrent-trials "
     "--backend --ray-address --local --json",
@@ -129,6 +131,9 @@ MISTAKES = [
     (["status", "."], "is not a study folder"),
     (["resume", "nowhere"], "is not a study folder"),
     (["best", "nowhere"], "is not a study folder"),
+    (["list"], "studies cannot be read: No such file or directory"),
+    (["list", "."], ". holds no study: no folder in it has an experiment.json"),
+    (["trials", "nowhere", "--csv"], "is not a study folder"),
     (["confirm", "nowhere"], "is not a study folder"),
     (["confirm", "x", "--repeat", "3"], "unknown argument '--repeat'; did you mean '--repeats'?"),
     (["run", f"{RECIPES}:good", "--repeats", "-1"], "repeats must be a whole number >= 0"),

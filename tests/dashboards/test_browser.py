@@ -10,9 +10,11 @@ import pytest
 from browser import Browser, needs_browser
 from sims import racing, simulate
 
+from autotune.evaluation.comparison.metrics import MetricComparison, MetricRow
 from autotune.evaluation.comparison.sources import confirmed as comparison
 from autotune.schedules import Cosine
 from autotune.storage.journal import Journal
+from autotune.trial import Target
 from dashboards import write_comparison, write_study
 
 pytestmark = needs_browser
@@ -141,16 +143,24 @@ def test_plots_are_drawn_when_they_are_near_and_reached_by_keyboard(file: Path) 
 
 @pytest.mark.slow
 def test_a_comparison_fits_a_phone(tmp_path: Path) -> None:
-    found = comparison(made.confirmed(), None)
-    assert found is not None
-    write_comparison(found, tmp_path / "compared.html")
+    times = comparison(made.confirmed(), None)
+    assert times is not None
+    ends = (0.93, 0.97)
+    rows = (
+        MetricRow("a-study-with-a-long-name#7", "confirmed", 3, 0.95, ends, 0.02, None, 80.0),
+        MetricRow("b#0", "tuning", 1, 0.93, None, None, None, 80.0),
+    )
+    target = Target("val_accuracy", limit=10)
     with Browser() as browser:
         browser.size(390, 6000, phone=True)
-        browser.open(tmp_path / "compared.html")
-        browser.until(f"{DRAWN}.length === document.querySelectorAll('[data-figure]').length")
-        assert browser.says("document.documentElement.scrollWidth") <= 390
-        assert browser.says(_WIDER) == []
-        assert browser.errors == []
+        for found in (times, MetricComparison(target, "b#0", rows)):
+            write_comparison(found, tmp_path / "compared.html")
+            browser.open(tmp_path / "compared.html")
+            browser.until(f"{DRAWN}.length === document.querySelectorAll('[data-figure]').length")
+            assert browser.says(f"{DRAWN}.length") > 0
+            assert browser.says("document.documentElement.scrollWidth") <= 390
+            assert browser.says(_WIDER) == []
+            assert browser.errors == []
 
 
 def test_a_running_study_is_read_again_and_its_best_configuration_is_copied(

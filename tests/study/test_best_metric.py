@@ -241,8 +241,13 @@ def test_studies_with_and_without_a_value_are_not_compared(
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["mean"] for row in rows] == sorted((r["mean"] for r in rows), reverse=True)
     assert len(file.read_text().splitlines()) == len(rows) + 1
-    assert main(["compare", folders[0], "--report", str(fast_path / "x.html")]) == USER
-    assert "--report is for times to a value" in capsys.readouterr().err
+    page = fast_path / "x.html"
+    assert main(["compare", folders[0], folders[2], *allowed[:2], "--report", str(page)]) == DONE
+    text = page.read_text()
+    assert "Mean metrics" in text
+    assert all(row["name"] in text for row in rows)
+    assert main(["compare", folders[0], "--target", "acc=1"]) == USER
+    assert "--target is for times to a value" in capsys.readouterr().err
 
 
 def test_the_terminal_says_what_the_best_is(

@@ -130,6 +130,18 @@ def alone(runs: Sequence[Trial]) -> list[Trial]:
     return [t for t in runs if not t.disturbed] or [undisturbed(t) for t in runs]
 
 
+def counted_run(trial: Trial, trials: Sequence[Trial]) -> Trial:
+    """The one run by which an unconfirmed trial is compared: its own, if nothing disturbed that.
+
+    Else it is the first undisturbed run of its configuration in the search or, before there is one,
+    its own without the seconds in which it waited. The trial is ranked in the same way.
+    """
+    if not trial.disturbed:
+        return trial
+    again = repeats_by_trial(unconfirmed(trials)).get(trial.number, [])
+    return alone([trial, *again])[0]
+
+
 def _measured(trial: Trial, run: Trial) -> Trial:
     """A disturbed trial with the outcome of another run of its configuration."""
     return replace(
