@@ -18,8 +18,16 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from autotune.cli import arguments
-from autotune.cli.arguments import taken
 from autotune.cli.console import BROKEN, DONE, INTERRUPTED, USER, say
+from autotune.cli.given import (
+    ConfirmArguments,
+    ReplayArguments,
+    ResumeArguments,
+    RunArguments,
+    SubmitArguments,
+    TryArguments,
+    taken,
+)
 from autotune.errors import StudyError, UserError, unknown
 
 
@@ -93,31 +101,31 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
 def run_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.run(taken(arguments.RunArguments, given))
+    return study_commands.run(taken(RunArguments, given))
 
 
 def try_command(given: argparse.Namespace) -> int:
     from autotune.cli import try_command as trying
 
-    return trying.run(taken(arguments.TryArguments, given))
+    return trying.run(taken(TryArguments, given))
 
 
 def resume_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.resume(taken(arguments.ResumeArguments, given))
+    return study_commands.resume(taken(ResumeArguments, given))
 
 
 def confirm_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.confirm(taken(arguments.ConfirmArguments, given))
+    return study_commands.confirm(taken(ConfirmArguments, given))
 
 
 def replay_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.replay(taken(arguments.ReplayArguments, given))
+    return study_commands.replay(taken(ReplayArguments, given))
 
 
 def status_command(given: argparse.Namespace) -> int:
@@ -177,7 +185,7 @@ def ui_command(given: argparse.Namespace) -> int:
 def submit_command(given: argparse.Namespace) -> int:
     from autotune.cli.jobs import commands as jobs
 
-    return jobs.submit(taken(arguments.SubmitArguments, given))
+    return jobs.submit(taken(SubmitArguments, given))
 
 
 def jobs_command(given: argparse.Namespace) -> int:

@@ -6,8 +6,8 @@ import json
 import pdb
 from dataclasses import asdict
 
-from autotune.cli.arguments import TryArguments
 from autotune.cli.console import BROKEN, DONE, only_json, plain_out, say
+from autotune.cli.given import TryArguments
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "    "}
 

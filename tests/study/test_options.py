@@ -12,6 +12,7 @@ from sims import racing
 
 import autotune as at
 from autotune.cli import arguments, main
+from autotune.cli import given as given_values
 from autotune.cli.jobs import commands as jobs
 from autotune.study.driver.plan import Plan
 from autotune.study.options import StudyOptions, options, options_from_json
@@ -134,7 +135,7 @@ def test_the_manifest_keeps_what_a_resumed_study_needs() -> None:
 
 
 def test_a_flag_for_each_option_has_its_default() -> None:
-    given = parsed(arguments.RunArguments, "run", "a:b")
+    given = parsed(given_values.RunArguments, "run", "a:b")
     assert given.options == StudyOptions()
     flags = {option.flag.name for option in options() if option.flag is not None}
     words = {row[0] for row in (*arguments.RUN, *arguments.CONFIRM)}
@@ -143,20 +144,20 @@ def test_a_flag_for_each_option_has_its_default() -> None:
 
 def test_what_was_given_is_frozen() -> None:
     words = ("run", "a:b", "--trials", "7", "--from", "x", "--time-limit", "2m", "--mirror")
-    given = parsed(arguments.RunArguments, *words)
+    given = parsed(given_values.RunArguments, *words)
     expected = StudyOptions(trials=7, start_from=Path("x"), time_limit=120.0, mirror=True)
-    assert given == arguments.RunArguments("a:b", expected, None, False)
+    assert given == given_values.RunArguments("a:b", expected, None, False)
     with pytest.raises(FrozenInstanceError):
         given.recipe = "c:d"
 
 
 def test_a_command_with_a_study_takes_only_the_options_that_were_given() -> None:
     """The others are those in the manifest."""
-    given = parsed(arguments.ResumeArguments, "resume", "s", "--trials", "9", "--json")
-    assert given == arguments.ResumeArguments(Path("s"), {"trials": 9}, None, None, True)
-    given = parsed(arguments.ConfirmArguments, "confirm", "s", "--top", "1")
+    given = parsed(given_values.ResumeArguments, "resume", "s", "--trials", "9", "--json")
+    assert given == given_values.ResumeArguments(Path("s"), {"trials": 9}, None, None, True)
+    given = parsed(given_values.ConfirmArguments, "confirm", "s", "--top", "1")
     assert given.options == {"repeats": 5, "top": 1}
-    assert parsed(arguments.ReplayArguments, "replay", "e").options == {"repeats": 3}
+    assert parsed(given_values.ReplayArguments, "replay", "e").options == {"repeats": 3}
 
 
 def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
@@ -164,8 +165,8 @@ def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
     words = ["--sampler", "tpe", "--from", "/e", "--seed", "3", "--racing", ".5", "--mirror"]
     words += ["--workers", "2", "--cpus-per-worker", "4", "--gpus-per-worker", "0.5"]
     words += ["--time-limit", "90s", "--tracking-uri", "http://h", "--register", "m"]
-    here = parsed(arguments.RunArguments, "run", "a:b", *words)
-    there = parsed(arguments.RunArguments, *jobs._words("a:b", here.options, here.register))
+    here = parsed(given_values.RunArguments, "run", "a:b", *words)
+    there = parsed(given_values.RunArguments, *jobs._words("a:b", here.options, here.register))
     assert there == here
 
 
