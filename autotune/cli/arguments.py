@@ -114,6 +114,7 @@ RUN: list[Row] = [
 ]
 TRY: list[Row] = [
     ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
+    next(row for row in _rows("search") if row[0] == "--with"),
     _again("trials", 20, "trials of the study whose duration is estimated (20)"),
     *(
         _again(name, None, help_)

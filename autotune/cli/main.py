@@ -45,7 +45,7 @@ class _Version(argparse.Action):
     """Print the version, which nothing else looks up."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from autotune.study.manifest import version_of
+        from autotune.study.versions import version_of
 
         print(f"autotune {version_of('autotune') or 'unknown'}")
         parser.exit()

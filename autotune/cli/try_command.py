@@ -21,7 +21,8 @@ def run(given: TryArguments) -> int:
     from autotune.evaluation.trial_run import TrainerError, try_recipe
     from autotune.study import place, recipes
 
-    experiment = place.scaled(recipes.load(given.recipe), given.options, None)
+    loaded = recipes.load(given.recipe, given.options.recipe_arguments)
+    experiment = place.scaled(loaded, given.options, None)
     look = _post_mortem if given.pdb else None
     with only_json(given.json):
         options = given.options

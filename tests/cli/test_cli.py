@@ -23,8 +23,8 @@ FLAGS = {
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
     "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
-    "try": "--trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials --seed "
-    "--pdb --json",
+    "try": "--with --trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials "
+    "--seed --pdb --json",
     "resume": "--trials --from-mlflow --out --register --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
     "status": "--json",
@@ -99,6 +99,9 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--with", "a"], "--with: must be like data=DIR but got 'a'"),
     (["run", "x:y", "--with", "a=1", "--with", "a=2"], "--with a is given twice"),
     (["run", f"{RECIPES}:paced_by"], "needs --with speed=NUMBER"),
+    (["try", f"{RECIPES}:paced_by"], "needs --with speed=NUMBER"),
+    (["try", f"{RECIPES}:good", "--with", "a=1"], "takes no arguments but got a (--with)"),
+    (["try", f"{RECIPES}:paced_by", "--with", "sped=1"], "'sped'; did you mean 'speed'?"),
     (["run", f"{RECIPES}:paced_by", "--with", "speed=x"], "speed must be a number but got 'x'"),
     (["run", "none.py:x"], "recipe file 'none.py' does not exist"),
     (["run", f"{RECIPES}:nothing"], "must return an Experiment but got None"),

@@ -12,7 +12,8 @@ import torch
 
 import autotune as at
 from autotune.cli import main
-from autotune.evaluation.trial_run import TrainerError, differences, try_recipe
+from autotune.evaluation.states import differences
+from autotune.evaluation.trial_run import TrainerError, try_recipe
 
 SOURCE = """
 import torch

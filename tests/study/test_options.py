@@ -11,10 +11,13 @@ import pytest
 from sims import racing
 
 import autotune as at
+from autotune.algorithms import controllers, names
+from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.cli import arguments, main
 from autotune.cli import given as given_values
 from autotune.cli.jobs import commands as jobs
 from autotune.study.driver.plan import Plan
+from autotune.study.factory import check_named
 from autotune.study.options import StudyOptions, options, options_from_json
 
 NAMES = [option.name for option in options()]
@@ -27,7 +30,7 @@ KEPT = {  # what a resumed study needs, by its key in experiment.json
 
 
 def parsed(kind: type, *words: str) -> Any:
-    return arguments.taken(kind, main._parse(words))
+    return given_values.taken(kind, main._parse(words))
 
 
 # --- run ------------------------------------------------------------------------------------------
@@ -78,7 +81,6 @@ def test_what_is_no_experiment_is_refused() -> None:
         ("top", 0, "a whole number >= 1"),
         ("seed", "3", "a whole number >= 0"),
         ("time_limit", 0, "more than 0 seconds (at most 1e9)"),
-        ("time_limit", "9", "more than 0 seconds (at most 1e9)"),
         ("time_limit", 1e12, "more than 0 seconds (at most 1e9)"),
         ("sampler", 3, "a name or a sampler"),
         ("pruner", None, "a name or a function"),
@@ -102,6 +104,66 @@ def test_a_value_outside_its_range_names_key_value_and_rule(
     with pytest.raises(at.UserError) as caught:
         StudyOptions(**{name: value})
     assert str(caught.value) == f"{name} must be {rule} but got {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"sampler": "TPE"}, {"sampler": "tpe"}),
+        ({"sampler": "Policy:PPO"}, {"sampler": "policy:ppo"}),
+        ({"sampler": "optuna.samplers.TPESampler"}, {"sampler": "optuna.samplers.TPESampler"}),
+        ({"sampler": "Unknown"}, {"sampler": "Unknown"}),  # refused where the study begins
+        ({"pruner": "Hyperband(brackets=2)"}, {"pruner": "hyperband(brackets=2)"}),
+        ({"pruner": "Mine.py:Asha"}, {"pruner": "Mine.py:Asha"}),
+        ({"controller": "PBT"}, {"controller": "pbt"}),
+        ({"controller": "None"}, {"controller": "none"}),
+        ({"backend": "Local"}, {"backend": "local"}),
+    ],
+)
+def test_names_mean_the_same_in_any_case_and_are_kept_as_they_are_known(
+    given: dict[str, str], kept: dict[str, str]
+) -> None:
+    options = StudyOptions(**given)
+    assert options == StudyOptions(**kept)
+    assert kept.items() <= options.to_json().items()
+
+
+def test_a_time_may_be_a_text_as_on_the_command_line() -> None:
+    options = StudyOptions(time_limit="10min", wait_idle="90")
+    assert (options.time_limit, options.wait_idle) == (600.0, 90.0)
+    with pytest.raises(at.UserError, match="time_limit must be like 90s, 10m or 1h30m but got 'x'"):
+        StudyOptions(time_limit="x")
+
+
+def test_names_that_are_known_without_their_modules_are_all_there_are() -> None:
+    assert {*names.CONTROLLERS} == {*controllers.CONTROLLERS}
+    for name in names.POLICIES:
+        PolicySampler(name, racing([1.0]).space, racing([1.0]).target, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sampler": "TPESampler"}, "unknown sampler 'TPESampler'; did you mean 'tpe'?"),
+        ({"sampler": "GPSampler"}, "did you mean 'gp'?"),
+        ({"sampler": "tpe(seed=1)"}, "sampler 'tpe' takes no arguments"),
+        ({"sampler": "optuna.samplers.TPESampler(seed=x)"}, "arguments must be plain values"),
+        ({"pruner": "HyperbandPruner"}, "did you mean 'hyperband'?"),
+        ({"pruner": "asha(reduction=0)"}, "asha reduction must be more than 1 but got 0"),
+        ({"pruner": "ASHA(reductoin=2)"}, "did you mean 'reduction'?"),
+        ({"controller": "Polcy"}, "did you mean 'policy'?"),
+        ({"controller": "pbt(intervall=2)"}, "did you mean 'interval'?"),
+        ({"controller": "regulator(every=0)"}, "every must lie between 0 and 1"),
+        ({"controller": "pb2"}, "controller 'pb2' was removed"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_is_made(
+    options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(at.UserError) as caught:
+        check_named(StudyOptions(**options))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_number_beyond_63_bits_is_told_in_one_line() -> None:
