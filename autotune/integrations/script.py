@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from autotune.errors import UserError, shown
 from autotune.integrations import script_process
@@ -72,7 +72,7 @@ def script(
         raise ValueError(f"script grace must be seconds, at least 0, but got {shown(grace)}")
     source = hashlib.sha256(text).hexdigest()
     if reports == "call" or (reports is None and _imports_autotune(line, text)):
-        return CalledScript(line, source)
+        return CalledScript(line, source, uses_torch=b"torch" in text)
     return PrintingScript(line, source, step, grace)
 
 
@@ -116,10 +116,14 @@ def _imports_autotune(line: CommandLine, text: bytes) -> bool:
 
 @dataclass(frozen=True)
 class CalledScript:
-    """A script that calls `autotune.report`. `source` is the SHA-256 of its text."""
+    """A script that calls `autotune.report`.
+
+    `source` is the SHA-256 of its text, `uses_torch` whether torch is named in it.
+    """
 
     line: CommandLine
     source: str
+    uses_torch: bool = True
 
     def __post_init__(self) -> None:  # by this name the manifest knows a trainer
         object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
@@ -244,6 +248,7 @@ class PrintingScript:
     source: str
     step: str = "step"
     grace: float = 10.0
+    uses_torch: ClassVar[bool] = False  # in this process
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
