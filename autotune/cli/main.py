@@ -5,6 +5,7 @@
 Exit codes: 0 done; 2 wrong input (one line on stderr); 3 done, but no trial reached the target; 4
 the study could not go on; 130 interrupted, resumable.
 """
+# PYTHON_ARGCOMPLETE_OK: for shells that complete all such commands
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from autotune.cli import arguments
+from autotune.cli import arguments, completion
 from autotune.cli.console import BROKEN, DONE, INTERRUPTED, USER, say
 from autotune.cli.given import (
     ConfirmArguments,
@@ -75,6 +76,17 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    if words is None:
+        completion.answer(parser)
+    given, extra = parser.parse_known_args(words)
+    if extra:
+        known = [word for row in COMMANDS[given.command][2] for word in row[0].split()]
+        raise UserError(unknown("argument", extra[0], [w for w in known if w.startswith("-")]))
+    return given
+
+
+def _parser() -> _Parser:
     parser = _Parser(
         prog="autotune",
         description=__doc__,
@@ -88,11 +100,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
         for name_or_flags, settings in rows:
             sub.add_argument(*name_or_flags.split(), **arguments.filled(settings))
         sub.set_defaults(function=function)
-    given, extra = parser.parse_known_args(words)
-    if extra:
-        known = [word for row in COMMANDS[given.command][2] for word in row[0].split()]
-        raise UserError(unknown("argument", extra[0], [w for w in known if w.startswith("-")]))
-    return given
+    return parser
 
 
 # --- commands -------------------------------------------------------------------------------------

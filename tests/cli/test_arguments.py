@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from autotune.cli import completion
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "tests" / "storage" / "data" / "searched"
@@ -89,3 +93,85 @@ def test_a_wrong_argument_is_one_line_before_anything_slow_is_imported(
     answer = said[number]
     assert says in str(answer["err"])
     assert (answer["code"], str(answer["err"]).count("\n"), answer["imported"]) == (2, 1, [])
+
+
+# --- completion -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two studies and a recipe of its own."""
+    write_study(tmp_path / "studies" / "digits")
+    write_study(tmp_path / "other")
+    (tmp_path / "mine.py").write_text(
+        "import nowhere\n"
+        "def _helper() -> Experiment: ...\n"
+        "def train(config) -> float: ...\n"
+        "def fast(data: str, *, size: int = 3) -> at.Experiment: ...\n"
+        "def slow(): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def completed(line: str, folder: Path, *python: str) -> tuple[set[str], str]:
+    """What the shell is told may follow on the line, and stderr."""
+    environment = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_SHELL": "bash",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+        "PYTHONPATH": str(ROOT),
+    }
+    shell = 'exec "$0" "$@" -m autotune 8>&1 9>/dev/null'
+    done = subprocess.run(
+        ["bash", "-c", shell, sys.executable, *python],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return {word.strip() for word in done.stdout.split("\n")} - {""}, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("autotune re", {"resume", "replay", "report"}),
+        ("autotune run x:y --wa", {"--wait-idle"}),
+        ("autotune run x:y --sampler TP", {"tpe"}),
+        ("autotune run x:y --trials ", set()),
+        ("autotune status s", {"studies/"}),
+    ],
+)
+def test_the_shell_completes_what_was_typed(line: str, words: set[str], place: Path) -> None:
+    assert completed(line, place)[0] == words
+
+
+def test_recipes_are_completed_from_their_text_and_nothing_slow_is_imported(place: Path) -> None:
+    found, imported = completed(f"autotune run {RECIPE[:-1]}", place, "-X", "importtime")
+    assert found == {RECIPE}
+    names = {line.rpartition("|")[2].strip() for line in imported.splitlines()}
+    assert "autotune.cli.completion" in names
+    slow = {"torch", "ray", "optuna", "mlflow", "numpy", "search_spaces", "search_spaces.digits"}
+    assert not names & slow
+
+
+def test_what_may_follow(place: Path) -> None:
+    assert {RECIPE, "mine.py:", "other/"} <= {*completion._recipes("")}
+    assert completion._recipes("mine.py:f") == ["mine.py:fast", "mine.py:slow"]
+    assert completion._recipes("nowhere/") == completion._shipped()
+    assert completion._studies("") == ["other", "studies/", "studies/digits"]
+    assert completion._studies("studies/d") == ["studies/digits"]
+    assert completion._studies("nowhere/x") == []
+    for recipe, names in (
+        ("mine.py:fast", ["data=", "size="]),
+        ("search_spaces.images:folder", ["data=", "model=", "seconds="]),
+        ("mine.py:none", []),
+        ("else.where:x", []),
+    ):
+        typed = argparse.Namespace(recipe=recipe)
+        assert completion._arguments("", parsed_args=typed)[:3] == names
