@@ -6,29 +6,32 @@ The only module that knows all protocols. What happens then is in `autotune.stud
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from autotune.backends.machine_load import is_watched, look, start_warning
-from autotune.backends.protocol import Pool
+from autotune.backends.monitoring import Meter
+from autotune.backends.protocol import Observed, Pool
 from autotune.errors import UserError
 from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
-from autotune.study import earlier, factory, place, warm_start, watches
+from autotune.study import earlier, factory, place, warm_start
 from autotune.study.choices import resolve_options
 from autotune.study.continuing import continued, without_result
 from autotune.study.driver.loop import Loop
+from autotune.study.driver.plan import Plan
 from autotune.study.driver.state import StudyState
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.study.factory import Parts
 from autotune.study.keywords import by_keyword
 from autotune.study.manifest import Manifest, manifest_scaling, resolved
-from autotune.study.options import StudyOptions
+from autotune.study.options import StudyOptions, Watch
 from autotune.study.result import StudyResult
-from autotune.trial import Trial
+from autotune.trial import Ended, Event, Trial
 
 
 @by_keyword(StudyOptions)
@@ -229,16 +232,68 @@ def _work(
     assert pool is not None, "chosen by now"
     manifest.write(folder)
     if notes and pool.realtime:
-        watch = watches.after_notes("\n".join(notes), watch)
+        watch = _after_notes("\n".join(notes), watch)
     # The pool is closed before MLflow is waited for.
     with _tracking(folder, options, pool), contextlib.closing(pool):
-        watch = watches.metered(watches.saving(plan, folder, watch), plan, folder, pool)
+        watch = _metered(_saving(plan, folder, watch), plan, folder, pool)
         state = StudyState(plan, folder, journal, pool, watch)
         try:
             reason = Loop(state, parts.sampler).run()
         finally:
             warm_start.keep(folder, parts.sampler, tuple(state.trials.values()))
     return tuple(state.trials.values()), reason
+
+
+def _after_notes(notes: str, watch: Watch | None) -> Watch:
+    """A watch that prints `notes` first, once the study has begun."""
+    left = [notes]
+
+    def noting(event: Event, trials: Mapping[int, Trial]) -> None:
+        if left:
+            print(left.pop(), file=sys.stderr, flush=True)
+        if watch is not None:
+            watch(event, trials)
+
+    return noting
+
+
+def _saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
+    """A watch that also saves what a controller has learned, whenever a trial has ended."""
+    document = getattr(plan.controller, "document", None)
+    if document is None:
+        return watch
+    from autotune.algorithms.controllers import weights_file
+
+    def saving(event: Event, trials: Mapping[int, Trial]) -> None:
+        if isinstance(event, Ended):
+            weights = document(tuple(trials.values()), plan.experiment.target)
+            weights_file.write(folder, plan.experiment.name, weights)
+        if watch is not None:
+            watch(event, trials)
+
+    return saving
+
+
+def _metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch | None:
+    """A watch that also exports metrics, where the pool can show them.
+
+    `prometheus.json` beside the journal says where, for Prometheus.
+    """
+    if not pool.realtime or not isinstance(pool, Observed):
+        return watch
+    scaling = plan.experiment.scaling
+    name, target = plan.experiment.name, plan.experiment.target
+    meter = Meter(name, target, plan.trials, scaling.gpus, pool.observe)
+    targets = [{"labels": {"job": "ray"}, "targets": pool.endpoints()}]
+    with contextlib.suppress(OSError):
+        (folder / "prometheus.json").write_text(json.dumps(targets) + "\n")
+
+    def metered(event: Event, trials: Mapping[int, Trial]) -> None:
+        meter(event, trials)
+        if watch is not None:
+            watch(event, trials)
+
+    return metered
 
 
 def _tracking(
