@@ -122,10 +122,7 @@ def _named(train: CalledScript | PrintingScript, line: CommandLine) -> None:
 
 @dataclass(frozen=True)
 class CalledScript:
-    """A script that calls `autotune.report`.
-
-    `source` is the SHA-256 of its text, `uses_torch` whether torch is named in it.
-    """
+    """A script that calls `autotune.report`: the SHA-256 of its text, and whether it names torch."""
 
     line: CommandLine
     source: str

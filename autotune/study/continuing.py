@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -57,11 +58,11 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
 
 
 def without_result(folder: Path, metric: str) -> bool:
-    """Whether nothing was learned in this study: no trial ever reported the metric."""
+    """Whether nothing was learned in this study: no trial ever reported a number as the metric."""
     if not (folder / JOURNAL).is_file():
         return True
     reports = [e.report for e in journal.entries(folder) if isinstance(e, Reported)]
-    return not any(metric in report.metrics for report in reports)
+    return not any(math.isfinite(report.metrics.get(metric, math.nan)) for report in reports)
 
 
 def _difference(existing: Manifest, new: Manifest) -> str:
