@@ -122,11 +122,11 @@ def _named(train: CalledScript | PrintingScript, line: CommandLine) -> None:
 
 @dataclass(frozen=True)
 class CalledScript:
-    """A script that calls `autotune.report`: the SHA-256 of its text, and whether it names torch."""
+    """A script that calls `autotune.report`. `source` is the SHA-256 of its text."""
 
     line: CommandLine
     source: str
-    uses_torch: bool = True
+    uses_torch: bool = True  # whether it names torch
 
     def __post_init__(self) -> None:
         _named(self, self.line)

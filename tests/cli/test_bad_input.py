@@ -55,7 +55,7 @@ TRAINED = [
 ]
 REFUSED = [
     (["no_limit"], "has no limit, but its trainer is a generator, which may never end: Target('a"),
-    (["limit_0"], "Target limit must be more than 0 seconds but got 0 (bad.py, line 28)"),
+    (["limit_0"], "Target limit must be more than 0 seconds but got 0 (bad.py, line 18)"),
     (["a_value"], "60 is the value to reach, and no limit; the time to it is Target('acc', 60, li"),
     (["right", "--with", "data=x"], "recipe 'bad.py:right' takes no arguments but got data (--wit"),
 ]
@@ -71,16 +71,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
 
     def ran(recipe: str, *more: str) -> tuple[int, list[str]]:
-        words = [
-            "--local",
-            "--max-concurrent-trials",
-            "1",
-            "--tracking-uri",
-            "off",
-            "--trials",
-            "2",
-        ]
-        code = main.main(["run", f"bad.py:{recipe}", *words, "--out", "study", *more])
+        words = f"run bad.py:{recipe} --trials 2 --local --max-concurrent-trials 1 --out study"
+        code = main.main([*words.split(), "--tracking-uri", "off", *more])
         return code, capsys.readouterr().err.splitlines()
 
     return ran
