@@ -19,16 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from autotune.cli import arguments, completion
+from autotune.cli import given as values
 from autotune.cli.console import BROKEN, DONE, INTERRUPTED, USER, say
-from autotune.cli.given import (
-    ConfirmArguments,
-    ReplayArguments,
-    ResumeArguments,
-    RunArguments,
-    SubmitArguments,
-    TryArguments,
-    taken,
-)
 from autotune.errors import StudyError, UserError, unknown
 
 
@@ -109,31 +101,31 @@ def _parser() -> _Parser:
 def run_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.run(taken(RunArguments, given))
+    return study_commands.run(values.taken(values.RunArguments, given))
 
 
 def try_command(given: argparse.Namespace) -> int:
     from autotune.cli import try_command as trying
 
-    return trying.run(taken(TryArguments, given))
+    return trying.run(values.taken(values.TryArguments, given))
 
 
 def resume_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.resume(taken(ResumeArguments, given))
+    return study_commands.resume(values.taken(values.ResumeArguments, given))
 
 
 def confirm_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.confirm(taken(ConfirmArguments, given))
+    return study_commands.confirm(values.taken(values.ConfirmArguments, given))
 
 
 def replay_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.replay(taken(ReplayArguments, given))
+    return study_commands.replay(values.taken(values.ReplayArguments, given))
 
 
 def status_command(given: argparse.Namespace) -> int:
@@ -193,7 +185,7 @@ def ui_command(given: argparse.Namespace) -> int:
 def submit_command(given: argparse.Namespace) -> int:
     from autotune.cli.jobs import commands as jobs
 
-    return jobs.submit(taken(SubmitArguments, given))
+    return jobs.submit(values.taken(values.SubmitArguments, given))
 
 
 def jobs_command(given: argparse.Namespace) -> int:
