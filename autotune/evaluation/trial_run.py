@@ -21,7 +21,7 @@ from autotune.backends.local import machine
 from autotune.backends.local.here import ThisProcess
 from autotune.backends.protocol import Finished, Launch, Progress, Raised, Signal, WorkerFailed
 from autotune.errors import StudyError, UserError, unknown
-from autotune.evaluation.states import differences
+from autotune.evaluation.differences import differences
 from autotune.storage.codec import plain
 from autotune.study.driver.plan import trial_seed
 from autotune.study.experiment import Experiment, check_trainer

@@ -111,12 +111,6 @@ def _imports_autotune(line: CommandLine, text: bytes) -> bool:
     return any(name.partition(".")[0] == "autotune" for name in names)
 
 
-def _named(train: CalledScript | PrintingScript, line: CommandLine) -> None:
-    """Give a trainer the names of a function: for the manifest, and for a study without a name."""
-    object.__setattr__(train, "__qualname__", f"<script {line.name}>")
-    object.__setattr__(train, "__name__", Path(line.path).stem)
-
-
 # --- in the process of its rank -------------------------------------------------------------------
 
 
@@ -128,8 +122,8 @@ class CalledScript:
     source: str
     uses_torch: bool = True  # whether it names torch
 
-    def __post_init__(self) -> None:
-        _named(self, self.line)
+    def __post_init__(self) -> None:  # by this name the manifest knows a trainer
+        object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration that its command line cannot have.
@@ -254,7 +248,7 @@ class PrintingScript:
     uses_torch: ClassVar[bool] = False  # in this process
 
     def __post_init__(self) -> None:
-        _named(self, self.line)
+        object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration that its command line cannot have.

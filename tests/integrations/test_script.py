@@ -202,7 +202,6 @@ def test_workers_get_it_whole_and_its_source_is_recorded(name: str, folder: Path
     again = pickle.loads(pickle.dumps(train))
     assert again == train
     assert again.__qualname__ == f"<script {name}>"
-    assert again.__name__ == Path(name).stem
     (folder / name).write_text((folder / name).read_text() + "\n")
     assert at.script(name, args={"--lr": "lr"}).source != train.source
 

@@ -1,4 +1,4 @@
-"""Two saved states side by side, bit for bit."""
+"""Where two states of a trainer differ, bit for bit."""
 
 from __future__ import annotations
 
