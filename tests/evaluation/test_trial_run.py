@@ -12,8 +12,7 @@ import torch
 
 import autotune as at
 from autotune.cli import main
-from autotune.evaluation.differences import differences
-from autotune.evaluation.trial_run import TrainerError, try_recipe
+from autotune.evaluation.trial_run import TrainerError, differences, try_recipe
 
 SOURCE = """
 import torch
