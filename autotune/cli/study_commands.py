@@ -12,13 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.arguments import (
-    PLACE,
-    ConfirmArguments,
-    ReplayArguments,
-    ResumeArguments,
-    RunArguments,
-)
+from autotune.cli.arguments import PLACE
+from autotune.cli.checks import checked
 from autotune.cli.console import (
     BROKEN,
     DONE,
@@ -35,6 +30,12 @@ from autotune.cli.console import (
     study_in,
     without_password,
 )
+from autotune.cli.given import (
+    ConfirmArguments,
+    ReplayArguments,
+    ResumeArguments,
+    RunArguments,
+)
 from autotune.errors import StudyError, UserError
 from autotune.storage.journal import JOURNAL
 from autotune.study.options import StudyOptions
@@ -50,13 +51,14 @@ def run(given: RunArguments) -> int:
     from autotune.evaluation import register
     from autotune.study import recipes
 
-    made = recipes.loaded(given.recipe, given.options.recipe_arguments)
-    uri = without_password(given.options.tracking_uri)
+    options = checked(given.options, given.register)  # before the recipe, which may import torch
+    uri = options.tracking_uri
+    made = recipes.loaded(given.recipe, options.recipe_arguments)
     experiment = register.prepared(made.experiment, given.register, uri)
-    folder = given.options.folder(experiment.name)
-    if given.options.mirror:
+    folder = options.folder(experiment.name)
+    if options.mirror:
         _fetch_if_new(experiment.name, folder, uri)
-    options = replace(given.options, out=folder, tracking_uri=uri)
+    options = replace(options, out=folder)
     options = replace(options, recipe=made.recipe, recipe_arguments=made.arguments)
     return _study(experiment, options, Output(given.json, given.register, uri))
 
@@ -85,6 +87,7 @@ def resume(given: ResumeArguments) -> int:
     ended = complete(result, options)
     if not ended or given.register:
         _check_recipe(folder, manifest, earlier.go_on(manifest, folder, options.trials))
+        options = checked(options, given.register)
         experiment = recipes.load_again(options)
         experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
@@ -114,6 +117,7 @@ def confirm(given: ConfirmArguments) -> int:
     again = earlier.go_on(manifest, folder, options.trials)
     confirmed = f"confirm(repeats={repeats}, top={options.top})"
     _check_recipe(folder, manifest, f"{again}; what it returns has {confirmed}")
+    options = checked(options)
     return _study(recipes.load_again(options), options, output, manifest)
 
 
@@ -152,9 +156,7 @@ def _fetched(given: ResumeArguments) -> tuple[Path, Mapping[str, Any]]:
 def _fetch_if_new(study: str, folder: Path, uri: str | None) -> None:
     """Fetch the study that MLflow keeps, where the folder has none yet."""
     from autotune.tracking import mirror
-    from autotune.tracking.uris import check_server
 
-    check_server(uri)
     if uri is not None and not (folder / JOURNAL).exists():
         mirror.fetch(uri, study, folder)
 

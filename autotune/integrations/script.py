@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from autotune.errors import UserError, shown
 from autotune.integrations import script_process
@@ -72,7 +72,7 @@ def script(
         raise ValueError(f"script grace must be seconds, at least 0, but got {shown(grace)}")
     source = hashlib.sha256(text).hexdigest()
     if reports == "call" or (reports is None and _imports_autotune(line, text)):
-        return CalledScript(line, source)
+        return CalledScript(line, source, uses_torch=b"torch" in text)
     return PrintingScript(line, source, step, grace)
 
 
@@ -120,6 +120,7 @@ class CalledScript:
 
     line: CommandLine
     source: str
+    uses_torch: bool = True  # whether it names torch
 
     def __post_init__(self) -> None:  # by this name the manifest knows a trainer
         object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
@@ -244,6 +245,7 @@ class PrintingScript:
     source: str
     step: str = "step"
     grace: float = 10.0
+    uses_torch: ClassVar[bool] = False  # in this process
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")

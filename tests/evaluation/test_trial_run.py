@@ -114,6 +114,8 @@ def test_a_function_that_reports_is_tried_as_well() -> None:
     [
         ("good", 0, ""),
         ("forgets", 4, ""),
+        ("recipe --with how=forgets", 4, ""),
+        ("recipe --with hw=forgets", 2, "unknown argument (--with) 'hw'; did you mean 'how'?"),
         ("raises", 4, "RuntimeError: bad thing\nautotune: the trainer raised RuntimeError: bad th"),
         ("typo", 2, "autotune: unknown target metric 'acuracy'; did you mean 'accuracy'?"),
         ("missing", 2, "missing"),
@@ -123,7 +125,8 @@ def test_the_command(
     recipe: str, code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tried.py").write_text(SOURCE)
-    assert main.main(["try", f"{tmp_path / 'tried.py'}:{recipe}", "--json"]) == code
+    name, *more = recipe.split()
+    assert main.main(["try", f"{tmp_path / 'tried.py'}:{name}", *more, "--json"]) == code
     out, err = capsys.readouterr()
     assert says in err
     if out:

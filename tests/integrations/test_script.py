@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 import autotune as at
 from autotune.backends.worker.reporting import steps
+from autotune.backends.worker.torch_import import mentions_torch
 from autotune.integrations.script import CalledScript, PrintingScript
 from autotune.schedules import Cosine, from_json
 from autotune.study import recipes
@@ -202,6 +204,13 @@ def test_workers_get_it_whole_and_its_source_is_recorded(name: str, folder: Path
     assert again.__qualname__ == f"<script {name}>"
     (folder / name).write_text((folder / name).read_text() + "\n")
     assert at.script(name, args={"--lr": "lr"}).source != train.source
+
+
+def test_a_worker_imports_torch_only_for_a_script_that_names_it(folder: Path) -> None:
+    (folder / "plain.py").write_text("import autotune\nautotune.report(1, {'acc': 1.0})\n")
+    for name, needs in (("plain.py", False), ("prints.py", False), ("calls.py", True)):
+        train = at.script(name)
+        assert mentions_torch(partial(train), pickle.dumps(train)) is needs, name
 
 
 # --- a script that reports ------------------------------------------------------------------------

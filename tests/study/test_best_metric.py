@@ -73,7 +73,8 @@ def completed(number: int, *values: float, **more: Any) -> Trial:
         (lambda: Target("valPerplexity", limit=5), "mode must be given for 'valPerplexity'"),
         (
             lambda: Target("acc", 60),
-            r"60 is the value to reach, and no limit.* Target\('acc', limi",
+            r"60 is the value to reach, and no limit; the time to it is Target\('acc', 60, limit="
+            r"...\), the best acc within 60 s is Target\('acc', limit=60\)",
         ),
         (lambda: Target("acc", 0.9), r"needs a limit.* Target\('acc', limit=60\)"),
         (lambda: Target("acc", 0.9, clock="steps"), "needs a limit_steps"),
