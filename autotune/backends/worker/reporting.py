@@ -7,6 +7,7 @@ own, and the rank sees a generator: each `report` is a milestone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
 import queue
 import sys
@@ -168,17 +169,31 @@ def _on_thread(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -
         session.milestones.put(end)
 
     thread = threading.Thread(target=body, name="autotune-trainer", daemon=True)
-    thread.start()
     try:
+        thread.start()
         while isinstance(item := session.milestones.get(), Milestone):
             session.answers.put((yield item))
         if isinstance(item, BaseException):
             raise item
         return item
+    except KeyboardInterrupt:  # of the user of this very process, whose trainer is to end as well
+        _interrupt(thread)
+        raise
     finally:
         session.answers.put(StopTrial())
-        thread.join()
-        _session = None
+        try:
+            if thread.is_alive():
+                thread.join()  # another interrupt leaves it, where it does not return from a call
+        finally:
+            _session = None
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Raise a KeyboardInterrupt in the thread, at its next step of Python code."""
+    if not thread.is_alive():
+        return
+    ident = ctypes.c_ulong(thread.ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(KeyboardInterrupt))
 
 
 def _drain(made: Steps) -> None:

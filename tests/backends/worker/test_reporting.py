@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -46,6 +47,30 @@ def test_however_it_is_written_a_trainer_is_steps(train: Any) -> None:
     assert [m.step for m in milestones] == [1, 2]
     assert [m.evaluate() for m in milestones] == [{"acc": 1.0}, {"acc": 2.0}]
     assert not [t for t in threading.enumerate() if t.name == "autotune-trainer"]
+
+
+def test_an_interrupt_of_who_waits_for_a_function_ends_it() -> None:
+    """In a process of the user's own: the second Ctrl-C is for the trainer."""
+    began, ends = threading.Event(), []
+
+    def train(config: dict[str, Any]) -> None:
+        began.set()
+        late = time.monotonic() + 20
+        try:
+            while time.monotonic() < late:
+                pass
+        except KeyboardInterrupt as error:
+            ends.append(error)
+            raise
+
+    def interrupt() -> None:
+        began.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(steps(train, {}))
+    assert len(ends) == 1
 
 
 def ended(train: Any) -> Any:
