@@ -177,6 +177,7 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     trial = state.trials[number]
     seconds, at = trial.seconds, state.elapsed()
     state.append(Ended(number, ended, stop.reason, seconds, stop.detail, error, at))
+    _warn_if_too_late(state, trial)
     if ended is State.CENSORED and stop.reason not in (
         *INTERRUPTED_REASONS,
         "diverged",
@@ -188,6 +189,21 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     last = state.trial_index.last_ended(limit)
     if len(last) == limit and all(t.state is State.FAILED for t in last):
         raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
+
+
+def _warn_if_too_late(state: StudyState, trial: Trial) -> None:
+    """Warn where the metric came after the limit only, so that the trial has no result."""
+    target = state.target
+    first = next((r for r in trial.reports if target.metric in r.metrics), None)
+    if target.timed or first is None or target.best(trial) is not None:
+        return
+    late = target.limit is not None and first.seconds >= target.limit
+    came = f"after {first.seconds:.2f} s" if late else f"at step {first.step:,}"
+    state.warn_once(
+        f"trial {trial.number} first reported {target.metric} {came}, beyond the limit: such a "
+        "trial has no result; give a longer limit, or none if the trainer ends by itself",
+        "beyond the limit",
+    )
 
 
 def interrupt(state: StudyState, trial: Trial) -> None:
