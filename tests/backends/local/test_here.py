@@ -22,6 +22,7 @@ from autotune.backends.local import machine
 from autotune.backends.local.here import ThisProcess
 from autotune.backends.local.processes import ChildProcesses
 from autotune.backends.protocol import Launch, Progress, Raised, Stopped
+from autotune.backends.worker import cpu_wait
 from autotune.study import place
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
@@ -79,6 +80,23 @@ def test_a_trainer_that_raises_here_fails_alone(tmp_path: Path) -> None:
 def test_a_reporting_trainer_runs_here_and_is_stopped(tmp_path: Path) -> None:
     trial = study(reporter, tmp_path).trials[0]
     assert (trial.state, trial.reports[-1].step) == (State.REACHED, 1000)
+
+
+def test_a_functions_waits_are_read_before_its_thread_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel forgets then how long the thread waited for a core."""
+    names: list[str] = []
+    read = cpu_wait.WaitMeter.end
+
+    def end(meter: cpu_wait.WaitMeter) -> float:
+        names.append(threading.current_thread().name)
+        return read(meter)
+
+    monkeypatch.setattr(cpu_wait.WaitMeter, "end", end)
+    at.tune(lambda _: 1.0, {"x": 1}, metric=METRIC, trials=1, out=tmp_path, tracking_uri="off",
+            backend="local", max_concurrent_trials=1)  # fmt: skip
+    assert names == ["autotune-trainer"]
 
 
 def test_a_trial_here_is_saved_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
