@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from autotune.errors import UserError, shown
 from autotune.integrations import script_process
@@ -238,12 +238,16 @@ def _own_group() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PrintingScript:
-    """A script that prints lines of JSON. `source` is the SHA-256 of its text."""
+    """A script that prints lines of JSON. `source` is the SHA-256 of its text.
+
+    `in_child` says that its process trains, and not that of its rank, which so waits for that one.
+    """
 
     line: CommandLine
     source: str
     step: str = "step"
     grace: float = 10.0
+    in_child: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")

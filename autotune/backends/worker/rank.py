@@ -106,7 +106,9 @@ class Rank:
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
             self._metric = launch.metric
-            self._waits = cpu_wait.WaitMeter(len(self._process.cores.numbers) or 1)
+            cores = len(self._process.cores.numbers) or 1
+            in_child = bool(getattr(self._train, "in_child", False))
+            self._waits = cpu_wait.WaitMeter(cores, in_child=in_child)
             self._milestone = None
             self._steps = reporting.steps(self._train, config, self._waits.end)
             return self._advance(None, clock)
