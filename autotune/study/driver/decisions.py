@@ -24,6 +24,7 @@ from autotune.trial import (
     Change,
     Ended,
     Fork,
+    Report,
     Reported,
     State,
     Stop,
@@ -119,7 +120,7 @@ def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
     stop = Stop("finished", "the trainer came to its end")
     end(state, number, *(verdict or (state.target.end_of(trial), stop)))
     if not any(metric in report.metrics for report in trial.reports):
-        raise UserError(_unreported(trial, metric, signal.returned))
+        raise UserError(unreported(trial.reports, metric, signal.returned))
     if _has_no_number(state.trials[number], metric):
         state.warn_once(f"trial {number} returned {metric} {trial.reports[-1].metrics[metric]}")
         most = state.plan.experiment.failure.max_consecutive_failed_trials
@@ -156,9 +157,12 @@ def _has_no_number(trial: Trial, metric: str) -> bool:
     return trial.reason == "diverged" and bad and not diverged(last)
 
 
-def _unreported(trial: Trial, metric: str, returned: str) -> str:
-    """What to do about a trainer that has ended without the target's metric."""
-    if names := {name for report in trial.reports for name in report.metrics}:
+def unreported(reports: Sequence[Report], metric: str, returned: str) -> str:
+    """What to do about a trainer that has ended without the target's metric.
+
+    `returned` is what it returned, in words, if that was no report.
+    """
+    if names := {name for report in reports for name in report.metrics}:
         return f"{unknown('target metric', metric, names)}: return it, or report it"
     call = f"autotune.report(step, {{{metric!r}: value}})"
     return (
