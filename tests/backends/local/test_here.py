@@ -24,7 +24,7 @@ from autotune.backends.local.processes import ChildProcesses
 from autotune.backends.protocol import Launch, Progress, Raised, Stopped
 from autotune.backends.worker import cpu_wait
 from autotune.study import place
-from autotune.study.manifest import Manifest
+from autotune.study.manifest import Manifest, resolved
 from autotune.study.options import StudyOptions
 from autotune.trial import Checkpoint, State
 
@@ -366,8 +366,6 @@ def test_what_does_not_fit_on_this_machine_is_refused(tmp_path: Path) -> None:
 
 def chosen(scaling: at.Scaling, before: StudyOptions | None = None, **options: Any) -> str:
     made = experiment(toy, scaling=scaling)
-    from autotune.study.manifest import resolved
-
     existing = resolved(made, before) if before is not None else None
     return place.backend_for(made, StudyOptions(**options), existing).name
 
@@ -392,3 +390,9 @@ def test_only_who_names_it_gets_trials_in_this_process() -> None:
     assert place.runs_here(made, place.Backend("local"))
     assert not place.runs_here(made, place.Backend("local", "trials of one rank", is_new=True))
     assert not place.runs_here(experiment(toy), place.Backend("local"))
+    before = resolved(made, StudyOptions(backend="local"), backend_chosen_because="x")
+    for named, here in (("auto", False), ("local", True)):  # it goes on, and the user names it now
+        found = place.backend_for(made, StudyOptions(backend=named), before)
+        assert place.runs_here(made, found) is here
+    assert place.as_named("local", "x") == "auto"
+    assert place.as_named("local", None) == "local"
