@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection
@@ -56,7 +57,7 @@ class MachineLoad:
     """What other processes use of a machine.
 
     Args:
-        used: cores, on average over a moment, by other processes than this one.
+        used: cores, on average over a moment, by processes that it has not started.
         cores: those that there are.
         load: the system's load average of the last minute.
     """
@@ -119,9 +120,19 @@ def look(sleep: Callable[[float], object] = time.sleep) -> MachineLoad:
 
 
 def _used() -> float:
-    """The seconds for which other processes than this one have used cores."""
+    """The seconds for which other processes have used cores than this one and those it started."""
     cores = psutil.cpu_times()
-    return float(cores.user + cores.nice + cores.system) - time.process_time()
+    return float(cores.user + cores.nice + cores.system) - own_seconds()
+
+
+def own_seconds() -> float:
+    """The CPU seconds of this process and of those that it has started: of a study's own work."""
+    this, seconds = psutil.Process(), 0.0
+    for process in (this, *this.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it has just ended, and its parent has its time
+            used = process.cpu_times()
+            seconds += used.user + used.system + used.children_user + used.children_system
+    return seconds
 
 
 def _load() -> float:

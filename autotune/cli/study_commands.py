@@ -170,12 +170,14 @@ def _check_recipe(folder: Path, manifest: Manifest, python: str) -> None:
 def _continued(manifest: Manifest, folder: Path, changes: Mapping[str, Any]) -> StudyOptions:
     """The options in the study's manifest, with the changes that a command was given."""
     from autotune.study import recipes
+    from autotune.study.place import as_named
 
     if changes.get("ray_address") is not None:
         changes = {"backend": "ray", **changes}
     elif changes.get("backend") == "local":
         changes = {"ray_address": None, **changes}
-    options = replace(manifest.options, **{**changes, "out": folder})
+    named = as_named(str(manifest.options.backend), manifest.backend_chosen_because)
+    options = replace(manifest.options, **{"backend": named, **changes, "out": folder})
     recipe = recipes.moved(options.recipe) if options.recipe else None
     return replace(options, tracking_uri=without_password(options.tracking_uri), recipe=recipe)
 

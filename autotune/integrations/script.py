@@ -239,13 +239,17 @@ def _own_group() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PrintingScript:
-    """A script that prints lines of JSON. `source` is the SHA-256 of its text."""
+    """A script that prints lines of JSON. `source` is the SHA-256 of its text.
+
+    `in_child` says that its process trains, and not that of its rank, which so waits for that one.
+    """
 
     line: CommandLine
     source: str
     step: str = "step"
     grace: float = 10.0
     uses_torch: ClassVar[bool] = False  # in this process
+    in_child: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")

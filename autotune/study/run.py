@@ -144,7 +144,9 @@ def carry_out(
     manifest = continued(current, before, folder, options.resume)
     _check_mirrored(experiment.name, folder, options)
     checkpoints = place.checkpoints(experiment, manifest.study_id)
-    again = partial(_confirmed, experiment, replace(options, out=folder))
+    as_before = backend.because if backend is not None else None
+    named = place.as_named(str(options.backend), as_before)
+    again = partial(_confirmed, experiment, replace(options, out=folder, backend=named))
     with contextlib.ExitStack() as stack:
         if options.pool is not None:
             stack.enter_context(contextlib.closing(options.pool))

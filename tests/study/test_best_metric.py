@@ -305,11 +305,17 @@ def test_a_function_that_ends_by_itself_needs_no_limit(fast_path: Path) -> None:
     assert result.best is max(result.trials, key=lambda t: t.config["x"])
 
 
-def test_without_a_metric_within_the_limit_nothing_is_completed(fast_path: Path) -> None:
+def test_without_a_metric_within_the_limit_nothing_is_completed(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def late(config: Mapping[str, Any], seed: int) -> SimCurve:
         return SimCurve([SimPoint(1, 50.0, {METRIC: 0.9})])
 
-    result = study(fast_path, LIMITED, late, trials=2)
+    result = study(fast_path, LIMITED, late, trials=3)
+    said = f"warning: trial 0 first reported {METRIC} after 50.00 s, beyond the limit"
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("beyond the limit") == 1, "once"
     assert {(t.state, t.reason) for t in result.trials} == {(State.CENSORED, "limit")}
     assert finish(result, Manifest.read(fast_path), Output()) == UNREACHED
 

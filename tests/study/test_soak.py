@@ -189,7 +189,7 @@ def mlflow_says_what_the_result_says(study: Soaked) -> None:
             shown = metrics.get(name, math.nan)
             assert same(shown, trial.seconds if trial.state is state else math.nan), name
         for part in fields(trial.clock):
-            shown = metrics[f"clock_{part.name}_seconds"]
+            shown = metrics[f"clock/{part.name}"]
             assert same(shown, float(getattr(trial.clock, part.name)))
         the_curves_are_those_of_the_reports(study, trial, run)
 
