@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -26,6 +27,7 @@ from autotune.trial.wording import disturbed_note, plain_result, result_name, so
 
 Row = dict[str, Any]
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
+_OWN_END = ("finished", "limit")  # the reasons of trials that nobody stopped
 METRICS = (*KNOBS, "progress")
 """The metrics of a report that are shown, beside its clock and the target's metric."""
 CONFIRM, BASELINE = "confirm", "baseline"
@@ -34,6 +36,23 @@ CONFIRM, BASELINE = "confirm", "baseline"
 def searched(result: StudyResult) -> list[Trial]:
     """The trials that do not repeat others, the best first."""
     return result.ranked()
+
+
+def by_metric(result: StudyResult) -> StudyResult:
+    """The result by the best metric where no trial has reached the target's value, else as it is.
+
+    Trials are then in the states that they have where a target has no value.
+    """
+    target = result.target
+    if not target.timed or any(t.succeeded for t in result.trials):
+        return result
+    aim = replace(target, value=None, confirm=1)
+
+    def seen(trial: Trial) -> Trial:
+        own_end = trial.state is State.CENSORED and trial.reason in _OWN_END
+        return replace(trial, state=aim.end_of(trial)) if own_end else trial
+
+    return replace(result, target=aim, trials=tuple(map(seen, result.trials)))
 
 
 def group(trial: Trial, best: Trial | None) -> str:
@@ -163,8 +182,8 @@ def brief(value: Any) -> str:
     if isinstance(value, bool | str):
         return str(value)
     if isinstance(value, int | float):
-        whole = float(value).is_integer() and abs(value) < 1e7
-        return f"{value:,.0f}" if whole else f"{value:.4g}"
+        whole = float(value).is_integer() or abs(value) >= 1000
+        return f"{value:,.0f}" if whole and abs(value) < 1e7 else f"{value:.4g}"
     return str(value)
 
 

@@ -111,6 +111,12 @@ def _imports_autotune(line: CommandLine, text: bytes) -> bool:
     return any(name.partition(".")[0] == "autotune" for name in names)
 
 
+def _name(trainer: object, line: CommandLine) -> None:
+    """Name a trainer as a function is named: so the manifest knows it, and `tune` its study."""
+    object.__setattr__(trainer, "__qualname__", f"<script {line.name}>")
+    object.__setattr__(trainer, "__name__", Path(line.name).stem)
+
+
 # --- in the process of its rank -------------------------------------------------------------------
 
 
@@ -122,8 +128,8 @@ class CalledScript:
     source: str
     uses_torch: bool = True  # whether it names torch
 
-    def __post_init__(self) -> None:  # by this name the manifest knows a trainer
-        object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
+    def __post_init__(self) -> None:
+        _name(self, self.line)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration that its command line cannot have.
@@ -251,8 +257,10 @@ class PrintingScript:
     uses_torch: ClassVar[bool] = False  # in this process
     in_child: ClassVar[bool] = True
 
+    ends_by_itself: ClassVar[bool] = True  # so that a target needs no limit
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
+        _name(self, self.line)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration that its command line cannot have.

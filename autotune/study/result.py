@@ -143,7 +143,9 @@ class StudyResult:
         best, baseline = self.best, self.baseline
         if best is None or baseline is None:
             return None
-        return counted_run(best, self.trials), counted_run(baseline, self.trials)
+        return counted_run(best, self.trials, self.target), counted_run(
+            baseline, self.trials, self.target
+        )
 
     @property
     def confirmed_speedup(self) -> float | None:

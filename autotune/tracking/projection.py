@@ -210,7 +210,8 @@ class Projection:
             values |= self._result(leading)
             baseline = self._baseline()
             if baseline is not None and is_comparable(leading, baseline):
-                first, base = (counted_run(t, self._everyone()) for t in (leading, baseline))
+                everyone = self._everyone()
+                first, base = (counted_run(t, everyone, target) for t in (leading, baseline))
                 values |= against_baseline(first, base, target)
         values |= confirmed(leading, self._everyone(), self.study.target)
         return [MetricPoint(key, value, self.lines, now) for key, value in values.items()]

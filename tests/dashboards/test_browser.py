@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from autotune.evaluation.comparison.metrics import MetricComparison, MetricRow
 from autotune.evaluation.comparison.sources import confirmed as comparison
 from autotune.schedules import Cosine
 from autotune.storage.journal import Journal
-from autotune.trial import Target
+from autotune.study.result import StudyResult
+from autotune.trial import State, Target
 from dashboards import write_comparison, write_study
 
 pytestmark = needs_browser
@@ -22,6 +24,9 @@ DRAWN = "[...document.querySelectorAll('[data-figure]')].filter(b => b.querySele
 
 _HIDDEN = """window.shown = 'hidden';
     Object.defineProperty(document, 'visibilityState', {get: () => window.shown})"""
+_EMPTY = """[...document.querySelectorAll('[data-figure]')]
+    .filter(b => !b.querySelector('.point, .points path, .scatterlayer path, .barlayer path'))
+    .map(b => b.closest('section').id)"""
 _WIDER = """[...document.querySelectorAll('[data-figure]')].map(b => b.parentElement)
     .filter(b => b.scrollWidth > b.clientWidth).map(b => b.closest('section').id)"""
 
@@ -31,6 +36,35 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_study(made.many(60), path)
     return path
+
+
+def _without_value() -> StudyResult:
+    states = {State.REACHED: State.COMPLETED}
+    trials = [replace(t, state=states.get(t.state, t.state)) for t in made.many(24).trials]
+    return replace(made.study(*trials), target=Target("val_accuracy", limit=50.0))
+
+
+def _unreached() -> StudyResult:
+    target = replace(made.TARGET, value=0.99)
+    trials = [replace(t, state=State.CENSORED, reason="limit") for t in made.many(24).trials]
+    return replace(made.study(*trials), target=target)
+
+
+@pytest.mark.parametrize(("width", "phone"), [(390, True), (1280, False)])
+@pytest.mark.parametrize("study", [_without_value, _unreached])
+@pytest.mark.slow
+def test_reports_of_other_studies_fit_and_no_plot_is_empty(
+    study: Callable[[], StudyResult], width: int, phone: bool, tmp_path: Path
+) -> None:
+    write_study(study(), tmp_path / "report.html")
+    with Browser() as browser:
+        browser.size(width, 14000, phone=phone)
+        browser.open(tmp_path / "report.html")
+        browser.until(f"{DRAWN}.length === document.querySelectorAll('[data-figure]').length")
+        assert browser.says("document.documentElement.scrollWidth") <= width
+        assert browser.says(_WIDER) == []
+        assert browser.says(_EMPTY) == []
+        assert browser.errors == []
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,20 @@ def process_state() -> tuple[Any, ...]:
     return (sys.argv[:], sys.path[:], os.getcwd(), sys.stderr, sys.modules["__main__"])
 
 
+def test_it_is_a_function_that_ends_by_itself_with_a_name_for_its_study(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[at.Experiment, dict[str, Any]]] = []
+    monkeypatch.setattr("autotune.study.tune.run", lambda own, **how: made.append((own, how)))
+    for name in ("prints.py", "calls.py"):
+        at.tune(at.script(name), {"lr": at.Float(0, 1)}, metric="score", out=folder / "study")
+        at.tune(at.script(name), {"lr": 1.0}, metric="score", workers=2, out=folder / "study")
+    assert [own.name for own, _ in made] == ["prints", "prints", "calls", "calls"]
+    assert all(not own.target.limited for own, _ in made)
+    patience = [own.failure.hang_timeout for own, _ in made]
+    assert patience[0] == patience[2] > patience[1] == patience[3], "it may be silent until its end"
+
+
 # --- the command line -----------------------------------------------------------------------------
 
 

@@ -131,16 +131,16 @@ def alone(runs: Sequence[Trial], target: Target) -> list[Trial]:
     return [t for t in runs if not is_spoilt(t, target)] or [undisturbed(t) for t in runs]
 
 
-def counted_run(trial: Trial, trials: Sequence[Trial]) -> Trial:
-    """The one run by which an unconfirmed trial is compared: its own, if nothing disturbed that.
+def counted_run(trial: Trial, trials: Sequence[Trial], target: Target) -> Trial:
+    """The one run by which an unconfirmed trial is compared: its own, if nothing has spoilt that.
 
     Else it is the first undisturbed run of its configuration in the search or, before there is one,
     its own without the seconds in which it waited. The trial is ranked in the same way.
     """
-    if not trial.disturbed:
+    if not is_spoilt(trial, target):
         return trial
     again = repeats_by_trial(unconfirmed(trials)).get(trial.number, [])
-    return alone([trial, *again])[0]
+    return alone([trial, *again], target)[0]
 
 
 def _measured(trial: Trial, run: Trial) -> Trial:
