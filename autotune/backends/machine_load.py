@@ -127,8 +127,10 @@ def _used() -> float:
 
 def own_seconds() -> float:
     """The CPU seconds of this process and of those that it has started: of a study's own work."""
-    this, seconds = psutil.Process(), 0.0
-    for process in (this, *this.children(recursive=True)):
+    processes, seconds = [psutil.Process()], 0.0
+    with contextlib.suppress(psutil.Error):  # what a system does not show is not known
+        processes += processes[0].children(recursive=True)
+    for process in processes:
         with contextlib.suppress(psutil.Error):  # it has just ended, and its parent has its time
             used = process.cpu_times()
             seconds += used.user + used.system + used.children_user + used.children_system
