@@ -143,7 +143,7 @@ def _against(trial: Trial, study: StudyResult, again: Mapping[int, Confirmation]
         better = None if target.timed else difference(*runs)
         found = {"speedup": faster and faster.ratio, "gain": better and better.gain}
         return {**row, **found, "of": "confirmed" if faster or better else None}
-    compared = [counted_run(t, study.trials) for t in (trial, baseline)]
+    compared = [counted_run(t, study.trials, target) for t in (trial, baseline)]
     own, other = (target.result(run) for run in compared)
     if trial.hardware != baseline.hardware or own is None or other is None:
         return row

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from autotune.backends.machine_load import is_watched, pressure, usable_cores
+from autotune.backends.machine_load import is_watched, pressure
+from autotune.backends.worker.cpu_affinity import usable_cores
 from autotune.backends.worker.gpu_use import Slowed, slowed_gpus
 
 _WINDOW_SECONDS = 0.5  # the least time between two looks, which cost up to a millisecond
