@@ -15,7 +15,7 @@ _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from autotune.study.manifest import version_of
+        from autotune.study.versions import version_of
 
         return version_of("autotune") or "unknown"
     return _public(name)

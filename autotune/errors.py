@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -24,9 +24,35 @@ class StudyError(RuntimeError):
 def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
     """One line for a mistyped name: what was given, the nearest right name, what is allowed."""
     names = sorted(set(allowed))
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = _nearest(what, str(name), names)
+    hint = f"; did you mean {near!r}?" if near else ""
     return f"unknown {what} {name!r}{hint} (allowed: {', '.join(names)})"
+
+
+def _nearest(what: str, name: str, names: Sequence[str]) -> str:
+    """The nearest of the names, whatever its case, or an empty string.
+
+    >>> _nearest("sampler", "TPESampler", ["gp", "tpe"])
+    'tpe'
+    """
+    typed = name.lower()
+    bare = typed.removesuffix(what.lower()) or typed  # as in the class names of other libraries
+    lower = {known.lower(): known for known in reversed(names)}
+    for word in dict.fromkeys((bare, typed)):
+        if near := difflib.get_close_matches(word, lower, n=1, cutoff=0.5):
+            return lower[near[0]]
+    return ""
+
+
+def canonical(name: str, allowed: Iterable[str]) -> str:
+    """The one allowed name that `name` is but for the case of its letters; else `name` itself.
+
+    >>> canonical("TPE", ["tpe", "gp"]), canonical("tpee", ["tpe"]), canonical("A", ["a", "A"])
+    ('tpe', 'tpee', 'A')
+    """
+    names = set(allowed)
+    same = [known for known in names if known.lower() == name.lower()]
+    return same[0] if name not in names and len(same) == 1 else name
 
 
 def shown(value: object, most: int = 80) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 
 from autotune.evaluation.comparison.model import Comparison, Interval
 from autotune.evaluation.comparison.model import Row as Compared
+from autotune.trial import STEPS
 from dashboards.figures import GREY, SERIES, Figure, Trace, escape, figure, number
 from dashboards.page import Page, Section
 from dashboards.tables import Row, thinned
 
 _POINTS = 200
-_DRAWN = 12  # candidates: more cannot be told apart
+DRAWN = 12  # candidates: more cannot be told apart
 
 
 def comparison_page(comparison: Comparison) -> Page:
@@ -27,12 +28,12 @@ def comparison_page(comparison: Comparison) -> Page:
 
 def _sections(comparison: Comparison) -> list[Section]:
     rows = comparison.rows
-    thin = f"The first {_DRAWN} of {len(rows)} are drawn." if len(rows) > _DRAWN else ""
+    thin = f"The first {DRAWN} of {len(rows)} are drawn." if len(rows) > DRAWN else ""
     made = (_times, _speedups, _distribution, _why, _curves)
     notes = [{"note": note} for note in comparison.notes]
     remarks = Section("notes", "What to know", "Read these before you quote a figure.", None, notes,
                     {"note": "note"}, open=True)  # fmt: skip
-    sections = [make(comparison, rows[:_DRAWN], thin) for make in made]
+    sections = [make(comparison, rows[:DRAWN], thin) for make in made]
     return [*sections, *([remarks] if notes else [])]
 
 
@@ -40,8 +41,9 @@ def _cards(comparison: Comparison) -> list[tuple[str, str, str]]:
     best = comparison.rows[0]
     cards = [("fastest", best.name, f"{best.reached} of {best.n} runs reached the target")]
     if best.median_seconds is not None:
-        span = _span(best.median_interval, "s")
-        cards.append(("its median time", f"{best.median_seconds:,.4g} s", span))
+        span = _span(best.median_interval, comparison.unit)
+        time = f"{best.median_seconds:,.4g} {comparison.unit}"
+        cards.append(("its median time", time, span))
     if best.speedup is not None:
         times = f"{best.speedup_bound}{best.speedup:.3g} times"
         span = _span(best.speedup_interval, "")
@@ -55,6 +57,11 @@ def _span(interval: Interval | None, unit: str) -> str:
     low = f"{interval.low:.4g}" if interval.low is not None else "?"
     high = f"{interval.high:.4g}" if interval.high is not None else "?"
     return f"{interval.level:.0%} interval {low} to {high} {unit}".rstrip()
+
+
+def _word(comparison: Comparison) -> str:
+    """What times are counted in, in words."""
+    return STEPS if comparison.unit == STEPS else "seconds"
 
 
 def _table(rows: Sequence[Compared]) -> list[Row]:
@@ -82,6 +89,7 @@ def _ends(name: str, interval: Interval | None) -> Row:
 
 
 def _times(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Section:
+    unit, seconds = comparison.unit, _word(comparison)
     labels = [escape(r.name) for r in reversed(drawn)]
     x, y, text, marks = [], [], [], []
     for row in drawn:
@@ -89,7 +97,9 @@ def _times(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Sect
             x.append(number(run.seconds))
             y.append(escape(row.name))
             marks.append("circle-open" if run.reached else "triangle-right-open")
-            text.append(escape(f"{run.name}: {'' if run.reached else '> '}{run.seconds:.4g} s"))
+            text.append(
+                escape(f"{run.name}: {'' if run.reached else '> '}{run.seconds:.4g} {unit}")
+            )
     every = {"type": "scatter", "mode": "markers", "name": "a run (triangle: stopped there)",
              "x": x, "y": y, "text": text, "hovertemplate": "%{text}<extra></extra>",
              "marker": {"symbol": marks, "size": 9, "color": SERIES[2][0]}}  # fmt: skip
@@ -99,18 +109,18 @@ def _times(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Sect
               "y": [escape(r.name) for r in with_median],
               "marker": {"symbol": "diamond", "size": 12, "color": SERIES[1][0]},
               "error_x": _bars([(r.median_seconds, r.median_interval) for r in with_median]),
-              "hovertemplate": "%{y}: median %{x:.4g} s<extra></extra>"}  # fmt: skip
+              "hovertemplate": f"%{{y}}: median %{{x:.4g}} {unit}<extra></extra>"}  # fmt: skip
     heads = {"candidate": "candidate", "kind": "kind", "n": "runs", "reached": "reached",
-             "median_seconds": "median (s)", "median_low": "95% from", "median_high": "to",
-             "mean_seconds": "mean (s)", "geometric_seconds": "geometric (s)",
-             "olympic_seconds": "olympic (s)", "tuning_seconds": "while tuning (s)",
+             "median_seconds": f"median ({unit})", "median_low": "95% from", "median_high": "to",
+             "mean_seconds": f"mean ({unit})", "geometric_seconds": f"geometric ({unit})",
+             "olympic_seconds": f"olympic ({unit})", "tuning_seconds": f"while tuning ({unit})",
              "worker_seconds": "worker-seconds", "gpu_seconds": "GPU-seconds",
              "source": "source"}  # fmt: skip
     tau = comparison.tau_seconds
     text_of = "Every run, and the median of each candidate with its interval."
-    text_of += f" Means are restricted to {tau:.4g} s." if tau is not None else ""
-    plot = figure([every, middle], {"title": "seconds", "rangemode": "tozero"}, _names(labels),
-                  height=_height(drawn))  # fmt: skip
+    text_of += f" Means are restricted to {tau:.4g} {unit}." if tau is not None else ""
+    plot = figure([every, middle], {"title": seconds, "rangemode": "tozero"}, names(labels),
+                  height=height(len(drawn)))  # fmt: skip
     rows = _table(comparison.rows)
     return Section("times", "Times to target", text_of, plot, rows, heads, thin, open=True)
 
@@ -128,12 +138,12 @@ def _bars(known: Sequence[tuple[float | None, Interval | None]]) -> Figure:
     }  # fmt: skip
 
 
-def _names(labels: Sequence[str]) -> dict[str, Any]:
+def names(labels: Sequence[str]) -> dict[str, Any]:
     return {"title": "", "type": "category", "categoryorder": "array", "categoryarray": labels}
 
 
-def _height(drawn: Sequence[Compared]) -> int:
-    return max(240, 130 + 40 * len(drawn))
+def height(count: int) -> int:
+    return max(240, 130 + 40 * count)
 
 
 def _speedups(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Section:
@@ -157,7 +167,7 @@ def _speedups(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> S
         "The baseline's geometric mean of time over the candidate's, with its bootstrap interval; "
         "right of the dashed line is faster. P(faster) is the chance that one run arrives first."
     )
-    plot = figure([dots], {"title": "times faster"}, _names(labels), height=_height(known),
+    plot = figure([dots], {"title": "times faster"}, names(labels), height=height(len(known)),
                   shapes=[even])  # fmt: skip
     rows = [r for r in _table(comparison.rows) if r["speedup"] is not None]
     return Section("speedup", title, text, plot, rows, heads, thin)
@@ -166,6 +176,7 @@ def _speedups(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> S
 def _distribution(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Section:
     traces: list[Trace] = []
     rows: list[Row] = []
+    unit, seconds = comparison.unit, _word(comparison)
     for row, (colour, dash) in zip(drawn, cycle(SERIES), strict=False):
         curve = row.survival
         arrived = [number(1.0 - share) for share in curve.share]
@@ -179,7 +190,8 @@ def _distribution(comparison: Comparison, drawn: Sequence[Compared], thin: str) 
                            "x": [number(s) for s in curve.censored], "y": ends,
                            "marker": {"symbol": "line-ns-open", "size": 11, "color": colour,
                                       "line": {"width": 2}},
-                           "hovertemplate": "stopped at %{x:.4g} s<extra></extra>"})  # fmt: skip
+                           "hovertemplate": f"stopped at %{{x:.4g}} {unit}<extra></extra>",
+                           })  # fmt: skip
         columns = zip(curve.seconds, curve.share, curve.low, curve.high, curve.at_risk, strict=True)
         rows += [
             {"candidate": row.name, "seconds": s, "reached": 1.0 - alive, "at_risk": risk,
@@ -187,11 +199,11 @@ def _distribution(comparison: Comparison, drawn: Sequence[Compared], thin: str) 
              "high": None if low is None else 1.0 - low}
             for s, alive, low, high, risk in columns
         ]  # fmt: skip
-    heads = {"candidate": "candidate", "seconds": "seconds", "reached": "share reached",
+    heads = {"candidate": "candidate", "seconds": seconds, "reached": "share reached",
              "low": "95% from", "high": "to", "at_risk": "at risk"}  # fmt: skip
     share = {"title": "share that has reached it", "range": [-0.03, 1.05], "tickformat": ".0%"}
-    plot = figure(traces, {"title": "seconds", "rangemode": "tozero"}, share)
-    text = "The share of runs that have reached the target by each second (Kaplan and Meier)."
+    plot = figure(traces, {"title": seconds, "rangemode": "tozero"}, share)
+    text = f"The share of runs that have reached the target over {seconds} (Kaplan and Meier)."
     return Section("distribution", "Distribution", text, plot, rows, heads, thin)
 
 
@@ -234,6 +246,7 @@ def _why(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Sectio
 def _curves(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Section:
     traces: list[Trace] = []
     rows: list[Row] = []
+    unit, seconds = comparison.unit, _word(comparison)
     for row, (colour, dash) in zip(drawn, cycle(SERIES), strict=False):
         for place, run in enumerate(r for r in row.candidate.runs if r.curve):
             points = [run.curve[i] for i in thinned(len(run.curve), _POINTS)]
@@ -243,20 +256,20 @@ def _curves(comparison: Comparison, drawn: Sequence[Compared], thin: str) -> Sec
                 "x": [number(p[1]) for p in points], "y": [number(p[2]) for p in points],
                 "line": {"color": colour, "dash": dash, "width": 1.5},
                 "text": [escape(run.name)] * len(points),
-                "hovertemplate": "%{text}: %{y:.4g} at %{x:.4g} s<extra></extra>",
+                "hovertemplate": f"%{{text}}: %{{y:.4g}} at %{{x:.4g}} {unit}<extra></extra>",
             })  # fmt: skip
         rows += [
             {"candidate": row.name, "run": r.name, "seed": r.seed, "seconds": r.seconds,
              "reached": "yes" if r.reached else r.reason or "no", "samples": r.samples}
             for r in row.candidate.runs
         ]  # fmt: skip
-    heads = {"candidate": "candidate", "run": "run", "seed": "seed", "seconds": "seconds",
+    heads = {"candidate": "candidate", "run": "run", "seed": "seed", "seconds": seconds,
              "reached": "reached", "samples": "samples"}  # fmt: skip
     aim = comparison.baseline_row.candidate.conditions.target
-    title = f"{aim.metric if aim else 'The metric'} over seconds"
+    title = f"{aim.metric if aim else 'The metric'} over {seconds}"
     if not traces:
         return Section("curves", title, "No run has a learning curve.", None, rows, heads)
-    plot = figure(traces, {"title": "seconds", "rangemode": "tozero"},
+    plot = figure(traces, {"title": seconds, "rangemode": "tozero"},
                   {"title": aim.metric if aim else "metric"})  # fmt: skip
     text = "Every run's learning curve" + (f"; the target is {aim}." if aim else ".")
     return Section("curves", title, text, plot, rows, heads, thin)

@@ -13,6 +13,7 @@ from dashboards.tables import Row, brief
 
 _MOST = 20  # in the plot
 _OF_REPEATS = ("confirmed", "probability_faster")
+_EMPTY = ("rank", "ratio", "samples_to_target")  # left out where they have nothing to say
 _OF_TIMES = ("probability_faster", "best_metric", "samples_to_target")
 
 
@@ -30,7 +31,9 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
                "best_metric": metric_name(target), "samples_to_target": "samples",
                "rate": "samples/s", "spent_seconds": "spent (s)",
                "configuration": "configuration"}  # fmt: skip
-    left_out = {*(() if confirmed else _OF_REPEATS), *(() if target.timed else _OF_TIMES)}
+    cells = [{**row, **_cells(row)} for row in rows]
+    empty = {k for k in _EMPTY if all(c[k] in ("-", None) for c in cells)}
+    left_out = {*empty, *(() if confirmed else _OF_REPEATS), *(() if target.timed else _OF_TIMES)}
     columns = {k: h for k, h in columns.items() if k not in left_out}
     drawn = [r for r in rows if r["rank"] or r["repeats"]][:_MOST]
     text = (
@@ -46,9 +49,13 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
             f"The {goal(target)} of single runs. The best of many looks better than it is: quote "
             "the mean of repeats on fresh seeds."
         )
+    elif not any(r["rank"] for r in rows):
+        text = (
+            "No trial has reached the target: those that came nearest are first. A time behind > "
+            "is when a trial ended, and is no result."
+        )
     plot = figures.leaderboard(drawn, target) if drawn else None
     busy = " ".join(machine.sentences(result))
-    cells = [{**row, **_cells(row)} for row in rows]
     return Section("leaderboard", "Leaderboard", text, plot, cells, columns, busy, open=True)
 
 

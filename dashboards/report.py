@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from autotune.evaluation.comparison.metrics import MetricComparison
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.sources import confirmed
 from autotune.evaluation.summary import confirmation, confirmed_text
@@ -23,6 +24,7 @@ from autotune.trial import STEPS, State, Target
 from autotune.trial.wording import amount, came_to, goal, metric_name, quantity
 from dashboards import tables
 from dashboards.compared import comparison_page
+from dashboards.compared_metrics import metrics_page
 from dashboards.page import Page, render, write
 from dashboards.sections import sections
 
@@ -65,13 +67,16 @@ def _interval(result: StudyResult, rows: Sequence[tables.Row]) -> dict[str, floa
     return {k: v for k, v in ends.items() if v is not None}
 
 
-def write_comparison(comparison: Comparison, path: str | Path) -> None:
+def write_comparison(comparison: Comparison | MetricComparison, path: str | Path) -> None:
     """Write the report of a comparison to the file `path`, whole or not at all.
 
     Raises:
         UserError: the file cannot be written, or plotly is missing.
     """
-    write(comparison_page(comparison), Path(path))
+    if isinstance(comparison, MetricComparison):
+        write(metrics_page(comparison), Path(path))
+    else:
+        write(comparison_page(comparison), Path(path))
 
 
 def _read(study: str | Path | StudyResult) -> tuple[StudyResult, Manifest | None]:

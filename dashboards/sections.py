@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autotune.study.result import StudyResult
@@ -13,6 +14,7 @@ from dashboards.page import Section
 
 _CURVES, _POINTS, _BARS, _LINES, _SPANS = 150, 150, 40, 300, 1500
 _SCHEDULES = 5
+_UNREACHED = "No trial has reached the target: this is by the best metric."
 
 
 def sections(result: StudyResult, rows: Sequence[tables.Row]) -> list[Section]:
@@ -20,7 +22,15 @@ def sections(result: StudyResult, rows: Sequence[tables.Row]) -> list[Section]:
     trials = tables.searched(result)
     first = leaderboard.section(result, rows)
     of_times = () if result.target.timed else (_distribution,)
-    return [first, *(make(result, trials) for make in SECTIONS if make not in of_times)]
+    near = tables.by_metric(result)
+    made = [first]
+    for make in SECTIONS:
+        if near is not result and make in _OF_RESULTS:
+            own = make(near, tables.searched(near))
+            made.append(replace(own, text=f"{_UNREACHED} {own.text}".strip()))
+        elif make not in of_times:
+            made.append(make(result, trials))
+    return made
 
 
 def _groups(result: StudyResult) -> dict[int, str]:
@@ -64,7 +74,10 @@ def _accuracy(result: StudyResult, trials: Sequence[Trial]) -> Section:
         "The axis shows where trials differ; double-click the plot for all of it."
     )
     if not result.target.timed:
-        text = "One line a trial, with a mark where it ended; it is open where it was stopped."
+        text = (
+            "One line a trial, with a mark where it ended; it is open where it was stopped. The "
+            "axis shows where trials differ; double-click the plot for all of it."
+        )
     plot = figures.accuracy(rows, _groups(result), notes, result.target)
     thin = _left_out(len(chosen), len(everyone), "trials")
     return Section("accuracy", f"{result.target.metric} over {over}", text, plot, ends, heads, thin)
@@ -107,8 +120,9 @@ def _progress(result: StudyResult, trials: Sequence[Trial]) -> Section:
     target = result.target
     what = "fastest" if target.timed else "best"
     title = f"{what.capitalize()} run over spend"
-    if not rows:
-        return Section("progress", title, "", missing="No trial has ended yet.")
+    if all(row["best_result"] is None for row in rows):
+        missing = "No trial has come to its end yet." if rows else "No trial has ended yet."
+        return Section("progress", title, "", missing=missing)
     own = next((t for t in trials if t.kind == tables.BASELINE), None)
     baseline = wording.plain_result(target, target.result(own)) if own is not None else None
     end = f" ({wording.unit(target)})" if target.timed else ""
@@ -160,10 +174,11 @@ def _importance(result: StudyResult, trials: Sequence[Trial]) -> Section:
                        "trials that ended, and a parameter that varies.")  # fmt: skip
     heads = {"parameter": "parameter", "importance": "importance", "chance": "by chance",
              "best": "best", "trials": "of trials"}  # fmt: skip
+    ahead = "reached the target" if result.target.timed else "came to their end"
     text = (
         "How far a parameter's values among the best trials differ from those among all "
         "(PED-ANOVA, Watanabe and others 2023), by ranks; stopped trials rank behind those that "
-        "reached the target. A bar shorter than its mark may be chance."
+        f"{ahead}. A bar shorter than its mark may be chance."
     )
     if all(row["importance"] <= row["chance"] for row in rows):
         text = f"No parameter stands out: no bar is longer than its mark. {text}"
@@ -255,10 +270,12 @@ def _throughput(result: StudyResult, trials: Sequence[Trial]) -> Section:
     if not rows:
         return Section("throughput", title, "", missing="No trial reports a batch size.")
     heads = {"trial": "trial", "batch_size": "batch size", "samples_per_second": "samples/s"}
-    text = (
-        "Samples a second of training at each batch size. A fast trial is fast by quicker steps "
-        "(high here) or by needing fewer samples (see the leaderboard's samples to target)."
-    )
+    text = "Samples a second of training at each batch size."
+    if result.target.timed:
+        text += (
+            " A fast trial is fast by quicker steps (high here) or by needing fewer samples (see "
+            "the leaderboard's samples to target)."
+        )
     thin = _left_out(len(chosen), len(everyone), "trials")
     plot = time_spent.throughput_figure(rows, _groups(result))
     return Section("throughput", title, text, plot, rows, heads, thin)
@@ -276,3 +293,4 @@ SECTIONS: Sequence[Callable[[StudyResult, Sequence[Trial]], Section]] = (
     _timeline,
     _throughput,
 )
+_OF_RESULTS = (_progress, _importance, _slices, _parallel)

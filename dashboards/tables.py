@@ -9,22 +9,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from autotune.algorithms.ranking.difference import difference
-from autotune.algorithms.ranking.repeats import Confirmation
+from autotune.algorithms.ranking.repeats import Confirmation, counted_run
 from autotune.algorithms.ranking.speedup import speedup
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison
 from autotune.evaluation.comparison.model import Row as Compared
 from autotune.evaluation.comparison.survival import kaplan_meier, sample
 from autotune.evaluation.machine import samples_per_second
-from autotune.study.result import StudyResult, plain
+from autotune.study.result import StudyResult
+from autotune.study.rows import plain
 from autotune.trial import Report, State, Target, Trial, usual_hardware
 from autotune.trial.wording import disturbed_note, plain_result, result_name, so_far, unit
 
 Row = dict[str, Any]
 KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
+_OWN_END = ("finished", "limit")  # the reasons of trials that nobody stopped
 METRICS = (*KNOBS, "progress")
 """The metrics of a report that are shown, beside its clock and the target's metric."""
 CONFIRM, BASELINE = "confirm", "baseline"
@@ -33,6 +36,23 @@ CONFIRM, BASELINE = "confirm", "baseline"
 def searched(result: StudyResult) -> list[Trial]:
     """The trials that do not repeat others, the best first."""
     return result.ranked()
+
+
+def by_metric(result: StudyResult) -> StudyResult:
+    """The result by the best metric where no trial has reached the target's value, else as it is.
+
+    Trials are then in the states that they have where a target has no value.
+    """
+    target = result.target
+    if not target.timed or any(t.succeeded for t in result.trials):
+        return result
+    aim = replace(target, value=None, confirm=1)
+
+    def seen(trial: Trial) -> Trial:
+        own_end = trial.state is State.CENSORED and trial.reason in _OWN_END
+        return replace(trial, state=aim.end_of(trial)) if own_end else trial
+
+    return replace(result, target=aim, trials=tuple(map(seen, result.trials)))
 
 
 def group(trial: Trial, best: Trial | None) -> str:
@@ -63,7 +83,6 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
     """
     again, target = {c.number: c for c in result.confirmed}, result.target
     compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
-    baseline = result.baseline
     rows: list[Row] = []
     for entry in result.ranking:
         trial = entry.trial
@@ -79,7 +98,7 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 "tuning_result": plain_result(target, target.result(trial)),
                 "shown_result": so_far(trial, target).removesuffix(" s"),
                 **_confirmed(again.get(trial.number), target),
-                **_against(trial, baseline, again, target),
+                **_against(trial, result, again),
                 **_compared(compared.get(trial.number)),
                 "best_metric": target.best(trial),
                 "samples_to_target": last.step if entry.rank and last and target.timed else None,
@@ -112,11 +131,10 @@ def _confirmed(again: Confirmation | None, target: Target) -> Row:
     }
 
 
-def _against(
-    trial: Trial, baseline: Trial | None, again: Mapping[int, Confirmation], target: Target
-) -> Row:
+def _against(trial: Trial, study: StudyResult, again: Mapping[int, Confirmation]) -> Row:
     """How many times faster than the baseline the trial is, or by how much its metric is better."""
     row: Row = {"speedup": None, "gain": None, "of": None}
+    baseline, target = study.baseline, study.target
     if baseline is None:
         return row
     if trial.number in again and baseline.number in again:
@@ -125,7 +143,8 @@ def _against(
         better = None if target.timed else difference(*runs)
         found = {"speedup": faster and faster.ratio, "gain": better and better.gain}
         return {**row, **found, "of": "confirmed" if faster or better else None}
-    own, other = target.result(trial), target.result(baseline)
+    compared = [counted_run(t, study.trials, target) for t in (trial, baseline)]
+    own, other = (target.result(run) for run in compared)
     if trial.hardware != baseline.hardware or own is None or other is None:
         return row
     if not target.timed:
@@ -163,8 +182,8 @@ def brief(value: Any) -> str:
     if isinstance(value, bool | str):
         return str(value)
     if isinstance(value, int | float):
-        whole = float(value).is_integer() and abs(value) < 1e7
-        return f"{value:,.0f}" if whole else f"{value:.4g}"
+        whole = float(value).is_integer() or abs(value) >= 1000
+        return f"{value:,.0f}" if whole and abs(value) < 1e7 else f"{value:.4g}"
     return str(value)
 
 

@@ -107,8 +107,10 @@ def parts_figure(rows: Sequence[Row]) -> Figure:
 def timeline_figure(rows: Sequence[Row]) -> Figure:
     """Bars of wall time, one lane a worker group."""
     traces: list[Trace] = []
-    patterns = {"REACHED": "", "CENSORED": "/", "FAILED": "x", "INFEASIBLE": "x", "RUNNING": "."}
-    colours = {"REACHED": GREEN, "CENSORED": FAINT, "FAILED": RED, "INFEASIBLE": RED}
+    patterns = {"REACHED": "", "COMPLETED": "", "CENSORED": "/", "FAILED": "x", "INFEASIBLE": "x",
+                "RUNNING": "."}  # fmt: skip
+    colours = {"REACHED": GREEN, "COMPLETED": GREEN, "CENSORED": FAINT, "FAILED": RED,
+               "INFEASIBLE": RED}  # fmt: skip
     parts: dict[str, Callable[[Row], bool]] = {
         state: lambda r, s=state: r["state"] == s and r["repeats"] is None  # type: ignore[misc]
         for state in patterns

@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from trainers.folder import central_box
+from trainers.image_files import DECODED
 from trainers.models import make_model
 
 
@@ -90,9 +91,9 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         classifier = load(arguments[0])
-        images = [Image.open(path) for path in arguments[1:]]
+        images = [Image.open(path, formats=DECODED) for path in arguments[1:]]
         found = classifier.probabilities(images)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SyntaxError) as error:  # some decoders raise the last one
         print(error, file=sys.stderr)
         return 2
     for path, row in zip(arguments[1:], found, strict=True):

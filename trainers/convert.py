@@ -21,7 +21,7 @@ import shutil
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from trainers.image_files import SUFFIXES
@@ -42,9 +42,8 @@ def convert(source: Path, to: Path, images: Path | None = None, classes: Path | 
         raise ValueError(f"{source} is no file")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ValueError(f"{to} exists and is not an empty folder")
-    part = to.with_name(f"{to.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    part = to.with_name(f".{to.name}-{os.getpid()}")
+    part.mkdir(parents=True)  # a new one: whatever is beside `to` stays
     try:
         if source.suffix.lower() == ".zip" or source.suffix.lower() in _TARS:
             _unpack(source, part)
@@ -100,7 +99,8 @@ def _sort(source: Path, to: Path, images: Path, names: list[str] | None) -> None
         if found.suffix.lower() not in SUFFIXES:
             raise ValueError(f"{place}: {found} is no image ({', '.join(SUFFIXES)})")
         (to / label).mkdir(exist_ok=True)
-        wanted = to / label / str(found.relative_to(images)).replace("/", "_").lstrip(".")
+        inside = found.relative_to(images) if found.is_relative_to(images) else found
+        wanted = to / label / str(inside).strip("/").replace("/", "_").lstrip(".")
         if wanted.exists():
             raise ValueError(f"{place}: {file} is there twice")
         try:
@@ -124,7 +124,7 @@ def _lines(source: Path) -> Iterator[tuple[int, str, str]]:
         else (line.rsplit(None, 1) for line in lines)
     )
     columns = (0, 1)
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(_read(rows, source), 1):
         cells = [cell.strip() for cell in row]
         if not any(cells):
             continue
@@ -139,6 +139,16 @@ def _lines(source: Path) -> Iterator[tuple[int, str, str]]:
                 f"{source}, line {number} must be FILE,CLASS but is {','.join(cells)!r:.80}"
             )
         yield number, cells[columns[0]], cells[columns[1]]
+
+
+def _read(rows: Iterable[list[str]], source: Path) -> Iterator[list[str]]:
+    number = 0
+    try:
+        for row in rows:
+            number += 1
+            yield row
+    except csv.Error as error:
+        raise ValueError(f"{source}, line {number + 1}: {error}") from None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainers.data import data_folder
 from trainers.distributed import Ranks
-from trainers.image_files import Files, check_classes, parts
+from trainers.image_files import DECODED, Files, check_classes, parts
 from trainers.settings import Settings
 from trainers.stream import EVALUATED, Batch, blank, generator, passes, spans
 
@@ -78,7 +78,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         random = np.random.default_rng((self._seed, epoch, index))
         crop = random_box if "crop" in self._augment else lambda w, h, _: central_box(w, h)
         try:
-            with Image.open(self.paths[index]) as file:
+            with Image.open(self.paths[index], formats=DECODED) as file:
                 box = crop(file.width, file.height, random)
                 image, box = _decoded(file, box, size)
         except (OSError, SyntaxError) as error:  # most decoders do not say of which file

@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, TiffImagePlugin, WebPImagePlugin  # noqa: F401 (they add their formats)
 
 from trainers.data import require
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+DECODED = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")  # some others start programs
 VALIDATION = ("val", "valid", "validation")
 MOST_DECODED = 20_000  # images that `check` decodes; of more an even selection
 
@@ -68,7 +69,7 @@ def parts(root: Path, val_share: float) -> tuple[Files, Files]:
         FileNotFoundError: there are no images; one line.
     """
     train = root / "train"
-    if not train.is_dir():
+    if not train.is_dir() or (not _classes(train) and _has_images(train)):  # a class of that name
         inside = root.is_dir() and any(_has_images(root / name) for name in _classes(root))
         return split(listed(root if inside else train), val_share)
     val = next((root / name for name in VALIDATION if (root / name).is_dir()), None)
@@ -141,7 +142,7 @@ def check_classes(train: Files, val: Files) -> None:
 def _side(path: str) -> int | str:
     """The shorter side of an image, decoded once, or why it cannot be."""
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=DECODED) as file:
             side = min(file.size)
             file.draft("RGB", (1, 1))  # a JPEG's decoder then computes as little as possible
             file.load()

@@ -320,6 +320,7 @@ def make_optimizer(
     """Builds "sgd" or "adamw" (torch's, fused where it can be), "lars" or "lamb" for a model.
 
     Args:
+        name: of the optimizer, in any case.
         lr, weight_decay: >= 0.
         exclude: which parameters are neither decayed nor adapted; see `parameter_groups`.
         variant: settings of a named source, see `VARIANTS`; `settings` override them.
@@ -331,8 +332,9 @@ def make_optimizer(
     >>> make_optimizer("lars", nn.Linear(2, 2), lr=1.0, variant="timm").param_groups[0]["eps"]
     1e-08
     """
-    if name not in _OPTIMIZERS:
+    if name.lower() not in _OPTIMIZERS:
         raise unknown("optimizer", name, _OPTIMIZERS)
+    name = name.lower()
     kind = _OPTIMIZERS[name]
     chosen = {**(variant_settings(name, variant) if variant is not None else {}), **settings}
     allowed = [key for key in inspect.signature(kind).parameters if key != "params"]

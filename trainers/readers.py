@@ -55,12 +55,14 @@ class Number:
 
 
 def one_of(allowed: Iterable[str]) -> Reader:
+    """Reads one of the names, in any case."""
     names = tuple(allowed)
 
     def read(value: Any) -> Any:
-        if value not in names:
+        name = value.lower() if isinstance(value, str) and value not in names else value
+        if name not in names:
             raise NotAllowedError("one of " + ", ".join(names))
-        return value
+        return name
 
     return read
 

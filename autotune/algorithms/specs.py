@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from autotune.errors import UserError, unknown
+from autotune.errors import UserError, canonical, unknown
 
 Built = TypeVar("Built")
 
@@ -21,10 +21,20 @@ def is_path(text: str) -> bool:
     return ":" in text and not text.endswith(")")
 
 
-def parse_spec(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """Parse a spec: one of `names`, alone or called with keyword arguments.
+def canonical_spec(text: str, names: Iterable[str]) -> str:
+    """The spec with its name as `names` have it, if it is one of them in another case.
 
-    >>> parse_spec("pruner", "asha(reduction=2)", ["asha"]), parse_spec("pruner", "asha", ["asha"])
+    >>> canonical_spec("Asha(reduction=2)", ["asha"]), canonical_spec("mine.py:Asha", ["asha"])
+    ('asha(reduction=2)', 'mine.py:Asha')
+    """
+    name, bracket, arguments = text.partition("(")
+    return f"{canonical(name.strip(), names)}{bracket}{arguments}"
+
+
+def parse_spec(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """Parse a spec: one of `names` in any case, alone or called with keyword arguments.
+
+    >>> parse_spec("pruner", "Asha(reduction=2)", ["asha"]), parse_spec("pruner", "asha", ["asha"])
     (('asha', {'reduction': 2}), ('asha', {}))
 
     Raises:
@@ -32,6 +42,7 @@ def parse_spec(what: str, text: str, names: Iterable[str]) -> tuple[str, dict[st
     """
     allowed = tuple(names)
     name, call = split_call(what, text, allowed)
+    name = canonical(name, allowed)
     if name not in allowed:
         raise UserError(unknown(what, name, allowed))
     return name, keyword_arguments(what, call, text)
@@ -100,14 +111,30 @@ def build(
     Raises:
         UserError: `make` does not take an argument, or it is out of range.
     """
+    check_arguments(what, text, call, make, len(given))
+    _, arguments = call
+    try:
+        return make(*given, **{**known, **arguments})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} {text!r}: {error}") from None
+
+
+def check_arguments(
+    what: str,
+    text: str,
+    call: tuple[str, dict[str, Any]],
+    make: Callable[..., Any],
+    given: int,
+) -> None:
+    """Check that `make`, whose first `given` arguments are others, takes those of a parsed spec.
+
+    Raises:
+        UserError: it does not take one.
+    """
     name, arguments = call
-    accepted = [*inspect.signature(make).parameters][len(given) :]
+    accepted = [*inspect.signature(make).parameters][given:]
     for key in arguments:
         if not accepted:
             raise UserError(f"{what} {name!r} takes no arguments, but got {text!r}")
         if key not in accepted:
             raise UserError(unknown(f"argument of {name}", key, accepted))
-    try:
-        return make(*given, **{**known, **arguments})
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{what} {text!r}: {error}") from None

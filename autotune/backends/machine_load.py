@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from autotune.backends.worker.cpu_affinity import usable_cores
 
 SWITCH = "AUTOTUNE_MACHINE_LOAD"  # "off": nothing is measured here, and nobody is warned
 PRESSURE = Path("/proc/pressure/cpu")
@@ -19,13 +22,6 @@ LOOK_SECONDS = 0.5  # a look at the machine takes so long
 def is_watched() -> bool:
     """Whether it is measured how busy the machine is; not where `AUTOTUNE_MACHINE_LOAD=off`."""
     return os.environ.get(SWITCH) != "off"
-
-
-def usable_cores() -> Collection[int]:
-    """The cores on which this process may run."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return range(os.cpu_count() or 1)
 
 
 def pressure(file: Path = PRESSURE) -> float:
@@ -56,7 +52,7 @@ class MachineLoad:
     """What other processes use of a machine.
 
     Args:
-        used: cores, on average over a moment, by other processes than this one.
+        used: cores, on average over a moment, by processes that it has not started.
         cores: those that there are.
         load: the system's load average of the last minute.
     """
@@ -119,9 +115,21 @@ def look(sleep: Callable[[float], object] = time.sleep) -> MachineLoad:
 
 
 def _used() -> float:
-    """The seconds for which other processes than this one have used cores."""
+    """The seconds for which other processes have used cores than this one and those it started."""
     cores = psutil.cpu_times()
-    return float(cores.user + cores.nice + cores.system) - time.process_time()
+    return float(cores.user + cores.nice + cores.system) - own_seconds()
+
+
+def own_seconds() -> float:
+    """The CPU seconds of this process and of those that it has started: of a study's own work."""
+    processes, seconds = [psutil.Process()], 0.0
+    with contextlib.suppress(psutil.Error):  # what a system does not show is not known
+        processes += processes[0].children(recursive=True)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # it has just ended, and its parent has its time
+            used = process.cpu_times()
+            seconds += used.user + used.system + used.children_user + used.children_system
+    return seconds
 
 
 def _load() -> float:

@@ -1,4 +1,4 @@
-"""The arguments of each command: rows for argparse (a test fixes the names), and frozen values.
+"""The arguments of each command: rows for argparse (a test fixes the names).
 
 The rows of a study's options are made of `study.options`.
 """
@@ -7,44 +7,16 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from autotune.errors import UserError
-from autotune.study.option import Option, whole_number
-from autotune.study.options import StudyOptions, options
-from autotune.trial.checks import LONGEST_SECONDS
+from autotune.study.flags import whole_number
+from autotune.study.option import Option
+from autotune.study.options import options
 
 Row = tuple[str, dict[str, Any]]  # the words of an argument, and how argparse is to read it
 _T = TypeVar("_T")
-
-
-def duration(text: str, flag: str = "--time-limit") -> float:
-    """Seconds of `90`, `90s`, `10m` or `10min`, `1h30m`.
-
-    >>> duration("1h30m"), duration("10min"), duration("90")
-    (5400.0, 600.0, 90.0)
-
-    Raises:
-        UserError: anything else, nothing above zero, or more than 1e9 seconds; names the flag.
-    """
-    units = {"h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0}
-    number = r"\d+(?:\.\d+)?"
-    if re.fullmatch(number, text):
-        seconds = float(text)
-    elif re.fullmatch(f"(?:{number}(?:h|min|m|s))+", text):
-        seconds = sum(float(n) * units[u] for n, u in re.findall(f"({number})(h|min|m|s)", text))
-    else:
-        raise UserError(f"{flag} must be like 90s, 10m or 1h30m but got {text!r}")
-    if not 0 < seconds <= LONGEST_SECONDS:
-        raise UserError(
-            f"{flag} must be more than 0 seconds and at most {LONGEST_SECONDS:g} "
-            f"but got {text!r:.80}"
-        )
-    return seconds
 
 
 def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -142,6 +114,7 @@ RUN: list[Row] = [
 ]
 TRY: list[Row] = [
     ("recipe", {"metavar": "RECIPE", "help": "module:function or file.py:function"}),
+    next(row for row in _rows("search") if row[0] == "--with"),
     _again("trials", 20, "trials of the study whose duration is estimated (20)"),
     *(
         _again(name, None, help_)
@@ -179,6 +152,16 @@ EXPORT: list[Row] = [
     ("--optuna", {"metavar": "URL", "help": "write all trials as an Optuna study to "
                   "sqlite:///FILE.db, for optuna-dashboard"}),
 ]  # fmt: skip
+LIST: list[Row] = [
+    ("folder", {"metavar": "DIR", "nargs": "?", "type": _path, "default": Path("studies"),
+                "help": "a folder of studies (studies)"}),
+    JSON,
+]  # fmt: skip
+TRIALS: list[Row] = [
+    FOLDER,
+    ("--csv", {"action": "store_true", "help": "print all columns as CSV on stdout"}),
+    JSON,
+]
 REPLAY: list[Row] = [
     ("export", {"metavar": "OUT", "type": _path, "help": "a folder written by export --to OUT"}),
     _again("repeats", 3, "total number of repeats (3)"),
@@ -233,108 +216,3 @@ SUBMIT: list[Row] = [
 ]
 LOGS: list[Row] = [_JOB, _FOLLOW, ADDRESS]
 CANCEL: list[Row] = [_JOB, ADDRESS]
-
-
-# --- what was given, as frozen values -------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RunArguments:
-    """What `autotune run` was given."""
-
-    recipe: str
-    options: StudyOptions
-    register: str | None
-    json: bool
-
-
-@dataclass(frozen=True)
-class TryArguments:
-    """What `autotune try` was given; of the options it takes those of a trial's size."""
-
-    recipe: str
-    options: StudyOptions
-    pdb: bool
-    json: bool
-
-
-@dataclass(frozen=True)
-class ResumeArguments:
-    """What `autotune resume` was given; `options` has the study's options that were."""
-
-    folder: Path
-    options: Mapping[str, Any]
-    from_mlflow: str | None
-    register: str | None
-    json: bool
-
-
-@dataclass(frozen=True)
-class ConfirmArguments:
-    """What `autotune confirm` was given."""
-
-    folder: Path
-    options: Mapping[str, Any]
-    json: bool
-
-
-@dataclass(frozen=True)
-class ReplayArguments:
-    """What `autotune replay` was given."""
-
-    export: Path
-    options: Mapping[str, Any]
-    json: bool
-
-
-@dataclass(frozen=True)
-class SubmitArguments:
-    """What `autotune submit` was given; `options` are those of the study."""
-
-    recipe: str
-    options: StudyOptions
-    register: str | None
-    address: str | None
-    follow: bool
-    driver_cpus: float
-    driver_resources: str | None
-    pip: Path | None
-    env: tuple[str, ...]
-    json: bool
-
-
-def _collected(option: Option, value: Any) -> Any:
-    """The value of an option, of all items that were given one by one.
-
-    Raises:
-        UserError: one was given twice.
-    """
-    assert option.flag is not None
-    if not option.flag.repeated:
-        return value
-    made: dict[str, Any] = {}
-    for name, item in value:
-        if name in made:
-            raise UserError(f"{option.flag.name} {name} is given twice")
-        made[name] = item
-    return made
-
-
-def taken(kind: type[_T], given: argparse.Namespace) -> _T:
-    """What argparse read, as a frozen value of this kind.
-
-    Raises:
-        UserError: an option of the study is outside its range.
-    """
-    own = [f.name for f in fields(cast("type[RunArguments]", kind)) if f.name != "options"]
-    values = {name: getattr(given, name) for name in own}
-    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    named = [(o, getattr(given, o.name, None)) for o in options() if o.flag is not None]
-    chosen = {o.name: _collected(o, value) for o, value in named if value is not None}
-    for name in ("time_limit", "wait_idle"):
-        if name in chosen:
-            chosen[name] = duration(chosen[name], f"--{name.replace('_', '-')}")
-    checked = StudyOptions(**chosen)
-    whole = kind in (RunArguments, SubmitArguments, TryArguments)
-    make = cast("Callable[..., _T]", kind)
-    return make(**values, options=checked if whole else chosen)

@@ -10,6 +10,7 @@ from pathlib import Path
 from autotune.cli.console import plain_out
 from autotune.errors import UserError
 from autotune.evaluation.comparison import dawnbench, metrics, output, sources
+from autotune.evaluation.comparison.metrics import MetricComparison
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.table import compare
 
@@ -44,11 +45,12 @@ def run(options: Namespace) -> None:
 
 def _compare_metrics(options: Namespace) -> None:
     """Compare studies whose target has no value."""
-    for flag, given in (("--report", options.report), ("--target", options.target)):
-        if given is not None:
-            raise UserError(f"{flag} is for times to a value, which these studies' targets lack")
+    if options.target is not None:
+        raise UserError("--target is for times to a value, which these studies' targets lack")
     allow = [condition for word in options.allow for condition in word.split(",")]
     comparison = metrics.compare(options.sources, options.baseline, allow)
+    if options.report is not None:
+        write_report(comparison, options.report)
     if options.csv is not None:
         metrics.write_csv(comparison, options.csv)
     if options.json:
@@ -57,7 +59,7 @@ def _compare_metrics(options: Namespace) -> None:
         metrics.print_table(comparison, plain_out())
 
 
-def write_report(comparison: Comparison, file: Path) -> None:
+def write_report(comparison: Comparison | MetricComparison, file: Path) -> None:
     """The comparison as one HTML file.
 
     Raises:

@@ -51,13 +51,15 @@ def tell(document: Any, as_json: bool, shown: Callable[[Any, Any], None]) -> Non
 class Output:
     """What a command does with its result.
 
-    `json`: print one JSON document. `register`: the registered model that the best trial's becomes
+    `json`: print one JSON document. `only_confirmed`: print no trials but the confirmed ones.
+    `register`: the registered model that the best trial's becomes
     a version of, in MLflow's store `tracking_uri`.
     """
 
     json: bool = False
     register: str | None = None
     tracking_uri: str | None = None
+    only_confirmed: bool = False
 
 
 def study_in(folder: Path) -> tuple[Manifest, StudyResult]:
@@ -112,13 +114,14 @@ def say_left(result: StudyResult, options: StudyOptions, output: Output) -> None
 
 def finish(result: StudyResult, manifest: Manifest, output: Output) -> int:
     """Print the result of the study, and say with the exit code how it ended."""
-    from autotune.cli import text
+    from autotune.cli import final
     from autotune.evaluation import summary
 
     if output.json:
         print(json.dumps(summary.document(result, manifest.name)))
     else:
-        text.print_result(result, manifest, sys.stdout)
+        shown = final.print_confirmed if output.only_confirmed else final.print_result
+        shown(result, manifest, sys.stdout)
     say_left(result, manifest.options, output)
     if result.ended == "interrupted":
         return INTERRUPTED

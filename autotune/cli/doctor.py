@@ -16,7 +16,7 @@ from autotune.backends import machine_load
 from autotune.backends.worker.cpu_affinity import usable_cores
 from autotune.cli import gpu_checks
 from autotune.storage.atomic import sync_content
-from autotune.study.manifest import version_of
+from autotune.study.versions import version_of
 
 
 @dataclass(frozen=True)

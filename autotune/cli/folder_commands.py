@@ -87,11 +87,7 @@ def _export_trial(manifest: Manifest, result: StudyResult, trial: Trial, to: Pat
 
 def _export_study(manifest: Manifest, result: StudyResult, url: str) -> None:
     from autotune.evaluation.export import optuna_study
-    from autotune.study import recipes
 
-    name = manifest.name
-    if not manifest.options.recipe:
-        raise UserError(f"{result.folder} was started from Python: its search space is not known")
-    space = recipes.load_again(manifest.options).space
+    name, space = manifest.name, manifest.search_space(result.folder)
     count = optuna_study.export(result.trials, space, result.target, url, name)
     say(f"wrote {count} trials as the Optuna study {name!r}")

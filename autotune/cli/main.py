@@ -5,6 +5,7 @@
 Exit codes: 0 done; 2 wrong input (one line on stderr); 3 done, but no trial reached the target; 4
 the study could not go on; 130 interrupted, resumable.
 """
+# PYTHON_ARGCOMPLETE_OK: for shells that complete all such commands
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from autotune.cli import arguments
-from autotune.cli.arguments import taken
+from autotune.cli import arguments, completion
+from autotune.cli import given as values
 from autotune.cli.console import BROKEN, DONE, INTERRUPTED, USER, say
 from autotune.errors import StudyError, UserError, unknown
 
@@ -37,7 +38,7 @@ class _Version(argparse.Action):
     """Print the version, which nothing else looks up."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from autotune.study.manifest import version_of
+        from autotune.study.versions import version_of
 
         print(f"autotune {version_of('autotune') or 'unknown'}")
         parser.exit()
@@ -67,6 +68,17 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    if words is None:
+        completion.answer(parser)
+    given, extra = parser.parse_known_args(words)
+    if extra:
+        known = [word for row in COMMANDS[given.command][2] for word in row[0].split()]
+        raise UserError(unknown("argument", extra[0], [w for w in known if w.startswith("-")]))
+    return given
+
+
+def _parser() -> _Parser:
     parser = _Parser(
         prog="autotune",
         description=__doc__,
@@ -80,11 +92,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
         for name_or_flags, settings in rows:
             sub.add_argument(*name_or_flags.split(), **arguments.filled(settings))
         sub.set_defaults(function=function)
-    given, extra = parser.parse_known_args(words)
-    if extra:
-        known = [word for row in COMMANDS[given.command][2] for word in row[0].split()]
-        raise UserError(unknown("argument", extra[0], [w for w in known if w.startswith("-")]))
-    return given
+    return parser
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -93,31 +101,43 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
 def run_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.run(taken(arguments.RunArguments, given))
+    return study_commands.run(values.taken(values.RunArguments, given))
 
 
 def try_command(given: argparse.Namespace) -> int:
     from autotune.cli import try_command as trying
 
-    return trying.run(taken(arguments.TryArguments, given))
+    return trying.run(values.taken(values.TryArguments, given))
 
 
 def resume_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.resume(taken(arguments.ResumeArguments, given))
+    return study_commands.resume(values.taken(values.ResumeArguments, given))
 
 
 def confirm_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.confirm(taken(arguments.ConfirmArguments, given))
+    return study_commands.confirm(values.taken(values.ConfirmArguments, given))
 
 
 def replay_command(given: argparse.Namespace) -> int:
     from autotune.cli import study_commands
 
-    return study_commands.replay(taken(arguments.ReplayArguments, given))
+    return study_commands.replay(values.taken(values.ReplayArguments, given))
+
+
+def list_command(given: argparse.Namespace) -> int:
+    from autotune.cli import listings
+
+    return listings.studies(given.folder, given.json)
+
+
+def trials_command(given: argparse.Namespace) -> int:
+    from autotune.cli import listings
+
+    return listings.trials(given.folder, given.csv, given.json)
 
 
 def status_command(given: argparse.Namespace) -> int:
@@ -177,7 +197,7 @@ def ui_command(given: argparse.Namespace) -> int:
 def submit_command(given: argparse.Namespace) -> int:
     from autotune.cli.jobs import commands as jobs
 
-    return jobs.submit(taken(arguments.SubmitArguments, given))
+    return jobs.submit(values.taken(values.SubmitArguments, given))
 
 
 def jobs_command(given: argparse.Namespace) -> int:
@@ -227,7 +247,9 @@ COMMANDS: dict[str, Command] = {
         "go on with a study, or bring its MLflow runs up to date",
         arguments.RESUME,
     ),
+    "list": (list_command, "one line for each study of a folder", arguments.LIST),
     "status": (status_command, "how a study stands", [arguments.FOLDER, arguments.JSON]),
+    "trials": (trials_command, "all trials of a study, as a table or as CSV", arguments.TRIALS),
     "best": (best_command, "the fastest trial's configuration", [arguments.FOLDER, arguments.JSON]),
     "confirm": (
         confirm_command,

@@ -111,7 +111,7 @@ def addresses(host: str, name: str, study_id: str, target: Target) -> list[str]:
     ask = {"experiment_ids": [experiment], "filter": wanted, "max_results": 1}
     runs = _get(f"{host}/api/2.0/mlflow/runs/search", ask)["runs"]
     place = f"{host}/#/experiments/{experiment}/runs"
-    report = f"report: {place}/{runs[0]['info']['run_id']}/artifacts/{REPORT}"
+    report = f"report: {place}/{runs[0]['info']['run_id']}/artifacts/{REPORT}?{_RUNS}"
     if shared_view.tag_name(study_id) not in [tag["key"] for tag in tags]:  # an older study
         metric, lowest = shared_view.order(target)
         key = quote(f"metrics.`{clean(metric)}`")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import os
 import secrets
 import signal
 import socket
@@ -78,13 +79,13 @@ class StudiesServer(ThreadingHTTPServer):
             return {own.folder.name: own for own in self._overviews.read()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """What the page shows of each study, as JSON types."""
+        """What the page shows of each study, as JSON types; `place` is its address here."""
         found = self.studies()
         return [
             {
                 **own.to_json(),
                 "key": key,
-                "report": f"study/{quote(key, safe='')}/{REPORT}",
+                "place": f"study/{quote(os.fsencode(key), safe='')}",
                 "mlflow": self.mlflow.state(own.folder, own.tracking_uri),
             }
             for key, own in found.items()
@@ -101,8 +102,13 @@ class StudiesServer(ThreadingHTTPServer):
         stamp = studies.stamp(folder)
         known = self._reports.get(folder)
         if known is None or known[0] != stamp:
-            known = self._reports[folder] = stamp, study_html(folder).encode()
+            known = self._reports[folder] = stamp, _encoded(study_html(folder))
         return known[1]
+
+
+def _encoded(text: str) -> bytes:
+    """The text as UTF-8; the name of a folder may be none."""
+    return text.encode(errors="backslashreplace")
 
 
 class _RefusedError(Exception):
@@ -113,7 +119,8 @@ class _RefusedError(Exception):
         self.status, self.text = status, text
 
 
-_NOTHING = _RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here")
+def _nothing() -> _RefusedError:
+    return _RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here")
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -130,7 +137,8 @@ class _Request(BaseHTTPRequestHandler):
 
     def _answer(self, work: Callable[[list[str]], None]) -> None:
         """Do the work of a request from the server's own page; errors are a line of text."""
-        path = [unquote(part) for part in urlsplit(self.path).path.split("/") if part]
+        parts = self.path.partition("?")[0].split("/")
+        path = [unquote(part, errors="surrogateescape") for part in parts if part]
         try:
             if not self._is_own(self.headers.get("Host", "")):
                 raise _RefusedError(HTTPStatus.FORBIDDEN, "the Host header is not this server's")
@@ -138,14 +146,16 @@ class _Request(BaseHTTPRequestHandler):
         except _RefusedError as error:
             self._send(error.text.encode(), "text/plain", error.status)
         except UserError as error:
-            text = plain_text(str(error)).encode(errors="backslashreplace")
-            self._send(text, "text/plain", HTTPStatus.CONFLICT)
+            self._send(_encoded(plain_text(str(error))), "text/plain", HTTPStatus.CONFLICT)
         except ConnectionError:
             self.close_connection = True
 
     def _is_own(self, host: str) -> bool:
         """Whether a name is this server's: an address, or one that this machine has by itself."""
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
         try:
             ipaddress.ip_address(name)
         except ValueError:
@@ -157,13 +167,13 @@ class _Request(BaseHTTPRequestHandler):
             case []:
                 from dashboards.studies import studies_page
 
-                self._send(studies_page(self.server.folder).encode(), "text/html")
+                self._send(_encoded(studies_page(self.server.folder)), "text/html")
             case ["studies.json"]:
                 self._send(json.dumps(self.server.rows()).encode(), "application/json")
-            case ["study", key, "report.html"] if key in (found := self.server.studies()):
+            case ["study", key, name] if name == REPORT and key in (found := self.server.studies()):
                 self._send(self.server.report(found[key].folder), "text/html")
             case _:
-                raise _NOTHING
+                raise _nothing()
 
     def _post(self, path: list[str]) -> None:
         self._check_post()
@@ -173,7 +183,7 @@ class _Request(BaseHTTPRequestHandler):
             case ["study", key, "mlflow"] if key in (found := self.server.studies()):
                 self.server.mlflow.start(found[key].folder)
             case _:
-                raise _NOTHING
+                raise _nothing()
         self._send(b"{}", "application/json")
 
     def _check_post(self) -> None:
@@ -184,7 +194,7 @@ class _Request(BaseHTTPRequestHandler):
             raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too long")
         self.rfile.read(int(length))  # nothing is taken from it
         origin, given = self.headers.get("Origin"), self.headers.get(TOKEN, "")
-        other = origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
+        other = origin is not None and origin.partition("://")[2] != self.headers.get("Host")
         if other or not hmac.compare_digest(given.encode(), self.server.token.encode()):
             text = "this needs the token of the address that `autotune ui` printed"
             raise _RefusedError(HTTPStatus.FORBIDDEN, text)

@@ -12,13 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.arguments import (
-    PLACE,
-    ConfirmArguments,
-    ReplayArguments,
-    ResumeArguments,
-    RunArguments,
-)
+from autotune.cli.arguments import PLACE
+from autotune.cli.checks import checked
 from autotune.cli.console import (
     BROKEN,
     DONE,
@@ -35,6 +30,12 @@ from autotune.cli.console import (
     study_in,
     without_password,
 )
+from autotune.cli.given import (
+    ConfirmArguments,
+    ReplayArguments,
+    ResumeArguments,
+    RunArguments,
+)
 from autotune.errors import StudyError, UserError
 from autotune.storage.journal import JOURNAL
 from autotune.study.options import StudyOptions
@@ -50,13 +51,14 @@ def run(given: RunArguments) -> int:
     from autotune.evaluation import register
     from autotune.study import recipes
 
-    made = recipes.loaded(given.recipe, given.options.recipe_arguments)
-    uri = without_password(given.options.tracking_uri)
+    options = checked(given.options, given.register)  # before the recipe, which may import torch
+    uri = options.tracking_uri
+    made = recipes.loaded(given.recipe, options.recipe_arguments)
     experiment = register.prepared(made.experiment, given.register, uri)
-    folder = given.options.folder(experiment.name)
-    if given.options.mirror:
+    folder = options.folder(experiment.name)
+    if options.mirror:
         _fetch_if_new(experiment.name, folder, uri)
-    options = replace(given.options, out=folder, tracking_uri=uri)
+    options = replace(options, out=folder)
     options = replace(options, recipe=made.recipe, recipe_arguments=made.arguments)
     return _study(experiment, options, Output(given.json, given.register, uri))
 
@@ -64,7 +66,7 @@ def run(given: RunArguments) -> int:
 def resume(given: ResumeArguments) -> int:
     from autotune.evaluation import register
     from autotune.evaluation.export import replay
-    from autotune.study import recipes
+    from autotune.study import earlier, recipes
     from autotune.study.manifest import Manifest
     from autotune.study.result import read
 
@@ -72,7 +74,6 @@ def resume(given: ResumeArguments) -> int:
     if given.from_mlflow is not None:
         folder, changes = _fetched(given)
     manifest = Manifest.read(folder)
-    _check_recipe(folder, manifest)
     trials, least = changes.get("trials"), manifest.options.trials
     if trials is not None and trials < least:
         raise UserError(f"--trials is a total and must be at least {least} but got {trials}")
@@ -85,6 +86,8 @@ def resume(given: ResumeArguments) -> int:
     result = read(folder, manifest.target)
     ended = complete(result, options)
     if not ended or given.register:
+        _check_recipe(folder, manifest, earlier.go_on(manifest, folder, options.trials))
+        options = checked(options, given.register)
         experiment = recipes.load_again(options)
         experiment = register.prepared(experiment, given.register, options.tracking_uri)
     if ended:
@@ -96,22 +99,25 @@ def resume(given: ResumeArguments) -> int:
 
 def confirm(given: ConfirmArguments) -> int:
     from autotune.evaluation.export import replay
-    from autotune.study import recipes
+    from autotune.study import earlier, recipes
 
     folder, repeats = given.folder, given.options["repeats"]
     manifest, result = study_in(folder)
-    _check_recipe(folder, manifest)
     if replay.source(manifest) is not None:
         more = f"autotune resume {folder} --trials N"
         raise UserError(f"{folder} is a replay, all of it repeats: for more, {more}")
     if repeats < 1:
         raise UserError(f"--repeats must be a whole number >= 1 but got {repeats}")
     if result.best is None:
-        return finish(result, manifest, Output(given.json))
+        return finish(result, manifest, Output(given.json, only_confirmed=True))
     options = replace(_continued(manifest, folder, given.options), search=False)
-    output = Output(given.json, tracking_uri=options.tracking_uri)
+    output = Output(given.json, only_confirmed=True, tracking_uri=options.tracking_uri)
     if complete(result, options):
         return _shown(result, manifest, output)
+    again = earlier.go_on(manifest, folder, options.trials)
+    confirmed = f"confirm(repeats={repeats}, top={options.top})"
+    _check_recipe(folder, manifest, f"{again}; what it returns has {confirmed}")
+    options = checked(options)
     return _study(recipes.load_again(options), options, output, manifest)
 
 
@@ -150,31 +156,30 @@ def _fetched(given: ResumeArguments) -> tuple[Path, Mapping[str, Any]]:
 def _fetch_if_new(study: str, folder: Path, uri: str | None) -> None:
     """Fetch the study that MLflow keeps, where the folder has none yet."""
     from autotune.tracking import mirror
-    from autotune.tracking.uris import check_server
 
-    check_server(uri)
     if uri is not None and not (folder / JOURNAL).exists():
         mirror.fetch(uri, study, folder)
 
 
-def _check_recipe(folder: Path, manifest: Manifest) -> None:
+def _check_recipe(folder: Path, manifest: Manifest, python: str) -> None:
+    """Refuse a study whose trainer only a script has; `python` says how that goes on with it."""
     if not manifest.options.recipe:
-        raise UserError(
-            f"{folder} was started from Python: call autotune.run again with out={str(folder)!r}"
-        )
+        raise UserError(f"{folder} was started from Python, which has its trainer: {python}")
 
 
 def _continued(manifest: Manifest, folder: Path, changes: Mapping[str, Any]) -> StudyOptions:
     """The options in the study's manifest, with the changes that a command was given."""
     from autotune.study import recipes
+    from autotune.study.place import as_named
 
     if changes.get("ray_address") is not None:
         changes = {"backend": "ray", **changes}
     elif changes.get("backend") == "local":
         changes = {"ray_address": None, **changes}
-    options = replace(manifest.options, **{**changes, "out": folder})
-    uri, recipe = without_password(options.tracking_uri), recipes.moved(str(options.recipe))
-    return replace(options, tracking_uri=uri, recipe=recipe)
+    named = as_named(str(manifest.options.backend), manifest.backend_chosen_because)
+    options = replace(manifest.options, **{"backend": named, **changes, "out": folder})
+    recipe = recipes.moved(options.recipe) if options.recipe else None
+    return replace(options, tracking_uri=without_password(options.tracking_uri), recipe=recipe)
 
 
 # --- running --------------------------------------------------------------------------------------

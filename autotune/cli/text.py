@@ -1,156 +1,41 @@
-"""Text for the terminal: a study's state, its final table, and trials in words."""
+"""Text for the terminal: a study's state, its best trial, and trials in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.table import Table
-
-from autotune.algorithms.ranking.finalists import next_to_confirm
-from autotune.algorithms.ranking.repeats import Confirmation, raced
-from autotune.evaluation import machine
 from autotune.evaluation.summary import (
-    confirmation,
     confirmed_text,
-    gain,
-    lower_bound_mark,
     races_text,
-    speedup,
 )
-from autotune.study.display.trial_text import COLOURS, configuration, name_of, number
-from autotune.study.manifest import Manifest
-from autotune.study.options import StudyOptions
-from autotune.study.result import StudyResult, plain
-from autotune.trial import Target, Trial
-from autotune.trial.plain_text import plain_text
+from autotune.study.rows import plain
+from autotune.trial import Target
 from autotune.trial.wording import (
     aim,
-    amount,
-    came_to,
-    disturbed_note,
-    goal,
-    lead,
-    metric_name,
-    outcome,
     quantity,
-    result_name,
-    shown,
-    so_far,
 )
 
-# --- the end --------------------------------------------------------------------------------------
 
-
-def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
-    """The final table, the baseline's result and the ratio, and how to open MLflow."""
-    console = Console(file=out, width=None if out.isatty() else 160, markup=False, emoji=False)
-    target = result.target
-    title = plain_text(f"{manifest.name}: {goal(target)}")
-    second = metric_name(target) if target.timed else "after"
-    table = Table(title=title, box=None)
-    for name, justify in (
-        ("rank", "right"),
-        ("trial", "left"),
-        (plain_text(result_name(target)), "right"),
-        ("spent", "right"),
-        (plain_text(second), "right"),
-        ("reason", "left"),
-    ):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("configuration", overflow="fold")
-    for entry in result.ranking:
-        trial = entry.trial
-        table.add_row(
-            str(entry.rank or "-"),
-            name_of(trial),
-            so_far(trial, target),
-            f"{trial.spent_seconds:.1f} s",
-            number(target.best(trial)) if target.timed else _after(trial, target),
-            ", ".join(filter(None, (trial.reason, disturbed_note(trial)))),
-            configuration(trial),
-            style=COLOURS[trial.state] if out.isatty() else "",
-        )
-    console.print(table)
-    if result.confirmed:
-        console.print(confirmations_table(result.confirmed))
-    console.print(_conclusion(result), markup=False, highlight=False)
-    for sentence in machine.sentences(result):
-        console.print(sentence, markup=False, highlight=False)
-    if left := _unfinished(result, manifest.options):
-        console.print(left, markup=False, highlight=False, soft_wrap=True)
-    uri = manifest.options.tracking_uri
-    if uri != "off":
-        where = f"MLflow: {uri}" if uri else f"MLflow: autotune ui {result.folder}"
-        console.print(where, markup=False, highlight=False, soft_wrap=True)
-
-
-def _after(trial: Trial, target: Target) -> str:
-    """When the metric that counts was reported."""
-    report = target.counted(trial)
-    return amount(target, report.seconds) if report is not None else "-"
-
-
-def _conclusion(result: StudyResult) -> str:
-    best, baseline, target = result.best, result.baseline, result.target
-    spent = f"{result.spent_seconds:.0f} s of worker groups spent"
-    if best is None:
-        none = "No trial reached the target" if target.timed else "No trial completed"
-        parts = (none, came_to(target, result.nearest), spent)
-        return f"{'; '.join(part for part in parts if part)}."
-    confirmed = result.confirmation(best)
-    text = f"Best: {lead(target, best)}"
-    races = raced(best, result.trials, result.target)
-    if confirmed is not None:
-        text += f" when it was tuned, {confirmed_text(confirmation(confirmed))}"
-    elif races is not None:
-        text += f", {races_text(confirmation(races))}"
-    if baseline is not None and baseline.number == best.number:
-        unbeaten = ", which nothing beat when confirmed" if confirmed is not None else ""
-        return f"{text}; it is the baseline{unbeaten}. {spent.capitalize()}."
-    if baseline is not None:
-        again = result.confirmation(baseline) if confirmed is not None else None
-        text += "; baseline: "
-        text += confirmed_text(confirmation(again)) if again else outcome(baseline, result.target)
-    if result.confirmed_speedup is not None:
-        text += f"; {_ratio(speedup(result))}"
-    elif result.speedup is not None:
-        text += f"; {result.speedup:.2f}x faster (one run each, not confirmed)"
-    elif not target.timed:
-        text += _gained(gain(result))
-    return f"{text}. {spent.capitalize()}."
-
-
-def _unfinished(result: StudyResult, options: StudyOptions) -> str:
-    """A hint where requested confirmations have not been run; else empty."""
-    if result.ended in ("interrupted", "budget"):  # the command itself prints how to continue
-        return ""
-    repeats, top = options.repeats, options.top
-    if result.best is None or next_to_confirm(result.trials, result.target, repeats, top) is None:
-        return ""
-    return f"Not all confirmations have been run; go on with: autotune resume {result.folder}"
-
-
-def _ratio(found: Mapping[str, Any]) -> str:
+def ratio(found: Mapping[str, Any]) -> str:
     """A confirmed speedup in words.
 
-    >>> _ratio({"confirmed_speedup_vs_baseline": 1.5, "confirmed_speedup_bound": ">=",
+    >>> ratio({"confirmed_speedup_vs_baseline": 1.5, "confirmed_speedup_bound": ">=",
     ...         "confirmed_speedup_interval": (0.9, 2.5)})
     '>=1.50x faster (confirmed; 95 % interval 0.90 to 2.50, so that it may be luck)'
     """
-    ratio = f"{found['confirmed_speedup_bound']}{found['confirmed_speedup_vs_baseline']:.2f}x"
+    times = f"{found['confirmed_speedup_bound']}{found['confirmed_speedup_vs_baseline']:.2f}x"
     interval = found["confirmed_speedup_interval"]
     if interval is None:
-        return f"{ratio} faster (confirmed; too few runs for an interval)"
+        return f"{times} faster (confirmed; too few runs for an interval)"
     luck = ", so that it may be luck" if interval[0] <= 1 <= interval[1] else ""
-    return f"{ratio} faster (confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}{luck})"
+    return f"{times} faster (confirmed; 95 % interval {interval[0]:.2f} to {interval[1]:.2f}{luck})"
 
 
-def _gained(found: Mapping[str, Any]) -> str:
+def gained(found: Mapping[str, Any]) -> str:
     """By how much the best metric is better than the baseline's, in words; empty if unknown.
 
-    >>> _gained({"gain_vs_baseline": 0.02, "confirmed_gain_vs_baseline": 0.01,
+    >>> gained({"gain_vs_baseline": 0.02, "confirmed_gain_vs_baseline": 0.01,
     ...          "confirmed_gain_interval": (-0.01, 0.03)})
     '; better by 0.01 (confirmed; 95 % interval -0.01 to 0.03, so that it may be luck)'
     """
@@ -213,11 +98,11 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     if best and summary["baseline"] and best["trial"] == summary["baseline"]["trial"]:
         print("  against the baseline: it is the baseline", file=out)
     elif summary["confirmed_speedup_vs_baseline"]:
-        print(f"  against the baseline: {_ratio(summary)}", file=out)
+        print(f"  against the baseline: {ratio(summary)}", file=out)
     elif summary["speedup_vs_baseline"]:
         print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
-    elif not target.timed and (gained := _gained(summary)):
-        print(f"  against the baseline: {gained.removeprefix('; ')}", file=out)
+    elif not target.timed and (better := gained(summary)):
+        print(f"  against the baseline: {better.removeprefix('; ')}", file=out)
     again = summary["repeats_spent_seconds"]
     more = f", {again:.0f} s of it on repeats" if again else ""
     print(f"  spent: {summary['spent_seconds']:.0f} s{more}", file=out)
@@ -238,27 +123,3 @@ def _confirming(found: Mapping[str, Any]) -> str:
 
 def _from(parent: int, step: int) -> str:
     return f" from trial {parent} at step {step}"
-
-
-def confirmations_table(found: Sequence[Confirmation]) -> Table:
-    """Results of the search and confirmed ones, side by side."""
-    timed = all(one.target.timed for one in found)
-    what = ("tuning time", "reached", "times") if timed else ("tuning", "completed", "metrics")
-    made = Table(title="run again on fresh seeds, each alone", box=None)
-    for name in ("trial", what[0], "confirmed mean", "median", what[1], what[2]):
-        made.add_column(name, justify="left" if name in ("trial", what[2]) else "right")
-    for one in found:
-        target, mark = one.target, lower_bound_mark(one.reached, len(one.runs), "> ")
-        made.add_row(
-            str(one.number),
-            shown(target, one.tuned) if one.tuned is not None else "missed",
-            f"{mark if timed else ''}{shown(target, one.mean)}",
-            shown(target, one.median),
-            f"{one.reached} of {len(one.runs)}",
-            "  ".join(_one_run(t, target) for t in one.runs),
-        )
-    return made
-
-
-def _one_run(run: Trial, target: Target) -> str:
-    return shown(target, target.result(run)).removesuffix(" s") if run.succeeded else "missed"

@@ -6,8 +6,8 @@ import json
 import pdb
 from dataclasses import asdict
 
-from autotune.cli.arguments import TryArguments
 from autotune.cli.console import BROKEN, DONE, only_json, plain_out, say
+from autotune.cli.given import TryArguments
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "    "}
 
@@ -21,7 +21,8 @@ def run(given: TryArguments) -> int:
     from autotune.evaluation.trial_run import TrainerError, try_recipe
     from autotune.study import place, recipes
 
-    experiment = place.scaled(recipes.load(given.recipe), given.options, None)
+    loaded = recipes.load(given.recipe, given.options.recipe_arguments)
+    experiment = place.scaled(loaded, given.options, None)
     look = _post_mortem if given.pdb else None
     with only_json(given.json):
         options = given.options

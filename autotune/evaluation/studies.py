@@ -16,6 +16,7 @@ from autotune.storage import journal
 from autotune.storage import manifest as file
 from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study import earlier
 from autotune.study import result as results
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
@@ -39,6 +40,7 @@ class Overview:
         spent_seconds: of worker groups.
         updated: when its journal last grew, in ISO 8601.
         command: what goes on with more trials.
+        backend: where its trials run: `local` or `ray`; empty for a pool of the caller's.
         tracking_uri: as the study was given it.
         fault: why it cannot be read; then the rest is empty.
     """
@@ -54,6 +56,7 @@ class Overview:
     spent_seconds: float = 0.0
     updated: str = ""
     command: str = ""
+    backend: str = ""
     tracking_uri: str | None = None
     fault: str = ""
 
@@ -65,6 +68,15 @@ class Overview:
 def is_study(folder: Path) -> bool:
     """Whether the folder holds a study: a journal, or a manifest."""
     return (folder / JOURNAL).is_file() or file.exists(folder)
+
+
+def listed(folder: Path) -> list[Overview]:
+    """The studies in a folder, by name; of a study's own folder that study.
+
+    Raises:
+        UserError: it is no folder that can be read, or holds no study.
+    """
+    return [overview(place) for place in ([folder] if is_study(folder) else found(folder))]
 
 
 def found(folder: Path) -> list[Path]:
@@ -105,7 +117,8 @@ def overview(folder: Path) -> Overview:
         best=_best(result),
         spent_seconds=result.spent_seconds,
         updated=updated.isoformat(timespec="seconds"),
-        command=_command(folder, options.recipe, planned),
+        command=_command(folder, manifest, planned),
+        backend=str(options.backend) if options.backend != "auto" else "",
         tracking_uri=options.tracking_uri,
     )
 
@@ -170,9 +183,9 @@ def _confirmations(progress: Mapping[str, Any] | None) -> str:
     return f"{progress['done']} of {progress['planned']}"
 
 
-def _command(folder: Path, recipe: str | None, planned: int) -> str:
+def _command(folder: Path, manifest: Manifest, planned: int) -> str:
     """What goes on with half as many trials again."""
     more = planned + max(10, planned // 2)
-    if recipe:
+    if manifest.options.recipe:
         return f"autotune resume {shlex.quote(str(folder))} --trials {more}"
-    return f"autotune.run(experiment, trials={more}, out={str(folder)!r})"
+    return earlier.go_on(manifest, folder, more)

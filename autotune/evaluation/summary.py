@@ -13,7 +13,8 @@ from autotune.algorithms.ranking.repeats import Confirmation, raced
 from autotune.evaluation import machine
 from autotune.storage.codec import encode
 from autotune.study.options import StudyOptions
-from autotune.study.result import StudyResult, row
+from autotune.study.result import StudyResult
+from autotune.study.rows import CONFIG, POINT, row
 from autotune.trial import State, Target, Trial, wording
 
 
@@ -121,9 +122,10 @@ def _nearest(result: StudyResult) -> dict[str, Any] | None:
 
 
 def _trial(trial: Trial, target: Target) -> dict[str, Any]:
-    columns = {k: v for k, v in row(trial, target).items() if not k.startswith("config.")}
+    every = row(trial, target).items()
+    columns = {k: v for k, v in every if not k.startswith((POINT, CONFIG))}
     config, params = encode(dict(trial.config)), encode(trial.params)
-    return {**encode(columns), "config": config, "params": params, "seed": trial.seed}
+    return {**encode(columns), "config": config, "params": params}
 
 
 def confirmation(one: Confirmation) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from autotune.backends.local import machine
 from autotune.backends.local.here import ThisProcess
 from autotune.backends.protocol import Finished, Launch, Progress, Raised, Signal, WorkerFailed
 from autotune.errors import StudyError, UserError, unknown
+from autotune.evaluation.differences import differences
 from autotune.storage.codec import plain
+from autotune.study.driver.decisions import unreported
 from autotune.study.driver.plan import trial_seed
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.trial import Checkpoint, Config, Report
@@ -55,7 +57,7 @@ class _Run:
     reports: list[Report] = field(default_factory=list)
     saved: list[Checkpoint] = field(default_factory=list)
     setup_seconds: float = 0.0
-    finished: bool = False
+    finished: Finished | None = None
 
 
 def try_recipe(
@@ -82,9 +84,9 @@ def try_recipe(
     pool = ThisProcess(experiment.train, _one(experiment.scaling), on_error)
     try:
         with tempfile.TemporaryDirectory(prefix="autotune-try-") as folder:
-            launch = Launch(0, config, trial_seed(seed, 0))
+            launch = Launch(0, config, trial_seed(seed, 0), metric=experiment.target.metric)
             first = _trained(pool, launch, Path(folder, "first"), _MILESTONES)
-            checks = [_metric(first.reports, experiment), *_pace(first)]
+            checks = [_metric(first, experiment), *_pace(first)]
             checks.append(_state(pool, launch, first, Path(folder, "again")))
         return [*checks, _memory(), *_study(experiment, first, trials)]
     finally:
@@ -142,7 +144,9 @@ def _trained(pool: ThisProcess, launch: Launch, folder: Path, milestones: int) -
             return run
         pool.resume(launch.trial, None, path)
         signal = _next(pool)
-    run.finished = isinstance(signal, Finished)
+    run.finished = signal if isinstance(signal, Finished) else None
+    if run.finished is not None and run.finished.report is not None:
+        run.reports.append(run.finished.report)  # what a function returned
     return run
 
 
@@ -162,15 +166,20 @@ def _next(pool: ThisProcess) -> Signal:
 # --- what is looked at ----------------------------------------------------------------------------
 
 
-def _metric(reports: Sequence[Report], experiment: Experiment) -> Check:
-    metric = experiment.target.metric
-    names = {name for report in reports for name in report.metrics}
-    if not names:
-        raise UserError(f"the trainer never reported any metric, so not {metric!r}")
+def _metric(run: _Run, experiment: Experiment) -> Check:
+    metric, end = experiment.target.metric, run.finished
+    names = {name for report in run.reports for name in report.metrics}
     if metric not in names:
+        if end is not None:
+            raise UserError(unreported(run.reports, metric, end.returned))
+        if not names:
+            raise UserError(f"the trainer never reported any metric, so not {metric!r}")
         raise UserError(unknown("target metric", metric, names))
-    values = [f"{r.metrics[metric]:.4g} at {r.step}" for r in reports if metric in r.metrics]
-    return Check("metric", True, f"{metric} {', '.join(values)} samples")
+    last = end.report if end is not None else None
+    found = [r for r in run.reports if metric in r.metrics]
+    at = ["its end" if r is last else f"{r.step} samples" for r in found]
+    values = [f"{r.metrics[metric]:.4g} at {where}" for r, where in zip(found, at, strict=True)]
+    return Check("metric", True, f"{metric} {', '.join(values)}")
 
 
 def _pace(run: _Run) -> Iterator[Check]:
@@ -220,31 +229,6 @@ def _read(saved: Checkpoint) -> Any:
     return load(saved.path, 0, "")
 
 
-def differences(one: Any, other: Any, path: str = "state") -> list[str]:
-    """Where two states differ in any bit, as paths like `state['model']['weight']`."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if one.keys() != other.keys():
-            return [f"the keys of {path}"]
-        return [d for key in one for d in differences(one[key], other[key], f"{path}[{key!r}]")]
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        if len(one) != len(other):
-            return [f"the length of {path}"]
-        pairs = enumerate(zip(one, other, strict=True))
-        return [d for i, (a, b) in pairs for d in differences(a, b, f"{path}[{i}]")]
-    return [] if _same(one, other) else [path]
-
-
-def _same(one: Any, other: Any) -> bool:
-    torch = sys.modules["torch"]  # the states were read with it
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            return False
-        bits = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]
-        return bool(torch.equal(*bits))
-    nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one)
-    return type(one) is type(other) and (one == other or (nan and math.isnan(other)))
-
-
 def _memory() -> Check:
     """The most memory that this process has had, on the host and on its GPUs."""
     unit = 1 if sys.platform == "darwin" else 2**10  # of what the system calls ru_maxrss
@@ -292,10 +276,10 @@ def _duration(experiment: Experiment, run: _Run, trials: int, at_once: int) -> s
     last, target = run.reports[-1], experiment.target
     trained = last.clock.seconds("train")
     share = last.clock.eval / trained if trained else 0.0
-    seconds, steps = target.limit, getattr(target, "limit_steps", None)
+    seconds, steps = target.limit, target.limit_steps
     if steps is not None and last.step:  # the limit in samples, at the pace of these
         seconds = min(seconds or math.inf, trained * steps / last.step)
-    if run.finished:
+    if run.finished is not None:
         seconds = min(seconds or math.inf, trained)
     if not seconds or not math.isfinite(seconds):
         return f"{trials} trials, {at_once} at once; how long is not known without a limit"

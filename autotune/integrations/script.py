@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from autotune.errors import UserError, shown
 from autotune.integrations import script_process
@@ -72,7 +72,7 @@ def script(
         raise ValueError(f"script grace must be seconds, at least 0, but got {shown(grace)}")
     source = hashlib.sha256(text).hexdigest()
     if reports == "call" or (reports is None and _imports_autotune(line, text)):
-        return CalledScript(line, source)
+        return CalledScript(line, source, uses_torch=b"torch" in text)
     return PrintingScript(line, source, step, grace)
 
 
@@ -111,6 +111,12 @@ def _imports_autotune(line: CommandLine, text: bytes) -> bool:
     return any(name.partition(".")[0] == "autotune" for name in names)
 
 
+def _name(trainer: object, line: CommandLine) -> None:
+    """Name a trainer as a function is named: so the manifest knows it, and `tune` its study."""
+    object.__setattr__(trainer, "__qualname__", f"<script {line.name}>")
+    object.__setattr__(trainer, "__name__", Path(line.name).stem)
+
+
 # --- in the process of its rank -------------------------------------------------------------------
 
 
@@ -120,9 +126,10 @@ class CalledScript:
 
     line: CommandLine
     source: str
+    uses_torch: bool = True  # whether it names torch
 
-    def __post_init__(self) -> None:  # by this name the manifest knows a trainer
-        object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
+    def __post_init__(self) -> None:
+        _name(self, self.line)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration that its command line cannot have.
@@ -238,15 +245,22 @@ def _own_group() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PrintingScript:
-    """A script that prints lines of JSON. `source` is the SHA-256 of its text."""
+    """A script that prints lines of JSON. `source` is the SHA-256 of its text.
+
+    `in_child` says that its process trains, and not that of its rank, which so waits for that one.
+    """
 
     line: CommandLine
     source: str
     step: str = "step"
     grace: float = 10.0
+    uses_torch: ClassVar[bool] = False  # in this process
+    in_child: ClassVar[bool] = True
+
+    ends_by_itself: ClassVar[bool] = True  # so that a target needs no limit
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "__qualname__", f"<script {self.line.name}>")
+        _name(self, self.line)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration that its command line cannot have.

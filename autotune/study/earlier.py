@@ -1,4 +1,4 @@
-"""What is said of an earlier run of a study: how much of it is done, and a changed trainer."""
+"""What is said of an earlier run of a study: how much is done, a changed trainer, how to go on."""
 
 from __future__ import annotations
 
@@ -35,6 +35,18 @@ def changed(before: Manifest, now: Manifest) -> str:
         f"the trainer {now.train} has changed since this study began: trials before and after "
         "cannot be compared; another folder (out) begins a new study"
     )
+
+
+def go_on(manifest: Manifest, folder: Path, trials: int) -> str:
+    """How to go on with a study that was started from Python, to so many trials in all."""
+    arguments = f"out={str(folder)!r}, trials={trials}"
+    if manifest.script is None:
+        return f"autotune.run(experiment, {arguments}), or autotune.tune with these arguments"
+    return f"run {_from_here(Path(manifest.script))} again with {arguments}"
+
+
+def _from_here(file: Path) -> Path:
+    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
 
 
 def free_folder(folder: Path) -> tuple[Path, str]:

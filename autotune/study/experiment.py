@@ -90,7 +90,12 @@ class Experiment:
 
 
 def is_generator(train: Callable[..., Any]) -> bool:
-    """Whether the trainer is a generator function, as far as that can be seen."""
+    """Whether the trainer is a generator function, as far as that can be seen.
+
+    One with `ends_by_itself` is none: it ends as any function does.
+    """
+    if getattr(train, "ends_by_itself", False):
+        return False
     call = getattr(train, "__call__", None)
     return inspect.isgeneratorfunction(train) or inspect.isgeneratorfunction(call)
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from autotune.algorithms import specs
+from autotune.algorithms.names import POLICIES
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers import policy as policies
 from autotune.algorithms.samplers.distribution import from_document
+from autotune.algorithms.samplers.optuna_names import parse_sampler
 from autotune.errors import UserError, shown
 from autotune.study import recipes, warm_start
 from autotune.study.driver.plan import Plan
@@ -48,6 +50,27 @@ def make_parts(experiment: Experiment, options: StudyOptions, existing: Manifest
     values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
     plan = Plan(**values)
     return Parts(plan, _sampler(options.sampler, plan, start), start)
+
+
+def check_named(options: StudyOptions) -> None:
+    """Check sampler, pruner and controller as far as they are given by name.
+
+    Neither the recipe nor Optuna, Ray, MLflow or torch is imported for it; a dotted path or a
+    `file.py:function` is not checked.
+
+    Raises:
+        UserError: an unknown name or argument, or one that is out of range.
+    """
+    if isinstance(options.sampler, str):
+        parse_sampler(options.sampler)
+    pruner = options.pruner
+    if isinstance(pruner, str) and pruner != "auto" and not specs.is_path(pruner):
+        make_pruner(pruner)
+    controller = options.controller
+    if isinstance(controller, str) and controller != "none" and not specs.is_path(controller):
+        from autotune.algorithms.controllers import check_controller
+
+        check_controller(controller)
 
 
 # --- samplers -------------------------------------------------------------------------------------
@@ -135,7 +158,7 @@ def _start(
         return Start()
     from autotune.algorithms.controllers import can_warm_start
 
-    takes = {"sampler": sampler in policies.NAMES, "controller": can_warm_start(controller)}
+    takes = {"sampler": sampler in POLICIES, "controller": can_warm_start(controller)}
     if not any(takes.values()):
         raise UserError(
             f"start_from (--from) {str(source)!r} needs sampler or controller 'policy' but got "

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-import shutil
-import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
-from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
-from autotune.storage import journal, long_text, retention
 from autotune.storage import manifest as file
+from autotune.storage import retention
 from autotune.storage.annotated import reader
 from autotune.storage.codec import encode
-from autotune.storage.journal import JOURNAL
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import source
 from autotune.study.experiment import Experiment
 from autotune.study.options import StudyOptions, options_from_json
 from autotune.study.space_json import describe, space_from_json
-from autotune.trial import FailurePolicy, Reported, Suggested, Target
+from autotune.study.versions import commit, versions
+from autotune.trial import FailurePolicy, Target
 from autotune.trial.scaling import Scaling
 
 START, START_CONTROLLER = "start", "start_controller"  # what sampler and controller began with
-_SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
-_DISTRIBUTIONS = {"autotune": "time-to-target"}  # where it has another name than the package
-_PACKAGES = ("autotune", "torch", "ray", "optuna", "mlflow", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +33,9 @@ class Manifest:
     """The manifest of a study.
 
     `options` are those that a resumed study needs; a part that was an object in Python is a name
-    like `<f>`. `space`, `scaling`, `failure`, `baseline` and `configs` are the experiment's, as
-    JSON types. `start` has the documents with which a sampler or controller began, by their keys.
+    like `<f>`. `script` is the Python file that began the study, if it has no recipe. `space`,
+    `scaling`, `failure`, `baseline` and `configs` are the experiment's, as JSON types. `start` has
+    the documents with which a sampler or controller began, by their keys.
     """
 
     name: str
@@ -51,6 +44,7 @@ class Manifest:
     options: StudyOptions = field(default_factory=StudyOptions)
     train: str = "?"
     train_source: str | None = None
+    script: str | None = None
     space: Mapping[str, Any] = field(default_factory=dict)
     scaling: Mapping[str, Any] = field(default_factory=dict)
     max_concurrent_trials: int | None = None
@@ -130,6 +124,8 @@ class Manifest:
         Raises:
             UserError: the manifest of this folder has none that this version knows.
         """
+        if not self.space:
+            raise UserError(f"{folder / EXPERIMENT_JSON} has no search space")
         try:
             return space_from_json(self.space)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -150,6 +146,7 @@ _PLAIN = (  # what is in the manifest under its own name, in this order
         "study_id",
         "train",
         "train_source",
+        "script",
         "space",
         "scaling",
         "max_concurrent_trials",
@@ -188,6 +185,7 @@ def resolved(
         options=options_from_json(options.to_json()),
         train=f"{train.__module__}.{getattr(train, '__qualname__', '?')}",
         train_source=source.checksum(train),
+        script=source.script() if not options.recipe else None,
         space=describe(experiment.space),
         scaling=manifest_scaling(experiment.scaling.decided),
         max_concurrent_trials=experiment.scaling.max_concurrent_trials,
@@ -198,76 +196,10 @@ def resolved(
         start=dict(start or {}),
         sampler_chosen_because=sampler_chosen_because,
         backend_chosen_because=backend_chosen_because,
-        versions={p: version_of(p) for p in _PACKAGES} | {"python": platform.python_version()},
+        versions=versions(),
         machine={"platform": platform.platform(), "cpus": os.cpu_count()},
-        git_commit=_commit(),
+        git_commit=commit(),
     )
-
-
-def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bool) -> Manifest:
-    """The manifest with which the study in the folder goes on: the new one, with the old id.
-
-    One that has no result gives way, if it is another one or its trainer has been mended since.
-
-    Raises:
-        UserError: the folder holds another study, or one at all when `resume` is False.
-    """
-    if existing is None:
-        if (folder / JOURNAL).is_file() and (folder / JOURNAL).stat().st_size:
-            raise UserError(
-                f"{folder} has a {JOURNAL} but no {EXPERIMENT_JSON}: choose another folder"
-            )
-        return new
-    if journal.is_locked(folder):
-        raise UserError(f"another process is running the study in {folder}")
-    if not resume:
-        raise UserError(f"{folder} holds the study {existing.name!r}: choose another folder")
-    difference, source_now = _difference(existing, new), new.train_source
-    mended = existing.train_source not in (None, source_now)
-    if (difference or mended) and without_result(folder, existing.target.metric):
-        _discard(folder)
-        return new
-    if difference:
-        raise UserError(f"{folder} holds another study: its {difference}")
-    _check_total(folder, existing.options.trials, new.options.trials)
-    of = new.options if new.options.recipe else existing.options
-    same_sampler = new.options.sampler == existing.options.sampler
-    return replace(
-        new,
-        study_id=existing.study_id,
-        train_source=existing.train_source or source_now,
-        options=replace(new.options, recipe=of.recipe, recipe_arguments=of.recipe_arguments),
-        sampler_chosen_because=(existing if same_sampler else new).sampler_chosen_because,
-    )
-
-
-def without_result(folder: Path, metric: str) -> bool:
-    """Whether nothing was learned in this study: no trial ever reported the metric."""
-    if not (folder / JOURNAL).is_file():
-        return True
-    reports = [e.report for e in journal.entries(folder) if isinstance(e, Reported)]
-    return not any(metric in report.metrics for report in reports)
-
-
-def _difference(existing: Manifest, new: Manifest) -> str:
-    """What makes them two studies; empty if they are one."""
-    before, now = existing.to_json(), new.to_json()
-    for key in _SAME:
-        if _without_place(before[key]) != _without_place(now[key]):
-            return _first_difference(key, before[key], now[key])
-    return ""
-
-
-def _check_total(folder: Path, before: int, trials: int) -> None:
-    """Refuse fewer trials in all than there are."""
-    if trials >= before:
-        return
-    known = [e for e in journal.entries(folder) if isinstance(e, Suggested) and e.repeats is None]
-    if trials < len(known):
-        raise UserError(
-            f"{folder} has {len(known)} trials already: their number (--trials) is a total and "
-            f"must be at least {len(known)} but got {trials}"
-        )
 
 
 def manifest_scaling(scaling: Scaling) -> dict[str, Any]:
@@ -284,47 +216,3 @@ def _given(name: str, value: Any) -> Any:
         return encode(value)
     except (TypeError, ValueError) as error:
         raise UserError(f"Experiment {name}: {error}") from None
-
-
-def _without_place(value: Any) -> Any:
-    """A trainer's name without where its recipe's file lies: a study may be moved."""
-    if not isinstance(value, str):
-        return value
-    return re.sub(rf"^{FILE_PREFIX}(\w+)_[0-9a-f]{{12}}\.", r"\1.", value)
-
-
-def _first_difference(path: str, before: Any, now: Any) -> str:
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in [*before, *now]:
-            if before.get(key) != now.get(key):
-                return _first_difference(f"{path}.{key}", before.get(key), now.get(key))
-    return f"{path} is {before!r:.80} and not {now!r:.80}"
-
-
-def _discard(folder: Path) -> None:
-    for name in (EXPERIMENT_JSON, JOURNAL, "mlflow.json"):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", long_text.ERRORS):
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def version_of(package: str) -> str | None:
-    """The installed version of a package, None where it is not installed."""
-    try:
-        return metadata.version(_DISTRIBUTIONS.get(package, package))
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],  # noqa: S607 (the user's own git)
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import unknown
+from autotune.algorithms.specs import canonical_spec
 from autotune.trial.checks import LONGEST_SECONDS, is_finite, is_whole
 
 SETTINGS = "option"  # the key of an option's settings in its field's metadata
@@ -44,8 +42,8 @@ class Flag:
 class Option:
     """An option's name and default, its rule, its flag, and its key in the manifest (or none).
 
-    `as_json` makes what the manifest says of the value, and `unsaid` is the value where an older
-    manifest lacks the key.
+    `meant` makes of a value that was given the one that it stands for. `as_json` makes what the
+    manifest says of the value, and `unsaid` is the value where an older manifest lacks the key.
     """
 
     name: str
@@ -53,6 +51,7 @@ class Option:
     rule: Rule | None = None
     flag: Flag | None = None
     key: str | None = None
+    meant: Callable[[Any], Any] = lambda value: value
     as_json: Callable[[Any], Any] = lambda value: value
     unsaid: Any = None
 
@@ -118,46 +117,9 @@ BACKEND = Rule(
 )
 
 
-def backend_name(text: str) -> str:
-    """The name of a backend that was typed.
-
-    Raises:
-        ValueError: there is none of this name.
-    """
-    if text not in BACKENDS:
-        raise ValueError(unknown("backend", text, BACKENDS))
-    return text
-
-
-def whole_number(text: str) -> int:
-    """A whole number that was typed.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not re.fullmatch(r"[+-]?\d+", text):
-        raise ValueError(f"must be a whole number but got {text!r}")
-    return int(text)
-
-
-def number(text: str) -> float:
-    """A number that was typed; whole ones are whole.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text):
-        raise ValueError(f"must be a number like 1 or 0.5 but got {text!r}")
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"must be a number like 1 or 0.5 but got {text!r:.80}")
-    return int(value) if value == int(value) else value
-
-
-def share(text: str) -> float:
-    if not re.fullmatch(r"0?\.\d+|0", text):
-        raise ValueError(f"must be a share like 0.2, below 1, but got {text!r}")
-    return float(text)
+def named(names: Collection[str]) -> Callable[[Any], Any]:
+    """What a part means that may be one of `names`, in any case."""
+    return lambda part: canonical_spec(part, names) if isinstance(part, str) else part
 
 
 def name_of(part: Any) -> str | None:

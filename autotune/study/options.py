@@ -1,6 +1,7 @@
 """The options of a study, each defined once: of them come `run`, the command line and the manifest.
 
-A new option is a field of `StudyOptions` and the code that uses it.
+A new option is a field of `StudyOptions`, the code that uses it and, if it has one, its flag in
+`study.flags`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from autotune.algorithms.pruners.rules import Pruner
+from autotune.algorithms.names import CONTROLLERS, POPULATIONS
+from autotune.algorithms.pruners.rules import PRUNERS, Pruner
+from autotune.algorithms.samplers import optuna_names
 from autotune.backends.protocol import Pool
 from autotune.errors import UserError, shown
+from autotune.study.flags import FLAGS, duration
 from autotune.study.option import (
     BACKEND,
+    BACKENDS,
     CPUS,
     FUNCTION,
     GPUS,
@@ -30,23 +35,27 @@ from autotune.study.option import (
     TEXT,
     TEXTS,
     YES_OR_NO,
-    Flag,
     Option,
     absolute,
-    backend_name,
     name_of,
-    number,
+    named,
     option,
-    share,
     whole,
-    whole_number,
 )
-from autotune.study.recipe_arguments import pair
 from autotune.tracking.uris import without_credentials
 from autotune.trial import Change, Event, Fork, Target, Trial
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
 Watch = Callable[[Event, Mapping[int, Trial]], None]
+
+SAMPLER_NAMES = optuna_names.NAMES
+PRUNER_NAMES = ("auto", *PRUNERS)
+CONTROLLER_NAMES = (*CONTROLLERS, *POPULATIONS, "none")
+
+
+def _seconds(value: Any) -> Any:
+    """Seconds, also of a text as on the command line."""
+    return duration(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,234 +66,41 @@ class StudyOptions:
         UserError: an option is outside its range, or two exclude each other.
     """
 
-    trials: int = option(
-        20,
-        kept=True,
-        rule=whole(1),
-        flag=Flag("--trials", "search", "total number of trials (20)", "N", whole_number),
-    )
+    trials: int = option(20, kept=True, rule=whole(1))
     sampler: str | Any = option(
-        "auto",
-        kept=True,
-        rule=SAMPLER,
-        as_json=name_of,
-        flag=Flag(
-            "--sampler",
-            "search",
-            "auto (by trials and baseline), convergence, tpe, widening, policy (or policy:actor, "
-            "policy:reinforce, policy:ppo), random, qmc, gp, cmaes, nsga2, or an Optuna sampler's "
-            "dotted path with keyword arguments",
-            "NAME",
-        ),
+        "auto", kept=True, rule=SAMPLER, as_json=name_of, meant=named(SAMPLER_NAMES)
     )
-    start_from: str | Path | None = option(
-        None,
-        kept=True,
-        rule=PATH,
-        as_json=absolute,
-        flag=Flag(
-            "--from",
-            "search",
-            "an earlier study whose policy to start from (sampler policy, controller policy, or "
-            "both)",
-            "DIR",
-            Path,
-        ),
-    )
+    start_from: str | Path | None = option(None, kept=True, rule=PATH, as_json=absolute)
     pruner: str | Pruner = option(
-        "auto",
-        kept=True,
-        rule=NAMED,
-        as_json=name_of,
-        flag=Flag(
-            "--pruner",
-            "search",
-            "auto (convergence; for a target without a value bottom_at_same_time), convergence "
-            "(slower_than_best and forecast), slower_than_best, forecast, asha, hyperband, "
-            "bottom_at_same_time, each of these with or without keyword arguments, as in "
-            "slower_than_best(factor=1.25); none, module:function or file.py:function",
-            "NAME",
-        ),
+        "auto", kept=True, rule=NAMED, as_json=name_of, meant=named(PRUNER_NAMES)
     )
     controller: str | Controller | None = option(
-        None,
-        kept=True,
-        rule=NAMED,
-        as_json=name_of,
-        flag=Flag(
-            "--controller",
-            "search",
-            "regulator, policy, pbt, each with or without keyword arguments, as in "
-            "pbt(interval=2); module:function or file.py:function (none)",
-            "NAME",
-        ),
+        None, kept=True, rule=NAMED, as_json=name_of, meant=named(CONTROLLER_NAMES)
     )
-    out: str | Path | None = option(
-        None,
-        rule=PATH,
-        flag=Flag("--out", "search", "the study folder (studies/NAME)", "DIR", Path),
-    )
-    workers: int | None = option(
-        None,
-        kept=True,
-        rule=whole(1),
-        flag=Flag(
-            "--workers", "search", "ranks of one trial (as the recipe says)", "N", whole_number
-        ),
-    )
-    cpus_per_worker: float | None = option(
-        None,
-        kept=True,
-        rule=CPUS,
-        flag=Flag(
-            "--cpus-per-worker", "search", "CPU cores of a rank (as the recipe says)", "N", number
-        ),
-    )
-    gpus_per_worker: float | None = option(
-        None,
-        kept=True,
-        rule=GPUS,
-        flag=Flag(
-            "--gpus-per-worker",
-            "search",
-            "GPUs of a rank, 0 for none (as the recipe says; where it says nothing 1, if the "
-            "cluster has enough)",
-            "N",
-            number,
-        ),
-    )
-    seed: int = option(
-        0,
-        kept=True,
-        rule=whole(0),
-        flag=Flag("--seed", "search", "the study's seed (0)", "N", whole_number),
-    )
-    repeats: int = option(
-        0,
-        kept=True,
-        rule=whole(0),
-        flag=Flag(
-            "--repeats",
-            "search",
-            "confirm the best 3 and the baseline on N fresh seeds (0)",
-            "N",
-            whole_number,
-        ),
-    )
-    racing: float | None = option(
-        None,
-        kept=True,
-        unsaid=0.0,
-        rule=SHARE,
-        flag=Flag(
-            "--racing",
-            "search",
-            "the share of training that may run the leader again on fresh seeds, in the second "
-            "half of the search (in a resumed study as before; in a new one 0.2 for 100 trials or "
-            "more by convergence, else 0)",
-            "SHARE",
-            share,
-        ),
-    )
-    recipe_arguments: Mapping[str, str] | None = option(
-        None,
-        kept=True,
-        rule=TEXTS,
-        flag=Flag(
-            "--with",
-            "search",
-            "an argument of the recipe, as in --with data=DIR; may be repeated",
-            "KEY=VALUE",
-            pair,
-            repeated=True,
-        ),
-    )
-    mirror: bool = option(
-        False,
-        kept="mirrored",
-        rule=YES_OR_NO,
-        flag=Flag(
-            "--mirror",
-            "tracking",
-            "copy what resume needs to MLflow, and resume the study that MLflow has",
-        ),
-    )
-    mix_hardware: bool = option(
-        False,
-        kept=True,
-        rule=YES_OR_NO,
-        flag=Flag(
-            "--mix-hardware",
-            "tracking",
-            "rank times on unequal hardware together (default: only on equal hardware)",
-        ),
-    )
-    time_limit: float | None = option(
-        None,
-        rule=SECONDS,
-        flag=Flag("--time-limit", "place", "end the study after this time", "10m"),
-    )
-    wait_idle: float | None = option(
-        None,
-        rule=SECONDS,
-        flag=Flag(
-            "--wait-idle",
-            "place",
-            "before confirmations wait so long, at most, for a machine on which nothing else runs "
-            "(warn only)",
-            "10m",
-        ),
-    )
-    tracking_uri: str | None = option(
-        None,
-        kept=True,
-        rule=TEXT,
-        as_json=without_credentials,
-        flag=Flag(
-            "--tracking-uri", "place", "MLflow's store (default: in the study folder)", "URI"
-        ),
-    )
-    max_concurrent_trials: int | None = option(
-        None,
-        kept="concurrent_trials",
-        rule=whole(1),
-        flag=Flag(
-            "--max-concurrent-trials",
-            "place",
-            "trials at once (as many as fit); 1 with --local: in this very process",
-            "N",
-            whole_number,
-        ),
-    )
+    out: str | Path | None = option(None, rule=PATH)
+    workers: int | None = option(None, kept=True, rule=whole(1))
+    cpus_per_worker: float | None = option(None, kept=True, rule=CPUS)
+    gpus_per_worker: float | None = option(None, kept=True, rule=GPUS)
+    seed: int = option(0, kept=True, rule=whole(0))
+    repeats: int = option(0, kept=True, rule=whole(0))
+    racing: float | None = option(None, kept=True, unsaid=0.0, rule=SHARE)
+    recipe_arguments: Mapping[str, str] | None = option(None, kept=True, rule=TEXTS)
+    mirror: bool = option(False, kept="mirrored", rule=YES_OR_NO)
+    mix_hardware: bool = option(False, kept=True, rule=YES_OR_NO)
+    time_limit: float | str | None = option(None, rule=SECONDS, meant=_seconds)
+    wait_idle: float | str | None = option(None, rule=SECONDS, meant=_seconds)
+    tracking_uri: str | None = option(None, kept=True, rule=TEXT, as_json=without_credentials)
+    max_concurrent_trials: int | None = option(None, kept="concurrent_trials", rule=whole(1))
     backend: str | Pool = option(
         "auto",
         kept=True,
         unsaid="ray",
         rule=BACKEND,
+        meant=named(BACKENDS),
         as_json=lambda value: value if isinstance(value, str) else "auto",
-        flag=Flag(
-            "--backend",
-            "place",
-            "ray, local (processes of this machine, without a cluster), or auto: local for trials "
-            "of one rank without GPUs and --ray-address (auto; in a resumed study as before)",
-            "NAME",
-            backend_name,
-        ),
     )
-    ray_address: str | None = option(
-        None,
-        kept=True,
-        rule=TEXT,
-        flag=Flag("--ray-address", "place", "a Ray cluster (default: start Ray here)", "ADDR"),
-    )
-    top: int = option(
-        3,
-        kept=True,
-        rule=whole(1),
-        flag=Flag(
-            "--top", "confirm", "how many of the fastest configurations (3)", "K", whole_number
-        ),
-    )
+    ray_address: str | None = option(None, kept=True, rule=TEXT)
+    top: int = option(3, kept=True, rule=whole(1))
     seeds: Sequence[int] = option((), rule=SEEDS)
     search: bool = option(True, rule=YES_OR_NO)
     resume: bool = option(True, rule=YES_OR_NO)
@@ -295,7 +111,8 @@ class StudyOptions:
 
     def __post_init__(self) -> None:
         for one in options():
-            value, rule = getattr(self, one.name), one.rule
+            value, rule = _meant(one, getattr(self, one.name)), one.rule
+            object.__setattr__(self, one.name, value)
             if rule is None or (value is None and one.default is None):
                 continue
             if not rule.allows(value):
@@ -333,6 +150,13 @@ def options_from_json(data: Mapping[str, Any]) -> StudyOptions:
     return StudyOptions(**{o.name: data.get(str(o.key), o.unsaid) for o in kept})
 
 
+def _meant(option: Option, value: Any) -> Any:
+    try:
+        return option.meant(value)
+    except ValueError as error:
+        raise UserError(f"{option.name} {error}") from None
+
+
 @functools.cache
 def options() -> tuple[Option, ...]:
     """All options of a study, in the order of the command line."""
@@ -346,4 +170,5 @@ def _options() -> Iterator[Option]:
         kept = settings.pop("kept")
         settings["key"] = (made.name if kept is True else kept) or None
         settings.setdefault("unsaid", made.default)
+        settings["flag"] = FLAGS.get(made.name)
         yield Option(made.name, made.default, **settings)

@@ -94,7 +94,7 @@ def backend_for(
     (`benchmarks/RESULTS.md`, backends); else Ray.
     """
     named = str(options.backend)
-    if existing is not None and named in ("auto", existing.options.backend):
+    if existing is not None and named == "auto":
         before = str(existing.options.backend)
         if before != "auto":
             return Backend(before, existing.backend_chosen_because)
@@ -122,6 +122,11 @@ def _needs_ray(scaling: Scaling, address: str | None) -> str:
     if scaling.gpus_per_worker is None and machine.gpus():
         return "this machine's GPUs are shared out"
     return ""
+
+
+def as_named(backend: str, because: str | None) -> str:
+    """The option for a study that goes on: `auto` where nobody had named its backend."""
+    return backend if because is None else "auto"
 
 
 # --- the pool -------------------------------------------------------------------------------------

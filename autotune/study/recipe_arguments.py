@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from autotune.errors import UserError, shown, unknown
+from autotune.errors import UserError, canonical, shown, unknown
 
 _TRUTHS = {"true": True, "yes": True, "on": True, "1": True}
 _TRUTHS |= {"false": False, "no": False, "off": False, "0": False}
@@ -36,8 +36,8 @@ def pair(text: str) -> tuple[str, str]:
 def read(recipe: str, function: Callable[..., Any], given: Mapping[str, str]) -> dict[str, Any]:
     """The values of a recipe's arguments.
 
-    Known annotations are `str`, `int`, `float`, `bool`, `Path` (made absolute), `Literal`, and
-    these with `| None`. An argument without an annotation is read as its default is.
+    Known annotations are `str`, `int`, `float`, `bool`, `Path` (made absolute), `Literal` (in any
+    case), and these with `| None`. An argument without an annotation is read as its default is.
 
     Args:
         recipe: its name, for messages.
@@ -67,8 +67,8 @@ def relative_paths(values: Mapping[str, Any], given: Mapping[str, str]) -> list[
 
 
 def stored(given: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments as text that means the same in any folder."""
-    return {n: str(values[n]) if isinstance(values[n], Path) else t for n, t in given.items()}
+    """The arguments as text that means the same in any folder, and names as they are known."""
+    return {n: str(values[n]) if isinstance(values[n], Path | str) else t for n, t in given.items()}
 
 
 def _parameters(recipe: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -108,9 +108,10 @@ def _read(kind: Any, name: str, text: str) -> Any:
     """The value of a text; a ValueError says what the text must be."""
     if get_origin(kind) is Literal:
         allowed = {str(value): value for value in get_args(kind)}
-        if text not in allowed:
+        known = canonical(text, allowed)
+        if known not in allowed:
             raise ValueError(unknown(name, text, allowed))
-        return allowed[text]
+        return allowed[known]
     plain = _PLAIN.get(kind)
     if plain is None:
         raise ValueError(f"{name} is annotated with {shown(kind)}, which no text can be read as")

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.algorithms.ranking.best import Ranked, confirmed_gain, confirmed_speedup, ranking
 from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import nearest as nearest_trial
 from autotune.algorithms.ranking.difference import Difference
-from autotune.algorithms.ranking.repeats import Confirmation, confirmations, searched
+from autotune.algorithms.ranking.repeats import (
+    Confirmation,
+    confirmations,
+    counted_run,
+    searched,
+)
 from autotune.algorithms.ranking.speedup import Speedup
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.storage.journal import Closed, Opened
+from autotune.study.rows import html_row, rows
 from autotune.trial import (
     Config,
     Event,
@@ -122,14 +128,24 @@ class StudyResult:
     def speedup(self) -> float | None:
         """Baseline's time to target over the best trial's; one run each, not yet confirmed.
 
-        Where the target has no value there is a `gain` in its place.
+        Of one that was disturbed it is the run that ranks it, too (`repeats.counted_run`). Where
+        the target has no value there is a `gain` in its place.
         """
+        pair = self._compared
+        if pair is None or any(t.state is not State.REACHED or t.seconds <= 0 for t in pair):
+            return None
+        best, baseline = pair
+        return baseline.seconds / best.seconds if baseline.hardware == best.hardware else None
+
+    @cached_property
+    def _compared(self) -> tuple[Trial, Trial] | None:
+        """The runs by which the best trial is compared with the baseline."""
         best, baseline = self.best, self.baseline
-        if best is None or baseline is None or baseline.state is not State.REACHED:
+        if best is None or baseline is None:
             return None
-        if baseline.hardware != best.hardware:
-            return None
-        return baseline.seconds / best.seconds if best.seconds > 0 else None
+        return counted_run(best, self.trials, self.target), counted_run(
+            baseline, self.trials, self.target
+        )
 
     @property
     def confirmed_speedup(self) -> float | None:
@@ -151,10 +167,9 @@ class StudyResult:
 
         None where the target has a value: then there is a `speedup`.
         """
-        best, baseline = self.best, self.baseline
-        if best is None or baseline is None or self.target.timed:
+        if self._compared is None or self.target.timed:
             return None
-        own, other = self.target.result(best), self.target.result(baseline)
+        own, other = (self.target.result(trial) for trial in self._compared)
         return other - own if own is not None and other is not None else None
 
     @cached_property
@@ -194,7 +209,7 @@ class StudyResult:
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
         again = {c.number: c for c in self.confirmed}
         ranked = self.ranked()[:_MOST_ROWS]
-        rows = "".join(_html_row(t, again.get(t.number), self.target) for t in ranked)
+        body = "".join(html_row(t, again.get(t.number), self.target) for t in ranked)
         aim = html.escape(wording.goal(self.target))
         left = len(self.searched) - _MOST_ROWS
         more = f"<p>and {left} more: <code>to_frame()</code></p>" if left > 0 else ""
@@ -204,33 +219,16 @@ class StudyResult:
         if self.target.timed and self.best is None and self.nearest is not None:
             fast = f"; {html.escape(wording.came_to(self.target, self.nearest))}"
         title = f"<b>{aim}: {len(self.searched)} trials{fast}</b>"
-        return f"{title}<table><tr>{head}</tr>{rows}</table>{more}"
+        return f"{title}<table><tr>{head}</tr>{body}</table>{more}"
 
     def to_frame(self) -> pd.DataFrame:
-        """A table with one row a trial: state, reason, times, and the configuration as columns."""
+        """A table with one row a trial: state, reason, times, point and configuration as columns.
+
+        The columns are those of `autotune trials DIR --csv`.
+        """
         import pandas as pd
 
-        return pd.DataFrame([row(t, self.target) for t in self.trials])
-
-
-def _html_row(trial: Trial, again: Confirmation | None, target: Target) -> str:
-    middle = None
-    if again is not None:
-        middle = again.median if target.timed else again.mean
-    chosen = trial.config if trial.point is None else trial.point
-    settings = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in chosen.items())
-    cells = (
-        f"{trial.number}" if trial.kind == "trial" else f"{trial.number} {trial.kind}",
-        wording.so_far(trial, target),
-        f"{wording.shown(target, middle)} ({again.reached} of {len(again.runs)})"
-        if again is not None and middle is not None
-        else "",
-        str(trial.state),
-        trial.reason,
-        ", ".join(settings),
-    )
-    row = "".join(f"<td style='text-align:left'>{html.escape(c)}</td>" for c in cells)
-    return f"<tr>{row}</tr>"
+        return pd.DataFrame(rows(self.trials, self.ranking, self.target))
 
 
 def read(folder: Path, target: Target, metrics: Collection[str] | None = None) -> StudyResult:
@@ -268,33 +266,3 @@ def _only(metrics: Collection[str], event: Event) -> Event:
         shared = tuple(kept(r) for r in event.origin.reports)
         return replace(event, origin=replace(event.origin, reports=shared))
     return event
-
-
-def row(trial: Trial, target: Target) -> dict[str, Any]:
-    """A trial as one flat row; None for unknown values."""
-    return {
-        "trial": trial.number,
-        "kind": trial.kind,
-        "repeats": trial.repeats,
-        "parent": trial.origin.parent if trial.origin is not None else None,
-        "parent_step": trial.origin.checkpoint.step if trial.origin is not None else None,
-        "state": str(trial.state),
-        "reason": trial.reason,
-        "time_to_target_seconds": trial.time_to_target,
-        "censored_at_seconds": trial.seconds if trial.state is State.CENSORED else None,
-        f"best_{target.metric}": target.best(trial),
-        "spent_seconds": trial.spent_seconds,
-        "microbatch": trial.microbatch,
-        "cpu_share": trial.cpu_share,
-        "disturbed": trial.disturbed,
-        **{f"config.{k}": plain(v) for k, v in trial.config.items()},
-    }
-
-
-def plain(value: Any) -> Any:
-    """A configuration's value for a table: schedules as text."""
-    if isinstance(value, Mapping):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(v) for v in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

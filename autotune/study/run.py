@@ -19,13 +19,14 @@ from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import earlier, factory, place, warm_start
 from autotune.study.choices import resolve_options
+from autotune.study.continuing import continued, without_result
 from autotune.study.display.shown import Display, shown
 from autotune.study.driver.loop import Loop
 from autotune.study.driver.state import StudyState
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.study.factory import Parts
 from autotune.study.keywords import by_keyword
-from autotune.study.manifest import Manifest, continued, manifest_scaling, resolved, without_result
+from autotune.study.manifest import Manifest, manifest_scaling, resolved
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult
 from autotune.study.watches import after_notes, metered, one_after_the_other, saving
@@ -36,10 +37,13 @@ from autotune.trial import Trial
 def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
     """Search the configuration that reaches the experiment's target soonest.
 
+    Names of samplers, pruners, controllers and backends may be in any case.
+
     Args:
         experiment: what is searched, with which trainer, and to which target.
         trials: how many trials the study has in all, baseline and given configurations included.
-        time_limit: seconds after which running trials are censored (`budget`) and the study ends.
+        time_limit: seconds, or a text like "10m", after which running trials are censored
+            (`budget`) and the study ends.
         sampler: `auto` (by `study.defaults`, unless the study has one), `convergence`, `tpe`,
             `widening`, `policy` (or `policy:actor`, `policy:reinforce`, `policy:ppo`), `random`,
             `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna sampler with keyword
@@ -56,8 +60,8 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         cpus_per_worker: CPU cores of a rank, in place of the `Scaling`'s.
         gpus_per_worker: GPUs of a rank, in place of the `Scaling`'s; 0 for none. Where neither says
             it, each rank gets one if the cluster has enough, and a line says so.
-        wait_idle: seconds to wait, at most, for an idle machine before confirmations; by default a
-            line warns where other processes use it.
+        wait_idle: seconds, or a text like "10m", to wait, at most, for an idle machine before
+            confirmations; by default a line warns where other processes use it.
         tracking_uri: MLflow's tracking store; by default `mlflow.db` in the study folder
             (none on a virtual clock); "off" for none.
         max_concurrent_trials: how many trials run at once, in place of the `Scaling`'s.
@@ -140,7 +144,9 @@ def carry_out(
     manifest = continued(current, before, folder, options.resume)
     _check_mirrored(experiment.name, folder, options)
     checkpoints = place.checkpoints(experiment, manifest.study_id)
-    again = partial(_confirmed, experiment, replace(options, out=folder))
+    as_before = backend.because if backend is not None else None
+    named = place.as_named(str(options.backend), as_before)
+    again = partial(_confirmed, experiment, replace(options, out=folder, backend=named))
     with contextlib.ExitStack() as stack:
         if options.pool is not None:
             stack.enter_context(contextlib.closing(options.pool))

@@ -1,13 +1,18 @@
-"""A checksum of a trainer's source, to see whether it has changed since its study began."""
+"""Where a study's trainer is from: a checksum of its source, and the script that began it.
+
+With the checksum a changed trainer is seen; with the script a study says how to go on with it.
+"""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import inspect
+import sys
 import textwrap
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 
@@ -33,6 +38,15 @@ def checksum(train: Any) -> str | None:
         waiting += [(n, known[n]) for n in _used(node) if n in known and n not in texts]
     parts = "\n".join(text for _, text in sorted(texts.items()))
     return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def script() -> str | None:
+    """The Python file that this process runs; None in a notebook, or where it is a module's."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    path = Path(file) if isinstance(file, str) else None
+    if path is None or path.suffix != ".py" or path.name == "__main__.py":
+        return None
+    return str(path.absolute())
 
 
 def _definition(train: Any) -> Any:

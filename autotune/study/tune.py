@@ -121,11 +121,12 @@ def _part(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
 
 
 def _name(train: Any) -> str:
-    """A study's name of the function's: `train_digits`, or `study` for a lambda."""
+    """A study's name of the function's or script's: `train_digits`, or `study` for a lambda."""
     while isinstance(train, partial):
         train = train.func
     words = getattr(train, "__name__", type(train).__name__)
-    return re.sub(r"\W", "", words).lstrip("_")[:80] if "<" not in words else "study"
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-._")[:80]
+    return name if name and "<" not in words else "study"
 
 
 def _space(space: SearchSpace | Mapping[str, Any]) -> SearchSpace:

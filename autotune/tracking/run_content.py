@@ -18,7 +18,7 @@ from autotune.storage import manifest
 from autotune.storage.codec import encode
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.tracking.names import text
-from autotune.trial import STEPS, Config, Params, Report, State, Target, Trial
+from autotune.trial import STEPS, Config, Params, Report, State, Target, Trial, undisturbed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,12 +151,15 @@ def is_comparable(trial: Trial, baseline: Trial) -> bool:
 
 
 def against_baseline(trial: Trial, baseline: Trial, target: Target) -> dict[str, float]:
-    """How much better a comparable trial is: the ratio of the times, or the gain of the metric."""
-    own, other = target.result(trial), target.result(baseline)
+    """How much better a comparable trial is: the ratio of the times, or the gain of the metric.
+
+    The seconds in which a disturbed one waited do not count.
+    """
+    own, other = (target.result(undisturbed(run)) for run in (trial, baseline))
     if own is None or other is None:
         return {}
     if target.timed:
-        return {"speedup_vs_baseline": other / own}
+        return {"speedup_vs_baseline": other / own} if own > 0 else {}
     return {"gain_vs_baseline": other - own}
 
 

@@ -22,7 +22,8 @@ _TOP = 20  # runs that the charts show
 _LEFT_OUT = ("study", "confirm", "race")  # of the table, which has the confirmed times
 _OURS, _OTHERS, _CLOCK = "autotune", "others", "clock"  # the sections of charts
 _RUN_NAME, _LAST_COLUMNS = "attributes.`Run Name`", ("runDateAndNestInfo", "duration")
-_NAME_WIDTH, _WIDTH = 150, 105  # of columns, pixels
+_NAME_WIDTH, _NARROWEST, _WIDEST = 150, 95, 180  # of columns, pixels
+_CHART_HEIGHT = 340  # pixels; one below the other, as MLflow's panels leave little width
 _SECTIONS = ((_OURS, "Study"), (_OTHERS, "Model metrics"), (_CLOCK, "clock"))
 
 Shown = Callable[[str], str]
@@ -81,7 +82,7 @@ def view_state(
         "orderByAsc": ascending,
         "selectedColumns": columns,
         "columnOrder": [_RUN_NAME, *columns, *_LAST_COLUMNS],
-        "columnWidths": {_RUN_NAME: _NAME_WIDTH, **dict.fromkeys(columns, _WIDTH)},
+        "columnWidths": {_RUN_NAME: _NAME_WIDTH, **{c: _width(c) for c in columns}},
         "runsHiddenMode": f"FIRST_{_TOP}_RUNS",
         "compareRunCharts": charts,
         "compareRunSections": [_section(key, name) for key, name in _SECTIONS],
@@ -107,6 +108,12 @@ def _column(knob: str, points: Sequence[Params], trials: Collection[Trial]) -> s
 
 def _column_id(kind: str, name: str) -> str:
     return f"{kind}.`{name}`"
+
+
+def _width(column: str) -> int:
+    """Pixels for the column's head."""
+    name = column.partition("`")[2].rstrip("`")
+    return min(max(8 * len(name) + 30, _NARROWEST), _WIDEST)
 
 
 def _search_charts(
@@ -173,4 +180,5 @@ def _parallel(params: Sequence[str], ranked: str) -> dict[str, Any]:
 
 def _section(key: str, name: str) -> dict[str, Any]:
     generated = {"isReordered": False, "deleted": False, "isGenerated": key != _OURS}
-    return {"uuid": key, "name": name, "display": key == _OURS, **generated}
+    place = {"columns": 1, "cardHeight": _CHART_HEIGHT} if key == _OURS else {}
+    return {"uuid": key, "name": name, "display": key == _OURS, **generated, **place}

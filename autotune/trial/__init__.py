@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from autotune.trial.clock import CLOCKS, STEPS, Clock, measured, slowest
 from autotune.trial.decision import Fork, Stop
-from autotune.trial.disturbance import undisturbed
+from autotune.trial.disturbance import is_spoilt, undisturbed
 from autotune.trial.events import (
     EVENTS,
     Changed,
@@ -74,6 +74,7 @@ __all__ = [
     "diverged",
     "fold",
     "incumbent",
+    "is_spoilt",
     "measured",
     "slowest",
     "undisturbed",

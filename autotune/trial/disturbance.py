@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autotune.trial.target import Target
 from autotune.trial.values import Report, Trial
 
 
@@ -24,6 +25,17 @@ def undisturbed(trial: Trial) -> Trial:
     reports = tuple(_undisturbed(report) for report in trial.reports)
     waited = trial.reports[-1].waited or 0.0
     return replace(trial, reports=reports, seconds=max(trial.seconds - waited, 0.0))
+
+
+def is_spoilt(trial: Trial, target: Target) -> bool:
+    """Whether a disturbed trial would have had another result with its cores and GPUs to itself.
+
+    A time to the target always. Without a value only where the limit in seconds ended the trial: a
+    metric after so many steps, or at the trainer's own end, is the same on a busy machine.
+    """
+    if not trial.disturbed:
+        return False
+    return target.timed or (target.limit is not None and trial.seconds >= target.limit)
 
 
 def _undisturbed(report: Report) -> Report:

@@ -109,10 +109,11 @@ class Target:
         if self.timed and self.horizon == math.inf:
             name, unit = ("limit_steps", " steps") if self.clock == STEPS else ("limit", " s")
             example = self.value if self.value is not None and self.value > 1 else 60
+            given = f"{self.metric!r}, {self.value!r}"
             raise ValueError(
-                f"Target({self.metric!r}, {self.value!r}) needs a {name}: {self.value!r} is the "
-                f"value to reach, and no limit; the best {self.metric} within {example:g}{unit} is "
-                f"Target({self.metric!r}, {name}={example:g})"
+                f"Target({given}) needs a {name}: {self.value!r} is the value to reach, and no "
+                f"limit; the time to it is Target({given}, {name}=...), the best {self.metric} "
+                f"within {example:g}{unit} is Target({self.metric!r}, {name}={example:g})"
             )
 
     def to_json(self) -> dict[str, Any]:

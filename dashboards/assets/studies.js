@@ -52,7 +52,7 @@
     own.message = made("p", "soft", item);
     own.message.setAttribute("role", "status");
     own.report = made("a", "", own.actions, "Report");
-    own.report.href = study.report;
+    own.report.href = `${study.place}/report.html`;
     own.mlflow = made("a", "", own.actions, "MLflow");
     own.mlflow.target = "_blank";
     own.mlflow.rel = "noopener noreferrer";
@@ -67,7 +67,7 @@
   function button(own, study, action, text) {
     const element = made("button", "", own.actions, text);
     element.type = "button";
-    element.addEventListener("click", () => act(own, study.key, action));
+    element.addEventListener("click", () => act(own, study, action));
     return element;
   }
 
@@ -113,12 +113,12 @@
     element.title = token ? "" : "Open the address that `autotune ui` printed: it has the token";
   }
 
-  async function act(own, key, action) {
+  async function act(own, {key, place}, action) {
     if (action === "stop" && !window.confirm(`Stop ${key}? Its running trials are saved, and it ` +
         "can be resumed.")) return;
     asked.set(`${key} ${action}`, Date.now() + 60000);
     try {
-      const answer = await fetch(`study/${encodeURIComponent(key)}/${action}`,
+      const answer = await fetch(`${place}/${action}`,
         {method: "POST", headers: {"X-Autotune-Token": token}});
       own.message.textContent = answer.ok ? "" : await answer.text();
       if (!answer.ok) asked.delete(`${key} ${action}`);
@@ -141,7 +141,8 @@
         if (list.children[place] !== item) list.insertBefore(item, list.children[place]);
       });
       const running = studies.filter(s => s.state === "running").length;
-      line.textContent = `${studies.length} studies, ${running} running.` +
+      line.textContent = `${studies.length} ${studies.length === 1 ? "study" : "studies"}, ` +
+        `${running} running.` +
         (token ? "" : " Without the token of the address that was printed, this page only shows.");
     } catch (error) {
       line.textContent = `No answer from autotune ui: ${error.message}`;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from autotune.backends.machine_load import (
     MachineLoad,
     counted_pressure,
     look,
+    own_seconds,
     pressure,
     warning_at,
 )
@@ -52,6 +55,19 @@ def test_a_look_takes_a_moment() -> None:
     seen = look(slept.append)
     assert len(slept) == 1
     assert 0 <= seen.used <= seen.cores
+
+
+def test_processes_that_it_has_started_are_no_others() -> None:
+    """MLflow's mirror, say, which is still at work when confirmations are to begin."""
+    burn = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    before, pipe = own_seconds(), subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=pipe, stdout=pipe) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        while_it_runs = own_seconds()
+        child.communicate(b"\n")
+    assert while_it_runs - before >= 0.4
+    assert own_seconds() >= while_it_runs - 0.1, "when it has ended as well"
 
 
 @pytest.mark.parametrize(

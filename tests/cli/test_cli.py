@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
-from autotune.cli.arguments import duration
 from autotune.cli.console import UNREACHED, without_password
-from autotune.errors import UserError
+from autotune.study.flags import duration
 
 RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
@@ -24,11 +23,13 @@ FLAGS = {
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
     "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
-    "try": "--trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials --seed "
-    "--pdb --json",
+    "try": "--with --trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials "
+    "--seed --pdb --json",
     "resume": "--trials --from-mlflow --out --register --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
+    "list": "--json",
     "status": "--json",
+    "trials": "--csv --json",
     "best": "--json",
     "confirm": "--repeats --top --time-limit --wait-idle --tracking-uri --max-concurrent-trials "
     "--backend --ray-address --local --json",
@@ -84,7 +85,7 @@ def test_duration(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "m", "10x", "-5", "0", "0s", "1m2", "nan", "10mins"])
 def test_bad_duration(text: str) -> None:
-    with pytest.raises(UserError, match="--time-limit"):
+    with pytest.raises(ValueError, match="must be "):
         duration(text)
 
 
@@ -100,6 +101,9 @@ MISTAKES = [
     (["run", f"{RECIPES}:good", "--with", "a"], "--with: must be like data=DIR but got 'a'"),
     (["run", "x:y", "--with", "a=1", "--with", "a=2"], "--with a is given twice"),
     (["run", f"{RECIPES}:paced_by"], "needs --with speed=NUMBER"),
+    (["try", f"{RECIPES}:paced_by"], "needs --with speed=NUMBER"),
+    (["try", f"{RECIPES}:good", "--with", "a=1"], "takes no arguments but got a (--with)"),
+    (["try", f"{RECIPES}:paced_by", "--with", "sped=1"], "'sped'; did you mean 'speed'?"),
     (["run", f"{RECIPES}:paced_by", "--with", "speed=x"], "speed must be a number but got 'x'"),
     (["run", "none.py:x"], "recipe file 'none.py' does not exist"),
     (["run", f"{RECIPES}:nothing"], "must return an Experiment but got None"),
@@ -111,8 +115,8 @@ MISTAKES = [
     (["run", f"{RECIPES}:wrong_baseline"], "'sped'; did you mean 'speed'?"),
     (["run", f"{RECIPES}:good", "--trials", "0"], "trials must be a whole number >= 1 but got 0"),
     (["run", f"{RECIPES}:good", "--seed", "-1"], "seed must be a whole number >= 0 but got -1"),
-    (["run", f"{RECIPES}:good", "--time-limit", "soon"], "--time-limit must be like 90s"),
-    (["run", f"{RECIPES}:good", "--wait-idle", "0"], "--wait-idle must be more than 0 seconds"),
+    (["run", f"{RECIPES}:good", "--time-limit", "soon"], "--time-limit: must be like 90s"),
+    (["run", f"{RECIPES}:good", "--wait-idle", "0"], "--wait-idle: must be more than 0 seconds"),
     (["run", f"{RECIPES}:good", "--sampler", "tpee"], "did you mean 'tpe'?"),
     (["run", f"{RECIPES}:good", "--sampler", "optuna.samplers.TPESampler(sed=1)"], "'seed'"),
     (["run", f"{RECIPES}:good", "--pruner", "hyperbnd"], "unknown pruner 'hyperbnd'"),
@@ -129,6 +133,9 @@ MISTAKES = [
     (["status", "."], "is not a study folder"),
     (["resume", "nowhere"], "is not a study folder"),
     (["best", "nowhere"], "is not a study folder"),
+    (["list"], "studies cannot be read: No such file or directory"),
+    (["list", "."], ". holds no study: no folder in it has an experiment.json"),
+    (["trials", "nowhere", "--csv"], "is not a study folder"),
     (["confirm", "nowhere"], "is not a study folder"),
     (["confirm", "x", "--repeat", "3"], "unknown argument '--repeat'; did you mean '--repeats'?"),
     (["run", f"{RECIPES}:good", "--repeats", "-1"], "repeats must be a whole number >= 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -104,7 +105,7 @@ def test_the_page_its_data_and_reports(server: StudiesServer) -> None:
     assert status == 200
     assert list(rows) == ["damaged", "first", "unreached"]
     assert rows["first"]["mlflow"] == {"state": "off"}
-    status, report = ask(server, "GET", f"/{rows['first']['report']}")
+    status, report = ask(server, "GET", f"/{rows['first']['place']}/report.html")
     assert status == 200
     assert "Leaderboard" in report
     for path in ("/study/none/report.html", "/study/..%2Ffirst/report.html", "/etc/passwd"):
@@ -116,13 +117,34 @@ def test_other_names_other_origins_and_requests_without_the_token_are_refused(
     server: StudiesServer, driver: subprocess.Popen[str]
 ) -> None:
     stop, token = "/study/first/stop", server.token
-    assert ask(server, "GET", "/studies.json", Host="evil.example:80")[0] == 403
+    for host in ("evil.example:80", "127.0.0.1.evil.example", "[", "[::1", ""):
+        assert ask(server, "GET", "/studies.json", Host=host)[0] == 403, host
     assert ask(server, "POST", stop)[0] == 403
     assert ask(server, "POST", stop, **{TOKEN: "wrong"})[0] == 403
-    assert ask(server, "POST", stop, Origin="http://evil.example", **{TOKEN: token})[0] == 403
+    for origin in ("http://evil.example", "http://[", "null", ""):
+        assert ask(server, "POST", stop, Origin=origin, **{TOKEN: token})[0] == 403, origin
+    assert ask(server, "GET", "//[")[0] == 404
     assert ask(server, "POST", stop, Content_Length="1000000", **{TOKEN: token})[0] == 413
     assert ask(server, "GET", stop)[0] == 404, "only a POST changes anything"
     assert driver.poll() is None
+
+
+def test_any_name_of_a_folder_is_shown_and_reached(folder: Path, server: StudiesServer) -> None:
+    odd = ["<b>&x", "a b#c?d%20e", os.fsdecode(b"bad\xff"), "quote\"s'", "new\nline"]
+    for name in odd:
+        (folder / "first").rename(folder / name)
+        rows = {row["key"]: row for row in json.loads(ask(server, "GET", "/studies.json")[1])}
+        place = rows[name]["place"]
+        assert place.isascii()
+        assert ask(server, "GET", f"/{place}/report.html")[0] == 200, name
+        own = ask(server, "POST", f"/{place}/stop", **{TOKEN: server.token})
+        assert own[0] == 409, "no driver runs it"
+        (folder / name).rename(folder / "first")
+    odd_folder = folder / odd[2]
+    odd_folder.mkdir()
+    (folder / "first").rename(odd_folder / "first")
+    server.folder = odd_folder
+    assert ask(server, "GET", "/")[0] == 200
 
 
 def test_a_study_is_stopped_by_its_driver_alone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 from browser import Browser, needs_browser
 from sims import racing, simulate
 
+from autotune.evaluation.comparison.metrics import MetricComparison, MetricRow
 from autotune.evaluation.comparison.sources import confirmed as comparison
 from autotune.schedules import Cosine
 from autotune.storage.journal import Journal
+from autotune.study.result import StudyResult
+from autotune.trial import State, Target
 from dashboards import write_comparison, write_study
 
 pytestmark = needs_browser
@@ -20,6 +24,9 @@ DRAWN = "[...document.querySelectorAll('[data-figure]')].filter(b => b.querySele
 
 _HIDDEN = """window.shown = 'hidden';
     Object.defineProperty(document, 'visibilityState', {get: () => window.shown})"""
+_EMPTY = """[...document.querySelectorAll('[data-figure]')]
+    .filter(b => !b.querySelector('.point, .points path, .scatterlayer path, .barlayer path'))
+    .map(b => b.closest('section').id)"""
 _WIDER = """[...document.querySelectorAll('[data-figure]')].map(b => b.parentElement)
     .filter(b => b.scrollWidth > b.clientWidth).map(b => b.closest('section').id)"""
 
@@ -29,6 +36,35 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_study(made.many(60), path)
     return path
+
+
+def _without_value() -> StudyResult:
+    states = {State.REACHED: State.COMPLETED}
+    trials = [replace(t, state=states.get(t.state, t.state)) for t in made.many(24).trials]
+    return replace(made.study(*trials), target=Target("val_accuracy", limit=50.0))
+
+
+def _unreached() -> StudyResult:
+    target = replace(made.TARGET, value=0.99)
+    trials = [replace(t, state=State.CENSORED, reason="limit") for t in made.many(24).trials]
+    return replace(made.study(*trials), target=target)
+
+
+@pytest.mark.parametrize(("width", "phone"), [(390, True), (1280, False)])
+@pytest.mark.parametrize("study", [_without_value, _unreached])
+@pytest.mark.slow
+def test_reports_of_other_studies_fit_and_no_plot_is_empty(
+    study: Callable[[], StudyResult], width: int, phone: bool, tmp_path: Path
+) -> None:
+    write_study(study(), tmp_path / "report.html")
+    with Browser() as browser:
+        browser.size(width, 14000, phone=phone)
+        browser.open(tmp_path / "report.html")
+        browser.until(f"{DRAWN}.length === document.querySelectorAll('[data-figure]').length")
+        assert browser.says("document.documentElement.scrollWidth") <= width
+        assert browser.says(_WIDER) == []
+        assert browser.says(_EMPTY) == []
+        assert browser.errors == []
 
 
 @pytest.mark.parametrize(
@@ -141,16 +177,24 @@ def test_plots_are_drawn_when_they_are_near_and_reached_by_keyboard(file: Path) 
 
 @pytest.mark.slow
 def test_a_comparison_fits_a_phone(tmp_path: Path) -> None:
-    found = comparison(made.confirmed(), None)
-    assert found is not None
-    write_comparison(found, tmp_path / "compared.html")
+    times = comparison(made.confirmed(), None)
+    assert times is not None
+    ends = (0.93, 0.97)
+    rows = (
+        MetricRow("a-study-with-a-long-name#7", "confirmed", 3, 0.95, ends, 0.02, None, 80.0),
+        MetricRow("b#0", "tuning", 1, 0.93, None, None, None, 80.0),
+    )
+    target = Target("val_accuracy", limit=10)
     with Browser() as browser:
         browser.size(390, 6000, phone=True)
-        browser.open(tmp_path / "compared.html")
-        browser.until(f"{DRAWN}.length === document.querySelectorAll('[data-figure]').length")
-        assert browser.says("document.documentElement.scrollWidth") <= 390
-        assert browser.says(_WIDER) == []
-        assert browser.errors == []
+        for found in (times, MetricComparison(target, "b#0", rows)):
+            write_comparison(found, tmp_path / "compared.html")
+            browser.open(tmp_path / "compared.html")
+            browser.until(f"{DRAWN}.length === document.querySelectorAll('[data-figure]').length")
+            assert browser.says(f"{DRAWN}.length") > 0
+            assert browser.says("document.documentElement.scrollWidth") <= 390
+            assert browser.says(_WIDER) == []
+            assert browser.errors == []
 
 
 def test_a_running_study_is_read_again_and_its_best_configuration_is_copied(

@@ -13,7 +13,8 @@ from sims import racing, simulate
 
 from autotune.storage.journal import Journal
 from autotune.study.result import StudyResult
-from dashboards import report
+from autotune.trial import State, Target
+from dashboards import report, tables
 from dashboards.page import Section, render
 
 
@@ -59,3 +60,62 @@ def test_it_says_when_no_parameter_stands_out() -> None:
     for result, stands_out in ((made.study(*chance), False), (made.many(60), True)):
         found = section(result, "importance")
         assert found.text.startswith("No parameter stands out") is not stands_out
+
+
+def drawn(found: Section) -> int:
+    """How many marks or bars of the plot have a place."""
+    assert found.figure is not None
+    return sum(y is not None for trace in found.figure["data"] for y in trace["y"])
+
+
+def without_value() -> StudyResult:
+    """Trials that completed or were stopped, of a study for the best metric."""
+    made_trials = [
+        made.trial(n, 5.0 + n, State.CENSORED if n % 3 == 0 else State.COMPLETED,
+                   point={"lr": 0.1 * (n + 1), "size": n})
+        for n in range(12)
+    ]  # fmt: skip
+    return replace(made.study(*made_trials), target=Target("val_accuracy", limit=50.0))
+
+
+def test_every_state_has_its_bars_in_the_timeline() -> None:
+    states = [State.REACHED, *(s for s in State if s is not State.REACHED)]
+    result = made.study(*(made.trial(n, 3.0, state) for n, state in enumerate(states)))
+    assert drawn(section(result, "timeline")) == len(State)
+
+
+def test_a_study_without_a_value_is_told_of_no_target() -> None:
+    result = without_value()
+    page = report.study_page(result, None)
+    for own in page.sections:
+        assert "reached the target" not in own.text
+        assert "to target" not in own.text
+    assert drawn(section(result, "timeline")) == 12
+
+
+def test_where_nobody_reached_the_target_the_best_metric_is_shown() -> None:
+    point = {"lr": 0.1, "size": 1}
+    late = [
+        made.trial(n, 50.0, State.CENSORED, point={**point, "lr": 0.1 * (n + 1)}, reason="limit")
+        for n in range(12)
+    ]
+    result = made.study(*late)
+    assert section(result, "leaderboard").text.startswith("No trial has reached the target")
+    for key in ("progress", "slices", "parallel", "importance"):
+        found = section(result, key)
+        assert "best val_accuracy" in json.dumps(found.figure) or key == "importance", key
+        assert drawn(found), key
+        assert found.text.startswith("No trial has reached the target"), key
+    stopped = made.study(made.trial(0, 3.0, State.CENSORED))
+    assert section(stopped, "progress").missing == "No trial has come to its end yet."
+
+
+def test_numbers_are_written_as_people_write_them() -> None:
+    shown = [tables.brief(v) for v in (48371.4, 0.000123456, 3.0, 12_000, 1e7, 2.5e9, True, None)]
+    assert shown == ["48,371", "0.0001235", "3", "12,000", "1e+07", "2.5e+09", "True", "-"]
+
+
+def test_columns_without_any_content_are_left_out() -> None:
+    heads = section(made.many(10), "leaderboard").columns
+    assert "ratio" not in heads, "there is no baseline"
+    assert "ratio" in section(made.confirmed(), "leaderboard").columns

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 from sims import learning, memory, simulate, wide
 
-from autotune.cli import text
+from autotune.cli import final, text
 from autotune.evaluation import machine, summary
 from autotune.evaluation.comparison.ratios import geometric_mean
 from autotune.schedules import Cosine
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
+from autotune.tracking.run_content import against_baseline
 from autotune.trial import Report, State
+from autotune.trial.wording import outcome
 from dashboards import importance, tables, time_spent
 from dashboards.sections import sections
 
@@ -83,7 +85,7 @@ def test_repeats_on_busy_hardware_are_reported() -> None:
     assert machine.sentences(slower) == [first.thinned]
     assert summary.summary(slower, "s")["machine"] == [first.thinned]
     shown = io.StringIO()
-    text.print_result(slower, manifest_of(slower), shown)
+    final.print_result(slower, manifest_of(slower), shown)
     assert "busier: repeats of trial 1 had 33% of the samples" in " ".join(shown.getvalue().split())
 
 
@@ -105,7 +107,7 @@ def test_disturbed_trials_are_shown_with_their_share() -> None:
     assert own.startswith("Other processes disturbed 2 of 4 trials, which had their cores")
     assert "1 (60%), 3 (75%)" in own
     assert "1 of 6 repeats" in again
-    assert "disturbed (60%)" in text.outcome(study.trials[1], study.target)
+    assert "disturbed (60%)" in outcome(study.trials[1], study.target)
     rows = study.to_frame().set_index("trial")
     assert rows.cpu_share[1] == pytest.approx(0.6)
     assert list(rows.index[rows.disturbed]) == [1, 3, 5]
@@ -113,6 +115,25 @@ def test_disturbed_trials_are_shown_with_their_share() -> None:
     text.print_status({**summary.summary(study, "s"), "trials_planned": 4, "driver_alive": False},
                       shown)  # fmt: skip
     assert f"  machine: {own}" in shown.getvalue()
+
+
+@pytest.mark.parametrize(("again", "ratio"), [(None, 20 / 4), (5.0, 20 / 5)])
+def test_a_speedup_is_of_the_times_that_rank(again: float | None, ratio: float) -> None:
+    """It was of 10 s, in 6 of which the best trial waited: less than that of the second."""
+    slow = made.trial(1, 10.0)
+    slow = replace(slow, reports=tuple(waited(r, 0.6) for r in slow.reports))
+    races = [made.trial(3, again, kind="race", repeats=1)] if again is not None else []
+    study = made.study(made.trial(0, 20.0, kind="baseline"), slow, made.trial(2, 6.0), *races)
+    assert study.best is study.trials[1]
+    assert study.speedup == pytest.approx(ratio)
+    rows = {row["trial"]: row["speedup"] for row in tables.leaderboard(study)}
+    assert rows == {0: 1.0, 1: pytest.approx(ratio), 2: pytest.approx(20 / 6)}
+    assert against_baseline(slow, study.trials[0], study.target) == {
+        "speedup_vs_baseline": pytest.approx(5.0)
+    }
+    said = final.conclusion(study)
+    assert "Best: trial 1 in 10.00 s, disturbed (40%)" in said
+    assert f"{ratio:.2f}x faster (one run each, not confirmed; without what disturbed them)" in said
 
 
 def waited(report: Report, share: float) -> Report:

@@ -18,7 +18,7 @@ import autotune as at
 from autotune.algorithms.ranking.best import by_expected_result, confirmed_speedup
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
-from autotune.cli import main, text
+from autotune.cli import final, main
 from autotune.evaluation import summary
 from autotune.evaluation.comparison import ratios
 from autotune.evaluation.comparison.sources import confirmed
@@ -76,7 +76,7 @@ def printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[st
 
 def first_in_table(found: at.StudyResult, folder: Path) -> int:
     out = io.StringIO()
-    text.print_result(found, Manifest.read(folder), out)
+    final.print_result(found, Manifest.read(folder), out)
     row = next(line.split() for line in out.getvalue().splitlines() if line.split()[:1] == ["1"])
     return int(row[1])
 
@@ -175,7 +175,7 @@ def test_a_speedup_is_bootstrapped_once_and_for_the_pair_that_is_shown(
     monkeypatch.setattr(ratios, "interval", counted)
     with memory() as place:
         found = study(place / "study", 4)
-        text.print_result(found, Manifest.read(place / "study"), io.StringIO())
+        final.print_result(found, Manifest.read(place / "study"), io.StringIO())
         assert len(calls) == 1
         document = summary.summary(found, "x")
         assert len(calls) == 2
@@ -189,6 +189,8 @@ def test_a_speedup_is_bootstrapped_once_and_for_the_pair_that_is_shown(
     "command",
     [
         ["status", "{}", "--json"],
+        ["trials", "{}"],
+        ["list", "{}"],
         ["best", "{}", "--json"],
         ["compare", "{}", "{}#1", "--allow", "hardware,sharing", "--json"],
         ["compare", "{}", "--baseline", "trial:1", "--allow", "hardware,sharing", "--json"],

@@ -12,7 +12,9 @@ import torch
 
 import autotune as at
 from autotune.cli import main
-from autotune.evaluation.trial_run import TrainerError, differences, try_recipe
+from autotune.errors import UserError
+from autotune.evaluation.differences import differences
+from autotune.evaluation.trial_run import TrainerError, try_recipe
 
 SOURCE = """
 import torch
@@ -58,7 +60,7 @@ def test_a_good_trainer_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(machine, "resources", lambda: {"CPU": 4.0, "GPU": 0.0})
     found = tried(scaling=at.Scaling(max_concurrent_trials=2))
-    assert found["metric"] == (True, "accuracy 0.1 at 100, 0.2 at 200 samples")
+    assert found["metric"] == (True, "accuracy 0.1 at 100 samples, 0.2 at 200 samples")
     assert found["state"] == (True, "restored bit for bit: at step 200 as without a restart")
     assert found["set-up"][0] is True
     assert "s of training" in found["step 200"][1]
@@ -106,7 +108,26 @@ def test_a_function_that_reports_is_tried_as_well() -> None:
 
     space, target = at.SearchSpace({"x": at.Float(0, 1)}), at.Target("accuracy", 1, limit=5)
     found = {c.name: c.says for c in try_recipe(at.Experiment("tried", train, space, target))}
-    assert found["metric"] == "accuracy 0.1 at 1, 0.2 at 2 samples"
+    assert found["metric"] == "accuracy 0.1 at 1 samples, 0.2 at 2 samples"
+
+
+def test_a_function_that_returns_its_metric_is_tried_as_well() -> None:
+    space = at.SearchSpace({"x": at.Float(0, 1)})
+
+    def found(train: Any) -> dict[str, str]:
+        made = at.Experiment("tried", train, space, at.Target("accuracy"))
+        return {c.name: c.says for c in try_recipe(made, trials=4)}
+
+    def both(config: dict[str, Any]) -> dict[str, float]:
+        at.report(10, {"accuracy": 0.25})
+        return {"accuracy": 0.5}
+
+    assert found(lambda config: 0.5)["metric"] == "accuracy 0.5 at its end"
+    assert found(both)["metric"] == "accuracy 0.25 at 10 samples, 0.5 at its end"
+    assert "0 s at most" in found(both)["study"]
+    for value, says in ((None, "the trainer returned None and never"), ({"acc": 1}, "'accuracy'")):
+        with pytest.raises(UserError, match=says):
+            found(lambda config, value=value: value)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +135,8 @@ def test_a_function_that_reports_is_tried_as_well() -> None:
     [
         ("good", 0, ""),
         ("forgets", 4, ""),
+        ("recipe --with how=forgets", 4, ""),
+        ("recipe --with hw=forgets", 2, "unknown argument (--with) 'hw'; did you mean 'how'?"),
         ("raises", 4, "RuntimeError: bad thing\nautotune: the trainer raised RuntimeError: bad th"),
         ("typo", 2, "autotune: unknown target metric 'acuracy'; did you mean 'accuracy'?"),
         ("missing", 2, "missing"),
@@ -123,7 +146,8 @@ def test_the_command(
     recipe: str, code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tried.py").write_text(SOURCE)
-    assert main.main(["try", f"{tmp_path / 'tried.py'}:{recipe}", "--json"]) == code
+    name, *more = recipe.split()
+    assert main.main(["try", f"{tmp_path / 'tried.py'}:{name}", *more, "--json"]) == code
     out, err = capsys.readouterr()
     assert says in err
     if out:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 import autotune as at
 from autotune.backends.worker.reporting import steps
+from autotune.backends.worker.torch_import import mentions_torch
 from autotune.integrations.script import CalledScript, PrintingScript
 from autotune.schedules import Cosine, from_json
 from autotune.study import recipes
@@ -93,6 +95,20 @@ def reported(train: Any, config: Mapping[str, Any]) -> list[tuple[int, dict[str,
 
 def process_state() -> tuple[Any, ...]:
     return (sys.argv[:], sys.path[:], os.getcwd(), sys.stderr, sys.modules["__main__"])
+
+
+def test_it_is_a_function_that_ends_by_itself_with_a_name_for_its_study(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[at.Experiment, dict[str, Any]]] = []
+    monkeypatch.setattr("autotune.study.tune.run", lambda own, **how: made.append((own, how)))
+    for name in ("prints.py", "calls.py"):
+        at.tune(at.script(name), {"lr": at.Float(0, 1)}, metric="score", out=folder / "study")
+        at.tune(at.script(name), {"lr": 1.0}, metric="score", workers=2, out=folder / "study")
+    assert [own.name for own, _ in made] == ["prints", "prints", "calls", "calls"]
+    assert all(not own.target.limited for own, _ in made)
+    patience = [own.failure.hang_timeout for own, _ in made]
+    assert patience[0] == patience[2] > patience[1] == patience[3], "it may be silent until its end"
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -202,6 +218,13 @@ def test_workers_get_it_whole_and_its_source_is_recorded(name: str, folder: Path
     assert again.__qualname__ == f"<script {name}>"
     (folder / name).write_text((folder / name).read_text() + "\n")
     assert at.script(name, args={"--lr": "lr"}).source != train.source
+
+
+def test_a_worker_imports_torch_only_for_a_script_that_names_it(folder: Path) -> None:
+    (folder / "plain.py").write_text("import autotune\nautotune.report(1, {'acc': 1.0})\n")
+    for name, needs in (("plain.py", False), ("prints.py", False), ("calls.py", True)):
+        train = at.script(name)
+        assert mentions_torch(partial(train), pickle.dumps(train)) is needs, name
 
 
 # --- a script that reports ------------------------------------------------------------------------

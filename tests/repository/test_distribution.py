@@ -7,30 +7,36 @@ import subprocess
 import sys
 import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from documents import ROOT
 
 import autotune
-from autotune.study import manifest
+from autotune.study import versions
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_version_is_that_of_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {PROJECT["name"]: "1.2.3"}
-    monkeypatch.setattr(metadata, "version", versions.__getitem__)
+    installed = {PROJECT["name"]: "1.2.3"}
+    monkeypatch.setattr(metadata, "version", installed.__getitem__)
     assert autotune.__version__ == "1.2.3"
-    assert manifest.version_of("autotune") == "1.2.3"
+    assert versions.version_of("autotune") == "1.2.3"
 
 
-def test_source_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_that_is_not_installed_has_its_project_s_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
+    assert autotune.__version__ == PROJECT["version"] == versions.version_of("autotune")
+    assert versions.version_of("torch") is None
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "9"\n')
+    monkeypatch.setattr(versions, "_CHECKOUT", tmp_path)
     assert autotune.__version__ == "unknown"
-    assert manifest.version_of("autotune") is None
 
 
 def test_the_command_prints_the_version() -> None:

@@ -73,7 +73,8 @@ def completed(number: int, *values: float, **more: Any) -> Trial:
         (lambda: Target("valPerplexity", limit=5), "mode must be given for 'valPerplexity'"),
         (
             lambda: Target("acc", 60),
-            r"60 is the value to reach, and no limit.* Target\('acc', limi",
+            r"60 is the value to reach, and no limit; the time to it is Target\('acc', 60, limit="
+            r"...\), the best acc within 60 s is Target\('acc', limit=60\)",
         ),
         (lambda: Target("acc", 0.9), r"needs a limit.* Target\('acc', limit=60\)"),
         (lambda: Target("acc", 0.9, clock="steps"), "needs a limit_steps"),
@@ -241,8 +242,13 @@ def test_studies_with_and_without_a_value_are_not_compared(
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["mean"] for row in rows] == sorted((r["mean"] for r in rows), reverse=True)
     assert len(file.read_text().splitlines()) == len(rows) + 1
-    assert main(["compare", folders[0], "--report", str(fast_path / "x.html")]) == USER
-    assert "--report is for times to a value" in capsys.readouterr().err
+    page = fast_path / "x.html"
+    assert main(["compare", folders[0], folders[2], *allowed[:2], "--report", str(page)]) == DONE
+    text = page.read_text()
+    assert "Mean metrics" in text
+    assert all(row["name"] in text for row in rows)
+    assert main(["compare", folders[0], "--target", "acc=1"]) == USER
+    assert "--target is for times to a value" in capsys.readouterr().err
 
 
 def test_the_terminal_says_what_the_best_is(
@@ -299,11 +305,17 @@ def test_a_function_that_ends_by_itself_needs_no_limit(fast_path: Path) -> None:
     assert result.best is max(result.trials, key=lambda t: t.config["x"])
 
 
-def test_without_a_metric_within_the_limit_nothing_is_completed(fast_path: Path) -> None:
+def test_without_a_metric_within_the_limit_nothing_is_completed(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def late(config: Mapping[str, Any], seed: int) -> SimCurve:
         return SimCurve([SimPoint(1, 50.0, {METRIC: 0.9})])
 
-    result = study(fast_path, LIMITED, late, trials=2)
+    result = study(fast_path, LIMITED, late, trials=3)
+    said = f"warning: trial 0 first reported {METRIC} after 50.00 s, beyond the limit"
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("beyond the limit") == 1, "once"
     assert {(t.state, t.reason) for t in result.trials} == {(State.CENSORED, "limit")}
     assert finish(result, Manifest.read(fast_path), Output()) == UNREACHED
 

@@ -34,6 +34,7 @@ ALLOWED = {
     ("autotune/tracking/backup.py", "seconds_since_heartbeat"): "how old a heartbeat is",
     ("autotune/storage/journal.py", "append"): "when a line was written, for people",
     ("autotune/tracking/mlflow_store.py", "_check"): "a value that no earlier check has written",
+    ("autotune/cli/listings.py", "_when"): "whether a study has gone on today, for people",
     ("dashboards/report.py", "_page"): "when a page was made, for people",
     ("autotune/cli/mirror_process.py", "_say"): "when a line of a log was written, for people",
 }

@@ -25,7 +25,7 @@ from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.lineage import as_one, descent
 from autotune.algorithms.ranking.repeats import Confirmation, confirming, with_mean_times
 from autotune.backends.simulator import SimCurve, SimPool
-from autotune.cli import text
+from autotune.cli import final, text
 from autotune.evaluation import summary as documents
 from autotune.evaluation.comparison.sources import gather
 from autotune.storage import journal, manifest
@@ -434,7 +434,7 @@ def test_what_is_printed_shows_both_times(fast_path: Path) -> None:
     assert best is not None
     assert confirmed_best is not None
     out = io.StringIO()
-    text.print_result(found, Manifest.read(fast_path), out)
+    final.print_result(found, Manifest.read(fast_path), out)
     said = f"Best: trial {best.number} in {best.seconds:.2f} s when it was tuned, "
     assert (
         f"{said}{confirmed_best.mean_seconds:.2f} s on 3 fresh seeds (3 of 3 reached)"
@@ -501,7 +501,7 @@ def test_without_confirmations_nothing_is_printed_of_them(fast_path: Path) -> No
     assert (document["best"]["confirmed"], document["confirmed"]) == (None, [])
     assert document["confirmed_speedup_vs_baseline"] is None
     out = io.StringIO()
-    text.print_result(found, Manifest.read(fast_path), out)
+    final.print_result(found, Manifest.read(fast_path), out)
     assert "(one run each, not confirmed)" in out.getvalue()
     assert "fresh seeds" not in out.getvalue()
 
@@ -571,8 +571,8 @@ def test_a_speedup_is_of_runs_with_equal_seeds_and_its_bound_is_shown(fast_path:
     row = next(r for r in rows if cut.best and r.candidate.trial == cut.best.number)
     assert row.speedup == pytest.approx(cut.confirmed_speedup)
     out = io.StringIO()
-    text.print_result(cut, Manifest.read(fast_path), out)
-    assert "Not all confirmations have been run; go on with: autotune resume" in out.getvalue()
+    final.print_result(cut, Manifest.read(fast_path), out)
+    assert "Not all confirmations have been run; go on with: autotune.run(" in out.getvalue()
 
 
 def test_a_baseline_that_no_trial_beats_is_reported_as_such(fast_path: Path) -> None:
@@ -580,7 +580,7 @@ def test_a_baseline_that_no_trial_beats_is_reported_as_such(fast_path: Path) -> 
     found = study(fast_path, 1)
     assert found.best == found.baseline
     out = io.StringIO()
-    text.print_result(found, Manifest.read(fast_path), out)
+    final.print_result(found, Manifest.read(fast_path), out)
     printed = " ".join(out.getvalue().split())
     assert "s; it is the baseline. " in printed
     assert "faster" not in printed + found._repr_html_()
@@ -604,7 +604,7 @@ def test_a_baseline_that_nothing_beats_is_reported_as_such(fast_path: Path) -> N
     printed = replace(found, trials=tuple(swapped))
     assert printed.best == baseline
     out = io.StringIO()
-    text.print_result(printed, Manifest.read(fast_path), out)
+    final.print_result(printed, Manifest.read(fast_path), out)
     assert "it is the baseline, which nothing beat when confirmed" in " ".join(
         out.getvalue().split()
     )

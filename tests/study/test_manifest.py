@@ -16,7 +16,7 @@ from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.schedules import Cosine
 from autotune.storage import manifest as file
 from autotune.storage.manifest import EXPERIMENT_JSON
-from autotune.study import manifest
+from autotune.study import continuing, manifest
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
 from autotune.study.space_json import describe
@@ -168,7 +168,7 @@ def test_a_journal_without_its_manifest_is_refused(fast_path: Path) -> None:
 
 def test_a_study_goes_on_where_its_recipe_s_file_has_moved() -> None:
     """The trainer's module is named after the file's place; the trainer is the same."""
-    one, without_place = f"{FILE_PREFIX}own_0123456789ab.train", manifest._without_place
+    one, without_place = f"{FILE_PREFIX}own_0123456789ab.train", continuing._without_place
     assert without_place(one) == without_place(f"{FILE_PREFIX}own_ba9876543210.train")
     assert without_place(one) != without_place(f"{FILE_PREFIX}own_0123456789ab.other")
     assert without_place(one) != without_place(f"{FILE_PREFIX}his_0123456789ab.train")

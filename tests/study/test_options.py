@@ -11,9 +11,13 @@ import pytest
 from sims import racing
 
 import autotune as at
+from autotune.algorithms import controllers, names
+from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.cli import arguments, main
+from autotune.cli import given as given_values
 from autotune.cli.jobs import commands as jobs
 from autotune.study.driver.plan import Plan
+from autotune.study.factory import check_named
 from autotune.study.options import StudyOptions, options, options_from_json
 
 NAMES = [option.name for option in options()]
@@ -26,7 +30,7 @@ KEPT = {  # what a resumed study needs, by its key in experiment.json
 
 
 def parsed(kind: type, *words: str) -> Any:
-    return arguments.taken(kind, main._parse(words))
+    return given_values.taken(kind, main._parse(words))
 
 
 # --- run ------------------------------------------------------------------------------------------
@@ -77,7 +81,6 @@ def test_what_is_no_experiment_is_refused() -> None:
         ("top", 0, "a whole number >= 1"),
         ("seed", "3", "a whole number >= 0"),
         ("time_limit", 0, "more than 0 seconds (at most 1e9)"),
-        ("time_limit", "9", "more than 0 seconds (at most 1e9)"),
         ("time_limit", 1e12, "more than 0 seconds (at most 1e9)"),
         ("sampler", 3, "a name or a sampler"),
         ("pruner", None, "a name or a function"),
@@ -101,6 +104,66 @@ def test_a_value_outside_its_range_names_key_value_and_rule(
     with pytest.raises(at.UserError) as caught:
         StudyOptions(**{name: value})
     assert str(caught.value) == f"{name} must be {rule} but got {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"sampler": "TPE"}, {"sampler": "tpe"}),
+        ({"sampler": "Policy:PPO"}, {"sampler": "policy:ppo"}),
+        ({"sampler": "optuna.samplers.TPESampler"}, {"sampler": "optuna.samplers.TPESampler"}),
+        ({"sampler": "Unknown"}, {"sampler": "Unknown"}),  # refused where the study begins
+        ({"pruner": "Hyperband(brackets=2)"}, {"pruner": "hyperband(brackets=2)"}),
+        ({"pruner": "Mine.py:Asha"}, {"pruner": "Mine.py:Asha"}),
+        ({"controller": "PBT"}, {"controller": "pbt"}),
+        ({"controller": "None"}, {"controller": "none"}),
+        ({"backend": "Local"}, {"backend": "local"}),
+    ],
+)
+def test_names_mean_the_same_in_any_case_and_are_kept_as_they_are_known(
+    given: dict[str, str], kept: dict[str, str]
+) -> None:
+    options = StudyOptions(**given)
+    assert options == StudyOptions(**kept)
+    assert kept.items() <= options.to_json().items()
+
+
+def test_a_time_may_be_a_text_as_on_the_command_line() -> None:
+    options = StudyOptions(time_limit="10min", wait_idle="90")
+    assert (options.time_limit, options.wait_idle) == (600.0, 90.0)
+    with pytest.raises(at.UserError, match="time_limit must be like 90s, 10m or 1h30m but got 'x'"):
+        StudyOptions(time_limit="x")
+
+
+def test_names_that_are_known_without_their_modules_are_all_there_are() -> None:
+    assert {*names.CONTROLLERS} == {*controllers.CONTROLLERS}
+    for name in names.POLICIES:
+        PolicySampler(name, racing([1.0]).space, racing([1.0]).target, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sampler": "TPESampler"}, "unknown sampler 'TPESampler'; did you mean 'tpe'?"),
+        ({"sampler": "GPSampler"}, "did you mean 'gp'?"),
+        ({"sampler": "tpe(seed=1)"}, "sampler 'tpe' takes no arguments"),
+        ({"sampler": "optuna.samplers.TPESampler(seed=x)"}, "arguments must be plain values"),
+        ({"pruner": "HyperbandPruner"}, "did you mean 'hyperband'?"),
+        ({"pruner": "asha(reduction=0)"}, "asha reduction must be more than 1 but got 0"),
+        ({"pruner": "ASHA(reductoin=2)"}, "did you mean 'reduction'?"),
+        ({"controller": "Polcy"}, "did you mean 'policy'?"),
+        ({"controller": "pbt(intervall=2)"}, "did you mean 'interval'?"),
+        ({"controller": "regulator(every=0)"}, "every must lie between 0 and 1"),
+        ({"controller": "pb2"}, "controller 'pb2' was removed"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_is_made(
+    options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(at.UserError) as caught:
+        check_named(StudyOptions(**options))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_number_beyond_63_bits_is_told_in_one_line() -> None:
@@ -134,7 +197,7 @@ def test_the_manifest_keeps_what_a_resumed_study_needs() -> None:
 
 
 def test_a_flag_for_each_option_has_its_default() -> None:
-    given = parsed(arguments.RunArguments, "run", "a:b")
+    given = parsed(given_values.RunArguments, "run", "a:b")
     assert given.options == StudyOptions()
     flags = {option.flag.name for option in options() if option.flag is not None}
     words = {row[0] for row in (*arguments.RUN, *arguments.CONFIRM)}
@@ -143,20 +206,20 @@ def test_a_flag_for_each_option_has_its_default() -> None:
 
 def test_what_was_given_is_frozen() -> None:
     words = ("run", "a:b", "--trials", "7", "--from", "x", "--time-limit", "2m", "--mirror")
-    given = parsed(arguments.RunArguments, *words)
+    given = parsed(given_values.RunArguments, *words)
     expected = StudyOptions(trials=7, start_from=Path("x"), time_limit=120.0, mirror=True)
-    assert given == arguments.RunArguments("a:b", expected, None, False)
+    assert given == given_values.RunArguments("a:b", expected, None, False)
     with pytest.raises(FrozenInstanceError):
         given.recipe = "c:d"
 
 
 def test_a_command_with_a_study_takes_only_the_options_that_were_given() -> None:
     """The others are those in the manifest."""
-    given = parsed(arguments.ResumeArguments, "resume", "s", "--trials", "9", "--json")
-    assert given == arguments.ResumeArguments(Path("s"), {"trials": 9}, None, None, True)
-    given = parsed(arguments.ConfirmArguments, "confirm", "s", "--top", "1")
+    given = parsed(given_values.ResumeArguments, "resume", "s", "--trials", "9", "--json")
+    assert given == given_values.ResumeArguments(Path("s"), {"trials": 9}, None, None, True)
+    given = parsed(given_values.ConfirmArguments, "confirm", "s", "--top", "1")
     assert given.options == {"repeats": 5, "top": 1}
-    assert parsed(arguments.ReplayArguments, "replay", "e").options == {"repeats": 3}
+    assert parsed(given_values.ReplayArguments, "replay", "e").options == {"repeats": 3}
 
 
 def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
@@ -164,8 +227,8 @@ def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
     words = ["--sampler", "tpe", "--from", "/e", "--seed", "3", "--racing", ".5", "--mirror"]
     words += ["--workers", "2", "--cpus-per-worker", "4", "--gpus-per-worker", "0.5"]
     words += ["--time-limit", "90s", "--tracking-uri", "http://h", "--register", "m"]
-    here = parsed(arguments.RunArguments, "run", "a:b", *words)
-    there = parsed(arguments.RunArguments, *jobs._words("a:b", here.options, here.register))
+    here = parsed(given_values.RunArguments, "run", "a:b", *words)
+    there = parsed(given_values.RunArguments, *jobs._words("a:b", here.options, here.register))
     assert there == here
 
 

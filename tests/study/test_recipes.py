@@ -163,13 +163,14 @@ def arguments(*words: str) -> dict[str, str]:
 
 
 def test_arguments_are_read_by_the_annotations(folder: Path) -> None:
-    words = ["data=images", "model=large", "rate=1e-3", "epochs=7", "augment=yes", "name=mine"]
+    words = ["data=images", "model=Large", "rate=1e-3", "epochs=7", "augment=yes", "name=mine"]
     more = ["cache=/c", "limit=none", "plain=y", "whole=4"]
     made = recipes.loaded("mine.py:tuned", arguments(*words, *more))
     read = [folder / "images", "large", 1e-3, 7, True, "mine", Path("/c"), None, "y", 4]
     assert made.experiment.space.entries["made"] == at.Fixed(repr(read))
     assert made.recipe == f"{folder / 'mine.py'}:tuned"
-    assert made.arguments == arguments(f"data={folder / 'images'}", *words[1:], *more)
+    kept = [f"data={folder / 'images'}", "model=large", *words[2:]]
+    assert made.arguments == arguments(*kept, *more)
 
 
 def test_a_study_s_recipe_is_found_again_with_its_arguments(

@@ -13,7 +13,7 @@ from sims import lines, race, racing, simulate
 
 import autotune as at
 from autotune.backends.simulator import SimCurve
-from autotune.cli import main, text
+from autotune.cli import final, main
 from autotune.cli.console import study_in
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL
@@ -39,7 +39,7 @@ def printed(folder: Path) -> str:
     """The final table as a UTF-8 terminal gets it."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     manifest, result = study_in(folder)
-    text.print_result(result, manifest, out)
+    final.print_result(result, manifest, out)
     out.flush()
     return out.buffer.getvalue().decode()
 

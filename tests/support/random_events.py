@@ -34,20 +34,24 @@ def random_event(
     at: float,
     repeating: float = 0.0,
     disturbing: bool = False,
+    valued: bool = True,
 ) -> Event:
     """Any event that can follow, also the rare ones: lost attempts, trials taken up again.
 
     `repeating` is the share of new trials that repeat one which reached the target, if one has.
-    `disturbing`: other processes slow some trials down.
+    `disturbing`: other processes slow some trials down. `valued`: the target has a value.
     """
     if not trials or random.random() < 0.2:
-        reached = [n for n, t in trials.items() if t.state is State.REACHED and t.repeats is None]
+        reached = [n for n, t in trials.items() if t.succeeded and t.repeats is None]
         of = random.choice(reached) if reached and random.random() < repeating else None
         return Suggested(len(trials), {}, {}, "trial" if of is None else "race", 0, at, repeats=of)
     trial = random.choice(list(trials.values()))
     number, step = trial.number, len(trial.reports) + 1
     ends = [*_ENDS, (State.CENSORED, "limit")] if disturbing else _ENDS
-    end = Ended(number, *random.choice(ends), trial.seconds, at=at)
+    ended, reason = random.choice(ends)
+    if ended is State.REACHED and not valued:
+        ended, reason = State.COMPLETED, random.choice(["limit", "finished"])
+    end = Ended(number, ended, reason, trial.seconds, at=at)
     if trial.ended:
         if trial.reason == "interrupted":
             return random.choice([Interrupted(number, "driver restarted", broke=False, at=at), end])

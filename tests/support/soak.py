@@ -124,7 +124,8 @@ def _kill_rank(tail: Tail) -> bool:
     """SIGKILL the rank that reported last and is still there."""
     for pid in tail.victims():
         try:
-            if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"ray::" in words or b"backends.local.child" in words:
                 os.kill(pid, signal.SIGKILL)
                 return True
         except OSError:

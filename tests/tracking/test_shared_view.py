@@ -40,6 +40,10 @@ def test_it_is_sorted_by_what_the_target_asks_for(
         "params.`lr.peak`",
         "params.`batch_size`",
     ]
+    widths = [found["columnWidths"][column] for column in found["selectedColumns"]]
+    assert all(95 <= width <= 180 for width in widths)
+    first = found["compareRunSections"][0]
+    assert (first["uuid"], first["columns"]) == (found["compareRunCharts"][0]["metricSectionId"], 1)
     charts = {chart["type"]: chart for chart in found["compareRunCharts"]}
     assert list(charts) == ["LINE", "SCATTER", "PARALLEL"], "one number is searched: no contour"
     assert charts["SCATTER"]["yaxis"] == {"key": ranked, "type": "METRIC"}

@@ -70,6 +70,7 @@ def test_the_leaderboard_its_charts_and_the_report_are_shown(study, processes) -
         heads = " ".join(["attributes.`Run Name`", *columns])
         browser.until(f"{_HEADS} === '{heads}'")
         browser.open("about:blank")
+        browser.size(1280, 2400)  # what is not seen is not drawn
         browser.open(charts)
         for title in (
             "lr.peak vs. time_to_target_seconds",
@@ -78,9 +79,13 @@ def test_the_leaderboard_its_charts_and_the_report_are_shown(study, processes) -
         ):
             browser.until(f"document.body.innerText.includes('{title}')")
         browser.until("document.querySelectorAll('.js-plotly-plot').length === 3")
+        narrow = "[...document.querySelectorAll('.js-plotly-plot')].map(p => p.clientWidth)"
+        browser.until(f"Math.min(...{narrow}) >= 250")
         browser.open("about:blank")
         browser.open(report)
         browser.until("document.querySelector('iframe') !== null")
+        menu = browser.says("document.body.innerText")
+        assert "Evaluation runs" not in menu, "not in the part for chats and their traces"
         (frame,) = browser.frames()
         browser.until("document.querySelectorAll('.main-svg').length > 0", frame=frame)
         assert browser.says("document.querySelector('h1').textContent", frame) == "digits"

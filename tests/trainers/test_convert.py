@@ -67,6 +67,7 @@ MISTAKES = {
     "cat/0.png,cat\ncat/0.png,cat": "list.csv, line 2: cat/0.png is there twice",
     "a.txt,cat": "a.txt is no image",
     "": "list.csv has no images",
+    f"file,label\n{'x' * 200_000},cat": "list.csv, line 2: field larger than field limit",
 }
 
 
@@ -84,6 +85,21 @@ def test_a_wrong_list_is_one_line_and_leaves_nothing(
     assert MISTAKES[text] in err
     assert found(tmp_path) == before
     assert not (tmp_path / "to").exists()
+
+
+def test_a_list_with_absolute_paths_and_a_folder_beside_the_new_one(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "to.part" / "mine.txt"
+    kept.parent.mkdir()
+    kept.write_text("precious")
+    lines = [f"{images}/cat/0.png,cat", f"{images}/cat/1.png,cat", f"{images}/dog/1.png,dog"]
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    assert convert(Path("list.csv"), Path("to")) == 3
+    assert len(found(tmp_path / "to")) == 3
+    assert kept.read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"images", "list.csv", "to", "to.part"}
 
 
 def test_other_mistakes(images: Path, tmp_path: Path) -> None:

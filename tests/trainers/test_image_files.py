@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pictures
 import pytest
+from PIL import Image
 
 from trainers.image_files import check, listed, parts
 
@@ -49,6 +50,26 @@ def test_a_divided_folder_stays_so(val: str, tmp_path: Path) -> None:
     train, validation = parts(tmp_path, 0.2)
     assert (len(train.paths), len(validation.paths)) == (6, 4)
     assert check(train, validation) == 16
+
+
+def test_train_may_be_a_class(tmp_path: Path) -> None:
+    pictures.write(tmp_path, {"bus": 5, "train": 5})
+    train, val = parts(tmp_path, 0.2)
+    assert train.classes == val.classes == ("bus", "train")
+    assert (len(train.paths), len(val.paths)) == (8, 2)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_only_formats_of_pictures_are_decoded(suffix: str, tmp_path: Path) -> None:
+    """Others start programs: PostScript runs Ghostscript, whatever the file's name says."""
+    for good in ("webp", "tiff", "gif", "bmp"):
+        pictures.write(tmp_path, {"cat": 4, "dog": 4}, suffix=good)
+    assert check(*parts(tmp_path, 0.2)) == 16
+    Image.new("RGB", (16, 16)).save(tmp_path / "cat" / f"odd.{suffix}", format="EPS")
+    with pytest.raises(
+        ValueError, match=f"odd.{suffix} cannot be read as an image: cannot identify"
+    ):
+        check(*parts(tmp_path, 0.2))
 
 
 def test_other_folders_and_files_are_no_classes(tmp_path: Path) -> None:

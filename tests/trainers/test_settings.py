@@ -23,6 +23,12 @@ def test_numbers_become_schedules_and_the_rest_defaults() -> None:
     assert settings.augment == frozenset()
 
 
+def test_names_may_be_in_any_case() -> None:
+    training = read_settings({**GOOD, "model": "MLP", "optimizer": "LARS"}).training
+    assert (training.optimizer, training.precision) == ("lars", "fp32")
+    assert read_settings({**GOOD, "model": "MLP"}) == read_settings(GOOD)
+
+
 def test_an_unknown_key_is_named_with_the_nearest_right_one_and_all_that_are_allowed() -> None:
     with pytest.raises(
         ValueError, match=r"unknown key 'batchsize'.*'batch_size'.*allowed: "

@@ -15,6 +15,7 @@ from typing import Any
 from autotune.algorithms import specs
 from autotune.algorithms.controllers.policy import Linear, policy, regulator
 from autotune.algorithms.controllers.weights_file import SavedPolicy, read
+from autotune.algorithms.names import POPULATIONS
 from autotune.errors import UserError
 from autotune.trial import Change, Fork, Target, Trial
 
@@ -25,6 +26,7 @@ __all__ = [
     "parse_controller",
     "can_warm_start",
     "build_controller",
+    "check_controller",
     "make_controller",
     "policy",
     "regulator",
@@ -33,8 +35,6 @@ __all__ = [
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
 CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulator": regulator}
 """The controllers of knobs by name; each takes its settings by keyword."""
-POPULATIONS = ("pbt",)
-"""The names of controllers that fork; `autotune.run` builds them for its experiment."""
 _ALLOWED = (*CONTROLLERS, *POPULATIONS, "none", "module:function")
 _REMOVED = {"pb2": "it was no faster than pbt. A new study can use pbt"}
 """Controllers of earlier versions, by name: why each was removed, and what to use now."""
@@ -94,6 +94,21 @@ def parse_controller(text: str) -> tuple[str, dict[str, Any]]:
             "can be read, but not continued"
         )
     return specs.parse_spec("controller", text, _ALLOWED)
+
+
+def check_controller(text: str) -> None:
+    """Check the spec of a controller as far as that needs no experiment.
+
+    Raises:
+        UserError: an unknown name or argument, or one that is out of range.
+    """
+    name, arguments = parse_controller(text)
+    if name not in POPULATIONS:
+        _named(text)
+        return
+    from autotune.algorithms.controllers.pbt import pbt
+
+    specs.check_arguments("controller", text, (name, arguments), pbt, 2)  # space and target
 
 
 def build_controller(

@@ -69,7 +69,7 @@ class View:
         begin = self._begin.metrics if self._begin is not None else now
         then = reports[before].metrics if before is not None else begin
         left, left_then = self._left(now), self._left(then)
-        size = relative_update(now, self.trial.config.get("optimizer", "sgd"))
+        size = relative_update(now, str(self.trial.config.get("optimizer", "sgd")).lower())
         seen = (
             1.0,
             _ratio(now.get("train_loss"), begin.get("train_loss")),

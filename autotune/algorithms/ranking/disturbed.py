@@ -5,6 +5,8 @@ it would have taken less. Samplers get it without the seconds in which it waited
 (`repeats.with_mean_times`). It limits no other trial; only where most trials of the study were
 disturbed is it all that there is to compare with, and then by the time that it did take, which is
 no less than it would have taken alone. If it may be the fastest, it is run once more, as a race.
+Where the target has no value this holds for what the limit in seconds ended: any other metric is
+the same on a busy machine (`trial.is_spoilt`).
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ from autotune.algorithms.ranking.repeats import (
     timed,
     with_mean_times,
 )
-from autotune.trial import State, Target, Trial
+from autotune.trial import State, Target, Trial, is_spoilt
 
 LEAST_TIMED = 4  # trials that have ended, before most of them can have been disturbed
 LATE = "limit"  # the reason of a trial that came to the target's limit
 
 
-def only_disturbed(trials: Sequence[Trial]) -> dict[int, Trial]:
-    """The disturbed trials of which no undisturbed run has ended, by their numbers."""
+def only_disturbed(trials: Sequence[Trial], target: Target) -> dict[int, Trial]:
+    """The trials whose result is spoilt and of which no other run has ended, by their numbers."""
     again = repeats_by_trial(trials)
     return {
         t.number: t
         for t in searched(trials)
-        if t.disturbed and all(run.disturbed for run in again.get(t.number, ()))
+        if is_spoilt(t, target) and all(is_spoilt(run, target) for run in again.get(t.number, ()))
     }
 
 
@@ -49,12 +51,14 @@ def counted(trials: Iterable[Trial]) -> tuple[int, int]:
     return len(ended), sum(t.disturbed for t in ended)
 
 
-def as_pruners_see(known: Sequence[Trial], trials: Sequence[Trial]) -> tuple[Trial, ...]:
+def as_pruners_see(
+    known: Sequence[Trial], trials: Sequence[Trial], target: Target
+) -> tuple[Trial, ...]:
     """The searched trials as pruners see them: disturbed ones limit no other.
 
     `known` are those of `trials`, by the means of their runs.
     """
-    only, mostly = only_disturbed(trials), mostly_disturbed(*counted(trials))
+    only, mostly = only_disturbed(trials, target), mostly_disturbed(*counted(trials))
     return tuple(for_pruning(t, only[t.number], mostly) if t.number in only else t for t in known)
 
 
@@ -82,7 +86,7 @@ def to_run_again(trials: Sequence[Trial], target: Target) -> Trial | None:
     That is the leader, by the time that it would have taken alone. Or it is the best of those that
     came to the target's limit, if nothing reached the target, or if it was ahead of the leader.
     """
-    only, known = only_disturbed(trials), with_mean_times(trials, target)
+    only, known = only_disturbed(trials, target), with_mean_times(trials, target)
     leader = race_leader(known, target)
     late = [t for t in known if t.number in only and came_too_late(only[t.number])]
     again = {t.repeats for t in trials if t.kind == RACE and t.repeats is not None}

@@ -30,6 +30,7 @@ from autotune.trial import (
     Target,
     Trial,
     incumbent,
+    is_spoilt,
 )
 
 MOST = 5  # runs of one configuration
@@ -93,7 +94,8 @@ def for_pruning(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:
     """
     known = with_mean_times(trials, target)
     outcome = race_outcome(known, trials, target)
-    return tuple(limited(t, outcome) for t in disturbed.as_pruners_see(known, trials))
+    seen = disturbed.as_pruners_see(known, trials, target)
+    return tuple(limited(t, outcome) for t in seen)
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,11 @@ def race_outcome(known: Sequence[Trial], trials: Sequence[Trial], target: Target
     own = {t.number: t for t in trials}
     pairs = [(t, own[t.repeats]) for t in trials if t.repeats is not None and t.ended]
     pairs = [(repeat, first) for repeat, first in pairs if repeat.hardware == first.hardware]
-    raced = {first.number for _, first in pairs} - disturbed.only_disturbed(trials).keys()
+    raced = {first.number for _, first in pairs}
+    raced -= disturbed.only_disturbed(trials, target).keys()
     rerun = [t for t in known if t.number in raced]
     fastest = ((hardware, incumbent(rerun, hardware)) for hardware in {t.hardware for t in rerun})
-    alone = [pair for pair in pairs if not any(t.disturbed for t in pair)]
+    alone = [pair for pair in pairs if not any(is_spoilt(t, target) for t in pair)]
     equal = [_is_equal(repeat, first, target) for repeat, first in alone if timed(repeat)]
     return RaceOutcome(
         {hardware: trial for hardware, trial in fastest if trial is not None},

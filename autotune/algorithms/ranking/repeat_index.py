@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from autotune.algorithms.ranking import disturbed, racing
 from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, timed, with_mean_times
 from autotune.algorithms.ranking.trial_index import Others, TrialIndex
-from autotune.trial import State, Target, Trial, undisturbed
+from autotune.trial import State, Target, Trial, is_spoilt, undisturbed
 
 
 class RepeatIndex:
@@ -52,7 +52,8 @@ class RepeatIndex:
         elif now.number in self._again:
             self._trial_index = None
         else:
-            old, own = self._shown.get(now.number), now if now.disturbed else None
+            own = now if is_spoilt(now, self._target) else None
+            old = self._shown.get(now.number)
             self._trial_index.note(old, self._inserted(undisturbed(now), own))
         if self._mostly != disturbed.mostly_disturbed(self._ended, self._ended_disturbed):
             self._trial_index = None
@@ -141,7 +142,7 @@ class RepeatIndex:
         self._mostly = disturbed.mostly_disturbed(self._ended, self._ended_disturbed)
         self._means, self._shown, self._ahead = {}, {}, {}
         self._only, self._late = {}, {}
-        only = disturbed.only_disturbed(trials)
+        only = disturbed.only_disturbed(trials, self._target)
         for trial in known:
             self._inserted(trial, only.get(trial.number))
         return TrialIndex(self._shown, self._target)

@@ -23,6 +23,7 @@ from autotune.trial import (
     State,
     Target,
     Trial,
+    is_spoilt,
     undisturbed,
     usual_hardware,
 )
@@ -103,7 +104,7 @@ def timed(trial: Trial) -> bool:
 def _mean(runs: Sequence[Trial], target: Target) -> Trial:
     """The first of the runs, with the mean result of all; unchanged where none succeeded."""
     first = runs[0]
-    runs = alone(runs)
+    runs = alone(runs, target)
     own = runs[0] if runs[0] is first else _measured(first, runs[0])
     done = next((t for t in runs if t.succeeded), None)
     if done is None:
@@ -122,12 +123,24 @@ def _result(run: Trial, target: Target) -> float:
     return math.inf if score is None else score
 
 
-def alone(runs: Sequence[Trial]) -> list[Trial]:
-    """The runs of a configuration that count: those that nothing disturbed.
+def alone(runs: Sequence[Trial], target: Target) -> list[Trial]:
+    """The runs of a configuration that count: those whose result nothing has spoilt.
 
-    If all were disturbed, all of them, without the seconds in which they waited.
+    If all were spoilt, all of them, without the seconds in which they waited.
     """
-    return [t for t in runs if not t.disturbed] or [undisturbed(t) for t in runs]
+    return [t for t in runs if not is_spoilt(t, target)] or [undisturbed(t) for t in runs]
+
+
+def counted_run(trial: Trial, trials: Sequence[Trial], target: Target) -> Trial:
+    """The one run by which an unconfirmed trial is compared: its own, if nothing has spoilt that.
+
+    Else it is the first undisturbed run of its configuration in the search or, before there is one,
+    its own without the seconds in which it waited. The trial is ranked in the same way.
+    """
+    if not is_spoilt(trial, target):
+        return trial
+    again = repeats_by_trial(unconfirmed(trials)).get(trial.number, [])
+    return alone([trial, *again], target)[0]
 
 
 def _measured(trial: Trial, run: Trial) -> Trial:
@@ -261,5 +274,5 @@ def raced(trial: Trial, trials: Sequence[Trial], target: Target) -> Confirmation
     if runs is None or not timed(trial):
         return None
     everyone = (trial, *runs)
-    counted = tuple(t for t in everyone if not t.disturbed) or everyone
+    counted = tuple(t for t in everyone if not is_spoilt(t, target)) or everyone
     return Confirmation(trial.number, target.result(trial), counted, target)

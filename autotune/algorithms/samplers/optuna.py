@@ -20,8 +20,9 @@ from optuna.trial import TrialState
 from autotune.algorithms.ranking.hardware import scores
 from autotune.algorithms.samplers import widening
 from autotune.algorithms.samplers.elite import is_informative
-from autotune.algorithms.samplers.optuna_names import WIDENING, make_sampler
+from autotune.algorithms.samplers.optuna_names import NAMES, WIDENING, make_sampler
 from autotune.algorithms.samplers.optuna_space import draw, frozen_trial, to_optuna
+from autotune.algorithms.specs import canonical_spec
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, State, Target, Trial
 
@@ -61,6 +62,7 @@ class OptunaSampler:
         self, sampler: str | BaseSampler, space: SearchSpace, target: Target, seed: int
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        sampler = canonical_spec(sampler, NAMES) if isinstance(sampler, str) else sampler
         self._sampler, self._seed = sampler, seed
         self._space = space
         self._target = target

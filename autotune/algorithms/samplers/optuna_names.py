@@ -1,38 +1,58 @@
-"""Samplers by name or dotted path, and the Optuna samplers that they name."""
+"""Samplers by name or dotted path, and the Optuna samplers that they name.
+
+Optuna itself is imported where a sampler is made.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import optuna
-from optuna.samplers import BaseSampler
-
-from autotune.algorithms.samplers import policy
-from autotune.algorithms.specs import build, keyword_arguments, split_call
+from autotune.algorithms.names import POLICIES
+from autotune.algorithms.specs import build, canonical_spec, keyword_arguments, split_call
 from autotune.errors import UserError, unknown
 
-
-def _tpe(seed: int) -> BaseSampler:
-    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
-
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
 
 WIDENING = "widening"
+_TPE = "TPESampler", {"multivariate": True, "group": True, "constant_liar": True}
+_SOBOL = {"scramble": True, "warn_asynchronous_seeding": False, "warn_independent_sampling": False}
 
-SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
-    "tpe": _tpe,
-    WIDENING: _tpe,
-    "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
-    "qmc": lambda seed: optuna.samplers.QMCSampler(
-        seed=seed, scramble=True, warn_asynchronous_seeding=False, warn_independent_sampling=False
-    ),
-    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
-    "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
-    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
+SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "tpe": _TPE,
+    WIDENING: _TPE,
+    "random": ("RandomSampler", {}),
+    "qmc": ("QMCSampler", _SOBOL),
+    "gp": ("GPSampler", {"warn_independent_sampling": False}),
+    "cmaes": ("CmaEsSampler", {"warn_independent_sampling": False}),
+    "nsga2": ("NSGAIISampler", {}),
 }
-NAMES = ("auto", "convergence", *policy.NAMES, *SAMPLERS)
+"""The classes of Optuna's by our names, and their settings."""
+NAMES = ("auto", "convergence", *POLICIES, *SAMPLERS)
 """The names of all samplers, of Optuna's and of others."""
+
+
+def parse_sampler(text: str) -> tuple[str, dict[str, Any]]:
+    """The name of a sampler, or the dotted path of one of Optuna's, and its keyword arguments.
+
+    >>> parse_sampler("TPE"), parse_sampler("optuna.samplers.GPSampler(n_startup_trials=3)")
+    (('tpe', {}), ('optuna.samplers.GPSampler', {'n_startup_trials': 3}))
+
+    Raises:
+        UserError: an unknown name, or arguments that a name does not take or that are no literals.
+    """
+    text = canonical_spec(text, NAMES)
+    if text in NAMES:
+        return text, {}
+    path, call = split_call("sampler", text, NAMES)
+    if path in NAMES:
+        raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
+    if "." not in path:
+        raise UserError(unknown("sampler", path, NAMES))
+    return path, keyword_arguments("sampler", call, text)
 
 
 def make_sampler(text: str, seed: int) -> BaseSampler:
@@ -44,18 +64,21 @@ def make_sampler(text: str, seed: int) -> BaseSampler:
     Raises:
         UserError: an unknown name, a path that leads to no sampler, or wrong arguments.
     """
-    if text in SAMPLERS:
-        return SAMPLERS[text](seed)
-    path, call = split_call("sampler", text, NAMES)
-    if path in NAMES:
-        raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")
-    kind = _sampler_class(path)
-    spec = path, keyword_arguments("sampler", call, text)
-    seeded = {"seed": seed} if "seed" in inspect.signature(kind).parameters else {}
-    return build("sampler", text, spec, kind, **seeded)
+    import optuna
+
+    spec = parse_sampler(text)
+    if spec[0] in SAMPLERS:
+        kind, settings = SAMPLERS[spec[0]]
+        made: BaseSampler = getattr(optuna.samplers, kind)(seed=seed, **settings)
+        return made
+    found = _sampler_class(spec[0])
+    seeded = {"seed": seed} if "seed" in inspect.signature(found).parameters else {}
+    return build("sampler", text, spec, found, **seeded)
 
 
 def _sampler_class(path: str) -> type[BaseSampler]:
+    from optuna.samplers import BaseSampler
+
     module, _, name = path.rpartition(".")
     if not module:
         raise UserError(unknown("sampler", path, NAMES))

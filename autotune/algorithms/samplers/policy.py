@@ -17,6 +17,7 @@ from random import Random
 from threading import Lock
 from typing import Any
 
+from autotune.algorithms.names import POLICIES
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.distribution import (
     Draw,
@@ -45,7 +46,6 @@ from autotune.space.encoding import rank_score
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, State, Target, Trial
 
-NAMES = ("policy", "policy:actor", "policy:reinforce", "policy:ppo")
 _NEWEST, _WINDOW = 8, 32  # trials in REINFORCE's batch, and in PPO's; ranks are within the latter
 _START_UNIFORM = 0.5  # the first share of uniform draws, where a start is given
 _FADING = 0.8  # factor of that share from one version to the next
@@ -73,8 +73,8 @@ class PolicySampler:
     def __init__(
         self, name: str, space: SearchSpace, target: Target, seed: int, start: Policy | None = None
     ) -> None:
-        if name not in NAMES:
-            raise UserError(unknown("sampler", name, NAMES))
+        if name not in POLICIES:
+            raise UserError(unknown("sampler", name, POLICIES))
         self.name = name
         self._space, self._target, self._seed = space, target, seed
         self._parameters = space.parameters()

@@ -1,4 +1,7 @@
-"""Trials in this very process, one at a time: the trainer runs in the thread of the study's loop.
+"""Trials in this very process, one at a time.
+
+A generator runs in the thread of the study's loop, and any other function in a thread of its own,
+for which the loop waits.
 
 So a breakpoint in the trainer works, and what it prints is in the terminal. What a process of its
 own would give is missing: a trainer that hangs hangs the study, and one that kills its process

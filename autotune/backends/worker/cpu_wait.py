@@ -17,7 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from autotune.backends.machine_load import is_watched, pressure, usable_cores
+from autotune.backends.machine_load import is_watched, pressure
+from autotune.backends.worker.cpu_affinity import usable_cores
 from autotune.backends.worker.gpu_use import Slowed, slowed_gpus
 
 _WINDOW_SECONDS = 0.5  # the least time between two looks, which cost up to a millisecond
@@ -62,8 +63,10 @@ def waits(process: Path) -> Waits | None:
             own[thread] = _counted(f"{process}/task/{thread}/schedstat")[1]
     for child in _children(process, threads):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            used, children[child] = _counted(f"{process.parent}/{child}/schedstat")
+            used, nice = _whole(process.parent / child / "stat")
             cpu += used
+            if nice <= os.getpriority(os.PRIO_PROCESS, 0):  # it is no work in the background
+                children[child] = _counted(f"{process.parent}/{child}/schedstat")[1]
     return Waits(own, children, cpu) if own else None
 
 
@@ -75,6 +78,13 @@ def _counted(file: str) -> tuple[float, float]:
     finally:
         os.close(opened)
     return int(ran) * _NANOSECONDS, int(waited) * _NANOSECONDS
+
+
+def _whole(stat: Path) -> tuple[float, int]:
+    """The CPU seconds of all threads of a process, and by how much its priority is lowered."""
+    after_name = stat.read_text().rpartition(")")[2].split()
+    ticks = int(after_name[11]) + int(after_name[12])
+    return ticks / os.sysconf("SC_CLK_TCK"), int(after_name[16])
 
 
 def _children(process: Path, threads: list[str]) -> list[str]:
@@ -149,6 +159,7 @@ class WaitMeter:
         busy: the machine's pressure, 0 to 1.
         clock: seconds, by which `see` says when it looked.
         on: whether to measure; by default as `machine_load.is_watched` says.
+        in_child: whether the trainer's work is done by a process that it starts.
     """
 
     def __init__(
@@ -159,9 +170,11 @@ class WaitMeter:
         busy: Callable[[], float] = pressure,
         clock: Callable[[], float] = time.perf_counter,
         on: bool | None = None,
+        in_child: bool = False,
     ) -> None:
         self._on = is_watched() if on is None else on
         self._cores = cores
+        self._in_child = in_child
         self._gpus = gpus
         self._see = see
         self._busy = busy
@@ -207,6 +220,7 @@ class WaitMeter:
         seconds = now.at - before.at
         share = min(self._trained / seconds, 1.0) if seconds > 0 else 0.0
         data_share = min(self._data / seconds, 1.0) if seconds > 0 else 0.0
+        data_share = 1.0 if self._in_child else data_share
         waits, others = waited(before, now, data_share, self._cores, self._busy)
         self._waits += share * waits
         self._others += share * others

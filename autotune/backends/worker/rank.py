@@ -106,9 +106,11 @@ class Rank:
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
             self._metric = launch.metric
-            self._waits = cpu_wait.WaitMeter(len(self._process.cores.numbers) or 1)
+            cores = len(self._process.cores.numbers) or 1
+            in_child = bool(getattr(self._train, "in_child", False))
+            self._waits = cpu_wait.WaitMeter(cores, in_child=in_child)
             self._milestone = None
-            self._steps = reporting.steps(self._train, config)
+            self._steps = reporting.steps(self._train, config, self._waits.end)
             return self._advance(None, clock)
         except BaseException as error:
             return self._raised(error)
@@ -207,10 +209,10 @@ class Rank:
     def _returned(self, end: object, begin: float, clock: Clock) -> Answer:
         """The trainer came to its own end; what a function returned is its last report."""
         reporting.synchronize()
-        took = self._waits.end() - begin
         last = self._start_step if self._milestone is None else self._milestone.step
         metrics, returned, wait = None, "", None
         if isinstance(end, reporting.Returned):
+            took = end.at - begin
             paused = min(end.eval_seconds, took)
             clock = replace(clock, train=took - paused, eval=paused)
             wait = self._waits.waited(took - paused, 0.0)

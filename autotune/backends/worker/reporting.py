@@ -7,13 +7,14 @@ own, and the rank sees a generator: each `report` is a milestone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -23,10 +24,14 @@ from autotune.trial import Change, Milestone
 
 @dataclass(frozen=True)
 class Returned:
-    """The value that a function returned, and its seconds in `evaluating` since its last report."""
+    """The value that a function returned, and its seconds in `evaluating` since its last report.
+
+    `at` is when it did, by the clock that `steps` was given.
+    """
 
     value: Any
     eval_seconds: float = 0.0
+    at: float = field(default=0.0, compare=False)
 
 
 Steps = Generator[Milestone, Change | None, Returned | None]
@@ -137,8 +142,16 @@ def synchronize() -> None:
             torch.cuda.synchronize(device)
 
 
-def steps(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Steps:
-    """Start the trainer as a generator of milestones, whichever way it is written."""
+def steps(
+    train: Callable[[dict[str, Any]], Any],
+    config: dict[str, Any],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Steps:
+    """Start the trainer as a generator of milestones, whichever way it is written.
+
+    `clock` is read when a function has returned, in the thread in which it ran: what the system
+    has counted for that thread is gone afterwards.
+    """
     function = train
     while isinstance(function, partial):
         function = function.func
@@ -146,10 +159,12 @@ def steps(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Ste
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(call):
         made: Steps = train(config)
         return made
-    return _on_thread(train, config)
+    return _on_thread(train, config, clock)
 
 
-def _on_thread(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Steps:
+def _on_thread(
+    train: Callable[[dict[str, Any]], Any], config: dict[str, Any], clock: Callable[[], float]
+) -> Steps:
     global _session
     session = _session = _Session()
 
@@ -160,7 +175,8 @@ def _on_thread(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -
             if inspect.isgenerator(made):
                 _drain(cast(Steps, made))
             else:
-                end = Returned(made, session.eval_seconds)
+                synchronize()
+                end = Returned(made, session.eval_seconds, clock())
         except StopTrial:
             pass
         except BaseException as error:
@@ -168,17 +184,31 @@ def _on_thread(train: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -
         session.milestones.put(end)
 
     thread = threading.Thread(target=body, name="autotune-trainer", daemon=True)
-    thread.start()
     try:
+        thread.start()
         while isinstance(item := session.milestones.get(), Milestone):
             session.answers.put((yield item))
         if isinstance(item, BaseException):
             raise item
         return item
+    except KeyboardInterrupt:  # of the user of this very process, whose trainer is to end as well
+        _interrupt(thread)
+        raise
     finally:
         session.answers.put(StopTrial())
-        thread.join()
-        _session = None
+        try:
+            if thread.is_alive():
+                thread.join()  # another interrupt leaves it, where it does not return from a call
+        finally:
+            _session = None
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Raise a KeyboardInterrupt in the thread, at its next step of Python code."""
+    if not thread.is_alive():
+        return
+    ident = ctypes.c_ulong(thread.ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(KeyboardInterrupt))
 
 
 def _drain(made: Steps) -> None:

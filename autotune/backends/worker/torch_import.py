@@ -21,10 +21,14 @@ _NAME = "torch"
 def mentions_torch(train: Callable[..., Any], pickled: bytes = b"") -> bool:
     """Whether a trainer, as it was pickled, or the source of its module names torch.
 
-    So one that imports torch when it is called is recognized as well.
+    So one that imports torch when it is called is recognized as well. One that has `uses_torch`, as
+    a script, says it itself.
     """
     while isinstance(train, partial):
         train = train.func
+    says = getattr(train, "uses_torch", None)
+    if isinstance(says, bool):
+        return says
     if _NAME.encode() in pickled:
         return True
     module = sys.modules.get(getattr(train, "__module__", None) or type(train).__module__)

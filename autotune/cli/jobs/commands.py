@@ -12,15 +12,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.cli.arguments import SubmitArguments
 from autotune.cli.console import BROKEN, DONE, INTERRUPTED, say
+from autotune.cli.given import SubmitArguments
 from autotune.cli.jobs import archive
 from autotune.cli.jobs.archive import Selection
 from autotune.cli.jobs.checks import check_utf8, environment, requirements
 from autotune.cli.jobs.submission import Cluster, Job, Submission
 from autotune.errors import UserError
+from autotune.evaluation import register
 from autotune.storage import journal
-from autotune.study import recipe_arguments, recipes
+from autotune.study import factory, recipe_arguments, recipes
 from autotune.study.options import StudyOptions
 from autotune.study.options import options as all_options
 from autotune.tracking.uris import check_server, check_uri, has_credentials, is_server, label
@@ -97,11 +98,16 @@ def cancel(name: str, address: str | None) -> int:
 def _submission(given: SubmitArguments, selection: Selection) -> Submission:
     """What to submit. Everything that can be checked here is, before anything is sent."""
     options = given.options
+    factory.check_named(options)
+    if given.register is not None:
+        register.check(given.register, options.tracking_uri)
+    out = Path(options.out) if options.out is not None else None
+    _check_places(options, out)
+    cpus, resources = _driver_cpus(given.driver_cpus), _resources(given.driver_resources)
+    pip, env = requirements(given.pip), environment(given.env)
     study = _study(given.recipe, options, selection, installs=given.pip is not None)
     for flag, named in (("--pruner", options.pruner), ("--controller", options.controller)):
         _check_sent(flag, str(named or ""), selection)
-    out = Path(options.out) if options.out is not None else None
-    _check_places(options, out)
     options = replace(options, mirror=options.mirror or out is None)
     if out is not None:
         home = os.path.normpath(out)
@@ -110,18 +116,8 @@ def _submission(given: SubmitArguments, selection: Selection) -> Submission:
     else:
         home = f"{label(str(options.tracking_uri))} as {study}"
     words = [*_words(given.recipe, options, given.register), "--ray-address", "auto"]
-    env = environment(given.env)
     check_utf8([*words, home, *env.values()])
-    return Submission(
-        study,
-        words,
-        home,
-        out,
-        _driver_cpus(given.driver_cpus),
-        _resources(given.driver_resources),
-        requirements(given.pip),
-        env,
-    )
+    return Submission(study, words, home, out, cpus, resources, pip, env)
 
 
 def _study(recipe: str, options: StudyOptions, selection: Selection, installs: bool = False) -> str:

@@ -22,7 +22,16 @@ from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
-from autotune.trial import INTERRUPTED_REASONS, Hardware, State, Target, Trial, usual_hardware
+from autotune.study.rows import plain
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    STEPS,
+    Hardware,
+    State,
+    Target,
+    Trial,
+    usual_hardware,
+)
 
 _MISSED = ("diverged", "finished", "limit")  # ends after which a run cannot reach the target
 
@@ -184,7 +193,7 @@ def _candidate(study: Study, number: int | None, trials: Sequence[Trial]) -> Can
         tuning_seconds=own.time_to_target if own is not None else None,
         search_seconds=_searching(study) if searched else None,
         search_trials=len(searched) or None,
-        config={k: result.plain(v) for k, v in trials[0].config.items()},
+        config={k: plain(v) for k, v in trials[0].config.items()},
         left_out=tuple(left_out),
     )
 
@@ -226,15 +235,17 @@ def _run(study: Study, trial: Trial) -> Run:
     seconds = study.target.horizon if missed else trial.seconds
     ranks = trial.hardware.num_workers
     gpus = ranks * study.gpus_per_worker
+    in_steps = study.target.clock == STEPS  # of which nothing is known to take a second
+    rated = last.seconds > 0 and last.step and not in_steps
     return Run(
         f"{study.source}#{trial.number}",
         seconds,
         trial.state is State.REACHED,
         seed=trial.seed,
         samples=float(last.step),
-        samples_per_second=last.step / last.seconds if last.seconds > 0 and last.step else None,
-        worker_seconds=seconds * ranks,
-        gpu_seconds=seconds * gpus if gpus else None,
+        samples_per_second=last.step / last.seconds if rated else None,
+        worker_seconds=seconds * ranks if not in_steps else None,
+        gpu_seconds=seconds * gpus if gpus and not in_steps else None,
         spent_seconds=trial.spent_seconds,
         trial=trial.number,
         reason=trial.reason,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -19,6 +18,7 @@ from autotune.algorithms.ranking.difference import difference, mean_interval
 from autotune.algorithms.ranking.repeats import timed
 from autotune.algorithms.ranking.speedup import Timed
 from autotune.errors import UserError
+from autotune.evaluation import spreadsheet
 from autotune.evaluation.comparison import from_studies
 from autotune.evaluation.comparison.from_studies import Study
 from autotune.evaluation.comparison.model import CONFIRMED, TUNING
@@ -208,14 +208,7 @@ def write_csv(made: MetricComparison, file: Path) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    rows = document(made)["rows"]
-    try:
-        with file.open("w", newline="") as out:
-            writer = csv.DictWriter(out, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror or error}") from None
+    spreadsheet.write_file(document(made)["rows"], file)
 
 
 def print_table(made: MetricComparison, out: TextIO) -> None:

@@ -1,7 +1,7 @@
 """The values of a comparison: frozen, from single runs to the table.
 
-Nothing here reads a file or draws a picture. Times are seconds on the target's clock unless their
-name says otherwise.
+Nothing here reads a file or draws a picture. Times are seconds on the target's clock (or steps,
+where it counts these: see `Comparison.unit`) unless their name says otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from autotune.errors import UserError, unknown
+from autotune.trial import STEPS
 
 CONFIRMED, TUNING, PUBLISHED = "confirmed", "tuning", "published"
 CONDITIONS = ("hardware", "workers", "sharing", "clock", "target")
@@ -40,6 +41,11 @@ class Conditions:
     sharing: bool | None = None
     clock: str | None = None
     target: ComparedTarget | None = None
+
+    @property
+    def unit(self) -> str:
+        """The unit of the times: `s`, or `steps` where these are the target's clock."""
+        return STEPS if self.clock == STEPS else "s"
 
 
 @dataclass(frozen=True)
@@ -240,6 +246,11 @@ class Comparison:
     level: float = 0.95
     notes: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """The unit of all times: `s`, or `steps` where these are the target's clock."""
+        return self.baseline_row.candidate.conditions.unit
 
     def row(self, name: str) -> Row:
         """The row of the candidate with this name.

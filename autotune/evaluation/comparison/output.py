@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
-from autotune.errors import UserError
+from autotune.evaluation import spreadsheet
 from autotune.evaluation.comparison.model import Comparison, Interval, Row
 from autotune.storage.codec import encode
+from autotune.trial import STEPS
 
 WIDTH = 100
 _LEGEND = {
@@ -58,14 +58,7 @@ def write_csv(comparison: Comparison, file: Path) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    rows = [_flat(row) for row in comparison.rows]
-    try:
-        with file.open("w", newline="", encoding="utf-8") as opened:
-            writer = csv.DictWriter(opened, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}") from None
+    spreadsheet.write_file([_flat(row) for row in comparison.rows], file)
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -77,12 +70,14 @@ _COSTS = ("", "mean (95 %)", "MLPerf", "samples", "a second", "worker-s", "GPU-s
 def _title(comparison: Comparison) -> str:
     conditions = comparison.baseline_row.candidate.conditions
     target = str(conditions.target) if conditions.target is not None else "the target"
-    clock = f", {conditions.clock} clock" if conditions.clock else ""
+    in_steps = conditions.unit == STEPS
+    clock = f", {conditions.clock} clock" if conditions.clock and not in_steps else ""
     where = "" if conditions.workers is None else f"{conditions.workers} x "
     hardware = " ".join((conditions.hardware or "").split())
     shared = ", shared" if conditions.sharing else ""
     on = f"; {where}{hardware}{shared}" if hardware else ""
-    return _short(f"Seconds to {target}{clock}{on}", WIDTH)
+    what = "Steps" if in_steps else "Seconds"
+    return _short(f"{what} to {target}{clock}{on}", WIDTH)
 
 
 def _times(row: Row) -> tuple[str, ...]:
@@ -130,10 +125,8 @@ def _costs(row: Row) -> tuple[str, ...]:
 def _remarks(comparison: Comparison) -> list[str]:
     remarks = []
     if comparison.tau_seconds is not None:
-        remarks.append(
-            f"restricted mean over the first {comparison.tau_seconds:.4g} s (unreached runs count "
-            f"as {comparison.tau_seconds:.4g} s)"
-        )
+        tau = f"{comparison.tau_seconds:.4g} {comparison.unit}"
+        remarks.append(f"restricted mean over the first {tau} (unreached runs count as {tau})")
     if any(row.speedup_bound for row in comparison.rows):
         remarks.append(
             ">= and <=: runs that did not reach the target count with the time for which they were "
@@ -142,7 +135,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         seconds = row.candidate.tuning_seconds
         if row.candidate.kind == "confirmed" and seconds is not None:
-            remarks.append(f"{row.name} took {seconds:.4g} s in the search.")
+            remarks.append(f"{row.name} took {seconds:.4g} {comparison.unit} in the search.")
     return [*remarks, *comparison.notes]
 
 

@@ -12,6 +12,7 @@ from autotune.evaluation.comparison import ratios, survival
 from autotune.evaluation.comparison.conditions import check
 from autotune.evaluation.comparison.model import TUNING, Candidate, Comparison, Row, Run
 from autotune.evaluation.comparison.survival import Sample, sample
+from autotune.trial import STEPS
 
 LEVEL = 0.95
 _SPENT = ("samples", "worker_seconds", "gpu_seconds")
@@ -102,7 +103,7 @@ def _tau(candidates: Sequence[Candidate], given: float | None) -> tuple[float | 
 
 def _alone(candidate: Candidate, tau: float) -> Row:
     runs = candidate.runs
-    times, why_not = _sample(runs), {}
+    times, why_not, unit = _sample(runs), {}, candidate.conditions.unit
     curve = survival.kaplan_meier(times, LEVEL)
     reached = [r for r in runs if r.reached]
     middle = survival.median(curve)
@@ -110,7 +111,9 @@ def _alone(candidate: Candidate, tau: float) -> Row:
         why_not["median_seconds"] = f"only {len(reached)} of {len(runs)} runs reached the target"
     known = times.horizon >= tau
     if not known:
-        why_not["mean_seconds"] = f"it was seen for {times.horizon:g} s only, and not {tau:g} s"
+        why_not["mean_seconds"] = (
+            f"it was seen for {times.horizon:g} {unit} only, and not {tau:g} {unit}"
+        )
     olympic = ratios.olympic_mean([r.seconds for r in runs], [r.reached for r in runs])
     if olympic is None:
         few = len(runs) < ratios.OLYMPIC_RUNS
@@ -224,7 +227,12 @@ def _throughput(own: Sequence[Run], others: Sequence[Run]) -> float | None:
 
 
 def _break_even(candidate: Candidate, own: Sequence[Run], others: Sequence[Run]) -> float | None:
-    """Runs after which the seconds saved are those of the search; None if it saves nothing."""
+    """Runs after which the seconds saved are those of the search; None if it saves nothing.
+
+    What a step saves in seconds is not known.
+    """
+    if candidate.conditions.unit == STEPS:
+        return None
     if candidate.search_seconds is None or not all(r.reached for r in (*own, *others)):
         return None
     saved = math.fsum(r.seconds for r in others) / len(others)

@@ -59,7 +59,7 @@ def _exported(trial: Trial, space: SearchSpace, target: Target) -> FrozenTrial:
     except (KeyError, ValueError, TypeError) as error:
         name = type(error).__name__
         raise UserError(
-            f"trial {trial.number} is not of the search space that the recipe has now: "
+            f"trial {trial.number} is not of the search space in the study's manifest: "
             f"{name}: {error}"
         ) from None
     result = target.result(trial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.study.result import plain
+from autotune.study.rows import plain
 from autotune.trial import State, Trial
 from autotune.trial.plain_text import plain_text
 

@@ -24,6 +24,7 @@ from autotune.trial import (
     Change,
     Ended,
     Fork,
+    Report,
     Reported,
     State,
     Stop,
@@ -119,7 +120,7 @@ def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
     stop = Stop("finished", "the trainer came to its end")
     end(state, number, *(verdict or (state.target.end_of(trial), stop)))
     if not any(metric in report.metrics for report in trial.reports):
-        raise UserError(_unreported(trial, metric, signal.returned))
+        raise UserError(unreported(trial.reports, metric, signal.returned))
     if _has_no_number(state.trials[number], metric):
         state.warn_once(f"trial {number} returned {metric} {trial.reports[-1].metrics[metric]}")
         most = state.plan.experiment.failure.max_consecutive_failed_trials
@@ -156,9 +157,12 @@ def _has_no_number(trial: Trial, metric: str) -> bool:
     return trial.reason == "diverged" and bad and not diverged(last)
 
 
-def _unreported(trial: Trial, metric: str, returned: str) -> str:
-    """What to do about a trainer that has ended without the target's metric."""
-    if names := {name for report in trial.reports for name in report.metrics}:
+def unreported(reports: Sequence[Report], metric: str, returned: str) -> str:
+    """What to do about a trainer that has ended without the target's metric.
+
+    `returned` is what it returned, in words, if that was no report.
+    """
+    if names := {name for report in reports for name in report.metrics}:
         return f"{unknown('target metric', metric, names)}: return it, or report it"
     call = f"autotune.report(step, {{{metric!r}: value}})"
     return (
@@ -177,6 +181,7 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     trial = state.trials[number]
     seconds, at = trial.seconds, state.elapsed()
     state.append(Ended(number, ended, stop.reason, seconds, stop.detail, error, at))
+    _warn_if_too_late(state, trial)
     if ended is State.CENSORED and stop.reason not in (
         *INTERRUPTED_REASONS,
         "diverged",
@@ -188,6 +193,21 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     last = state.trial_index.last_ended(limit)
     if len(last) == limit and all(t.state is State.FAILED for t in last):
         raise StudyError(f"{limit} trials failed in a row; the last: {stop.reason}")
+
+
+def _warn_if_too_late(state: StudyState, trial: Trial) -> None:
+    """Warn where the metric came after the limit only, so that the trial has no result."""
+    target = state.target
+    first = next((r for r in trial.reports if target.metric in r.metrics), None)
+    if target.timed or first is None or target.best(trial) is not None:
+        return
+    late = target.limit is not None and first.seconds >= target.limit
+    came = f"after {first.seconds:.2f} s" if late else f"at step {first.step:,}"
+    state.warn_once(
+        f"trial {trial.number} first reported {target.metric} {came}, beyond the limit: such a "
+        "trial has no result; give a longer limit, or none if the trainer ends by itself",
+        "beyond the limit",
+    )
 
 
 def interrupt(state: StudyState, trial: Trial) -> None:

@@ -15,14 +15,14 @@ A trial gets its number when it is written down (`StudyState.add`). Whatever wai
 group has been written down; whatever is still computed is an ask of the sampler, with a number of
 its own.
 
-Other modules do the rest: `recovery` of interrupted attempts, `forking`, `replication`, `idle`.
+Other modules do the rest: `creation` of trials, `recovery` of interrupted attempts, `forking`,
+`replication`, `idle`.
 """
 
 from __future__ import annotations
 
 import math
 
-from autotune.algorithms.ranking.repeats import CONFIRM
 from autotune.algorithms.samplers import Sampler
 from autotune.backends.protocol import (
     Finished,
@@ -34,9 +34,8 @@ from autotune.backends.protocol import (
 )
 from autotune.errors import StudyError, UserError
 from autotune.storage import retention
-from autotune.storage.codec import plain
 from autotune.storage.journal import VERSION, Closed, Opened
-from autotune.study.driver import checkpoints, forking, recovery, replication
+from autotune.study.driver import checkpoints, creation, forking, recovery, replication
 from autotune.study.driver.calls import checked_point
 from autotune.study.driver.decisions import (
     ask_controller,
@@ -58,7 +57,6 @@ from autotune.trial import (
     Changed,
     Config,
     Fork,
-    Params,
     Reported,
     State,
     Stop,
@@ -195,7 +193,7 @@ class Loop:
         """A new trial: the baseline, a given configuration, or a suggestion once it is ready."""
         state, experiment = self.state, self.plan.experiment
         if state.given_left:
-            return self.create_given()
+            return creation.given(state)
         suggestion = self.suggester.take(state.next_ask, state.with_mean_times())
         if suggestion is None:
             return None
@@ -206,34 +204,10 @@ class Loop:
             config = experiment.space.config(params)
         except ValueError as error:  # schedules that do not fit together at this point
             fault = str(error)
-        trial = self.written_down(config, "trial", params, suggestion.ask)
+        trial = creation.add(state, config, "trial", params, suggestion.ask)
         if fault:
             end(state, trial.number, State.INFEASIBLE, Stop("no configuration", fault))
         return state.trials[trial.number]
-
-    def create_given(self) -> Trial:
-        """The next of the baseline and the given configurations."""
-        state, experiment = self.state, self.plan.experiment
-        config, params = experiment.space.complete(experiment.given()[state.count])
-        kind = "baseline" if experiment.baseline is not None and not state.trials else "trial"
-        return self.written_down(config, kind, params, None)
-
-    def written_down(
-        self, config: Config, kind: str, params: Params | None, ask: int | None
-    ) -> Trial:
-        """A new trial of the configuration; in a replay, with its next seed, a confirmation."""
-        state, config = self.state, self.plain(config)
-        if self.plan.seeds:
-            return state.add(config, kind=CONFIRM, seed=self.plan.seeds[state.next_number], ask=ask)
-        return state.add(config, kind=kind, params=params, ask=ask)
-
-    def plain(self, config: Config) -> Config:
-        """The configuration as the journal will give it back; a UserError where it cannot."""
-        try:
-            return plain(config)
-        except (ValueError, TypeError) as error:
-            number = self.state.next_number
-            raise UserError(f"trial {number} cannot be written down: {error}") from None
 
     # --- what comes back ----------------------------------------------------------------------
 

@@ -116,10 +116,10 @@ class StudyState:
         )
         return self.trials[number]
 
-    def warn_once(self, text: str) -> None:
-        """Print a warning to stderr, the first time only."""
-        if text not in self._warnings:
-            self._warnings.add(text)
+    def warn_once(self, text: str, about: str = "") -> None:
+        """Print a warning to stderr, the first time only: one of this text, or about this."""
+        if (about or text) not in self._warnings:
+            self._warnings.add(about or text)
             warn(text)
 
     # --- reading ------------------------------------------------------------------------------

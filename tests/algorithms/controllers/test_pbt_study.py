@@ -14,7 +14,7 @@ import population_driver
 import pytest
 
 import autotune as at
-from autotune.cli import main, text
+from autotune.cli import final, main
 from autotune.cli.console import UNREACHED, result_in
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
@@ -108,7 +108,7 @@ def test_what_a_person_sees(studied: Path, capsys: pytest.CaptureFixture[str]) -
     child = forks(studied)[0]
     assert child.origin is not None
     result = result_in(studied)
-    text.print_result(result, Manifest.read(studied), sys.stdout)
+    final.print_result(result, Manifest.read(studied), sys.stdout)
     assert f"{child.number} from trial {child.origin.parent}" in capsys.readouterr().out
     frame = result.to_frame().set_index("trial")
     assert frame.loc[child.number, "parent"] == child.origin.parent

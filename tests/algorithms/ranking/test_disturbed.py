@@ -37,7 +37,7 @@ LATE = {"state": State.CENSORED, "reason": "limit"}
 
 
 def seen(trials: list[Trial]) -> tuple[Trial, ...]:
-    return as_pruners_see(with_mean_times(trials, TARGET), trials)
+    return as_pruners_see(with_mean_times(trials, TARGET), trials, TARGET)
 
 
 # --- what decides ---------------------------------------------------------------------------------
@@ -118,6 +118,23 @@ def test_one_that_came_too_late_is_run_again_if_it_was_ahead(leads: bool) -> Non
     first = best(trials, TARGET)
     assert first is not None
     assert (first.state, first.seconds) == (State.REACHED, 60.0)
+
+
+def test_a_metric_is_spoilt_only_by_the_limit_in_seconds() -> None:
+    """One that a trainer came to by itself is the same on a busy machine: nothing is run again."""
+    done = {"state": State.COMPLETED, "reason": "finished"}
+    trials = [run(0, 20.0, **done), run(1, 100.0, 40.0, **done)]
+    trials[1] = replace(trials[1], reports=(*trials[1].reports, Report(
+        11, 101.0, {METRIC: 0.9}, Clock(train=101.0), 40.0)))  # fmt: skip
+    again = run(2, 10.0, kind="race", repeats=1, **done)
+    for target in (at.Target(METRIC), at.Target(METRIC, limit=200)):
+        assert trials[1].disturbed
+        assert to_run_again(trials, target) is None
+        assert target.result(with_mean_times([*trials, again], target)[1]) == -0.7, "of both runs"
+    spoilt = at.Target(METRIC, limit=100)
+    found = to_run_again([run(1, 100.0, 40.0, **{**done, "reason": "limit"})], spoilt)
+    assert found is not None
+    assert found.number == 1
 
 
 # --- a study --------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from autotune.algorithms.ranking.best import by_expected_result
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.racing import MOST, cost, due, for_pruning
 from autotune.algorithms.ranking.repeats import confirming, with_mean_times
-from autotune.cli import text
+from autotune.cli import final, text
 from autotune.evaluation import summary as documents
 from autotune.storage.journal import JOURNAL, read
 from autotune.study.manifest import Manifest
@@ -242,7 +242,7 @@ def test_what_races_say_of_the_best_stands_beside_its_own_time(fast_path: Path) 
     assert all(t.state is State.REACHED for t in own)
     said = f"{mean:.2f} s as the mean of {len(own)} runs in the search"
     shown, status = io.StringIO(), io.StringIO()
-    text.print_result(found, Manifest.read(fast_path), shown)
+    final.print_result(found, Manifest.read(fast_path), shown)
     summary = {**documents.summary(found, "x"), "trials_planned": 40, "driver_alive": False}
     text.print_status(summary, status)
     best = f"Best: trial {found.best.number} in {found.best.seconds:.2f} s"

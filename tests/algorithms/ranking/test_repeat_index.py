@@ -22,15 +22,17 @@ TARGET = Target("acc", 0.9, limit=100.0)
 
 @pytest.mark.parametrize("disturbing", [False, True])
 @pytest.mark.parametrize("raced", [False, True])
-@given(seed=st.integers(0, 10**6))
-@example(seed=54046)  # three races, all as long as the first runs
+@given(seed=st.integers(0, 10**6), target=st.sampled_from([TARGET, Target("acc", limit=5)]))
+@example(seed=54046, target=TARGET)  # three races, all as long as the first runs
 def test_it_says_what_plain_lists_say_at_every_event(
-    raced: bool, disturbing: bool, seed: int
+    raced: bool, disturbing: bool, target: Target, seed: int
 ) -> None:
     random, trials = Random(seed), dict[int, Trial]()
-    shown = RepeatIndex(trials, TARGET, raced)
+    shown = RepeatIndex(trials, target, raced)
     for turn in range(60):
-        event = random_event(random, trials, float(turn), repeating=0.4, disturbing=disturbing)
+        event = random_event(
+            random, trials, float(turn), repeating=0.4, disturbing=disturbing, valued=target.timed
+        )
         before = trials.get(event.trial)
         trials[event.trial] = after(before, event)
         shown.note(before, trials[event.trial])
@@ -38,8 +40,8 @@ def test_it_says_what_plain_lists_say_at_every_event(
             continue
         trial = trials[event.trial]
         made = list(trials.values())
-        known = for_pruning(made, TARGET) if raced else with_mean_times(made, TARGET)
-        everyone = known if raced else as_pruners_see(known, made)
+        known = for_pruning(made, target) if raced else with_mean_times(made, target)
+        everyone = known if raced else as_pruners_see(known, made, target)
         plain = [t for t in everyone if t.number != trial.number]
         others = shown.others(trial)
         assert list(others) == plain
@@ -47,11 +49,11 @@ def test_it_says_what_plain_lists_say_at_every_event(
         for hardware in (None, *KINDS):
             assert incumbent(others, hardware) == incumbent(plain, hardware)
         everyone = made
-        assert list(shown.means()) == list(with_mean_times(everyone, TARGET))
-        assert shown.leader() == race_leader(with_mean_times(everyone, TARGET), TARGET)
-        assert shown.to_run_again() == to_run_again(everyone, TARGET)
+        assert list(shown.means()) == list(with_mean_times(everyone, target))
+        assert shown.leader() == race_leader(with_mean_times(everyone, target), target)
+        assert shown.to_run_again() == to_run_again(everyone, target)
         for share in (0.1, 0.3, 0.9):
-            assert shown.due(share) == due(everyone, TARGET, share)
+            assert shown.due(share) == due(everyone, target, share)
 
 
 class Watched(dict[int, Trial]):

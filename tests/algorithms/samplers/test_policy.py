@@ -18,6 +18,7 @@ from sims import EVERYTHING, METRIC, WIDE, lines, simulate, toy_train, wide
 from sims import learning as learn
 
 import autotune as at
+from autotune.algorithms.names import POLICIES as NAMES
 from autotune.algorithms.policy_optimization import Moments
 from autotune.algorithms.samplers import policy_gradient
 from autotune.algorithms.samplers.distribution import (
@@ -33,7 +34,7 @@ from autotune.algorithms.samplers.distribution import (
     uniform,
 )
 from autotune.algorithms.samplers.elite import Version, log_behaviour, sample_point
-from autotune.algorithms.samplers.policy import NAMES, PolicySampler
+from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.cli import main
 from autotune.errors import UserError

@@ -22,8 +22,9 @@ from autotune.backends.local import machine
 from autotune.backends.local.here import ThisProcess
 from autotune.backends.local.processes import ChildProcesses
 from autotune.backends.protocol import Launch, Progress, Raised, Stopped
+from autotune.backends.worker import cpu_wait
 from autotune.study import place
-from autotune.study.manifest import Manifest
+from autotune.study.manifest import Manifest, resolved
 from autotune.study.options import StudyOptions
 from autotune.trial import Checkpoint, State
 
@@ -79,6 +80,23 @@ def test_a_trainer_that_raises_here_fails_alone(tmp_path: Path) -> None:
 def test_a_reporting_trainer_runs_here_and_is_stopped(tmp_path: Path) -> None:
     trial = study(reporter, tmp_path).trials[0]
     assert (trial.state, trial.reports[-1].step) == (State.REACHED, 1000)
+
+
+def test_a_functions_waits_are_read_before_its_thread_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel forgets then how long the thread waited for a core."""
+    names: list[str] = []
+    read = cpu_wait.WaitMeter.end
+
+    def end(meter: cpu_wait.WaitMeter) -> float:
+        names.append(threading.current_thread().name)
+        return read(meter)
+
+    monkeypatch.setattr(cpu_wait.WaitMeter, "end", end)
+    at.tune(lambda _: 1.0, {"x": 1}, metric=METRIC, trials=1, out=tmp_path, tracking_uri="off",
+            backend="local", max_concurrent_trials=1)  # fmt: skip
+    assert names == ["autotune-trainer"]
 
 
 def test_a_trial_here_is_saved_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
@@ -348,8 +366,6 @@ def test_what_does_not_fit_on_this_machine_is_refused(tmp_path: Path) -> None:
 
 def chosen(scaling: at.Scaling, before: StudyOptions | None = None, **options: Any) -> str:
     made = experiment(toy, scaling=scaling)
-    from autotune.study.manifest import resolved
-
     existing = resolved(made, before) if before is not None else None
     return place.backend_for(made, StudyOptions(**options), existing).name
 
@@ -374,3 +390,9 @@ def test_only_who_names_it_gets_trials_in_this_process() -> None:
     assert place.runs_here(made, place.Backend("local"))
     assert not place.runs_here(made, place.Backend("local", "trials of one rank", is_new=True))
     assert not place.runs_here(experiment(toy), place.Backend("local"))
+    before = resolved(made, StudyOptions(backend="local"), backend_chosen_because="x")
+    for named, here in (("auto", False), ("local", True)):  # it goes on, and the user names it now
+        found = place.backend_for(made, StudyOptions(backend=named), before)
+        assert place.runs_here(made, found) is here
+    assert place.as_named("local", "x") == "auto"
+    assert place.as_named("local", None) == "local"

@@ -16,7 +16,11 @@ from autotune.backends.worker.gpu_use import Slowed
 
 
 def process(
-    proc: Path, number: int, threads: Mapping[int, tuple[float, float]], children: Sequence[int]
+    proc: Path,
+    number: int,
+    threads: Mapping[int, tuple[float, float]],
+    children: Sequence[int],
+    nice: int = 0,
 ) -> Path:
     """The folder of a process whose threads ran and waited for so many seconds."""
     folder = proc / str(number)
@@ -27,17 +31,21 @@ def process(
         (own / "schedstat").write_text(f"{counted} 17\n")
         (own / "children").write_text(" ".join(map(str, children)) if thread == number else "")
     (folder / "schedstat").write_text((folder / "task" / str(number) / "schedstat").read_text())
+    ticks = round(sum(ran for ran, _ in threads.values()) * os.sysconf("SC_CLK_TCK"))
+    (folder / "stat").write_text(f"{number} (a (b) c) S {'0 ' * 10}{ticks} 0 0 0 20 {nice} 1 0\n")
     return folder
 
 
 def test_waits_are_those_of_threads_and_of_the_data_loaders(tmp_path: Path) -> None:
-    process(tmp_path, 20, {20: (3.0, 1.5)}, [])
-    own = process(tmp_path, 10, {10: (8.0, 2.0), 11: (4.0, 0.25)}, [20, 99])  # 99 has just ended
+    process(tmp_path, 20, {20: (2.0, 1.5), 21: (1.0, 9.0)}, [])
+    process(tmp_path, 30, {30: (0.5, 7.0)}, [], nice=19)  # works in the background, as the mirror
+    children = [20, 30, 99]  # the last has just ended
+    own = process(tmp_path, 10, {10: (8.0, 2.0), 11: (4.0, 0.25)}, children)
     seen = waits(own)
     assert seen is not None
     assert seen.threads == pytest.approx({"10": 2.0, "11": 0.25})
     assert seen.children == pytest.approx({"20": 1.5})
-    assert seen.children_cpu == pytest.approx(3.0)
+    assert seen.children_cpu == pytest.approx(3.5)
 
 
 def test_where_the_kernel_counts_no_waits_there_are_none(tmp_path: Path) -> None:
@@ -147,6 +155,14 @@ def test_evaluation_is_no_part_of_what_training_waited() -> None:
     rank.runs(5.0, 0.1)
     assert rank.trains(4.0, 0.5).seconds == pytest.approx(2.0)
     assert rank.trains(2.0).seconds == 0.0
+
+
+def test_a_script_that_is_a_process_of_its_own_waits_for_its_cores_itself() -> None:
+    rank = Rank()
+    see = lambda: at(rank.now, rank.cpu, rank.used, 0.0, child=rank.wait)  # noqa: E731
+    for in_child, waiting in ((False, 0.0), (True, 3.0)):
+        rank.meter = WaitMeter(1, Slowed, see, clock=lambda: rank.now, on=True, in_child=in_child)
+        assert rank.trains(4.0, 0.25).seconds == pytest.approx(waiting)
 
 
 def test_many_short_steps_are_looked_at_together() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
 
@@ -16,6 +17,8 @@ import autotune as at
 from autotune.backends.worker.reported import returned_metrics
 from autotune.backends.worker.reporting import Returned, StopTrial, ends_setup, steps
 from autotune.trial import Change
+
+NAME = "autotune-trainer"
 
 
 def generator(config: dict[str, Any], scale: float = 1.0) -> Iterator[at.Milestone]:
@@ -45,12 +48,36 @@ def test_however_it_is_written_a_trainer_is_steps(train: Any) -> None:
     milestones = list(steps(train, {}))
     assert [m.step for m in milestones] == [1, 2]
     assert [m.evaluate() for m in milestones] == [{"acc": 1.0}, {"acc": 2.0}]
-    assert not [t for t in threading.enumerate() if t.name == "autotune-trainer"]
+    assert not [t for t in threading.enumerate() if t.name == NAME]
 
 
-def ended(train: Any) -> Any:
+def test_an_interrupt_of_who_waits_for_a_function_ends_it() -> None:
+    """In a process of the user's own: the second Ctrl-C is for the trainer."""
+    began, ends = threading.Event(), []
+
+    def train(config: dict[str, Any]) -> None:
+        began.set()
+        late = time.monotonic() + 20
+        try:
+            while time.monotonic() < late:
+                pass
+        except KeyboardInterrupt as error:
+            ends.append(error)
+            raise
+
+    def interrupt() -> None:
+        began.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(steps(train, {}))
+    assert len(ends) == 1
+
+
+def ended(train: Any, clock: Callable[[], float] = time.perf_counter) -> Any:
     """What the steps of a trainer end with, all of which are taken."""
-    made = steps(train, {})
+    made = steps(train, {}, clock)
     while True:
         try:
             next(made)
@@ -68,6 +95,7 @@ def test_steps_end_with_what_a_function_returned() -> None:
     assert end == Returned(0.5, end.eval_seconds)
     assert end.eval_seconds > 0
     assert ended(reporting) == Returned(None)
+    assert ended(reporting, lambda: float(threading.current_thread().name == NAME)).at == 1.0
     assert ended(generator) is None
     assert ended(wrapped) is None, "a generator's end, whoever made it"
 

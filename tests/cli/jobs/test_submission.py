@@ -21,7 +21,7 @@ import pytest
 import services
 
 from autotune.cli import main
-from autotune.cli.arguments import SubmitArguments, taken
+from autotune.cli.given import SubmitArguments, taken
 from autotune.cli.jobs import archive, checks
 from autotune.cli.jobs import client as jobs_api
 from autotune.cli.jobs import commands as jobs

@@ -20,7 +20,7 @@ from autotune.evaluation.comparison import (
     from_studies,
     sources,
 )
-from autotune.trial import Hardware, State, Trial
+from autotune.trial import Hardware, State, Target, Trial
 
 HEAD = "epoch\thours\ttop1Accuracy\ttop5Accuracy\n"
 
@@ -118,6 +118,27 @@ def test_confirmations_are_the_candidates_where_there_are_some(race_folder: Path
     assert from_studies.baseline(study) == found["race#0"]
     assert from_studies.of_trial(study, 1) == found["race#1"]
     assert from_studies.of_trial(study, 2).runs[0].seconds == 2  # the confirmation by itself
+
+
+def test_steps_are_compared_as_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They stood there as seconds, with a throughput and a time to pay that nobody measured."""
+    target = Target("val_accuracy", 1.0, limit_steps=500, clock="steps")
+    simulate(racing([1.0, 2.0, 0.01], target=target), tmp_path / "s", 3, repeats=3, top=1)
+    made = table([str(tmp_path / "s")])
+    assert made.unit == "steps"
+    best, baseline = made.rows
+    assert (best.median_seconds, baseline.median_seconds) == (50.0, 100.0)
+    assert best.speedup == pytest.approx(2.0)
+    for row in made.rows:
+        rates = (row.samples_per_second, row.worker_seconds, row.throughput_ratio, row.samples)
+        assert (*rates, row.break_even_runs) == (None,) * 5
+    report = tmp_path / "report.html"
+    assert main.main(["compare", str(tmp_path / "s"), "--report", str(report)]) == main.DONE
+    out = capsys.readouterr().out
+    assert out.startswith("Steps to val_accuracy >= 1; ")
+    assert "s#1 took 50 steps in the search." in out
+    assert "median (steps)" in report.read_text()
+    assert "median (s)" not in report.read_text()
 
 
 def test_two_studies_of_one_name_get_distinct_names(race_folder: Path, tmp_path: Path) -> None:

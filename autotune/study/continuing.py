@@ -1,0 +1,109 @@
+"""Whether a run goes on with the study in its folder: what two manifests may not differ in."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.backends.recipe_modules import FILE_PREFIX
+from autotune.errors import UserError
+from autotune.storage import journal, long_text
+from autotune.storage.journal import JOURNAL
+from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study.manifest import Manifest
+from autotune.trial import Reported, Suggested
+
+_SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
+
+
+def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bool) -> Manifest:
+    """The manifest with which the study in the folder goes on: the new one, with the old id.
+
+    One that has no result gives way, if it is another one or its trainer has been mended since.
+
+    Raises:
+        UserError: the folder holds another study, or one at all when `resume` is False.
+    """
+    if existing is None:
+        if (folder / JOURNAL).is_file() and (folder / JOURNAL).stat().st_size:
+            raise UserError(
+                f"{folder} has a {JOURNAL} but no {EXPERIMENT_JSON}: choose another folder"
+            )
+        return new
+    if journal.is_locked(folder):
+        raise UserError(f"another process is running the study in {folder}")
+    if not resume:
+        raise UserError(f"{folder} holds the study {existing.name!r}: choose another folder")
+    difference, source_now = _difference(existing, new), new.train_source
+    mended = existing.train_source not in (None, source_now)
+    if (difference or mended) and without_result(folder, existing.target.metric):
+        _discard(folder)
+        return new
+    if difference:
+        raise UserError(f"{folder} holds another study: its {difference}")
+    _check_total(folder, existing.options.trials, new.options.trials)
+    of = new.options if new.options.recipe else existing.options
+    same_sampler = new.options.sampler == existing.options.sampler
+    return replace(
+        new,
+        study_id=existing.study_id,
+        train_source=existing.train_source or source_now,
+        script=new.script or existing.script,
+        options=replace(new.options, recipe=of.recipe, recipe_arguments=of.recipe_arguments),
+        sampler_chosen_because=(existing if same_sampler else new).sampler_chosen_because,
+    )
+
+
+def without_result(folder: Path, metric: str) -> bool:
+    """Whether nothing was learned in this study: no trial ever reported a number as the metric."""
+    if not (folder / JOURNAL).is_file():
+        return True
+    reports = [e.report for e in journal.entries(folder) if isinstance(e, Reported)]
+    return not any(math.isfinite(report.metrics.get(metric, math.nan)) for report in reports)
+
+
+def _difference(existing: Manifest, new: Manifest) -> str:
+    """What makes them two studies; empty if they are one."""
+    before, now = existing.to_json(), new.to_json()
+    for key in _SAME:
+        if _without_place(before[key]) != _without_place(now[key]):
+            return _first_difference(key, before[key], now[key])
+    return ""
+
+
+def _check_total(folder: Path, before: int, trials: int) -> None:
+    """Refuse fewer trials in all than there are."""
+    if trials >= before:
+        return
+    known = [e for e in journal.entries(folder) if isinstance(e, Suggested) and e.repeats is None]
+    if trials < len(known):
+        raise UserError(
+            f"{folder} has {len(known)} trials already: their number (--trials) is a total and "
+            f"must be at least {len(known)} but got {trials}"
+        )
+
+
+def _without_place(value: Any) -> Any:
+    """A trainer's name without where its recipe's file lies: a study may be moved."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(rf"^{FILE_PREFIX}(\w+)_[0-9a-f]{{12}}\.", r"\1.", value)
+
+
+def _first_difference(path: str, before: Any, now: Any) -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *now]:
+            if before.get(key) != now.get(key):
+                return _first_difference(f"{path}.{key}", before.get(key), now.get(key))
+    return f"{path} is {before!r:.80} and not {now!r:.80}"
+
+
+def _discard(folder: Path) -> None:
+    for name in (EXPERIMENT_JSON, JOURNAL, "mlflow.json"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("checkpoints", long_text.ERRORS):
+        shutil.rmtree(folder / name, ignore_errors=True)
