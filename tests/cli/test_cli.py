@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pty
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from terminals import screens, text
 
 from autotune.cli import main
 from autotune.cli.console import UNREACHED, without_password
@@ -342,32 +341,18 @@ def test_the_arguments_of_a_recipe_stay_with_the_study(
 
 @pytest.mark.slow
 def test_a_terminal_gets_a_live_display(tmp_path: Path, bare_ray: str) -> None:
-    """On a terminal the progress is redrawn, and the table follows it."""
-    master, slave = pty.openpty()
+    """On a terminal the progress is redrawn, and the table follows what stays of it."""
     arguments = ["run", f"{RECIPES}:beaten", "--trials", "2", "--tracking-uri", "off"]
     arguments += ["--out", "s", "--ray-address", bare_ray]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "autotune", *arguments],
-        cwd=tmp_path,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "150"},
-    )
-    os.close(slave)
-    text, deadline = b"", time.monotonic() + 900
-    while time.monotonic() < deadline:
-        try:
-            text += os.read(master, 65536)
-        except OSError:
-            break
-    os.close(master)
-    assert process.wait(900) == 0
-    shown = text.decode(errors="replace")
-    assert "toy: starting workers, " in shown
-    assert "toy: 2/2 trials" in shown
+    command = [sys.executable, "-m", "autotune", *arguments]
+    (screen,) = screens(command, 40, 80, tmp_path)
+    shown = text(screen)
+    assert shown.count("toy: 2/2 trials · 2 reached · spent 00:") == 1, shown
+    assert "best 0." in shown
+    assert "starting" not in shown
+    assert "running" not in shown
     assert "time to val_accuracy 0.9" in shown
-    assert "faster (one run each, not confirmed)" in shown
+    assert "faster (one run each, not confirmed)" in shown.replace("\n", " ")
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import struct
+import subprocess
 import termios
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import TextIO
+
+import pyte
+
+HANG_SECONDS = 900.0
 
 
 def printed(columns: int, work: Callable[[TextIO], object]) -> str:
@@ -27,6 +34,40 @@ def printed(columns: int, work: Callable[[TextIO], object]) -> str:
         reader.join()
         os.close(master)
     return b"".join(read).decode().replace("\r\n", "\n")
+
+
+def screens(
+    command: list[str], lines: int, columns: int, cwd: Path | None = None
+) -> Iterator[pyte.Screen]:
+    """The screen whenever a program has set its title, after which it gets a line; and the last."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (lines, columns))
+    screen = pyte.HistoryScreen(columns, lines)
+    stream = pyte.ByteStream(screen)
+    size = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
+    settings = {k: v for k, v in os.environ.items() if k not in size} | {"TERM": "xterm"}
+    given = {"stdin": subprocess.PIPE, "stdout": slave, "stderr": slave, "env": settings}
+    with subprocess.Popen(command, cwd=cwd, **given) as process:  # type: ignore[call-overload]
+        os.close(slave)
+        while True:
+            assert select.select([master], [], [], HANG_SECONDS)[0], "it says nothing any more"
+            try:
+                stream.feed(os.read(master, 65536))
+            except OSError:  # the program has ended
+                break
+            if screen.title:
+                yield screen
+                screen.title = ""
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+        os.close(master)
+        assert process.wait(HANG_SECONDS) == 0
+    yield screen
+
+
+def text(screen: pyte.Screen) -> str:
+    """What stands on a screen."""
+    return "\n".join(line.rstrip() for line in screen.display).rstrip()
 
 
 def _read(master: int, read: list[bytes]) -> None:
