@@ -35,7 +35,7 @@ def table(
 
     The last column has what the others leave. With two lines to a row it is folded there or, where
     they leave little, has the second line to itself. Then cells of columns that may be cut are cut,
-    and heads.
+    and heads. A terminal of very few columns gets longer lines.
     """
     rows = [[" ".join(plain_text(cell).split("\n")) for cell in row] for row in rows]
     fixed = columns[:-1]
@@ -43,7 +43,7 @@ def table(
     kept = min(longest, _LAST_ALONE) + len(_GAP) if lines == 1 else 0
     widths = _widths(fixed, rows, width - kept)
     left = width - sum(widths) - len(_GAP) * len(widths)
-    beside = lines == 1 or left >= min(longest, _LAST_FOLDED)
+    beside = lines == 1 or left >= max(min(longest, _LAST_FOLDED), 1)
     heads = [column.head for column in columns]
     made: list[tuple[str, ...]] = [(_aligned(fixed, heads if beside else heads[:-1], widths),)]
     for row in rows:

@@ -190,6 +190,13 @@ def test_rows_are_one_line_or_two() -> None:
     ]
 
 
+@pytest.mark.parametrize("columns", [1, 20])
+def test_no_terminal_is_too_narrow(columns: int) -> None:
+    bare = made.study(made.trial(0, 20.0, point={}), replace(made.trial(1, 5.0), config={}))
+    for result in (bare, made.confirmed()):
+        assert "20.00 s" in ended(result, columns)
+
+
 def test_ten_are_shown_and_the_rest_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for count, more in ((10, None), (11, "1 more: autotune trials nowhere/toy")):
         result = made.many(count)
