@@ -312,12 +312,15 @@ def test_without_a_metric_within_the_limit_nothing_is_completed(
         return SimCurve([SimPoint(1, 50.0, {METRIC: 0.9})])
 
     result = study(fast_path, LIMITED, late, trials=3)
-    said = f"warning: trial 0 first reported {METRIC} after 50.00 s, beyond the limit"
+    said = f"warning: trial 0 came to its first {METRIC} after 50.00 s, beyond the limit"
     err = capsys.readouterr().err
     assert said in err
     assert err.count("beyond the limit") == 1, "once"
     assert {(t.state, t.reason) for t in result.trials} == {(State.CENSORED, "limit")}
     assert finish(result, Manifest.read(fast_path), Output()) == UNREACHED
+    study(fast_path / "value", Target(METRIC, 0.5, limit=10), late, trials=3)
+    said = f"warning: trial 0 came to {METRIC} 0.5 after 50.00 s, beyond the limit"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 @pytest.mark.parametrize("clock", ["train", "steps"])

@@ -33,6 +33,7 @@ from autotune.trial import (
     diverged,
     undisturbed,
 )
+from autotune.trial.wording import aim
 
 # Ends of trials of which `end` does not ask whether they reported the metric.
 _UNCHECKED = (*INTERRUPTED_REASONS, "diverged", "finished")
@@ -196,16 +197,18 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
 
 
 def _warn_if_too_late(state: StudyState, trial: Trial) -> None:
-    """Warn where the metric came after the limit only, so that the trial has no result."""
+    """Warn where the first metric came after the limit: what it is worth does not count."""
     target = state.target
     first = next((r for r in trial.reports if target.metric in r.metrics), None)
-    if target.timed or first is None or target.best(trial) is not None:
+    if first is None or target.in_time(first) or (target.timed and not target.met(trial.reports)):
         return
     late = target.limit is not None and first.seconds >= target.limit
     came = f"after {first.seconds:.2f} s" if late else f"at step {first.step:,}"
+    what = aim(target) if target.timed else f"its first {target.metric}"
+    advice = "" if target.timed else ", or none if the trainer ends by itself"
     state.warn_once(
-        f"trial {trial.number} first reported {target.metric} {came}, beyond the limit: such a "
-        "trial has no result; give a longer limit, or none if the trainer ends by itself",
+        f"trial {trial.number} came to {what} {came}, beyond the limit: such a trial has no "
+        f"result; give a longer limit{advice}",
         "beyond the limit",
     )
 
