@@ -39,9 +39,7 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
     prepare(folder, manifest.name, say)
     command = mirror.ui_command(folder)
     say(f"MLflow on {_host(command)} (Ctrl-C ends it)")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would stay behind
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    end_in_order()
     with subprocess.Popen(command, env=mirror.environment()) as server:  # noqa: S603
         try:
             for line in where(command, manifest, server):
@@ -51,6 +49,13 @@ def serve(folder: Path, say: Callable[[str], None]) -> int:
             return 0
         finally:
             server.terminate()
+
+
+def end_in_order() -> None:
+    """Have SIGTERM and SIGHUP end this process as Ctrl-C does, or its servers would stay behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 def check_own_store(manifest: Manifest) -> None:

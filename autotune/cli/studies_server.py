@@ -13,7 +13,6 @@ import ipaddress
 import json
 import os
 import secrets
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from autotune.cli import mlflow_ui
 from autotune.cli.mlflow_servers import MlflowServers
 from autotune.errors import UserError
 from autotune.evaluation import studies
@@ -219,7 +219,7 @@ def serve(folder: Path, host: str, port: int | None, say: Callable[[str], None])
         UserError: the folder holds no study, or the server cannot listen there.
     """
     server = _listening(folder, host, port)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or MLflow's UIs would stay behind
+    mlflow_ui.end_in_order()
     with server:
         say(f"studies: {server.address} (Ctrl-C ends it)")
         if not _is_loopback(host):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from autotune.study.result import StudyResult
-from autotune.trial import Report, Trial
+from autotune.trial import STEPS, Report, Trial
 from autotune.trial.wording import share_text
 
 _SIMILAR = 1.25  # samples per second that differ by more are not of the same, idle hardware
@@ -14,7 +14,14 @@ _NAMED = 8  # disturbed trials that are named
 
 
 def sentences(result: StudyResult) -> list[str]:
-    """What a reader of the study's times has to know of its machine; nothing if it was idle."""
+    """What a reader of the study's times has to know of its machine; nothing if it was idle.
+
+    Nothing either where seconds decide nothing: on the clock that counts steps, and for the best
+    metric within no seconds.
+    """
+    target = result.target
+    if target.clock == STEPS or (not target.timed and target.limit is None):
+        return []
     searched = [t for t in result.trials if t.repeats is None]
     repeats = [t for t in result.trials if t.repeats is not None]
     found = disturbed(searched, "trials"), disturbed(repeats, "repeats"), busier(result)

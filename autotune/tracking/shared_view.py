@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from autotune.tracking.run_content import confirmed_key, result_key
-from autotune.trial import Params, Target, Trial
+from autotune.trial import STEPS, Params, Target, Trial
 
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # its UI shows runs, not chats
 SECONDS = "train_seconds"
@@ -71,7 +71,7 @@ def view_state(
         *(_column_id("params", param(name)) for name in knobs),
     ]
     charts = [
-        _line(metric(target.metric), metric(SECONDS)),
+        _line(metric(target.metric), None if target.clock == STEPS else metric(SECONDS)),
         *_search_charts(names, points, metric(ranked), param),
     ]
     unlike = "".join(f" AND tags.`autotune.kind` != '{kind}'" for kind in _LEFT_OUT)
@@ -148,14 +148,14 @@ def _chart(kind: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     return {**common, "runsCountToCompare": _TOP, "isGenerated": False, "deleted": False, **own}
 
 
-def _line(metric: str, seconds: str) -> dict[str, Any]:
-    """The metric over seconds of training."""
+def _line(metric: str, seconds: str | None) -> dict[str, Any]:
+    """The metric over seconds of training; over steps, where the target's clock counts these."""
     own = {
         "metricKey": metric,
         "selectedMetricKeys": [metric],
-        "displayName": f"{metric} over seconds",
-        "xAxisKey": "metric",
-        "selectedXAxisMetricKey": seconds,
+        "displayName": f"{metric} over {'seconds' if seconds else 'steps'}",
+        "xAxisKey": "metric" if seconds else "step",
+        "selectedXAxisMetricKey": seconds or "",
         "useGlobalXaxisKey": False,
         "useGlobalLineSmoothing": True,
         "lineSmoothness": 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -159,6 +160,18 @@ def test_a_study_is_stopped_by_its_driver_alone(
     assert (status, why) == (409, f"no driver runs the study in {folder / 'first'}")
     with Journal(folder / "first"), pytest.raises(UserError, match="cannot be stopped from here"):
         driver_process.stop(folder / "first")  # it is this process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_it_ends_in_order_with_its_terminal(number: signal.Signals, folder: Path) -> None:
+    """Or the MLflow UIs that it has started would stay behind."""
+    code = "import sys; from autotune.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "ui", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("studies: ")
+        process.send_signal(number)
+        assert process.wait(60) == 0
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from autotune.schedules import Cosine
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.tracking.run_content import against_baseline
-from autotune.trial import Report, State
+from autotune.trial import Report, State, Target
 from autotune.trial.wording import outcome
 from dashboards import importance, tables, time_spent
 from dashboards.sections import sections
@@ -83,6 +83,11 @@ def test_repeats_on_busy_hardware_are_reported() -> None:
     assert "busier: repeats of trial 1 had 33% of the samples per second" in first.thinned
     assert machine.sentences(result) == []
     assert machine.sentences(slower) == [first.thinned]
+    for aim in (
+        Target("val_accuracy", 0.9, limit_steps=500, clock="steps"),
+        Target("val_accuracy"),
+    ):
+        assert machine.sentences(replace(slower, target=aim)) == [], "no seconds decide"
     assert summary.summary(slower, "s")["machine"] == [first.thinned]
     shown = io.StringIO()
     final.print_result(slower, manifest_of(slower), shown)

@@ -126,10 +126,17 @@ class Browser:
     def until(self, expression: str, seconds: float = 180.0, frame: str | None = None) -> Any:
         """Wait until an expression is true."""
         deadline = time.monotonic() + seconds
-        while not (value := self.says(expression, frame)):
+        while True:
+            try:
+                value = self.says(expression, frame)
+            except AssertionError as error:
+                if "Cannot find context" not in str(error):  # the page has just been left
+                    raise
+                value = None
+            if value:
+                return value
             assert time.monotonic() < deadline, f"never true: {expression}"
             time.sleep(0.2)
-        return value
 
     def frames(self) -> list[str]:
         """The frames within the page."""

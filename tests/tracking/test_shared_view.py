@@ -49,6 +49,14 @@ def test_it_is_sorted_by_what_the_target_asks_for(
     assert charts["SCATTER"]["yaxis"] == {"key": ranked, "type": "METRIC"}
 
 
+@pytest.mark.parametrize(("clock", "over"), [("train", "metric"), ("steps", "step")])
+def test_the_metric_is_drawn_over_what_the_clock_counts(clock: str, over: str) -> None:
+    limit = {"limit_steps": 100} if clock == "steps" else {"limit": 9}
+    line = state(Target("acc", 0.9, clock=clock, **limit), [])["compareRunCharts"][0]
+    seconds = "train_seconds" if over == "metric" else ""
+    assert (line["xAxisKey"], line["selectedXAxisMetricKey"]) == (over, seconds)
+
+
 def test_what_every_point_has_and_differs_is_plotted() -> None:
     assert varied(POINTS) == ["lr.peak"]
     assert varied(POINTS[:1]) == list(POINTS[0]), "so far"
