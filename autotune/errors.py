@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -104,16 +105,23 @@ def end_script_in_one_line() -> None:
     # must not change how other errors of a script are shown. It takes a hook, as only that leaves
     # the error to `except` in the script, to notebooks and to test runners, none of which call it.
     # Whoever has set a hook (a debugger, a reporter of crashes) keeps it, and a session goes on.
+    # Ray's, which it sets when it is imported, only notes the error in a cluster that is gone.
     session = bool(sys.flags.interactive) or hasattr(sys, "ps1")
-    if sys.excepthook is sys.__excepthook__ and not session:
-        sys.excepthook = _in_one_line
+    before = sys.excepthook
+    rays = str(getattr(before, "__module__", "")).startswith("ray.")
+    if (before is sys.__excepthook__ or rays) and not session:
+        sys.excepthook = partial(_in_one_line, before)
 
 
 def _in_one_line(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    before: Callable[..., object],
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
 ) -> None:
+    """Print an error of ours and exit; leave any other one to the hook that was there before."""
     if not isinstance(error, UserError | StudyError):
-        sys.__excepthook__(kind, error, trace)
+        before(kind, error, trace)
         return
     for note in getattr(error, "__notes__", ()):
         print(note, file=sys.stderr)

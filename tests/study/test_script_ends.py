@@ -83,13 +83,22 @@ def test_a_caught_mistake_and_other_errors_are_as_ever(tmp_path: Path) -> None:
     assert err.endswith("KeyError: 1\n")
 
 
-def test_a_hook_of_somebody_else_and_a_session_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    def own(*_: object) -> None:
-        pass
+def test_a_hook_that_is_not_ray_s_and_a_session_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def own(_: object, error: BaseException, trace: object) -> None:
+        seen.append(error)
 
     monkeypatch.setattr(sys, "excepthook", own)
     errors.end_script_in_one_line()
     assert sys.excepthook is own
+    monkeypatch.setattr(own, "__module__", "ray._private.worker")
+    errors.end_script_in_one_line()
+    with pytest.raises(SystemExit, match="4"):
+        sys.excepthook(at.StudyError, at.StudyError("x"), None)
+    other = KeyError("x")
+    sys.excepthook(KeyError, other, None)
+    assert seen == [other]
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     with pytest.raises(at.UserError, match="trials must be"):
