@@ -8,6 +8,7 @@ another name than the server's own are refused, so that no other site can read t
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -220,14 +221,11 @@ def serve(folder: Path, host: str, port: int | None, say: Callable[[str], None])
     """
     server = _listening(folder, host, port)
     mlflow_ui.end_in_order()
-    with server:
+    with server, contextlib.suppress(KeyboardInterrupt):
         say(f"studies: {server.address} (Ctrl-C ends it)")
         if not _is_loopback(host):
             say("others who reach this address can read all reports; only the token is secret")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
+        server.serve_forever()
     return 0
 
 

@@ -28,8 +28,8 @@ import sys, time
 from pathlib import Path
 from autotune.storage.journal import Journal
 with Journal(Path(sys.argv[1])):
-    print("locked", flush=True)
     try:
+        print("locked", flush=True)
         time.sleep(600)
     except KeyboardInterrupt:
         print("ended in order", flush=True)
