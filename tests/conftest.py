@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ settings.load_profile("autotune")
 PRIVATE = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 os.environ["TMPDIR"] = PRIVATE
 tempfile.tempdir = None
+
+# In the background of a script they ignore Ctrl-C, and so would every process that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A Ray that is started gives up after 15 s by itself, which is not much where a machine is busy.
 # Groups start processes of their own: none need be there beforehand.

@@ -1,4 +1,7 @@
-"""What is done after each event of a study beside its loop: watches, one around the other."""
+"""What is done after each event of a study beside its loop: watches, one around the other.
+
+Each returns what the user's watch returned: the loop refuses a watch that must be awaited.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from autotune.backends.monitoring import Meter
 from autotune.backends.protocol import Observed, Pool
@@ -20,9 +24,9 @@ def one_after_the_other(first: Watch | None, second: Watch | None) -> Watch | No
     if first is None or second is None:
         return first or second
 
-    def both(event: Event, trials: Mapping[int, Trial]) -> None:
+    def both(event: Event, trials: Mapping[int, Trial]) -> Any:
         first(event, trials)
-        second(event, trials)
+        return second(event, trials)
 
     return both
 
@@ -31,11 +35,10 @@ def after_notes(notes: str, watch: Watch | None) -> Watch:
     """A watch that prints `notes` first, once the study has begun."""
     left = [notes]
 
-    def noting(event: Event, trials: Mapping[int, Trial]) -> None:
+    def noting(event: Event, trials: Mapping[int, Trial]) -> Any:
         if left:
             print(left.pop(), file=sys.stderr, flush=True)
-        if watch is not None:
-            watch(event, trials)
+        return watch(event, trials) if watch is not None else None
 
     return noting
 
@@ -47,12 +50,11 @@ def saving(plan: Plan, folder: Path, watch: Watch | None) -> Watch | None:
         return watch
     from autotune.algorithms.controllers import weights_file
 
-    def saving(event: Event, trials: Mapping[int, Trial]) -> None:
+    def saving(event: Event, trials: Mapping[int, Trial]) -> Any:
         if isinstance(event, Ended):
             weights = document(tuple(trials.values()), plan.experiment.target)
             weights_file.write(folder, plan.experiment.name, weights)
-        if watch is not None:
-            watch(event, trials)
+        return watch(event, trials) if watch is not None else None
 
     return saving
 
@@ -71,9 +73,8 @@ def metered(watch: Watch | None, plan: Plan, folder: Path, pool: Pool) -> Watch 
     with contextlib.suppress(OSError):
         (folder / "prometheus.json").write_text(json.dumps(targets) + "\n")
 
-    def metered(event: Event, trials: Mapping[int, Trial]) -> None:
+    def metered(event: Event, trials: Mapping[int, Trial]) -> Any:
         meter(event, trials)
-        if watch is not None:
-            watch(event, trials)
+        return watch(event, trials) if watch is not None else None
 
     return metered

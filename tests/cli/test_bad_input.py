@@ -65,7 +65,7 @@ REFUSED = [
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs two trials of a recipe in this process: the exit code, and the lines on stderr."""
     (tmp_path / "bad.py").write_text(RECIPES)
-    exits = "import autotune, sys\nsys.stderr.write('the data is not here')\nsys.exit(3)\n"
+    exits = "import autotune, sys\nprint('the data is not here', file=sys.stderr)\nsys.exit(3)\n"
     (tmp_path / "exits.py").write_text(exits)
     (tmp_path / "silent.py").write_text("print('hello')\n")
     monkeypatch.chdir(tmp_path)
