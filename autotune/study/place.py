@@ -89,14 +89,15 @@ def backend_for(
 ) -> Backend:
     """The backend of a study whose workers are known, that has no pool of its own.
 
-    The one that was named, else that of the study in the folder. For a new study: local where
-    trials of one rank train on this machine's CPUs, which needs no cluster and starts sooner
+    The one that was named, else that of the study in the folder, unless a cluster's address is
+    given now. For a new study: local where trials of one rank train on this machine's CPUs, which needs no cluster and starts sooner
     (`benchmarks/RESULTS.md`, backends); else Ray.
     """
     named = str(options.backend)
     if existing is not None and named == "auto":
         before = str(existing.options.backend)
-        if before != "auto":
+        given_now = before == "local" and options.ray_address is not None
+        if before != "auto" and not given_now:
             return Backend(before, existing.backend_chosen_because)
     if named != "auto":
         return Backend(named)

@@ -84,7 +84,7 @@ def check_pictures(folder: Path, best: at.Trial) -> None:
     client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
     (experiment,) = client.search_experiments(filter_string="name = 'all-four'")
     runs = {r.info.run_name: r for r in client.search_runs([experiment.experiment_id])}
-    child = runs[f"trial-{best.number:04d}"]
+    child = runs["baseline" if best.kind == "baseline" else f"trial-{best.number:04d}"]
     for run, picture in ((child, "schedules.png"), (runs["all-four"], "best_schedules.png")):
         names = {a.path: a.file_size for a in client.list_artifacts(run.info.run_id)}
         assert names[picture] > 5000

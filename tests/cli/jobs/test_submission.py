@@ -29,6 +29,7 @@ from autotune.cli.jobs import submission as submit
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.storage.journal import Closed, Opened
+from autotune.study.options import StudyOptions
 from autotune.trial import Ended, Saved, State, fold
 
 RECIPE = "job_recipe.py:study"
@@ -204,7 +205,7 @@ def test_a_cancelled_study_goes_on_elsewhere_from_mlflow(
     job = json.loads(out)["job"]
 
     def accuracy() -> float:
-        first = runs().get("trial-0000")
+        first = runs().get("baseline")
         return first.data.metrics.get("val_accuracy", 0.0) if first is not None else 0.0
 
     until(lambda: accuracy() >= 0.9)
@@ -370,9 +371,12 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["logs", "nothing-like-it"], "nothing-like-it'"),
     (["cancel", "nothing-like-it"], "nothing-like-it'"),
     (["logs", "nothing-like-it", "--follow"], "nothing-like-it'"),
-    (["submit", "job_recipe.py:stuty"], "unknown function 'stuty'; did you mean 'study'?"),
-    (["submit", "nowhere.py:study"], "recipe file 'nowhere.py' does not exist"),
-    (["submit", "../outside.py:study"], "below the working directory"),
+    (
+        ["submit", "job_recipe.py:stuty", "--out", "/s"],
+        "unknown function 'stuty'; did you mean 'study'?",
+    ),
+    (["submit", "nowhere.py:study", "--out", "/s"], "recipe file 'nowhere.py' does not exist"),
+    (["submit", "../outside.py:study", "--out", "/s"], "below the working directory"),
     (["submit", RECIPE], "needs --out DIR on storage that all nodes share, or the --tracking-uri"),
     (["submit", RECIPE, "--out", "studies/x"], "--out must be an absolute path"),
     (["submit", RECIPE, "--out", "/s", "--from", "old"], "--from must be an absolute path"),
@@ -469,7 +473,8 @@ def test_a_recipe_whose_data_is_elsewhere(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(desk.project)
-    assert jobs._study("job_recipe.py:no_data", archive.select(Path.cwd())) == "no_data"
+    chosen = archive.select(Path.cwd())
+    assert jobs._study("job_recipe.py:no_data", StudyOptions(), chosen) == "no_data"
     assert "not checked here: recipe 'job_recipe.py:no_data': FileNotFoundError" in (
         capsys.readouterr().err
     )
@@ -647,7 +652,16 @@ def test_a_job_gets_its_settings_and_no_secret(desk: Desk, monkeypatch: pytest.M
     """`run` with the same flags, quoted for the shell; a secret is in none of it."""
     monkeypatch.chdir(desk.project)
     monkeypatch.setenv("AUTOTUNE_DATA", "/data")
-    given = ["--out", "/s x", "--trials", "7", "--pruner", "a b;c", "--env", "AUTOTUNE_DATA"]
+    given = [
+        "--out",
+        "/s x",
+        "--trials",
+        "7",
+        "--pruner",
+        "asha(reduction=4)",
+        "--env",
+        "AUTOTUNE_DATA",
+    ]
     given += ["--racing", "0"]  # which is not what a long search does by itself
     more = ["--driver-cpus", "1", "--driver-resources", "head=1,disk=0.5"]
     given += ["--with", "data=/d e"]
@@ -656,7 +670,7 @@ def test_a_job_gets_its_settings_and_no_secret(desk: Desk, monkeypatch: pytest.M
         jobs._submission(wanted, archive.select(Path.cwd())), "n-1", Path("w.zip")
     )
     assert made["entrypoint"] == (
-        f"exec python -m autotune run {PLACED} --trials=7 '--pruner=a b;c' "
+        f"exec python -m autotune run {PLACED} --trials=7 '--pruner=asha(reduction=4)' "
         "--racing=0.0 '--with=data=/d e' --ray-address auto --out '/s x'"
     )
     assert (made["entrypoint_num_cpus"], made["submission_id"]) == (1.0, "n-1")
