@@ -90,8 +90,8 @@ def backend_for(
     """The backend of a study whose workers are known, that has no pool of its own.
 
     The one that was named, else that of the study in the folder, unless a cluster's address is
-    given now. For a new study: local where trials of one rank train on this machine's CPUs, which needs no cluster and starts sooner
-    (`benchmarks/RESULTS.md`, backends); else Ray.
+    given now. For a new study: local where trials of one rank train on this machine's CPUs, which
+    needs no cluster and starts sooner (`benchmarks/RESULTS.md`, backends); else Ray.
     """
     named = str(options.backend)
     if existing is not None and named == "auto":
