@@ -7,6 +7,7 @@ prints the class of each image and its probability.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,17 +101,28 @@ def load(path: str | Path) -> Classifier:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if len(arguments) < 2:
-        print("usage: python -m trainers.classifier best_model.pt IMAGE...", file=sys.stderr)
-        return 2
+    """Print the class of each image: 0, or 2 if a file cannot be used; one line then says why."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers.classifier",
+        description="Print the class of each image and its probability.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="the best_model.pt of a study")
+    parser.add_argument("images", metavar="IMAGE", nargs="+", help="a file of an image")
+    given = parser.parse_args(arguments)
+    path = given.model
     try:
-        classifier = load(arguments[0])
-        images = [Image.open(path, formats=DECODED) for path in arguments[1:]]
-        found = classifier.probabilities(images)
-    except (OSError, ValueError, SyntaxError) as error:  # some decoders raise the last one
-        print(error, file=sys.stderr)
+        classifier = load(path)
+        found = []
+        for path in given.images:
+            with Image.open(path, formats=DECODED) as image:
+                found.append(classifier.probabilities([image])[0])
+    except OSError as error:
+        print(f"autotune: {path} cannot be read: {error.strerror or error}", file=sys.stderr)
         return 2
-    for path, row in zip(arguments[1:], found, strict=True):
+    except (ValueError, SyntaxError) as error:  # some decoders raise the last one
+        print(f"autotune: {error}", file=sys.stderr)
+        return 2
+    for path, row in zip(given.images, found, strict=True):
         best = int(row.argmax())
         print(f"{path}\t{classifier.classes[best]}\t{row[best]:.3f}")
     return 0

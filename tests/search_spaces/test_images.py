@@ -129,7 +129,23 @@ def test_the_file_of_a_model_classifies_images(
     assert capsys.readouterr().out.split("\t")[:2] == [image, "emu"]
     (tmp_path / "other.pt").write_text("nothing")
     assert classifier.main([str(tmp_path / "other.pt"), image]) == 2
-    assert "other.pt holds no classifier: " in capsys.readouterr().err
+    assert "autotune: " in (said := capsys.readouterr().err)
+    assert "other.pt holds no classifier: " in said
+    (tmp_path / "broken.png").write_bytes(Path(image).read_bytes()[:60])
+    for wrong in ("no.png", "broken.png", "other.pt"):
+        given = [str(tmp_path / "best_model.pt"), image, str(tmp_path / wrong)]
+        assert classifier.main(given) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"autotune: {tmp_path / wrong} cannot be read")
+        assert said.count("\n") == 1
+    assert classifier.main([str(tmp_path / "no.pt"), image]) == 2
+    missing = f"autotune: {tmp_path / 'no.pt'} cannot be read: No such file or directory\n"
+    assert capsys.readouterr().err == missing
+    for words, code in ((["--help"], 0), ([], 2)):
+        with pytest.raises(SystemExit) as ended:
+            classifier.main(words)
+        assert ended.value.code == code
+    assert "the best_model.pt of a study" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
