@@ -86,14 +86,15 @@ def _confirmed(row: Row) -> str:
 def _ratio(row: Row) -> str:
     """The speedup with its interval, or with a remark if it is not of confirmed times."""
     if row["gain"] is not None:
-        return f"{row['gain']:.3g}{'' if row['of'] == 'confirmed' else ' (one run each)'}"
+        of = "" if row["of"] == "confirmed" else f" ({row['compared_runs']})"
+        return f"{row['gain']:.3g}{of}"
     if not row["speedup"]:
         return "-"
     ratio = f"{row['bound']}{row['speedup']:.3g}"
     low, high = row["speedup_low"], row["speedup_high"]
     if low is not None:
         return f"{ratio} ({low:.3g} {f'to {high:.3g}' if high is not None else 'up'})"
-    return ratio if row["of"] == "confirmed" else f"{ratio} (one run each)"
+    return ratio if row["of"] == "confirmed" else f"{ratio} ({row['compared_runs']})"
 
 
 def _rate(row: Row) -> str:

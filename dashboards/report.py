@@ -170,7 +170,7 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
         )
         cards.append(("faster than the baseline", "none", remark))
     elif row["speedup"]:
-        remark = "one run each, not confirmed"
+        remark = f"{row['compared_runs']}, not confirmed"
         if row["speedup_low"] is not None:
             high = row["speedup_high"]
             to = f"to {high:.3g}" if high is not None else "up"
@@ -194,7 +194,8 @@ def _metric_cards(result: StudyResult, row: tables.Row) -> list[tuple[str, str, 
     if row["kind"] == tables.BASELINE:
         cards.append(("better than the baseline", "none", "the baseline is the best"))
     elif row["gain"] is not None:
-        remark = "one run each, not confirmed" if row["of"] == "tuning" else "confirmed means"
+        tuned = f"{row['compared_runs']}, not confirmed"
+        remark = tuned if row["of"] == "tuning" else "confirmed means"
         found = result.gain_of_confirmed
         if found is not None and found.interval is not None:
             low, high = found.interval

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from autotune.algorithms.ranking.difference import difference
-from autotune.algorithms.ranking.repeats import Confirmation, counted_run
+from autotune.algorithms.ranking.repeats import Confirmation, as_ranked, compared_runs
 from autotune.algorithms.ranking.speedup import speedup
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison
 from autotune.evaluation.comparison.model import Row as Compared
@@ -79,7 +79,8 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
     half of them or more missed the target; `confirmed_low` and `confirmed_high` are the least and
     the largest. Without a value it is their mean, and `gain` says how much better than the
     baseline's it is. `speedup` is the baseline's time over the trial's: `of` confirmed times where
-    both have them, with the interval from `comparison`; else of the tuning times, one run each.
+    both have them, with the interval from `comparison`; else of those that rank
+    them in the search, with `compared_runs` in words.
     """
     again, target = {c.number: c for c in result.confirmed}, result.target
     compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
@@ -133,7 +134,7 @@ def _confirmed(again: Confirmation | None, target: Target) -> Row:
 
 def _against(trial: Trial, study: StudyResult, again: Mapping[int, Confirmation]) -> Row:
     """How many times faster than the baseline the trial is, or by how much its metric is better."""
-    row: Row = {"speedup": None, "gain": None, "of": None}
+    row: Row = {"speedup": None, "gain": None, "of": None, "compared_runs": ""}
     baseline, target = study.baseline, study.target
     if baseline is None:
         return row
@@ -143,7 +144,8 @@ def _against(trial: Trial, study: StudyResult, again: Mapping[int, Confirmation]
         better = None if target.timed else difference(*runs)
         found = {"speedup": faster and faster.ratio, "gain": better and better.gain}
         return {**row, **found, "of": "confirmed" if faster or better else None}
-    compared = [counted_run(t, study.trials, target) for t in (trial, baseline)]
+    row["compared_runs"] = compared_runs(trial, baseline, study.trials, target)
+    compared = [as_ranked(t, study.trials, target) for t in (trial, baseline)]
     own, other = (target.result(run) for run in compared)
     if trial.hardware != baseline.hardware or own is None or other is None:
         return row

@@ -7,6 +7,7 @@ prints the class of each image and its probability.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from trainers.folder import central_box
+from trainers.augment import resized
+from trainers.folder import CENTRAL, MEAN, central_box, decoded
 from trainers.image_files import DECODED
 from trainers.models import make_model
 
@@ -31,6 +33,8 @@ class Classifier:
         model: in evaluation mode, on the CPU.
         classes: their names, in the order of the model's scores.
         image_size: pixels of a side of its input.
+        decoded_size: those of a decoded image, which is then resized to `image_size`.
+        crop: the share of an image's shorter side that is the side of its central square.
         channels: 3 for colours, 1 for grey images.
         mean, std: of each channel, of pixels from 0 to 255.
     """
@@ -38,21 +42,29 @@ class Classifier:
     model: nn.Module
     classes: tuple[str, ...]
     image_size: int
+    decoded_size: int
+    crop: float
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def pixels(self, image: Image.Image) -> Tensor:
-        """The model's input for an image: float32 (channels, size, size), normalised."""
-        size = self.image_size
-        whole = (0.0, 0.0, float(image.width), float(image.height))
-        box = whole if image.size == (size, size) else central_box(image.width, image.height)
-        made = image.convert("RGB" if self.channels == 3 else "L")
-        made = made.resize((size, size), Image.Resampling.BILINEAR, box=box)
-        pixels = np.asarray(made, np.float32).reshape(size, size, self.channels)
-        mean, std = (np.asarray(part, np.float32) for part in (self.mean, self.std))
-        normal = (pixels - mean) / std
-        return torch.from_numpy(np.ascontiguousarray(normal.transpose(2, 0, 1)))
+        """The model's input for an image, as when its study validated it.
+
+        Args:
+            image: a JPEG that was opened but not loaded may be decoded, and then is, at a half, a
+                quarter or an eighth of its size.
+
+        Returns:
+            normalised float32 (channels, size, size).
+        """
+        box = central_box(image.width, image.height, self.crop)
+        mode = "RGB" if self.channels == 3 else "L"
+        made = decoded(image, box, self.decoded_size, mode)
+        made = made.reshape(self.decoded_size, self.decoded_size, self.channels)
+        normal = torch.from_numpy(made.transpose(2, 0, 1).astype(np.float32))
+        mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (self.mean, self.std))
+        return resized(normal.sub_(mean).div_(std)[None], self.image_size)[0]
 
     @torch.no_grad()
     def probabilities(self, images: Sequence[Image.Image]) -> Tensor:
@@ -82,21 +94,35 @@ def load(path: str | Path) -> Classifier:
         line = str(error).strip().partition("\n")[0]
         raise ValueError(f"{path} holds no classifier: {line}") from None
     mean, std = tuple(saved["mean"]), tuple(saved["std"])
-    return Classifier(model.eval(), names, saved["image_size"], channels, mean, std)
+    of_folder = mean == MEAN  # files of earlier versions do not have the two
+    usual = (saved["image_size"], CENTRAL) if of_folder else (saved["full_size"], 1.0)
+    size, crop = saved.get("decoded_size", usual[0]), saved.get("crop", usual[1])
+    return Classifier(model.eval(), names, saved["image_size"], size, crop, channels, mean, std)
 
 
 def main(arguments: Sequence[str]) -> int:
-    if len(arguments) < 2:
-        print("usage: python -m trainers.classifier best_model.pt IMAGE...", file=sys.stderr)
-        return 2
+    """Print the class of each image: 0, or 2 if a file cannot be used; one line then says why."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers.classifier",
+        description="Print the class of each image and its probability.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="the best_model.pt of a study")
+    parser.add_argument("images", metavar="IMAGE", nargs="+", help="a file of an image")
+    given = parser.parse_args(arguments)
+    path = given.model
     try:
-        classifier = load(arguments[0])
-        images = [Image.open(path, formats=DECODED) for path in arguments[1:]]
-        found = classifier.probabilities(images)
-    except (OSError, ValueError, SyntaxError) as error:  # some decoders raise the last one
-        print(error, file=sys.stderr)
+        classifier = load(path)
+        found = []
+        for path in given.images:
+            with Image.open(path, formats=DECODED) as image:
+                found.append(classifier.probabilities([image])[0])
+    except OSError as error:
+        print(f"autotune: {path} cannot be read: {error.strerror or error}", file=sys.stderr)
         return 2
-    for path, row in zip(arguments[1:], found, strict=True):
+    except (ValueError, SyntaxError) as error:  # some decoders raise the last one
+        print(f"autotune: {error}", file=sys.stderr)
+        return 2
+    for path, row in zip(given.images, found, strict=True):
         best = int(row.argmax())
         print(f"{path}\t{classifier.classes[best]}\t{row[best]:.3f}")
     return 0

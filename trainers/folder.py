@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -25,6 +26,7 @@ from trainers.settings import Settings
 from trainers.stream import EVALUATED, Batch, blank, generator, passes, spans
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+CENTRAL = 0.875  # of the shorter side: what validation sees of an image
 DRAFT = 2.0  # pixels a side that are decoded for each that is needed, at least
 Box = tuple[float, float, float, float]
 StepAt = Callable[[int], tuple[int, int]]
@@ -43,9 +45,9 @@ def random_box(width: int, height: int, random: np.random.Generator) -> Box:
     return central_box(width, height)
 
 
-def central_box(width: int, height: int) -> Box:
-    """The central square of 7/8 of the shorter side."""
-    side = min(width, height) * 0.875
+def central_box(width: int, height: int, share: float = CENTRAL) -> Box:
+    """The central square of a share of the shorter side."""
+    side = min(width, height) * share
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
@@ -79,31 +81,30 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         crop = random_box if "crop" in self._augment else lambda w, h, _: central_box(w, h)
         try:
             with Image.open(self.paths[index], formats=DECODED) as file:
-                box = crop(file.width, file.height, random)
-                image, box = _decoded(file, box, size)
+                pixels = decoded(file, crop(file.width, file.height, random), size)
         except (OSError, SyntaxError) as error:  # most decoders do not say of which file
             raise ValueError(f"{self.paths[index]} cannot be read as an image: {error}") from None
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-        pixels = np.asarray(image)
         if "flip" in self._augment and random.random() < 0.5:
             pixels = pixels[:, ::-1]
         return torch.from_numpy(pixels.transpose(2, 0, 1).copy()), self.labels[index]
 
 
-def _decoded(file: Image.Image, box: Box, size: int) -> tuple[Image.Image, Box]:
-    """The image and its box; a JPEG at a half, a quarter or an eighth where that is enough.
+def decoded(file: Image.Image, box: Box, size: int, mode: str = "RGB") -> NDArray[np.uint8]:
+    """The pixels (size, size) of a box of an image, as training and the classifier make them.
 
-    Its decoder then computes fewer pixels. At least twice as many as needed are left a side, which
+    A JPEG that is not loaded yet is decoded at a half, a quarter or an eighth where that is enough:
+    its decoder then computes fewer pixels. At least twice as many as needed are left a side, which
     are averaged by the resizing.
     """
     width, height = file.size
     left, top, right, bottom = box
     needed = DRAFT * size
     least = needed * width / (right - left), needed * height / (bottom - top)
-    file.draft("RGB", (math.ceil(least[0]), math.ceil(least[1])))  # other formats ignore it
-    image = file.convert("RGB")
+    file.draft(mode, (math.ceil(least[0]), math.ceil(least[1])))  # other formats ignore it
+    image = file.convert(mode)
     across, down = image.width / width, image.height / height
-    return image, (left * across, top * down, right * across, bottom * down)
+    box = (left * across, top * down, right * across, bottom * down)
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
 
 
 class _Plan:

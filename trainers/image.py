@@ -17,7 +17,7 @@ from autotune.trial import Change, Milestone
 from trainers import served
 from trainers.data import data_folder, read_images, synthetic
 from trainers.distributed import Ranks, process_group
-from trainers.folder import MEAN, STD, FolderStream
+from trainers.folder import CENTRAL, MEAN, STD, FolderStream
 from trainers.formats import FORMATS, class_names
 from trainers.image_files import parts
 from trainers.loop import StepAt, Task, run
@@ -98,12 +98,14 @@ def saved(config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> dic
     if settings.data == "folder":
         classes: Sequence[str] = parts(root, settings.val_share)[0].classes
         mean, spread = MEAN, STD
+        size, crop = settings.val_image_size, CENTRAL
     elif settings.data in FORMATS:
         images = read_images(settings.data, settings.data_dir, torch.device("cpu"))
         assert images.mean is not None
         assert images.spread is not None
         mean, spread = (tuple(part.flatten().tolist()) for part in (images.mean, images.spread))
         classes = class_names(settings.data, root)[: images.classes]
+        size, crop = settings.full_size, 1.0
     else:
         return None
     return {
@@ -113,6 +115,8 @@ def saved(config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> dic
         "norm": settings.norm,
         "full_size": settings.full_size,
         "image_size": settings.val_image_size,
+        "decoded_size": size,
+        "crop": crop,
         "classes": list(classes),
         "mean": list(mean),
         "std": list(spread),

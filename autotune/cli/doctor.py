@@ -21,11 +21,25 @@ from autotune.study.versions import version_of
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: whether it is well, and one line about it."""
+    """One thing looked at: whether it is well, and one line about it.
+
+    `warns` where it works and something is to be known all the same.
+    """
 
     name: str
     ok: bool
     says: str
+    warns: bool = False
+
+    def __str__(self) -> str:
+        mark = "FAIL" if not self.ok else "warn" if self.warns else "ok"
+        return f"{mark:<4}  {self.name}: {self.says}"
+
+
+class Remark(str):
+    """What a check says that works with a warning."""
+
+    __slots__ = ()
 
 
 def checks() -> list[Check]:
@@ -35,7 +49,8 @@ def checks() -> list[Check]:
 
 def _run(name: str, look: Callable[[], str]) -> Check:
     try:
-        return Check(name, True, look())
+        says = look()
+        return Check(name, True, says, isinstance(says, Remark))
     except Exception as error:
         line = str(error).strip().partition("\n")[0]
         return Check(name, False, f"{type(error).__name__}: {line}")
@@ -59,7 +74,7 @@ def _cores() -> str:
 def _load() -> str:
     load, pressure = machine_load.look(), machine_load.counted_pressure()
     waits = f"; pressure {pressure:.0%}" if pressure is not None else ""
-    return f"{load.warning if load.busy else load}{waits}"
+    return Remark(f"{load.warning}{waits}") if load.busy else f"{load}{waits}"
 
 
 def _memory() -> str:

@@ -95,7 +95,7 @@ def conclusion(result: StudyResult) -> str:
     elif result.speedup is not None:
         busy = any(t is not None and t.disturbed for t in (best, baseline))
         left_out = "; without what disturbed them" if busy else ""
-        text += f"; {result.speedup:.2f}x faster (one run each, not confirmed{left_out})"
+        text += f"; {result.speedup:.2f}x faster ({result.compared_runs}, not confirmed{left_out})"
     elif not target.timed:
         text += gained(gain(result))
     return f"{text}. {spent.capitalize()}."

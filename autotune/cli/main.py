@@ -226,7 +226,7 @@ def doctor_command(given: argparse.Namespace) -> int:
         print(json.dumps([c.__dict__ for c in checks]))
     else:
         for check in checks:
-            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.says}")
+            print(check)
     return DONE if all(c.ok for c in checks) else BROKEN
 
 

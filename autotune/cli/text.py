@@ -42,13 +42,25 @@ def gained(found: Mapping[str, Any]) -> str:
     confirmed = found["confirmed_gain_vs_baseline"]
     if confirmed is None:
         one = found["gain_vs_baseline"]
-        return f"; better by {one:.4g} (one run each, not confirmed)" if one is not None else ""
+        of = f"({found['compared_runs']}, not confirmed)"
+        return f"; {better_by(one)} {of}" if one is not None else ""
     ends = found["confirmed_gain_interval"]
     if ends is None:
-        return f"; better by {confirmed:.4g} (confirmed; too few runs for an interval)"
+        return f"; {better_by(confirmed)} (confirmed; too few runs for an interval)"
     luck = ", so that it may be luck" if ends[0] <= 0 <= ends[1] else ""
     interval = f"95 % interval {ends[0]:.4g} to {ends[1]:.4g}{luck}"
-    return f"; better by {confirmed:.4g} (confirmed; {interval})"
+    return f"; {better_by(confirmed)} (confirmed; {interval})"
+
+
+def better_by(gain: float) -> str:
+    """A gain over the baseline in words.
+
+    >>> better_by(0.02), better_by(-0.02), better_by(0.0)
+    ('better by 0.02', 'worse by 0.02', 'no better')
+    """
+    if gain == 0:
+        return "no better"
+    return f"{'better' if gain > 0 else 'worse'} by {abs(gain):.4g}"
 
 
 def print_best(best: Mapping[str, Any], out: TextIO) -> None:
@@ -100,7 +112,9 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     elif summary["confirmed_speedup_vs_baseline"]:
         print(f"  against the baseline: {ratio(summary)}", file=out)
     elif summary["speedup_vs_baseline"]:
-        print(f"  baseline / best: {summary['speedup_vs_baseline']:.2f} (unconfirmed)", file=out)
+        times = f"{summary['speedup_vs_baseline']:.2f}x faster"
+        of = f"{summary['compared_runs']}, not confirmed"
+        print(f"  against the baseline: {times} ({of})", file=out)
     elif not target.timed and (better := gained(summary)):
         print(f"  against the baseline: {better.removeprefix('; ')}", file=out)
     again = summary["repeats_spent_seconds"]

@@ -18,7 +18,7 @@ def print_trials(screen: Screen, entries: Sequence[Ranked], target: Target, more
     """The trials in this order, each in one line or two, coloured by state on a terminal.
 
     Args:
-        more: a line between the head and the first trial.
+        more: a line above the head.
     """
     columns = (
         Column("rank", right=True),
@@ -30,7 +30,7 @@ def print_trials(screen: Screen, entries: Sequence[Ranked], target: Target, more
         Column("configuration"),
     )
     head, *rows = table(columns, [_cells(e, target) for e in entries], screen.width)
-    screen.lines([*head, *([more] if more else [])])
+    screen.lines([*([more] if more else []), *head])
     for entry, lines in zip(entries, rows, strict=True):
         screen.lines(lines, COLOURS[entry.trial.state])
 

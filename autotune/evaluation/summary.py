@@ -40,6 +40,7 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "nearest": _nearest(result),
         "baseline": _trial(result.baseline, result.target) if result.baseline else None,
         "speedup_vs_baseline": result.speedup,
+        "compared_runs": result.compared_runs,
         "machine": machine.sentences(result),
         "confirmed": [confirmation(c) for c in result.confirmed],
         **speedup(result),
@@ -108,6 +109,7 @@ def gain(result: StudyResult) -> dict[str, Any]:
     found = result.gain_of_confirmed
     return {
         "gain_vs_baseline": result.gain,
+        "compared_runs": result.compared_runs,
         "confirmed_gain_vs_baseline": found.gain if found is not None else None,
         "confirmed_gain_interval": found.interval if found is not None else None,
     }
@@ -184,9 +186,15 @@ def confirmed_text(one: Mapping[str, Any]) -> str:
 def races_text(one: Mapping[str, Any]) -> str:
     """The `confirmation` of a configuration's runs in the search, in words.
 
+    Of one that was run again, a single run counts where the others were disturbed.
+
     >>> races_text({"mean_seconds": 3.5, "runs": 3, "reached": 3})
     '3.50 s as the mean of 3 runs in the search (3 of 3 reached)'
+    >>> races_text({"mean_seconds": 3.5, "runs": 1, "reached": 1})
+    '3.50 s in its one undisturbed run'
     """
+    if one["runs"] == 1:
+        return f"{_mean(one)} in its one undisturbed run"
     return f"{_mean(one)} as the mean of {one['runs']} runs in the search{_remark(one)}"
 
 

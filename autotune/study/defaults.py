@@ -27,9 +27,10 @@ def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> t
         return "policy", "it can begin with what an earlier study learned"
     if experiment.baseline is not None and trials <= FEW:
         return "widening", f"{trials} trials are few (at most {FEW}), and there is a baseline"
+    counted = f"{trials} trials for {size} parameter{'' if size == 1 else 's'}"
     if experiment.baseline is not None:
-        return "convergence", f"{trials} trials for {size} parameters, more than {FEW}"
-    return "convergence", f"{trials} trials for {size} parameters, and no baseline to start from"
+        return "convergence", f"{counted}, more than {FEW}"
+    return "convergence", f"{counted}, and no baseline to start from"
 
 
 def pruner_for(target: Target) -> tuple[str, str | None]:

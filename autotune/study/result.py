@@ -15,8 +15,9 @@ from autotune.algorithms.ranking.best import nearest as nearest_trial
 from autotune.algorithms.ranking.difference import Difference
 from autotune.algorithms.ranking.repeats import (
     Confirmation,
+    as_ranked,
+    compared_runs,
     confirmations,
-    counted_run,
     searched,
 )
 from autotune.algorithms.ranking.speedup import Speedup
@@ -126,10 +127,11 @@ class StudyResult:
 
     @property
     def speedup(self) -> float | None:
-        """Baseline's time to target over the best trial's; one run each, not yet confirmed.
+        """Baseline's time to target over the best trial's, not yet confirmed.
 
-        Of one that was disturbed it is the run that ranks it, too (`repeats.counted_run`). Where
-        the target has no value there is a `gain` in its place.
+        Each is the time that ranks it: the mean of its runs in the search, where there are several
+        (`compared_runs`), without what disturbed them. Where the target has no value there is a
+        `gain` in its place.
         """
         pair = self._compared
         if pair is None or any(t.state is not State.REACHED or t.seconds <= 0 for t in pair):
@@ -143,9 +145,18 @@ class StudyResult:
         best, baseline = self.best, self.baseline
         if best is None or baseline is None:
             return None
-        return counted_run(best, self.trials, self.target), counted_run(
-            baseline, self.trials, self.target
-        )
+        trials, target = self.trials, self.target
+        return as_ranked(best, trials, target), as_ranked(baseline, trials, target)
+
+    @property
+    def compared_runs(self) -> str:
+        """How many runs `speedup` or `gain` compares, in words; empty if there is none of them.
+
+        "one run each", or for example "the mean of 2 runs against one run".
+        """
+        if self.best is None or self.baseline is None:
+            return ""
+        return compared_runs(self.best, self.baseline, self.trials, self.target)
 
     @property
     def confirmed_speedup(self) -> float | None:
@@ -163,7 +174,7 @@ class StudyResult:
 
     @property
     def gain(self) -> float | None:
-        """By how much the best trial's metric is better than the baseline's, one run each.
+        """By how much the best trial's metric is better than the baseline's, not yet confirmed.
 
         None where the target has a value: then there is a `speedup`.
         """
@@ -214,7 +225,7 @@ class StudyResult:
         left = len(self.searched) - _MOST_ROWS
         more = f"<p>and {left} more: <code>to_frame()</code></p>" if left > 0 else ""
         ratio = (self.confirmed_speedup or self.speedup) if self.best != self.baseline else None
-        kind = "confirmed" if self.confirmed_speedup else "one run each, not confirmed"
+        kind = "confirmed" if self.confirmed_speedup else f"{self.compared_runs}, not confirmed"
         fast = f"; {ratio:.2f} times faster than the baseline ({kind})" if ratio else ""
         if self.target.timed and self.best is None and self.nearest is not None:
             fast = f"; {html.escape(wording.came_to(self.target, self.nearest))}"

@@ -153,6 +153,8 @@ def carry_out(
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
         if before is not None and manifest.study_id == before.study_id and options.search:
             _say_going_on(before, current, journal, options)
+        elif options.progress and (options.pool is None or options.pool.realtime):
+            print(f"{experiment.name}: the study is in {folder}", file=sys.stderr, flush=True)
         in_here = backend is not None and place.runs_here(experiment, backend)
         display = stack.enter_context(shown(experiment, options, in_here))
         if backend is not None and backend.name == "ray":

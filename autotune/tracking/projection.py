@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from autotune.algorithms.ranking.best import best
-from autotune.algorithms.ranking.repeats import counted_run, searched
+from autotune.algorithms.ranking.repeats import as_ranked, searched
 from autotune.storage.journal import VERSION, Closed, Entry, Opened, from_line, version_after
 from autotune.tracking.confirmed import confirmed, mean_of
 from autotune.tracking.names import ShownNames, clean, run_name, text
@@ -211,7 +211,7 @@ class Projection:
             baseline = self._baseline()
             if baseline is not None and is_comparable(leading, baseline):
                 everyone = self._everyone()
-                first, base = (counted_run(t, everyone, target) for t in (leading, baseline))
+                first, base = (as_ranked(t, everyone, target) for t in (leading, baseline))
                 values |= against_baseline(first, base, target)
         values |= confirmed(leading, self._everyone(), self.study.target)
         return [MetricPoint(key, value, self.lines, now) for key, value in values.items()]

@@ -201,11 +201,11 @@ def test_ten_are_shown_and_the_rest_is_named(capsys: pytest.CaptureFixture[str])
     for count, more in ((10, None), (11, "1 more: autotune trials nowhere/toy")):
         result = made.many(count)
         final.print_result(result, manifest_of(result), sys.stdout)
-        head, *lines = capsys.readouterr().out.splitlines()[1:]
-        assert head.startswith("rank  trial")
-        shown = [line.split() for line in lines[: lines.index("")]]
+        lines = capsys.readouterr().out.splitlines()[1:]
         if more is not None:
-            assert " ".join(shown.pop(0)) == more
+            assert lines.pop(0) == more
+        assert lines.pop(0).startswith("rank  trial")
+        shown = [line.split() for line in lines[: lines.index("")]]
         assert [row[1] for row in shown] == [str(t.number) for t in result.ranked()[:10][::-1]]
 
 

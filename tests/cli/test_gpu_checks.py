@@ -1,4 +1,4 @@
-"""What `doctor` says of GPUs, from what the driver's program prints; no GPU is needed."""
+"""What `doctor` says of GPUs, from what their driver prints, and of the load: without a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from autotune.cli import gpu_checks
+from autotune.backends import machine_load
+from autotune.cli import doctor, gpu_checks, main
 from autotune.cli.gpu_checks import read_state, unseen
 
 FULL = "0, Disabled, Default, 0x0000000000000001\n1, [N/A], Default, 0x0000000000000004\n"
@@ -86,3 +87,18 @@ def test_the_driver_s_program_is_asked(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match=r"GPU 0: too hot \(slowed by the driver\)"):
         gpu_checks.state()
+
+
+def test_a_busy_machine_is_no_fault_but_is_not_ok(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "_CHECKS", {"load": doctor._CHECKS["load"]})
+    monkeypatch.setattr(machine_load, "counted_pressure", lambda: 0.91)
+    for used, line in (
+        (1.9, "warn  load: other processes use 1.9 of 2 cores (load 24): times will not be "),
+        (0.1, "ok    load: other processes use 0.1 of 2 cores (load 24); pressure 91%"),
+    ):
+        load = machine_load.MachineLoad(used, 2, 24.0)
+        monkeypatch.setattr(machine_load, "look", lambda load=load: load)
+        assert main.main(["doctor"]) == main.DONE
+        assert capsys.readouterr().out.startswith(line)

@@ -122,12 +122,25 @@ def test_disturbed_trials_are_shown_with_their_share() -> None:
     assert f"  machine: {own}" in shown.getvalue()
 
 
-@pytest.mark.parametrize(("again", "ratio"), [(None, 20 / 4), (5.0, 20 / 5)])
-def test_a_speedup_is_of_the_times_that_rank(again: float | None, ratio: float) -> None:
+@pytest.mark.parametrize(
+    ("again", "waits", "ratio", "says"),
+    [
+        (None, 0.0, 20 / 4, "one run each"),
+        (5.0, 0.0, 20 / 5, "one run each"),
+        (10.0, 0.5, 20 / 4.5, "the mean of 2 runs against one run"),
+    ],
+)
+def test_a_speedup_is_of_the_times_that_rank(
+    again: float | None, waits: float, ratio: float, says: str
+) -> None:
     """It was of 10 s, in 6 of which the best trial waited: less than that of the second."""
     slow = made.trial(1, 10.0)
     slow = replace(slow, reports=tuple(waited(r, 0.6) for r in slow.reports))
     races = [made.trial(3, again, kind="race", repeats=1)] if again is not None else []
+    races = [
+        replace(t, reports=tuple(waited(r, waits) for r in t.reports)) if waits else t
+        for t in races
+    ]
     study = made.study(made.trial(0, 20.0, kind="baseline"), slow, made.trial(2, 6.0), *races)
     assert study.best is study.trials[1]
     assert study.speedup == pytest.approx(ratio)
@@ -138,7 +151,15 @@ def test_a_speedup_is_of_the_times_that_rank(again: float | None, ratio: float) 
     }
     said = final.conclusion(study)
     assert "Best: trial 1 in 10.00 s, disturbed (40%)" in said
-    assert f"{ratio:.2f}x faster (one run each, not confirmed; without what disturbed them)" in said
+    assert f"{ratio:.2f}x faster ({says}, not confirmed; without what disturbed them)" in said
+    mean = {0.0: "5.00 s in its one undisturbed run", 0.5: "4.50 s as the mean of 2 runs"}
+    assert not races or mean[waits] in said
+    shown = io.StringIO()
+    text.print_status({**summary.summary(study, "s"), "trials_planned": 4, "driver_alive": False},
+                      shown)  # fmt: skip
+    faster = f"  against the baseline: {ratio:.2f}x faster ({says}, not confirmed)"
+    assert faster in shown.getvalue()
+    assert tables.leaderboard(study)[0]["compared_runs"] == says
 
 
 def waited(report: Report, share: float) -> Report:

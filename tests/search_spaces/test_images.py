@@ -12,13 +12,18 @@ import pictures
 import pytest
 import torch
 from PIL import Image
+from torch.nn.functional import nll_loss
 
 import autotune as at
 from autotune.evaluation.register import BEST_MODEL
 from autotune.study import recipes
 from search_spaces.images import folder
 from trainers import classifier
+from trainers.data import read_images
+from trainers.distributed import process_group
+from trainers.image import _task as image_task
 from trainers.image import read_settings, train
+from trainers.image_files import parts
 
 RECIPE = "search_spaces.images:folder"
 
@@ -115,8 +120,6 @@ def test_the_file_of_a_model_classifies_images(
     torch.save(train.saved(config, states), tmp_path / "best_model.pt")
     found = classifier.load(tmp_path / "best_model.pt")
     assert found.classes == ("cat", "dog", "emu")
-    from trainers.image_files import parts
-
     val = parts(data, 0.2)[1]
     rows = found.probabilities([Image.open(path) for path in val.paths])
     right = (rows.argmax(1) == torch.tensor(val.labels)).float().mean()
@@ -126,7 +129,75 @@ def test_the_file_of_a_model_classifies_images(
     assert capsys.readouterr().out.split("\t")[:2] == [image, "emu"]
     (tmp_path / "other.pt").write_text("nothing")
     assert classifier.main([str(tmp_path / "other.pt"), image]) == 2
-    assert "other.pt holds no classifier: " in capsys.readouterr().err
+    assert "autotune: " in (said := capsys.readouterr().err)
+    assert "other.pt holds no classifier: " in said
+    (tmp_path / "broken.png").write_bytes(Path(image).read_bytes()[:60])
+    for wrong in ("no.png", "broken.png", "other.pt"):
+        given = [str(tmp_path / "best_model.pt"), image, str(tmp_path / wrong)]
+        assert classifier.main(given) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"autotune: {tmp_path / wrong} cannot be read")
+        assert said.count("\n") == 1
+    assert classifier.main([str(tmp_path / "no.pt"), image]) == 2
+    missing = f"autotune: {tmp_path / 'no.pt'} cannot be read: No such file or directory\n"
+    assert capsys.readouterr().err == missing
+    for words, code in ((["--help"], 0), ([], 2)):
+        with pytest.raises(SystemExit) as ended:
+            classifier.main(words)
+        assert ended.value.code == code
+    assert "the best_model.pt of a study" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("side", "suffix", "image_size"), [(16, "png", 16), (24, "png", 16), (100, "jpg", 16)]
+)
+def test_the_classifier_makes_of_images_what_validation_made(
+    side: int, suffix: str, image_size: int, tmp_path: Path
+) -> None:
+    """Images of the model's own size, too: some of 16x16 pixels, others of 16x17 or 16x18."""
+    root = pictures.write(tmp_path / "pets", {"cat": 10, "dog": 10}, side=side, suffix=suffix)
+    made = folder(root, model="resnet8", image_size=image_size)
+    config = made.space.complete(made.baseline or {})[0] | {"loader_workers": 0, "width": 2}
+    files = parts(root, 0.2)[1].paths
+    assert any(Image.open(path).size == (16, 16) for path in files) == (side == image_size)
+    validates_alike(config, [Image.open(path) for path in files], tmp_path)
+
+
+@pytest.mark.parametrize("val_image_size", [None, 16])
+@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
+def test_the_classifier_makes_of_published_files_what_validation_made(
+    name: str, val_image_size: int | None, tmp_path: Path
+) -> None:
+    getattr(pictures, f"write_{name}")(tmp_path)
+    config = {"data": name, "data_dir": str(tmp_path), "model": "resnet8", "width": 2}
+    config |= {"val_image_size": val_image_size, "lr": 0.1}
+    images = read_images(name, str(tmp_path), torch.device("cpu")).val
+    rows = images.permute(0, 2, 3, 1).squeeze(-1).numpy()
+    validates_alike(config, [Image.fromarray(row) for row in rows], tmp_path)
+
+
+def validates_alike(config: dict[str, Any], images: list[Image.Image], folder: Path) -> None:
+    """Input, probabilities and accuracy of the saved classifier are those of the evaluation."""
+    config = {name: value for name, value in config.items() if value is not None}
+    config |= {"batch_size": 4, "augment": "none", "seed": 1, "milestone": 20}
+    trainer = train(config)
+    next(trainer)
+    milestone = next(trainer)
+    values, state = milestone.evaluate(), milestone.state()
+    torch.save(train.saved(config, [state]), folder / "best_model.pt")
+    trainer.close()
+    found = classifier.load(folder / "best_model.pt")
+    with process_group() as ranks:
+        task = image_task(read_settings(config), ranks)
+        stream = task.stream(lambda seen: (4, 16))
+        batches = list(stream.validation())
+        stream.close()
+    x, y = (torch.cat(part) for part in zip(*batches, strict=True))
+    assert torch.equal(torch.stack([found.pixels(image) for image in images]), x)
+    made = found.probabilities(images)
+    right = float((made.argmax(1) == y).float().mean())
+    assert right == pytest.approx(values["val_accuracy"])
+    assert float(nll_loss(made.log(), y)) == pytest.approx(values["val_loss"], rel=1e-4)
 
 
 def test_a_trainer_without_files_writes_none(data: Path) -> None:

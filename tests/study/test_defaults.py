@@ -40,6 +40,7 @@ def test_it_goes_by_trials_and_baseline(
     assert chosen == name
     assert why
     assert "\n" not in why
+    assert "1 parameters" not in why
 
 
 def test_a_study_names_what_was_chosen(fast_path: Path) -> None:

@@ -131,16 +131,23 @@ def alone(runs: Sequence[Trial], target: Target) -> list[Trial]:
     return [t for t in runs if not is_spoilt(t, target)] or [undisturbed(t) for t in runs]
 
 
-def counted_run(trial: Trial, trials: Sequence[Trial], target: Target) -> Trial:
-    """The one run by which an unconfirmed trial is compared: its own, if nothing has spoilt that.
+def as_ranked(trial: Trial, trials: Sequence[Trial], target: Target) -> Trial:
+    """A trial with the mean result of its runs in the search: see `with_mean_times`.
 
-    Else it is the first undisturbed run of its configuration in the search or, before there is one,
-    its own without the seconds in which it waited. The trial is ranked in the same way.
+    By it an unconfirmed trial is ranked, and compared with the baseline.
     """
-    if not is_spoilt(trial, target):
-        return trial
     again = repeats_by_trial(unconfirmed(trials)).get(trial.number, [])
-    return alone([trial, *again], target)[0]
+    return _mean([trial, *again], target) if again and timed(trial) else undisturbed(trial)
+
+
+def compared_runs(trial: Trial, other: Trial, trials: Sequence[Trial], target: Target) -> str:
+    """How many runs of each are compared before either is confirmed, in words."""
+    found = [raced(one, trials, target) for one in (trial, other)]
+    own, their = (len(one.runs) if one is not None else 1 for one in found)
+    if own == their == 1:
+        return "one run each"
+    words = [f"the mean of {n} runs" if n > 1 else "one run" for n in (own, their)]
+    return " against ".join(words)
 
 
 def _measured(trial: Trial, run: Trial) -> Trial:
@@ -265,14 +272,13 @@ def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation
 
 
 def raced(trial: Trial, trials: Sequence[Trial], target: Target) -> Confirmation | None:
-    """The runs of a trial's configuration in the search, its first one included.
+    """The runs of a trial's configuration in the search that count, its own one included.
 
-    None unless it was run again. As the first run may owe its time to luck, this is not a time to
-    quote.
+    None unless it was run again; `alone` says which count. As the first run may owe
+    its time to luck, this is not a time to quote.
     """
     runs = repeats_by_trial(unconfirmed(trials)).get(trial.number)
     if runs is None or not timed(trial):
         return None
-    everyone = (trial, *runs)
-    counted = tuple(t for t in everyone if not is_spoilt(t, target)) or everyone
-    return Confirmation(trial.number, target.result(trial), counted, target)
+    counted = alone([trial, *runs], target)
+    return Confirmation(trial.number, target.result(trial), tuple(counted), target)

@@ -20,7 +20,7 @@ def lines(target: Target, failures: Failures) -> Watch:
 
     def watch(event: Event, trials: Mapping[int, Trial]) -> None:
         trial = trials[event.trial]
-        at = f"{event.at:8.1f} s  {name_of(trial):<12}"
+        at = f"{event.at:8.1f} s  {name_of(trial, trials.values()):<12}"
         if failed := failures.of(event, trials):
             traceback, line = failed
             say(traceback)
@@ -28,7 +28,8 @@ def lines(target: Target, failures: Failures) -> Watch:
             return
         match event:
             case Started():
-                say(f"{at} started{_again(trial)}: {configuration(trial)}")
+                what = configuration(trial, trials.values())
+                say(f"{at} started{_again(trial)}{': ' if what else ''}{what}")
             case Interrupted():
                 say(f"{at} broke off: {event.reason}")
             case Ended():

@@ -135,13 +135,13 @@ class Picture:
         room = max(height - 1, 1)
         last = ended[::-1][: max(min(_RECENT, room - len(running)), 0)]
         rows = running if len(running) <= room else running[: max(room - 1, 1)]
-        fixed = console.measure(self._rows([*rows, *last], configured=False)).maximum
-        yield self._rows([*rows, *last], configured=console.width - fixed >= _LEAST)
+        fixed = console.measure(self._rows([*rows, *last], trials, configured=False)).maximum
+        yield self._rows([*rows, *last], trials, configured=console.width - fixed >= _LEAST)
         if len(rows) < len(running):
             yield Text(f"and {len(running) - len(rows)} more")
 
-    def _rows(self, trials: Sequence[Trial], configured: bool) -> Table:
-        """A row for each trial; only the configuration is cut where it is too wide."""
+    def _rows(self, rows: Sequence[Trial], trials: Sequence[Trial], configured: bool) -> Table:
+        """A row for each trial of `rows`; only the configuration is cut where it is too wide."""
         metric, steps = self.target.metric, self.target.clock == STEPS
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         table.add_column("trial", no_wrap=True)
@@ -150,16 +150,16 @@ class Picture:
             table.add_column(name, justify="right", no_wrap=True, max_width=16)
         if configured:
             table.add_column("configuration")
-        for trial in trials:
+        for trial in rows:
             time = f"{trial.seconds:,.0f}" if steps else f"{trial.seconds:,.1f}"
             last = trial.reports[-1].metrics.get(metric) if trial.reports else None
             table.add_row(
-                name_of(trial),
+                name_of(trial, trials),
                 Text(self._state(trial), style=COLOURS[trial.state]),
                 time if trial.reports else "-",
                 number(last),
                 number(self.target.best(trial)),
-                *([_cut(configuration(trial))] if configured else []),
+                *([_cut(configuration(trial, trials))] if configured else []),
             )
         return table
 

@@ -16,7 +16,10 @@ from autotune.algorithms.ranking.best import best, by_result
 from autotune.algorithms.ranking.disturbed import as_pruners_see, to_run_again
 from autotune.algorithms.ranking.repeats import raced, with_mean_times
 from autotune.backends.simulator import SimCurve
+from autotune.storage.journal import JOURNAL
 from autotune.study.driver.decisions import decide
+from autotune.tracking.projection import Projection
+from autotune.tracking.run_content import STUDY, read_study_info
 from autotune.trial import Clock, Report, State, Trial, incumbent
 
 TARGET = at.Target(METRIC, 1.0, limit=100)
@@ -177,6 +180,30 @@ def test_a_study_runs_the_disturbed_leader_again_and_no_wrong_trial_is_stopped(
     resumed = simulate(racing(rates), tmp_path / "s", 4, disturbed_curve({}))
     assert lines(tmp_path / "s")[: len(before)] == before
     assert [t.kind for t in resumed.trials][3:] == ["race", "trial"]
+
+
+def test_the_result_and_mlflow_compare_the_mean_of_disturbed_runs(tmp_path: Path) -> None:
+    """Rate 2 needs 5 s and, when it is run again, 6; it waits as long both times."""
+    seeds: dict[float, int] = {}
+
+    def curve(config: dict[str, Any], seed: int) -> SimCurve:
+        first = seeds.setdefault(config["rate"], seed) == seed
+        busy, slow = float(config["rate"] == 2.0), 1.0 if first else 1.2
+        return SimCurve([
+            replace(p, seconds=p.seconds * slow * (1 + busy), waited=p.seconds * slow * busy)
+            for p in race(config, seed).points
+        ])  # fmt: skip
+
+    result = simulate(racing([1.0, 2.0, 0.5]), tmp_path, 3, curve)
+    assert result.best is not None
+    assert (result.best.number, result.trials[-1].kind) == (1, "race")
+    assert result.speedup == pytest.approx(10 / 5.5)
+    assert result.compared_runs == "the mean of 2 runs against one run"
+    shown = Projection(read_study_info(tmp_path))
+    for line in (tmp_path / JOURNAL).read_bytes().splitlines(keepends=True):
+        points = shown.take(line).get(STUDY, [])
+    (own,) = [point.value for point in points if point.key == "speedup_vs_baseline"]
+    assert own == result.speedup
 
 
 @pytest.mark.parametrize("quiet", [False, True])

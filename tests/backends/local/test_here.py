@@ -83,7 +83,7 @@ def test_a_reporting_trainer_runs_here_and_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_functions_waits_are_read_before_its_thread_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The kernel forgets then how long the thread waited for a core."""
     names: list[str] = []
@@ -97,6 +97,7 @@ def test_a_functions_waits_are_read_before_its_thread_ends(
     at.tune(lambda _: 1.0, {"x": 1}, metric=METRIC, trials=1, out=tmp_path, tracking_uri="off",
             backend="local", max_concurrent_trials=1)  # fmt: skip
     assert names == ["autotune-trainer"]
+    assert f": the study is in {tmp_path}\n" in capsys.readouterr().err
 
 
 def test_a_trial_here_is_saved_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

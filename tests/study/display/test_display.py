@@ -35,7 +35,16 @@ from autotune.study.display import shown
 from autotune.study.display.failures import Failures
 from autotune.study.display.picture import Picture
 from autotune.study.options import StudyOptions
-from autotune.trial import Event, FailurePolicy, Interrupted, Started
+from autotune.trial import (
+    Clock,
+    Event,
+    FailurePolicy,
+    Interrupted,
+    Report,
+    Reported,
+    Started,
+    Suggested,
+)
 
 OPTIONS = StudyOptions(trials=12)
 REST = "batch_size=64  momentum=0.9  optimizer=sgd"
@@ -182,6 +191,41 @@ def test_lines_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -
     failed = lines.index(f"    61.0 s  3            {line}")
     assert lines[failed - 7 : failed] == ON_RANK_1.splitlines()
     assert lines[-1].endswith("reached val_accuracy 0.97 in 16.00 s; best: trial 4 in 8.00 s")
+
+
+def test_a_disturbed_trial_that_is_run_again_is_not_called_a_race(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    waited = Report(100, 17.0, {METRIC: 0.98}, Clock(train=17.0), waited=9.0)
+    events = [
+        *started(2, 0.0),
+        Reported(2, waited, 17.0),
+        ended(2, 17.0, "REACHED", "target", 17.0),
+        *started(6, 18.0, "race", repeats=2),
+    ]
+    script = Script()
+    with shown.shown(experiment(), OPTIONS, False) as display:
+        assert display.watch is not None
+        script.play(display.watch, events)
+    lines = capsys.readouterr().err.splitlines()
+    assert "    18.0 s  6 repeat of 2 started: again, as trial 2 was disturbed, seed 6" in lines
+    picture = Picture("digits", experiment().target, 12, clock=script.clock)
+    script.play(picture.note, started(7, 20.0, "race", repeats=2))
+    text = "\n".join(drawn(picture, 140))
+    assert "6 repeat of 2  " in text
+    assert "again, as trial 2 was disturbed, seed 6" in text
+    assert "7 race of 2 " in text, "the next one is that of a leader"
+
+
+def test_a_trial_without_a_configuration_to_show_only_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with shown.shown(experiment(), OPTIONS, False) as display:
+        assert display.watch is not None
+        Script().play(
+            display.watch, [Suggested(0, {}, {}, "trial", 0, 0.0), Started(0, 0.0, ON, 0.0)]
+        )
+    assert capsys.readouterr().err.splitlines()[-1] == "     0.0 s  0            started"
 
 
 class ZMQInteractiveShell:
