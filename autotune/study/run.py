@@ -103,9 +103,28 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             mirrored study that runs elsewhere, workers that the cluster can never have, or a target
             metric that the trainer never reports.
         StudyError: the study could not continue; it can be resumed.
-        KeyboardInterrupt: interrupted twice; it can be resumed.
+        KeyboardInterrupt: Ctrl-C (or SIGTERM, or a closed terminal) ended the study: after the
+            first its running trials are saved, after a second it ends at once. `out` goes on.
     """
-    return carry_out(experiment, options)[0]
+    return _until_interrupted(experiment, options)
+
+
+def _until_interrupted(experiment: Experiment, options: StudyOptions) -> StudyResult:
+    """The study's result; an interrupt ends the script, as it would without a study.
+
+    Raises:
+        KeyboardInterrupt: the study was interrupted.
+    """
+    folder = options.folder(experiment.name) if isinstance(experiment, Experiment) else Path()
+    try:
+        result, _ = carry_out(experiment, options)
+        if result.ended == "interrupted":
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        if (folder / JOURNAL).is_file():
+            print(f"interrupted; go on with out={str(folder)!r}", file=sys.stderr, flush=True)
+        raise
+    return result
 
 
 def carry_out(
@@ -213,7 +232,7 @@ def _confirmed(
 ) -> StudyResult:
     """The study, whose search is over, with the `top` best run `repeats` times again."""
     more = replace(options, search=False, time_limit=None, seeds=(), resume=True)
-    return carry_out(experiment, replace(more, repeats=repeats, top=top))[0]
+    return _until_interrupted(experiment, replace(more, repeats=repeats, top=top))
 
 
 @contextlib.contextmanager
