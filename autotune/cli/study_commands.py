@@ -39,6 +39,7 @@ from autotune.cli.given import (
 from autotune.errors import StudyError, UserError
 from autotune.storage.journal import JOURNAL
 from autotune.study.options import StudyOptions
+from autotune.trial import State
 
 if TYPE_CHECKING:
     from autotune.evaluation.export.replay import Exported
@@ -84,7 +85,8 @@ def resume(given: ResumeArguments) -> int:
         register.refuse_replay(folder, given.register)
         return _replay(replay.read(exported), options.trials, options, output, manifest)
     result = read(folder, manifest.target)
-    ended = complete(result, options)
+    failed = bool(result.trials) and all(t.state is State.FAILED for t in result.trials)
+    ended = complete(result, options) and not failed  # a mended trainer begins such a study anew
     if not ended or given.register:
         _check_recipe(folder, manifest, earlier.go_on(manifest, folder, options.trials))
         options = checked(options, given.register)

@@ -147,7 +147,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
-            raise UserError(f"another process is running the study in {folder}") from None
+            raise UserError(in_use(folder)) from None
         try:
             self.entries = _repair(self._file, self.path)
         except UserError:
@@ -241,6 +241,14 @@ def entries(folder: Path) -> Iterator[Entry]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     yield from _entries(data, path)
+
+
+def in_use(folder: Path) -> str:
+    """That another process runs the study in `folder`, and what to do."""
+    return (
+        f"another process is running the study in {folder}: wait for its end, or choose another "
+        "folder (--out, out=)"
+    )
 
 
 def is_locked(folder: Path) -> bool:

@@ -194,7 +194,7 @@ def _say_going_on(before: Manifest, now: Manifest, journal: Journal, options: St
     """Say on stderr how much of the study is there already, and that its trainer has changed."""
     folder = journal.path.parent
     print(f"{folder}: {earlier.done(journal.entries, options.trials)}", file=sys.stderr)
-    if said := earlier.changed(before, now):
+    if said := earlier.changed(before, now, journal.entries):
         print(f"warning: {folder}: {said}", file=sys.stderr, flush=True)
 
 
