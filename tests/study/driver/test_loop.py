@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import threading
 import time
@@ -19,9 +20,10 @@ from sims import learning as learn
 
 import autotune as at
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
+from autotune.storage import still_there
 from autotune.storage.journal import JOURNAL
 from autotune.study.result import read
-from autotune.trial import Change, Ended, Hardware, State, Target, Trial
+from autotune.trial import Change, Ended, Event, Hardware, State, Target, Trial
 
 REACHED, CENSORED, FAILED = State.REACHED, State.CENSORED, State.FAILED
 
@@ -561,6 +563,27 @@ def test_a_returned_value_that_is_no_number_is_a_divergence(
         ("diverged", "loss is nan"),
     ]
     assert "warning: trial 0 returned val_accuracy nan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_folder_that_is_deleted_or_moved_away_ends_the_study(
+    moved: bool, fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(still_there, "_SECONDS", 0.0)
+    folder, away = fast_path / "study", fast_path / "away"
+
+    def take_away(event: Event, trials: Mapping[int, Trial]) -> None:
+        if len(trials) == 3 and folder.exists():
+            folder.rename(away)
+            if not moved:
+                shutil.rmtree(away)
+
+    with pytest.raises(at.StudyError, match="study was deleted or moved while its study ran"):
+        simulate(racing([1.0, 2.0]), folder, 5, watch=take_away)
+    assert not folder.exists()
+    if moved:
+        again = simulate(racing([1.0, 2.0]), away, 5)
+        assert [t.ended for t in again.trials] == [True] * 5
 
 
 def test_every_trial_failed(fast_path: Path) -> None:
