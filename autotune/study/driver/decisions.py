@@ -213,6 +213,24 @@ def _warn_if_too_late(state: StudyState, trial: Trial) -> None:
     )
 
 
+def warn_of_setup(state: StudyState, trial: Trial) -> None:
+    """Warn, once a study, where a trainer did not say when its set-up was done.
+
+    What a function only returns at its end says nothing about that, and is no report.
+    """
+    first, target = trial.reports[0], state.target
+    on_clock = target.limit is not None and state.pool.realtime  # else no seconds count
+    said = len(trial.reports) > 1 or not first.metrics or first.clock.setup
+    if said or not on_clock or trial.origin is not None or first.clock.seconds("train") <= 0:
+        return
+    state.warn_once(
+        f"the set-up is on the clock: trial {trial.number}'s first report is one with metrics (at "
+        f"step {first.step:,}), so that all before it, such as imports and data, counts as "
+        "training; call autotune.report(0, {}) when the set-up is done",
+        "set-up",
+    )
+
+
 def interrupt(state: StudyState, trial: Trial) -> None:
     """Leave a running trial to a later driver, which resumes it from its last checkpoint."""
     if not trial.ended:

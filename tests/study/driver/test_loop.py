@@ -466,6 +466,43 @@ def test_a_samplers_error_is_raised_and_the_study_can_be_resumed(fast_path: Path
     assert all(t.ended for t in simulate(racing([1.0]), fast_path, 3).trials)
 
 
+@pytest.mark.parametrize(
+    ("setup", "step", "metrics", "limit", "warned"),
+    [
+        (0.0, 10, {METRIC: 0.1}, 60, True),
+        (0.0, 0, {METRIC: 0.1}, 60, True),
+        (0.5, 10, {METRIC: 0.1}, 60, False),
+        (0.0, 0, {}, 60, False),
+        (0.0, 10, {METRIC: 0.1}, None, False),
+    ],
+)
+def test_a_set_up_on_the_clock_is_said_once(
+    setup: float,
+    step: int,
+    metrics: Mapping[str, float],
+    limit: float | None,
+    warned: bool,
+    fast_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Not of what a function returns, nor where no seconds count."""
+    points = [SimPoint(step, 0.5, metrics), SimPoint(20, 1.0, {METRIC: 0.9})]
+
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
+        if config["rate"] == 1.0:
+            return SimCurve([], returned=points[1])
+        return SimCurve(points, setup_seconds=setup)
+
+    goal = {"limit": 60} if limit else {"clock": "steps", "limit_steps": 60}
+    experiment = racing([1.0, 2.0, 3.0], target=Target(METRIC, 0.8, **goal))
+    simulate(experiment, fast_path, 3, pool=RealTime(curve, 1))
+    said = [line for line in capsys.readouterr().err.splitlines() if "set-up is on" in line]
+    assert len(said) == warned
+    if warned:
+        assert said[0].startswith("warning: the set-up is on the clock: trial 1's first report is")
+        assert said[0].endswith("call autotune.report(0, {}) when the set-up is done")
+
+
 def test_a_metric_may_come_with_every_other_report_only(fast_path: Path) -> None:
     def sparse(config: Mapping[str, Any], seed: int) -> SimCurve:
         points = race(config, seed).points
