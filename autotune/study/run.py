@@ -19,6 +19,7 @@ from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import earlier, factory, place, warm_start
 from autotune.study.choices import resolve_options
+from autotune.study.completed import completed
 from autotune.study.continuing import continued, without_result
 from autotune.study.display.shown import Display, shown
 from autotune.study.driver.loop import Loop
@@ -163,15 +164,17 @@ def carry_out(
     manifest = continued(current, before, folder, options.resume)
     _check_mirrored(experiment.name, folder, options)
     checkpoints = place.checkpoints(experiment, manifest.study_id)
-    as_before = backend.because if backend is not None else None
-    named = place.as_named(str(options.backend), as_before)
+    named = place.as_named(str(options.backend), current.backend_chosen_because)
     again = partial(_confirmed, experiment, replace(options, out=folder, backend=named))
     with contextlib.ExitStack() as stack:
         if options.pool is not None:
             stack.enter_context(contextlib.closing(options.pool))
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
-        if before is not None and manifest.study_id == before.study_id and options.search:
-            _say_going_on(before, current, journal, options)
+        if before is not None and manifest.study_id == before.study_id:
+            if options.search:
+                _say_going_on(before, current, journal, options)
+            if result := completed(folder, experiment.target, options, again):
+                return result, manifest
         in_here = backend is not None and place.runs_here(experiment, backend)
         display = stack.enter_context(shown(experiment, options, in_here))
         if backend is not None and backend.name == "ray":

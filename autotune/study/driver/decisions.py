@@ -123,7 +123,6 @@ def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
     if not any(metric in report.metrics for report in trial.reports):
         raise UserError(unreported(trial.reports, metric, signal.returned))
     if _has_no_number(state.trials[number], metric):
-        state.warn_once(f"trial {number} returned {metric} {trial.reports[-1].metrics[metric]}")
         most = state.plan.experiment.failure.max_consecutive_failed_trials
         first = state.trial_index.last_ended(most + 1)
         if len(first) == most:  # later ones are the fault of their configurations
@@ -226,7 +225,7 @@ def warn_of_setup(state: StudyState, trial: Trial) -> None:
     state.warn_once(
         f"the set-up is on the clock: trial {trial.number}'s first report is one with metrics (at "
         f"step {first.step:,}), so that all before it, such as imports and data, counts as "
-        "training; call autotune.report(0, {}) when the set-up is done",
+        "training; report step 0 when the set-up is done: autotune.report(0, {})",
         "set-up",
     )
 
