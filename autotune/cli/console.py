@@ -89,23 +89,10 @@ def going_on(folder: Path, output: Output) -> str:
     return f"go on with: autotune resume {folder}{more}"
 
 
-def complete(result: StudyResult, options: StudyOptions) -> bool:
-    """Whether nothing is left to search or, without a search, to confirm."""
-    from autotune.algorithms.ranking.disturbed import to_run_again
-    from autotune.algorithms.ranking.finalists import next_to_confirm
-    from autotune.algorithms.ranking.repeats import confirming
-
-    search, repeats, top = options.search, options.repeats, options.top
-    if search and not options.seeds and to_run_again(result.trials, result.target) is not None:
-        return False
-    if any(t.resumable for t in (result.trials if search else confirming(result.trials))):
-        return False
-    left = next_to_confirm(result.trials, result.target, repeats, top) is not None
-    return not left and (not search or len(result.searched) >= options.trials)
-
-
 def say_left(result: StudyResult, options: StudyOptions, output: Output) -> None:
     """Say how to go on with a study that did not come to its end."""
+    from autotune.study.completed import complete
+
     if result.ended == "interrupted":
         say(f"interrupted; {going_on(result.folder, output)}")
     elif result.ended == "budget" and not complete(result, options):

@@ -20,7 +20,6 @@ from autotune.cli.console import (
     INTERRUPTED,
     UNREACHED,
     Output,
-    complete,
     finish,
     going_on,
     only_json,
@@ -67,6 +66,7 @@ def resume(given: ResumeArguments) -> int:
     from autotune.evaluation import register
     from autotune.evaluation.export import replay
     from autotune.study import earlier, recipes
+    from autotune.study.completed import all_failed, complete
     from autotune.study.manifest import Manifest
     from autotune.study.result import read
 
@@ -84,7 +84,8 @@ def resume(given: ResumeArguments) -> int:
         register.refuse_replay(folder, given.register)
         return _replay(replay.read(exported), options.trials, options, output, manifest)
     result = read(folder, manifest.target)
-    ended = complete(result, options)
+    # A mended trainer begins one anew of which every trial failed.
+    ended = complete(result, options) and not all_failed(result)
     if not ended or given.register:
         _check_recipe(folder, manifest, earlier.go_on(manifest, folder, options.trials))
         options = checked(options, given.register)
@@ -100,6 +101,7 @@ def resume(given: ResumeArguments) -> int:
 def confirm(given: ConfirmArguments) -> int:
     from autotune.evaluation.export import replay
     from autotune.study import earlier, recipes
+    from autotune.study.completed import complete
 
     folder, repeats = given.folder, given.options["repeats"]
     manifest, result = study_in(folder)

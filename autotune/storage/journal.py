@@ -29,6 +29,7 @@ from autotune.storage.annotated import reader
 from autotune.storage.atomic import sync_content
 from autotune.storage.checkpoint_places import located, placed, stored
 from autotune.storage.codec import decode_entries, encode, parsed
+from autotune.storage.still_there import StillThere
 from autotune.trial import EVENTS, Event, Suggested
 from autotune.trial.checks import is_whole
 from autotune.trial.events import LONGEST_REASON, check_order, make_plain
@@ -133,7 +134,8 @@ class Journal:
     Raises:
         UserError: another driver has locked it, it is damaged, the folder cannot be written, or an
             entry could not be read back.
-        StudyError: a line cannot be written (the disk is full, say).
+        StudyError: a line cannot be written (the disk is full, say), or the journal is no longer at
+            its path, as the study folder was deleted or moved.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,7 +149,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
-            raise UserError(f"another process is running the study in {folder}") from None
+            raise UserError(in_use(folder)) from None
         try:
             self.entries = _repair(self._file, self.path)
         except UserError:
@@ -156,6 +158,7 @@ class Journal:
         self._suggested = {e.trial for e in self.entries if isinstance(e, Suggested)}
         self._on_disk = self._length()
         self._fault = ""
+        self._still = StillThere(self.path, self._file.fileno())
 
     def write(self, entry: Entry) -> None:
         """Append `entry` and flush it to disk."""
@@ -164,6 +167,8 @@ class Journal:
 
     def append(self, entry: Entry) -> None:
         """Append `entry`; nothing may be done because of it before `sync`."""
+        if not self._fault and self._still.gone():
+            self._fault = f"{self.path.parent} was deleted or moved while its study ran"
         if self._fault:
             raise StudyError(self._fault)
         made = self._readable(placed(entry, stored, self.path.parent))
@@ -241,6 +246,14 @@ def entries(folder: Path) -> Iterator[Entry]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     yield from _entries(data, path)
+
+
+def in_use(folder: Path) -> str:
+    """That another process runs the study in `folder`, and what to do."""
+    return (
+        f"another process is running the study in {folder}: wait for its end, or choose another "
+        "folder (--out, out=)"
+    )
 
 
 def is_locked(folder: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,21 @@ from typing import Any
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.storage import journal, long_text
-from autotune.storage.journal import JOURNAL
+from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study.manifest import Manifest
-from autotune.trial import Reported, Suggested
+from autotune.trial import Reported, State, Suggested, fold
 
+_FILES = ("mlflow.json", EXPERIMENT_JSON, JOURNAL)
+_FOLDERS = ("checkpoints", long_text.ERRORS)
 _SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
 
 
 def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bool) -> Manifest:
     """The manifest with which the study in the folder goes on: the new one, with the old id.
 
-    One that has no result gives way, if it is another one or its trainer has been mended since.
+    One that has no result gives way, if it is another one or its trainer has been mended since. One
+    of which every trial failed does so, too, and is kept in a folder within this one.
 
     Raises:
         UserError: the folder holds another study, or one at all when `resume` is False.
@@ -35,16 +39,23 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
             )
         return new
     if journal.is_locked(folder):
-        raise UserError(f"another process is running the study in {folder}")
+        raise UserError(journal.in_use(folder))
     if not resume:
         raise UserError(f"{folder} holds the study {existing.name!r}: choose another folder")
     difference, source_now = _difference(existing, new), new.train_source
     mended = existing.train_source not in (None, source_now)
-    if (difference or mended) and without_result(folder, existing.target.metric):
-        _discard(folder)
-        return new
+    if difference or mended:
+        if without_result(folder, existing.target.metric):
+            _discard(folder)
+            return new
+        if failed := _all_failed(folder):
+            kept = _set_aside(folder)
+            said = f"{folder}: all {failed} trials had failed, and what failed has changed since"
+            print(f"{said}: the study begins anew (before: {kept})", file=sys.stderr, flush=True)
+            return new
     if difference:
-        raise UserError(f"{folder} holds another study: its {difference}")
+        another = "choose another folder (--out, out=)"
+        raise UserError(f"{folder} holds another study: its {difference}; {another}")
     _check_total(folder, existing.options.trials, new.options.trials)
     of = new.options if new.options.recipe else existing.options
     same_sampler = new.options.sampler == existing.options.sampler
@@ -64,6 +75,13 @@ def without_result(folder: Path, metric: str) -> bool:
         return True
     reports = [e.report for e in journal.entries(folder) if isinstance(e, Reported)]
     return not any(math.isfinite(report.metrics.get(metric, math.nan)) for report in reports)
+
+
+def _all_failed(folder: Path) -> int:
+    """How many trials the study has, if each of them has failed; else 0."""
+    events = [e for e in journal.entries(folder) if not isinstance(e, Opened | Closed)]
+    trials = fold(events)
+    return len(trials) if all(t.state is State.FAILED for t in trials.values()) else 0
 
 
 def _difference(existing: Manifest, new: Manifest) -> str:
@@ -103,7 +121,22 @@ def _first_difference(path: str, before: Any, now: Any) -> str:
 
 
 def _discard(folder: Path) -> None:
-    for name in (EXPERIMENT_JSON, JOURNAL, "mlflow.json"):
+    for name in _FILES:
         (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", long_text.ERRORS):
+    for name in _FOLDERS:
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Move the study into a folder within its own, where it can still be read; returns that one."""
+    number = 1
+    while (kept := folder / f"failed-{number}").exists():
+        number += 1
+    try:
+        kept.mkdir()
+        for name in (*_FOLDERS, *_FILES):  # the journal last: until then it is the study's
+            if (folder / name).exists():
+                (folder / name).rename(kept / name)
+    except OSError as error:
+        raise UserError(f"cannot move the study in {folder} to {kept}: {error.strerror}") from None
+    return kept

@@ -9,7 +9,7 @@ from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Entry
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study.manifest import Manifest
-from autotune.trial import INTERRUPTED_REASONS, Ended, Interrupted, Suggested
+from autotune.trial import INTERRUPTED_REASONS, Ended, Interrupted, State, Suggested
 
 
 def done(entries: Iterable[Entry], trials: int) -> str:
@@ -27,14 +27,31 @@ def done(entries: Iterable[Entry], trials: int) -> str:
     return f"{len(searched & ended)} of {max(trials, len(searched))} trials were done"
 
 
-def changed(before: Manifest, now: Manifest) -> str:
-    """That the trainer has changed since the study began; empty if it has not, or nobody knows."""
+def changed(before: Manifest, now: Manifest, entries: Iterable[Entry]) -> str:
+    """That the trainer has changed since the study began; empty if it has not, or nobody knows.
+
+    Trials that failed with the trainer before are named: they are not run again.
+    """
     if None in (before.train_source, now.train_source) or before.train_source == now.train_source:
         return ""
     return (
         f"the trainer {now.train} has changed since this study began: trials before and after "
-        "cannot be compared; another folder (out) begins a new study"
+        f"cannot be compared{_failed(entries)}; another folder (out) begins a new study"
     )
+
+
+def _failed(entries: Iterable[Entry]) -> str:
+    """The searched trials that failed, in words."""
+    kinds: dict[int, str] = {}
+    failed: set[int] = set()
+    for entry in entries:
+        match entry:
+            case Suggested(repeats=None):
+                kinds[entry.trial] = " (the baseline)" * (entry.kind == "baseline")
+            case Ended(state=State.FAILED):
+                failed.add(entry.trial)
+    names = [f"{number}{kind}" for number, kind in sorted(kinds.items()) if number in failed]
+    return f", and those that failed are not run again: {', '.join(names)}" if names else ""
 
 
 def go_on(manifest: Manifest, folder: Path, trials: int) -> str:

@@ -48,7 +48,8 @@ _MOST_ROWS = 10  # in a notebook
 class StudyResult:
     """A study's trials as its journal has them.
 
-    `ended` is why the driver ended: `done`, `budget` or `interrupted`. What follows from the trials
+    `ended` is why the driver ended: `done`, `budget` or `interrupted` (`run` itself raises
+    `KeyboardInterrupt` then, and a folder's result says it). What follows from the trials
     is computed once.
     """
 

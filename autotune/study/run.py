@@ -19,6 +19,7 @@ from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import earlier, factory, place, warm_start
 from autotune.study.choices import resolve_options
+from autotune.study.completed import completed
 from autotune.study.continuing import continued, without_result
 from autotune.study.display.shown import Display, shown
 from autotune.study.driver.loop import Loop
@@ -103,9 +104,28 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             mirrored study that runs elsewhere, workers that the cluster can never have, or a target
             metric that the trainer never reports.
         StudyError: the study could not continue; it can be resumed.
-        KeyboardInterrupt: interrupted twice; it can be resumed.
+        KeyboardInterrupt: Ctrl-C (or SIGTERM, or a closed terminal) ended the study: after the
+            first its running trials are saved, after a second it ends at once. `out` goes on.
     """
-    return carry_out(experiment, options)[0]
+    return _until_interrupted(experiment, options)
+
+
+def _until_interrupted(experiment: Experiment, options: StudyOptions) -> StudyResult:
+    """The study's result; an interrupt ends the script, as it would without a study.
+
+    Raises:
+        KeyboardInterrupt: the study was interrupted.
+    """
+    folder = options.folder(experiment.name) if isinstance(experiment, Experiment) else Path()
+    try:
+        result, _ = carry_out(experiment, options)
+        if result.ended == "interrupted":
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        if (folder / JOURNAL).is_file():
+            print(f"interrupted; go on with out={str(folder)!r}", file=sys.stderr, flush=True)
+        raise
+    return result
 
 
 def carry_out(
@@ -144,15 +164,17 @@ def carry_out(
     manifest = continued(current, before, folder, options.resume)
     _check_mirrored(experiment.name, folder, options)
     checkpoints = place.checkpoints(experiment, manifest.study_id)
-    as_before = backend.because if backend is not None else None
-    named = place.as_named(str(options.backend), as_before)
+    named = place.as_named(str(options.backend), current.backend_chosen_because)
     again = partial(_confirmed, experiment, replace(options, out=folder, backend=named))
     with contextlib.ExitStack() as stack:
         if options.pool is not None:
             stack.enter_context(contextlib.closing(options.pool))
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
-        if before is not None and manifest.study_id == before.study_id and options.search:
-            _say_going_on(before, current, journal, options)
+        if before is not None and manifest.study_id == before.study_id:
+            if options.search:
+                _say_going_on(before, current, journal, options)
+            if result := completed(folder, experiment.target, options, again):
+                return result, manifest
         elif options.progress and (options.pool is None or options.pool.realtime):
             print(f"{experiment.name}: the study is in {folder}", file=sys.stderr, flush=True)
         in_here = backend is not None and place.runs_here(experiment, backend)
@@ -177,7 +199,7 @@ def _say_going_on(before: Manifest, now: Manifest, journal: Journal, options: St
     """Say on stderr how much of the study is there already, and that its trainer has changed."""
     folder = journal.path.parent
     print(f"{folder}: {earlier.done(journal.entries, options.trials)}", file=sys.stderr)
-    if said := earlier.changed(before, now):
+    if said := earlier.changed(before, now, journal.entries):
         print(f"warning: {folder}: {said}", file=sys.stderr, flush=True)
 
 
@@ -215,7 +237,7 @@ def _confirmed(
 ) -> StudyResult:
     """The study, whose search is over, with the `top` best run `repeats` times again."""
     more = replace(options, search=False, time_limit=None, seeds=(), resume=True)
-    return carry_out(experiment, replace(more, repeats=repeats, top=top))[0]
+    return _until_interrupted(experiment, replace(more, repeats=repeats, top=top))
 
 
 @contextlib.contextmanager

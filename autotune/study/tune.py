@@ -70,6 +70,7 @@ def tune(
     Raises:
         UserError: an unknown argument, or what `run` raises.
         ValueError, TypeError: an argument outside its range.
+        KeyboardInterrupt: Ctrl-C ended the study, which can be resumed; see `run`.
     """
     goal = {"metric": metric, "value": target, "mode": mode, "limit": limit}
     try:

@@ -101,7 +101,7 @@ class Mirror:
             self._ending = True
             _close_pipe(self._process)
         self._supervisor.join(wait_seconds)
-        if not self._caught_up and not self._waited:
+        if not self._caught_up and not self._waited and self.folder.is_dir():
             print(plain_text(_behind(self.folder)), file=sys.stderr)
         self._waited = True
         return self._caught_up
@@ -134,7 +134,7 @@ class Mirror:
             if code in (0, GAVE_UP) or taken_over:
                 self._caught_up = code == 0
                 return
-        if not self._ending:
+        if not self._ending and self.folder.is_dir():
             print(f"MLflow is not written: see {self.folder / 'mlflow.log'}", file=sys.stderr)
 
     def _start_process(self) -> subprocess.Popen[bytes]:

@@ -300,7 +300,10 @@ def test_a_study_from_end_to_end(tmp_path: Path) -> None:
 
     other = autotune("run", f"{RECIPES}:unreachable", "--out", "s", cwd=tmp_path)
     assert other.returncode == 2
-    assert "holds another study: its target.value is 0.9 and not 1000000.0" in other.stderr
+    assert (
+        "holds another study: its target.value is 0.9 and not 1000000.0; choose another folder"
+        in other.stderr
+    )
 
     more = autotune("resume", "s", "--trials", "5", "--json", cwd=tmp_path)
     assert more.returncode == 0, more.stderr

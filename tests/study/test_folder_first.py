@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sims import racing, simulate
 from toys import METRIC, paced
 
 import autotune as at
@@ -66,3 +67,22 @@ def test_nothing_is_left_where_ray_does_not_start(
         "mine",
         "mine/notes",
     ]
+
+
+def test_a_complete_study_is_shown_without_starting_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> None:
+        raise StudyError("workers were started")
+
+    settings: dict[str, Any] = {"out": tmp_path / "s", "tracking_uri": "off", "pruner": "none"}
+    first = simulate(racing([1.0, 2.0]), tmp_path / "s", 3, pruner="none")
+    before = (tmp_path / "s" / JOURNAL).read_bytes()
+    monkeypatch.setattr(place, "made_pool", fails)
+    capsys.readouterr()
+    again = at.run(racing([1.0, 2.0]), trials=3, racing=0, sampler="random", **settings)
+    assert capsys.readouterr().err == f"{tmp_path / 's'}: 3 of 3 trials were done\n"
+    assert (again.trials, again.ended) == (first.trials, "done")
+    assert (tmp_path / "s" / JOURNAL).read_bytes() == before
+    with pytest.raises(StudyError, match="workers were started"):
+        again.confirm(repeats=2)

@@ -290,6 +290,50 @@ def test_a_study_without_a_result_gives_way_to_a_mended_trainer(
     assert [r["trial"] for r in lines(here / "mine") if r["event"] == "ended"] == [0, 1, 2, 3]
 
 
+def failing(most: int) -> Callable[[Mapping[str, Any], int], SimCurve]:
+    """Trials of which the first report the metric and then fail."""
+    made: list[int] = []
+
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
+        made.append(seed)
+        if len(made) > most:
+            return returned(config, seed)
+        return SimCurve([SimPoint(1, 1.0, {METRIC: 0.1})], "NameError: no name")
+
+    return curve
+
+
+def test_a_study_of_which_all_failed_gives_way_to_a_mended_trainer(
+    module: Callable[[str, str], ModuleType], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):  # not before it is mended
+        pool = SimPool(failing(9), 1)
+        with pytest.raises(at.StudyError, match="every trial failed"):
+            tuned(train=module("return result", "").train, out="mine", pool=pool)
+    before = lines(here / "mine")
+    capsys.readouterr()
+    assert len(tuned(train=module("WIDTH", "WIDTH").train, out="mine").trials) == 4
+    assert capsys.readouterr().err == (
+        "mine: all 4 trials had failed, and what failed has changed since: the study begins anew "
+        "(before: mine/failed-1)\n"
+    )
+    ended = [r for r in lines(here / "mine") if r["event"] == "ended"]
+    assert [(r["trial"], r["state"] == "FAILED") for r in ended] == [(n, False) for n in range(4)]
+    assert lines(here / "mine" / "failed-1") == before
+    assert Manifest.read(here / "mine" / "failed-1").options.trials == 4
+
+
+def test_failed_trials_beside_others_stay_and_are_named(
+    module: Callable[[str, str], ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = {"out": "mine", "baseline": {"rate": 0.2}}
+    tuned(train=module("WIDTH", "WIDTH").train, pool=SimPool(failing(2), 1), **start)
+    capsys.readouterr()
+    tuned(train=module("WIDTH = 3", "WIDTH = 4").train, trials=5, **start)
+    said = "and those that failed are not run again: 0 (the baseline), 1; another folder (out)"
+    assert said in capsys.readouterr().err
+
+
 def test_an_older_study_knows_no_source(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from autotune.storage import manifest
 

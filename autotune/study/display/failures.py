@@ -29,7 +29,7 @@ class Failures:
         where the study ends with that `UserError`.
         """
         if isinstance(event, Interrupted) and event.reason != _OF_DRIVER:
-            what, follows = "broke off", _then(trials[event.trial])
+            what, follows = "broke off", then(trials[event.trial])
         elif isinstance(event, Ended) and (event.state is State.FAILED or event.error):
             what = f"{event.state.lower()}{_where(event.error)}"
             follows = self._follows(event, trials)
@@ -78,7 +78,7 @@ def _where(error: str) -> str:
     return f" on rank{'s' * (',' in ranks)} {ranks}"
 
 
-def _then(trial: Trial) -> str:
-    """Where a trial goes on that broke off."""
+def then(trial: Trial) -> str:
+    """Where a trial goes on that broke off, or that a driver left."""
     at = f"from step {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"
     return f"it starts again {at}"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from autotune.algorithms.ranking.best import best as best_trial
-from autotune.study.display.failures import Failures
+from autotune.study.display.failures import Failures, then
 from autotune.study.display.trial_text import configuration, name_of
 from autotune.study.options import Watch
 from autotune.trial import Ended, Event, Interrupted, Started, Target, Trial
@@ -30,8 +30,8 @@ def lines(target: Target, failures: Failures) -> Watch:
             case Started():
                 what = configuration(trial, trials.values())
                 say(f"{at} started{_again(trial)}{': ' if what else ''}{what}")
-            case Interrupted():
-                say(f"{at} broke off: {event.reason}")
+            case Interrupted():  # no failure: its driver was
+                say(f"{at} was running when the study stopped; {then(trial)}")
             case Ended():
                 detail = f" ({event.detail})" if event.detail else ""
                 say(f"{at} {outcome(trial, target)}{detail}{_best(trial, trials, target)}")

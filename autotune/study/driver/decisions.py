@@ -123,7 +123,6 @@ def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
     if not any(metric in report.metrics for report in trial.reports):
         raise UserError(unreported(trial.reports, metric, signal.returned))
     if _has_no_number(state.trials[number], metric):
-        state.warn_once(f"trial {number} returned {metric} {trial.reports[-1].metrics[metric]}")
         most = state.plan.experiment.failure.max_consecutive_failed_trials
         first = state.trial_index.last_ended(most + 1)
         if len(first) == most:  # later ones are the fault of their configurations
@@ -210,6 +209,24 @@ def _warn_if_too_late(state: StudyState, trial: Trial) -> None:
         f"trial {trial.number} came to {what} {came}, beyond the limit: such a trial has no "
         f"result; give a longer limit{advice}",
         "beyond the limit",
+    )
+
+
+def warn_of_setup(state: StudyState, trial: Trial) -> None:
+    """Warn, once a study, where a trainer did not say when its set-up was done.
+
+    What a function only returns at its end says nothing about that, and is no report.
+    """
+    first, target = trial.reports[0], state.target
+    on_clock = target.limit is not None and state.pool.realtime  # else no seconds count
+    said = len(trial.reports) > 1 or not first.metrics or first.clock.setup
+    if said or not on_clock or trial.origin is not None or first.clock.seconds("train") <= 0:
+        return
+    state.warn_once(
+        f"the set-up is on the clock: trial {trial.number}'s first report is one with metrics (at "
+        f"step {first.step:,}), so that all before it, such as imports and data, counts as "
+        "training; report step 0 when the set-up is done: autotune.report(0, {})",
+        "set-up",
     )
 
 

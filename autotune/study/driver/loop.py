@@ -46,6 +46,7 @@ from autotune.study.driver.decisions import (
     finish,
     interrupt_all,
     never_pruned,
+    warn_of_setup,
 )
 from autotune.study.driver.idle import IdleWait
 from autotune.study.driver.launch import start
@@ -241,6 +242,7 @@ class Loop:
         state.append(Reported(number, signal.report, state.elapsed()))
         trial = state.trials[number]
         check_metric(trial, state.target, ended=False)
+        warn_of_setup(state, trial)
         others = () if never_pruned(trial) else state.others(trial)
         decision = decide(trial, others, state.target, self.plan.pruner)
         if decision is None and self.stop_reason():

@@ -23,10 +23,12 @@ from autotune.backends.local.here import ThisProcess
 from autotune.backends.local.processes import ChildProcesses
 from autotune.backends.protocol import Launch, Progress, Raised, Stopped
 from autotune.backends.worker import cpu_wait
+from autotune.storage import journal
+from autotune.storage.journal import Closed
 from autotune.study import place
 from autotune.study.manifest import Manifest, resolved
 from autotune.study.options import StudyOptions
-from autotune.trial import Checkpoint, State
+from autotune.trial import Checkpoint, Ended, State
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 600.0  # a guard against hangs
@@ -162,7 +164,7 @@ SCRIPT = """
         )
         result = at.run(experiment, trials=3, out=sys.argv[1], tracking_uri="off",
                         backend="local", max_concurrent_trials=1)
-        print([(t.state, t.reason) for t in result.trials], result.ended)
+        print("the script goes on", result.ended)
 """
 
 
@@ -183,7 +185,15 @@ def script(tmp_path: Path, how: str, typed: str = "") -> subprocess.CompletedPro
 
 def test_ctrl_c_ends_the_study_at_the_next_milestone(tmp_path: Path) -> None:
     done = script(tmp_path, "signal")
-    assert "'interrupted')] interrupted" in done.stdout, done.stderr
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, ""), done.stderr
+    said = f"interrupted; go on with out={str(tmp_path / 'study')!r}\n"
+    after = done.stderr.partition(said)[2]
+    assert after.startswith("Traceback"), done.stderr
+    assert after.endswith("KeyboardInterrupt\n")
+    assert "autotune/study/driver" not in after
+    entries = journal.read(tmp_path / "study")
+    assert entries[-1] == Closed("interrupted", entries[-1].at)
+    assert [e.reason for e in entries if isinstance(e, Ended)] == ["interrupted"]
     assert (tmp_path / "log").read_text() == "started\n"
     assert list((tmp_path / "study" / "checkpoints").rglob("rank-0.pt")), "it can be resumed"
 
@@ -191,14 +201,16 @@ def test_ctrl_c_ends_the_study_at_the_next_milestone(tmp_path: Path) -> None:
 def test_ctrl_c_twice_ends_it_within_the_trainer(tmp_path: Path) -> None:
     done = script(tmp_path, "twice")
     assert done.returncode != 0
-    assert "KeyboardInterrupt" in done.stderr
+    assert done.stderr.count("interrupted; go on with out=") == 1
+    assert done.stderr.endswith("KeyboardInterrupt\n")
     assert (tmp_path / "log").read_text() == "started\n"
 
 
 def test_a_breakpoint_in_the_trainer_works_and_quitting_it_ends_the_study(tmp_path: Path) -> None:
     done = script(tmp_path, "pdb", "p 'x is', config['x'] >= 0\nq\n")
     assert "('x is', True)" in done.stdout, done.stderr
-    assert "KeyboardInterrupt" in done.stderr
+    assert done.stderr.count("interrupted; go on with out=") == 1
+    assert done.stderr.endswith("KeyboardInterrupt\n")
     assert (tmp_path / "log").read_text() == "started\n"
 
 

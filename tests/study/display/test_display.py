@@ -33,6 +33,7 @@ from autotune.backends.simulator import SimPool
 from autotune.errors import StudyError
 from autotune.study.display import shown
 from autotune.study.display.failures import Failures
+from autotune.study.display.lines import lines as printed
 from autotune.study.display.picture import Picture
 from autotune.study.options import StudyOptions
 from autotune.trial import (
@@ -116,6 +117,17 @@ def test_the_time_to_go_does_not_count_what_an_earlier_driver_did() -> None:
     assert not any("to go" in part for part in picture.headline(picture.trials))
     script.play(picture.note, [ended(4, 1010.0, "CENSORED", "capped", 1.0)])
     assert picture.headline(picture.trials)[-1] == "about 01:10 to go"
+
+
+def test_a_trial_that_a_driver_left_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    script = Script()
+    script.play(lambda event, trials: None, first_half())
+    watch = printed(experiment().target, Failures(FailurePolicy()))
+    script.play(watch, [Interrupted(4, "driver restarted", broke=False, at=1000.0)])
+    words = capsys.readouterr().err.split()
+    assert " ".join(words) == (
+        "1000.0 s 4 was running when the study stopped; it starts again from the beginning"
+    )
 
 
 def test_steps_and_confirmations() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import threading
 import time
@@ -19,9 +20,10 @@ from sims import learning as learn
 
 import autotune as at
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
+from autotune.storage import still_there
 from autotune.storage.journal import JOURNAL
 from autotune.study.result import read
-from autotune.trial import Change, Ended, Hardware, State, Target, Trial
+from autotune.trial import Change, Ended, Event, Hardware, State, Target, Trial
 
 REACHED, CENSORED, FAILED = State.REACHED, State.CENSORED, State.FAILED
 
@@ -464,6 +466,43 @@ def test_a_samplers_error_is_raised_and_the_study_can_be_resumed(fast_path: Path
     assert all(t.ended for t in simulate(racing([1.0]), fast_path, 3).trials)
 
 
+@pytest.mark.parametrize(
+    ("setup", "step", "metrics", "limit", "warned"),
+    [
+        (0.0, 10, {METRIC: 0.1}, 60, True),
+        (0.0, 0, {METRIC: 0.1}, 60, True),
+        (0.5, 10, {METRIC: 0.1}, 60, False),
+        (0.0, 0, {}, 60, False),
+        (0.0, 10, {METRIC: 0.1}, None, False),
+    ],
+)
+def test_a_set_up_on_the_clock_is_said_once(
+    setup: float,
+    step: int,
+    metrics: Mapping[str, float],
+    limit: float | None,
+    warned: bool,
+    fast_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Not of what a function returns, nor where no seconds count."""
+    points = [SimPoint(step, 0.5, metrics), SimPoint(20, 1.0, {METRIC: 0.9})]
+
+    def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
+        if config["rate"] == 1.0:
+            return SimCurve([], returned=points[1])
+        return SimCurve(points, setup_seconds=setup)
+
+    goal = {"limit": 60} if limit else {"clock": "steps", "limit_steps": 60}
+    experiment = racing([1.0, 2.0, 3.0], target=Target(METRIC, 0.8, **goal))
+    simulate(experiment, fast_path, 3, pool=RealTime(curve, 1))
+    said = [line for line in capsys.readouterr().err.splitlines() if "set-up is on" in line]
+    assert len(said) == warned
+    if warned:
+        assert said[0].startswith("warning: the set-up is on the clock: trial 1's first report is")
+        assert said[0].endswith("when the set-up is done: autotune.report(0, {})")
+
+
 def test_a_metric_may_come_with_every_other_report_only(fast_path: Path) -> None:
     def sparse(config: Mapping[str, Any], seed: int) -> SimCurve:
         points = race(config, seed).points
@@ -560,7 +599,28 @@ def test_a_returned_value_that_is_no_number_is_a_divergence(
         ("finished", "the trainer came to its end"),
         ("diverged", "loss is nan"),
     ]
-    assert "warning: trial 0 returned val_accuracy nan" in capsys.readouterr().err
+    assert "returned" not in capsys.readouterr().err, "the line of its end says it"
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_folder_that_is_deleted_or_moved_away_ends_the_study(
+    moved: bool, fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(still_there, "_SECONDS", 0.0)
+    folder, away = fast_path / "study", fast_path / "away"
+
+    def take_away(event: Event, trials: Mapping[int, Trial]) -> None:
+        if len(trials) == 3 and folder.exists():
+            folder.rename(away)
+            if not moved:
+                shutil.rmtree(away)
+
+    with pytest.raises(at.StudyError, match="study was deleted or moved while its study ran"):
+        simulate(racing([1.0, 2.0]), folder, 5, watch=take_away)
+    assert not folder.exists()
+    if moved:
+        again = simulate(racing([1.0, 2.0]), away, 5)
+        assert [t.ended for t in again.trials] == [True] * 5
 
 
 def test_every_trial_failed(fast_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""A study with nothing left to do, which is shown without starting anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.algorithms.ranking.disturbed import to_run_again
+from autotune.algorithms.ranking.finalists import next_to_confirm
+from autotune.algorithms.ranking.repeats import confirming
+from autotune.study.options import StudyOptions
+from autotune.study.result import StudyResult, read
+from autotune.trial import State, Target
+
+
+def complete(result: StudyResult, options: StudyOptions) -> bool:
+    """Whether nothing is left to search or, without a search, to confirm."""
+    search, repeats, top = options.search, options.repeats, options.top
+    if search and not options.seeds and to_run_again(result.trials, result.target) is not None:
+        return False
+    if any(t.resumable for t in (result.trials if search else confirming(result.trials))):
+        return False
+    left = next_to_confirm(result.trials, result.target, repeats, top) is not None
+    return not left and (not search or len(result.searched) >= options.trials)
+
+
+def all_failed(result: StudyResult) -> bool:
+    """Whether the study has trials, and each of them has failed."""
+    return bool(result.trials) and all(t.state is State.FAILED for t in result.trials)
+
+
+def completed(
+    folder: Path, target: Target, options: StudyOptions, again: Callable[..., StudyResult]
+) -> StudyResult | None:
+    """The result of the study in the folder, if nothing is left to do; MLflow catches up with it.
+
+    None where a pool was given, which says that it is to be used. `again` confirms the result.
+    """
+    if options.pool is not None:
+        return None
+    result = read(folder, target)
+    if all_failed(result) or not complete(result, options):
+        return None
+    if options.tracking_uri != "off":
+        from autotune.tracking import mirror
+
+        mirror.catch_up(folder, options.tracking_uri, 60.0)
+    return replace(result, ended="done", _again=again)
