@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from autotune import schedules
-from autotune.errors import shown, unknown
+from autotune.errors import checked, shown, unknown
 from autotune.schedules.analysis import Sketch, same_by_sketch, sketch
 from autotune.space import coupling
 from autotune.space.cardinality import Size, size
@@ -68,6 +68,7 @@ class SearchSpace:
     entries: Mapping[str, Parameter | ScheduleSpace | Fixed]
     constraints: tuple[Constraint, ...] = ()
 
+    @checked
     def __post_init__(self) -> None:
         if not isinstance(self.entries, Mapping):
             raise ValueError(f"SearchSpace entries must be a dict but got {shown(self.entries)}")

@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from autotune.errors import UserError, end_script_in_one_line, shown, unknown
+from autotune.errors import UserError, checked, shown, unknown
 from autotune.space.parameters import Choice, Fixed, Float, Int
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
@@ -68,16 +68,10 @@ def tune(
             `Experiment` (`baseline`, `scaling`, ...) and `run` (`out`, `sampler`, `seed`, ...).
 
     Raises:
-        UserError: an unknown argument, or what `run` raises.
-        ValueError, TypeError: an argument outside its range.
+        UserError: an unknown argument, one outside its range, or what `run` raises.
     """
     goal = {"metric": metric, "value": target, "mode": mode, "limit": limit}
-    try:
-        experiment = _experiment(train, space, goal, name, settings)
-    except ValueError as error:  # in a script it is the same mistake whichever part refuses it
-        end_script_in_one_line()
-        mistake = error if isinstance(error, UserError) else UserError(str(error))
-        raise mistake.with_traceback(None) from None
+    experiment = _experiment(train, space, goal, name, settings)
     name = experiment.name
     how = {key: value for key, value in settings.items() if key not in (*_TARGET, *_EXPERIMENT)}
     if how.get("out") is None:
@@ -87,6 +81,7 @@ def tune(
     return run(experiment, trials=trials, **how)
 
 
+@checked
 def _experiment(
     train: Callable[[dict[str, Any]], Any],
     space: SearchSpace | Mapping[str, Any],

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any
 
-from autotune.errors import shown, unknown
+from autotune.errors import checked, shown, unknown
 from autotune.trial.checks import finite, whole
 from autotune.trial.clock import CLOCKS, STEPS
 from autotune.trial.milestone import Metrics
@@ -47,7 +47,7 @@ class Target:
         scope: without a value, which report counts: the "best" or the "last".
 
     Raises:
-        ValueError: an argument outside its range, named with its value.
+        UserError: an argument outside its range, named with its value.
     """
 
     metric: str
@@ -60,6 +60,7 @@ class Target:
     limit_steps: int | None = None
     scope: str = SCOPES[0]
 
+    @checked
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str) or not self.metric:
             raise ValueError(f"Target metric must be a metric's name but got {self.metric!r}")
