@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_MOST_NAMES = 20
 _VALUES = Path(__file__).with_name("trial")  # which refuse what a function gives them
 
 
@@ -25,10 +26,15 @@ class StudyError(RuntimeError):
 
 
 def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
-    """One line for a mistyped name: what was given, the nearest right name, what is allowed."""
+    """One line for a mistyped name: what was given, the nearest right name, what is allowed.
+
+    Of many names only the nearest one is said.
+    """
     names = sorted(set(allowed))
     near = _nearest(what, str(name), names)
     hint = f"; did you mean {near!r}?" if near else ""
+    if near and len(names) > _MOST_NAMES:
+        return f"unknown {what} {name!r}{hint}"
     return f"unknown {what} {name!r}{hint} (allowed: {', '.join(names)})"
 
 

@@ -143,6 +143,19 @@ Leaf = tuple[str, Parameter | Fixed]
 """A parameter by its flat name, as a point has it."""
 
 
+def instead_of(value: Any) -> str:
+    """The parameter to write in place of a distribution of Optuna; empty for anything else."""
+    kind = type(value)
+    name = kind.__name__.removesuffix("Distribution")
+    if kind.__module__ != "optuna.distributions" or name not in ("Float", "Int", "Categorical"):
+        return ""
+    if name == "Categorical":
+        return f"at.Choice({list(value.choices)!r})"
+    log = ", log=True" if value.log else ""
+    step = f", step={value.step}" if name == "Int" and value.step != 1 else ""
+    return f"at.{name}({value.low!r}, {value.high!r}{log}{step})"
+
+
 def check_range(kind: str, low: float, high: float, log: bool) -> None:
     for name, value in (("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int | float):

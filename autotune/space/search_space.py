@@ -30,6 +30,7 @@ from autotune.space.parameters import (
     active,
     allowed,
     drawn,
+    instead_of,
     is_real,
     say_when,
 )
@@ -81,7 +82,8 @@ class SearchSpace:
                 raise ValueError(f"{name!r} is reserved: autotune sets config[{name!r}] itself")
             if not isinstance(entry, Float | Int | Choice | Fixed | ScheduleSpace):
                 kinds = "a Float, Int, Choice, Fixed or ScheduleSpace"
-                raise ValueError(f"{name} must be {kinds} but got {shown(entry)}")
+                use = f": use {instead}" if (instead := instead_of(entry)) else ""
+                raise ValueError(f"{name} must be {kinds} but got {shown(entry)}{use}")
             if name in FIXED_ONLY and not isinstance(entry, Fixed):
                 raise ValueError(
                     f"{name!r} may be Fixed only, as autotune lowers it where memory has run out, "

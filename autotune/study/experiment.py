@@ -56,6 +56,9 @@ class Experiment:
         if not callable(self.train):
             needed = "must be a function, not what it returns,"
             raise ValueError(f"Experiment train {needed} but got {shown(self.train)}")
+        if not _takes_configuration(self.train):
+            needed = "must take one argument, the configuration,"
+            raise ValueError(f"Experiment train {needed} but got {shown(self.train)}")
         for name, kind in (
             ("space", SearchSpace),
             ("target", Target),
@@ -102,6 +105,19 @@ def is_generator(train: Callable[..., Any]) -> bool:
     return inspect.isgeneratorfunction(train) or inspect.isgeneratorfunction(call)
 
 
+def _takes_configuration(train: Callable[..., Any]) -> bool:
+    """Whether it can be called with a configuration alone, as far as that can be seen."""
+    try:
+        signature = inspect.signature(train, follow_wrapped=False)
+    except (ValueError, TypeError):  # it has none
+        return True
+    try:
+        signature.bind({})
+    except TypeError:
+        return False
+    return True
+
+
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence | Set) and not isinstance(value, str | bytes)
 
@@ -144,4 +160,4 @@ def check_trainer(experiment: Experiment) -> None:
         checked += 1
         faults += [fault] if fault else []
     if faults and len(faults) >= checked:
-        raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
+        raise UserError(f"the trainer refuses every configuration of the search space: {faults[0]}")

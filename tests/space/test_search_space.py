@@ -331,6 +331,7 @@ def train(config: dict[str, Any]) -> Any: ...
         ({"name": "a b"}, "name must be letters, digits, '-', '_' and '.', but got 'a b'"),
         ({"name": "../x"}, "name must be"),
         ({"train": 3}, "Experiment train must be a function, not what it returns, but got 3"),
+        ({"train": lambda: 1}, "Experiment train must take one argument, the configuration, but"),
         ({"space": {}}, "Experiment space must be a SearchSpace but got {}"),
         ({"target": 0.9}, "Experiment target must be a Target but got 0.9"),
         ({"baseline": {"rat": 1}}, "Experiment baseline: unknown parameter 'rat'"),

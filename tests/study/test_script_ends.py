@@ -108,5 +108,5 @@ def test_a_hook_that_is_not_ray_s_and_a_session_stay(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     with pytest.raises(at.UserError, match="trials must be"):
-        at.tune(own, {"x": at.Float(0, 1)}, metric="score", trials=0)
+        at.tune(len, {"x": at.Float(0, 1)}, metric="score", trials=0)
     assert sys.excepthook is sys.__excepthook__
