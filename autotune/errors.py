@@ -6,11 +6,14 @@ import difflib
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
-_HERE = Path(__file__).parent
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_MOST_NAMES = 20
 _VALUES = Path(__file__).with_name("trial")  # which refuse what a function gives them
 
 
@@ -23,10 +26,15 @@ class StudyError(RuntimeError):
 
 
 def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
-    """One line for a mistyped name: what was given, the nearest right name, what is allowed."""
+    """One line for a mistyped name: what was given, the nearest right name, what is allowed.
+
+    Of many names only the nearest one is said.
+    """
     names = sorted(set(allowed))
     near = _nearest(what, str(name), names)
     hint = f"; did you mean {near!r}?" if near else ""
+    if near and len(names) > _MOST_NAMES:
+        return f"unknown {what} {name!r}{hint}"
     return f"unknown {what} {name!r}{hint} (allowed: {', '.join(names)})"
 
 
@@ -96,16 +104,36 @@ def raised_by(what: str, error: BaseException) -> str:
 # --- in scripts -----------------------------------------------------------------------------------
 
 
+def checked(check: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have what a check of the user's values raises be a `UserError`, which ends a script so.
+
+    For a `__post_init__`: a `ValueError` of it becomes a `UserError` with the same text.
+    """
+
+    @wraps(check)
+    def called(*args: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return check(*args, **named)
+        except ValueError as error:
+            end_script_in_one_line()
+            mistake = error if isinstance(error, UserError) else UserError(text_of(error))
+            # Its line says everything; what checked what does not help.
+            raise mistake.with_traceback(None) from error.__cause__
+
+    return called
+
+
 def end_script_in_one_line() -> None:
     """Have an error of ours that a script does not catch end it as it ends a command.
 
     That is one line on stderr, and exit code 2 for a `UserError` or 4 for a `StudyError`.
     """
-    # Called where such an error leaves `run` or `tune`, and not on import, as importing a library
-    # must not change how other errors of a script are shown. It takes a hook, as only that leaves
-    # the error to `except` in the script, to notebooks and to test runners, none of which call it.
-    # Whoever has set a hook (a debugger, a reporter of crashes) keeps it, and a session goes on.
-    # Ray's, which it sets when it is imported, only notes the error in a cluster that is gone.
+    # Called where such an error leaves `run`, `tune` or the constructor of a value, and not on
+    # import, as importing a library must not change how other errors of a script are shown. It
+    # takes a hook, as only that leaves the error to `except` in the script, to notebooks and to
+    # test runners, none of which call it. Whoever has set a hook (a debugger, a reporter of
+    # crashes) keeps it, and a session goes on. Ray's, which it sets when it is imported, only
+    # notes the error in a cluster that is gone.
     session = bool(sys.flags.interactive) or hasattr(sys, "ps1")
     before = sys.excepthook
     rays = str(getattr(before, "__module__", "")).startswith("ray.")
@@ -125,8 +153,9 @@ def _in_one_line(
         return
     for note in getattr(error, "__notes__", ()):
         print(note, file=sys.stderr)
-    calls = [c for c in traceback.extract_tb(trace) if _HERE not in Path(c.filename).parents]
-    place = f" ({calls[-1].filename}:{calls[-1].lineno})" if calls else ""
+    frames = [(f.f_globals.get("__name__") or "", f, line) for f, line in traceback.walk_tb(trace)]
+    calls = [(f, n) for name, f, n in frames if name.partition(".")[0] != __package__]
+    place = f" ({calls[-1][0].f_code.co_filename}:{calls[-1][1]})" if calls else ""
     broken = "the study could not go on: " if isinstance(error, StudyError) else ""
     print(f"autotune: {broken}{text_of(error)}{place}", file=sys.stderr, flush=True)
     raise SystemExit(4 if broken else 2)

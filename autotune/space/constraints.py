@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.errors import UserError, raised_by, shown
+from autotune.errors import UserError, checked, raised_by, shown
 from autotune.trial import Config
 
 
@@ -21,6 +21,7 @@ class Constraint:
     text: str
     holds: Callable[[Config], bool]
 
+    @checked
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not self.text:
             raise ValueError(f"Constraint text must be text but got {shown(self.text)}")

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from random import Random
 from typing import Any
 
-from autotune.errors import shown
+from autotune.errors import checked, shown
 from autotune.trial.checks import is_finite, is_whole
 
 When = Mapping[str, Any]
@@ -35,6 +35,7 @@ class Float:
     effective: str | None = None
     when: When | None = None
 
+    @checked
     def __post_init__(self) -> None:
         check_range("Float", self.low, self.high, self.log)
         if self.effective is not None and not isinstance(self.effective, str):
@@ -64,6 +65,7 @@ class Int:
     power_of_two: bool = False
     when: When | None = None
 
+    @checked
     def __post_init__(self) -> None:
         for name in ("low", "high", "step"):
             value = getattr(self, name)
@@ -99,6 +101,7 @@ class Choice:
     _: KW_ONLY
     when: When | None = None
 
+    @checked
     def __post_init__(self) -> None:
         if isinstance(self.options, str) or not isinstance(self.options, Iterable):
             raise ValueError(f"Choice needs a list of options but got {self.options!r}")
@@ -130,6 +133,7 @@ class Fixed:
     _: KW_ONLY
     when: When | None = None
 
+    @checked
     def __post_init__(self) -> None:
         check_when("Fixed", self.when)
 
@@ -137,6 +141,19 @@ class Fixed:
 Parameter = Float | Int | Choice
 Leaf = tuple[str, Parameter | Fixed]
 """A parameter by its flat name, as a point has it."""
+
+
+def instead_of(value: Any) -> str:
+    """The parameter to write in place of a distribution of Optuna; empty for anything else."""
+    kind = type(value)
+    name = kind.__name__.removesuffix("Distribution")
+    if kind.__module__ != "optuna.distributions" or name not in ("Float", "Int", "Categorical"):
+        return ""
+    if name == "Categorical":
+        return f"at.Choice({list(value.choices)!r})"
+    log = ", log=True" if value.log else ""
+    step = f", step={value.step}" if name == "Int" and value.step != 1 else ""
+    return f"at.{name}({value.low!r}, {value.high!r}{log}{step})"
 
 
 def check_range(kind: str, low: float, high: float, log: bool) -> None:

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from autotune import schedules
-from autotune.errors import shown, unknown
+from autotune.errors import checked, shown, unknown
 from autotune.space.knotted_schedules import KNOTTED, Direction, Knots
 from autotune.space.parameters import Choice, Fixed, Float, Int, Parameter, When, bounds, options
 
@@ -86,6 +86,7 @@ class ScheduleSpace:
     effective: str | None = None
     when: When | None = None
 
+    @checked
     def __post_init__(self) -> None:
         self._check_kinds()
         for name in self.families:

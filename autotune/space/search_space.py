@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from autotune import schedules
-from autotune.errors import shown, unknown
+from autotune.errors import checked, shown, unknown
 from autotune.schedules.analysis import Sketch, same_by_sketch, sketch
 from autotune.space import coupling
 from autotune.space.cardinality import Size, size
@@ -30,6 +30,7 @@ from autotune.space.parameters import (
     active,
     allowed,
     drawn,
+    instead_of,
     is_real,
     say_when,
 )
@@ -68,6 +69,7 @@ class SearchSpace:
     entries: Mapping[str, Parameter | ScheduleSpace | Fixed]
     constraints: tuple[Constraint, ...] = ()
 
+    @checked
     def __post_init__(self) -> None:
         if not isinstance(self.entries, Mapping):
             raise ValueError(f"SearchSpace entries must be a dict but got {shown(self.entries)}")
@@ -80,7 +82,8 @@ class SearchSpace:
                 raise ValueError(f"{name!r} is reserved: autotune sets config[{name!r}] itself")
             if not isinstance(entry, Float | Int | Choice | Fixed | ScheduleSpace):
                 kinds = "a Float, Int, Choice, Fixed or ScheduleSpace"
-                raise ValueError(f"{name} must be {kinds} but got {shown(entry)}")
+                use = f": use {instead}" if (instead := instead_of(entry)) else ""
+                raise ValueError(f"{name} must be {kinds} but got {shown(entry)}{use}")
             if name in FIXED_ONLY and not isinstance(entry, Fixed):
                 raise ValueError(
                     f"{name!r} may be Fixed only, as autotune lowers it where memory has run out, "

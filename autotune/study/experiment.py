@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from autotune.errors import UserError, raised_by, shown, text_of
+from autotune.errors import UserError, checked, raised_by, shown, text_of
 from autotune.space.search_space import SearchSpace
 from autotune.storage.manifest import STUDY_NAME
 from autotune.trial import KNOBS, Config, FailurePolicy, Target
@@ -34,7 +34,7 @@ class Experiment:
             `momentum`.
 
     Raises:
-        ValueError, TypeError: naming the argument, its value and what is allowed.
+        UserError: naming the argument, its value and what is allowed.
     """
 
     name: str
@@ -48,12 +48,17 @@ class Experiment:
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     knobs: Sequence[str] = ("lr",)
 
+    @checked
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not STUDY_NAME.fullmatch(self.name):
             allowed = "letters, digits, '-', '_' and '.',"
             raise ValueError(f"Experiment name must be {allowed} but got {shown(self.name)}")
         if not callable(self.train):
-            raise TypeError(f"Experiment train must be a function but got {shown(self.train)}")
+            needed = "must be a function, not what it returns,"
+            raise ValueError(f"Experiment train {needed} but got {shown(self.train)}")
+        if not _takes_configuration(self.train):
+            needed = "must take one argument, the configuration,"
+            raise ValueError(f"Experiment train {needed} but got {shown(self.train)}")
         for name, kind in (
             ("space", SearchSpace),
             ("target", Target),
@@ -62,7 +67,7 @@ class Experiment:
         ):
             if not isinstance(getattr(self, name), kind):
                 got = shown(getattr(self, name))
-                raise TypeError(f"Experiment {name} must be a {kind.__name__} but got {got}")
+                raise ValueError(f"Experiment {name} must be a {kind.__name__} but got {got}")
         if not self.target.limited and is_generator(self.train):
             raise ValueError(
                 "Experiment target has no limit, but its trainer is a generator, which may never "
@@ -98,6 +103,19 @@ def is_generator(train: Callable[..., Any]) -> bool:
         return False
     call = getattr(train, "__call__", None)
     return inspect.isgeneratorfunction(train) or inspect.isgeneratorfunction(call)
+
+
+def _takes_configuration(train: Callable[..., Any]) -> bool:
+    """Whether it can be called with a configuration alone, as far as that can be seen."""
+    try:
+        signature = inspect.signature(train, follow_wrapped=False)
+    except (ValueError, TypeError):  # it has none
+        return True
+    try:
+        signature.bind({})
+    except TypeError:
+        return False
+    return True
 
 
 def _is_list(value: object) -> bool:
@@ -142,4 +160,4 @@ def check_trainer(experiment: Experiment) -> None:
         checked += 1
         faults += [fault] if fault else []
     if faults and len(faults) >= checked:
-        raise UserError(f"the trainer takes no point of the search space: {faults[0]}")
+        raise UserError(f"the trainer refuses every configuration of the search space: {faults[0]}")

@@ -4,15 +4,51 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from autotune.errors import StudyError, UserError, end_script_in_one_line, unknown
 from autotune.study.experiment import Experiment
 from autotune.study.options import StudyOptions
+from autotune.trial import Target
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+_ELSEWHERE = {
+    "direction": "mode",
+    "max_evals": "trials",
+    "max_trials": "trials",
+    "n_jobs": "max_concurrent_trials",
+    "n_trials": "trials",
+    "num_samples": "trials",
+    "num_trials": "trials",
+    "objective": "metric",
+    "scheduler": "pruner",
+    "search_alg": "sampler",
+    "stop": "target",
+    "study_name": "name",
+    "timeout": "time_limit",
+}
+"""Arguments of Optuna, Ray Tune and other libraries, by what they are called here."""
+
+
+def unknown_argument(function: str, name: str, known: Collection[str]) -> str:
+    """One line for an argument that `run` or `tune` does not have, with the right name.
+
+    >>> unknown_argument("tune", "direction", ["metric", "mode"])
+    "unknown argument of tune 'direction'; did you mean 'mode'?"
+    >>> unknown_argument("run", "limit", ["trials"])
+    "unknown argument of run 'limit': it is the 'limit' of the Target"
+    """
+    meant = _ELSEWHERE.get(name.lower(), name)
+    if meant in known:
+        return f"unknown argument of {function} {name!r}; did you mean {meant!r}?"
+    for kind in (Target, Experiment):
+        if meant in inspect.signature(kind).parameters:
+            theirs = f"it is the {meant!r} of the {kind.__name__}"
+            return f"unknown argument of {function} {name!r}: {theirs}"
+    return unknown(f"argument of {function}", name, known)
 
 
 def by_keyword(
@@ -33,8 +69,8 @@ def by_keyword(
         def called(experiment: Experiment, *rest: Any, **named: Any) -> _R:
             try:
                 for wrong in (name for name in named if name not in keywords):
-                    what = f"argument of {function.__name__}"
-                    raise UserError(unknown(what, wrong, {"experiment", *keywords}))
+                    known = {"experiment", *keywords}
+                    raise UserError(unknown_argument(function.__name__, wrong, known))
                 options = cast("Callable[..., StudyOptions]", make)(*rest, **named)
                 return function(experiment, options)
             except (UserError, StudyError) as error:

@@ -181,8 +181,8 @@ def _line(error: BaseException) -> str:
         said = f"it called sys.exit({error.code!r:.80})"
     elif near := _mistyped(text):
         said = near
-    elif isinstance(error, UserError) and text:  # it says what is wrong with its arguments
-        return text
+    elif isinstance(error, UserError) and text and not _is_value(error):
+        return text  # it says what is wrong with its arguments
     elif isinstance(error, ValueError) and text:
         said = text
     else:
@@ -216,6 +216,12 @@ def _place(error: BaseException) -> str:
     path, line = (own or theirs)[-1]
     here = Path.cwd()
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}, line {line}"
+
+
+def _is_value(error: BaseException) -> bool:
+    """Whether a value of autotune's, as a parameter, raised it; not the recipe itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and _is_in(Path(frames[-1].filename), _OURS)
 
 
 def _is_in(path: Path, folders: Sequence[str]) -> bool:

@@ -10,17 +10,19 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from autotune.errors import UserError, end_script_in_one_line, shown, unknown
-from autotune.space.parameters import Choice, Fixed, Float, Int
+from autotune.errors import UserError, checked, shown
+from autotune.space.parameters import Choice, Fixed, Float, Int, instead_of
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
 from autotune.study import earlier
 from autotune.study.experiment import Experiment, is_generator
+from autotune.study.keywords import unknown_argument
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult
 from autotune.study.run import run
 from autotune.trial import FailurePolicy, Target
 from autotune.trial.checks import is_finite
+from autotune.trial.clock import STEPS
 from autotune.trial.scaling import Scaling
 
 _ENTRIES = (Float, Int, Choice, Fixed, ScheduleSpace)
@@ -68,17 +70,11 @@ def tune(
             `Experiment` (`baseline`, `scaling`, ...) and `run` (`out`, `sampler`, `seed`, ...).
 
     Raises:
-        UserError: an unknown argument, or what `run` raises.
-        ValueError, TypeError: an argument outside its range.
+        UserError: an unknown argument, one outside its range, or what `run` raises.
         KeyboardInterrupt: Ctrl-C ended the study, which can be resumed; see `run`.
     """
     goal = {"metric": metric, "value": target, "mode": mode, "limit": limit}
-    try:
-        experiment = _experiment(train, space, goal, name, settings)
-    except ValueError as error:  # in a script it is the same mistake whichever part refuses it
-        end_script_in_one_line()
-        mistake = error if isinstance(error, UserError) else UserError(str(error))
-        raise mistake.with_traceback(None) from None
+    experiment = _experiment(train, space, goal, name, settings)
     name = experiment.name
     how = {key: value for key, value in settings.items() if key not in (*_TARGET, *_EXPERIMENT)}
     if how.get("out") is None:
@@ -88,6 +84,7 @@ def tune(
     return run(experiment, trials=trials, **how)
 
 
+@checked
 def _experiment(
     train: Callable[[dict[str, Any]], Any],
     space: SearchSpace | Mapping[str, Any],
@@ -97,11 +94,18 @@ def _experiment(
 ) -> Experiment:
     """The experiment that the arguments of `tune` describe, those of its target in `goal`."""
     known = inspect.signature(tune).parameters
-    for wrong in settings.keys() - known.keys():
-        raise UserError(unknown("argument of tune", wrong, known))
+    for wrong in (name for name in settings if name not in known):
+        raise UserError(unknown_argument("tune", wrong, known.keys()))
     value = goal["value"]
     if value is not None and not is_finite(value):
         raise UserError(f"tune target must be a value of {goal['metric']!r} but got {shown(value)}")
+    steps = settings.get("clock") == STEPS
+    if value is not None and (settings.get("limit_steps") if steps else goal["limit"]) is None:
+        metric, needed = goal["metric"], "limit_steps=STEPS" if steps else "limit=SECONDS"
+        raise UserError(
+            f"tune target={value!r} is the {metric} to reach and needs {needed}; without target= "
+            f"the best {metric} is searched"
+        )
     aim = Target(**goal, **_part(settings, _TARGET))
     name = _name(train) if name is None else name
     parts = {"failure": _patience(train, settings), **_part(settings, _EXPERIMENT)}
@@ -142,6 +146,8 @@ def _space(space: SearchSpace | Mapping[str, Any]) -> SearchSpace:
 def _entry(name: str, value: Any) -> Any:
     if isinstance(value, _ENTRIES):
         return value
+    if instead := instead_of(value):
+        raise UserError(f"tune space {name!r} is {shown(value)}: use {instead}")
     if isinstance(value, list | tuple | set | range):  # which of the two is meant?
         which = f"at.Choice({shown(value)}) tries each, at.Fixed({shown(value)}) passes it on"
         raise UserError(f"tune space {name!r} is {shown(value)}: {which}")

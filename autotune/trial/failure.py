@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.errors import shown
+from autotune.errors import checked, shown
 from autotune.trial.checks import LONGEST_SECONDS, finite, is_whole
 
 
@@ -33,6 +33,7 @@ class FailurePolicy:
     keep_checkpoints: int = 1
     checkpoint_folder: str | None = None
 
+    @checked
     def __post_init__(self) -> None:
         for name, lowest in (("hang_timeout", 0.1), ("checkpoint_interval", 0.0)):
             value = getattr(self, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.errors import shown
+from autotune.errors import checked, shown
 from autotune.trial.checks import is_finite, is_whole
 
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -39,6 +39,7 @@ class Scaling:
     placement_strategy: str = "PACK"
     accelerator: str | None = None
 
+    @checked
     def __post_init__(self) -> None:
         _whole("num_workers", self.num_workers)
         if self.placement_strategy not in PLACEMENTS:

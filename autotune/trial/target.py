@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any
 
-from autotune.errors import shown, unknown
+from autotune.errors import checked, shown, unknown
 from autotune.trial.checks import finite, whole
 from autotune.trial.clock import CLOCKS, STEPS
 from autotune.trial.milestone import Metrics
@@ -38,8 +38,8 @@ class Target:
             needed, and trials that did not reach the value are censored then. Without one, it or
             `limit_steps` is needed where the trainer is a generator.
         limit_steps: steps of the trainer after which a trial is ended, at least 1.
-        mode: "max" or "min"; by default "max". Without a value it must be given for a metric whose
-            name says loss, error, perplexity or the like.
+        mode: "max" or "min"; by default "max". It must be given for a metric whose name says loss,
+            error, perplexity or the like.
         clock: "train" pauses for evaluation, "wall" counts it, "steps" counts the trainer's steps
             and needs `limit_steps` in place of `limit`. By default "train", or "steps" where there
             is no value and only `limit_steps` limits.
@@ -47,7 +47,7 @@ class Target:
         scope: without a value, which report counts: the "best" or the "last".
 
     Raises:
-        ValueError: an argument outside its range, named with its value.
+        UserError: an argument outside its range, named with its value.
     """
 
     metric: str
@@ -60,6 +60,7 @@ class Target:
     limit_steps: int | None = None
     scope: str = SCOPES[0]
 
+    @checked
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str) or not self.metric:
             raise ValueError(f"Target metric must be a metric's name but got {self.metric!r}")
@@ -84,7 +85,7 @@ class Target:
 
     def _resolve_mode(self) -> None:
         if self.mode is None:
-            if not self.timed and _is_error(self.metric):
+            if _is_error(self.metric):
                 raise ValueError(
                     f"Target mode must be given for {self.metric!r}: 'min' if lower is better, "
                     "or 'max'"

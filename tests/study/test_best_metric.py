@@ -71,6 +71,8 @@ def completed(number: int, *values: float, **more: Any) -> Trial:
     [
         (lambda: Target("loss"), "mode must be given for 'loss': 'min' if lower is better"),
         (lambda: Target("valPerplexity", limit=5), "mode must be given for 'valPerplexity'"),
+        (lambda: Target("val_loss", 0.3, limit=3), "mode must be given for 'val_loss': 'min' if"),
+        (lambda: Target("RMSE", 0.3, limit=3), "mode must be given for 'RMSE'"),
         (
             lambda: Target("acc", 60),
             r"60 is the value to reach, and no limit; the time to it is Target\('acc', 60, limit="
@@ -95,7 +97,8 @@ def test_a_wrong_target_says_what_is_right(make: Callable[[], Target], says: str
 
 def test_only_what_its_name_says_is_an_error_needs_a_mode() -> None:
     assert [Target(name, limit=1).mode for name in ("acc", "mean_lossless", "bleu")] == ["max"] * 3
-    assert Target("val_loss", 0.5, limit=1).mode == "max", "with a value as before"
+    assert Target("acc", 0.5, limit=1).mode == "max"
+    assert Target("gained_error", 0.5, limit=1, mode="max").mode == "max"
     assert Target("acc", limit_steps=9).clock == "steps"
     assert Target("acc", limit_steps=9, limit=9).clock == Target("acc").clock == "train"
 

@@ -46,6 +46,11 @@ def ends(line: str, folder: Path) -> tuple[int, str]:
     [
         ("search(trials=0)", "trials must be a whole number >= 1 but got 0"),
         ("at.tune(train, {}, metric='loss')", "Target mode must be given for 'loss'"),
+        ("at.Float(1, 0)", "Float(1, 0) is an empty range: low is above high"),
+        ("at.ScheduleSpace(1, family='cosin')", "unknown schedule family 'cosin'; did you mean"),
+        ("at.Target('acc', 60)", "Target('acc', 60) needs a limit"),
+        ("at.tune(1, {}, metric='a')", "Experiment train must be a function"),
+        ("for x in [1]:\n    at.SearchSpace({'x': 1})", "x must be a Float, Int, Choice"),
     ],
 )
 def test_a_mistake_ends_a_script_with_one_line(line: str, said: str, tmp_path: Path) -> None:
@@ -53,7 +58,8 @@ def test_a_mistake_ends_a_script_with_one_line(line: str, said: str, tmp_path: P
     assert code == 2, err
     assert err.count("\n") == 1
     assert err.startswith(f"autotune: {said}")
-    assert err.endswith(f"(script.py:{LINE if line.startswith('at') else CALL})\n")
+    place = CALL if line.startswith("search") else LINE + line.count("\n")
+    assert err.endswith(f"(script.py:{place})\n")
 
 
 def test_a_broken_trainer_ends_a_script_with_its_traceback_and_one_line(tmp_path: Path) -> None:
@@ -102,5 +108,5 @@ def test_a_hook_that_is_not_ray_s_and_a_session_stay(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     with pytest.raises(at.UserError, match="trials must be"):
-        at.tune(own, {"x": at.Float(0, 1)}, metric="score", trials=0)
+        at.tune(len, {"x": at.Float(0, 1)}, metric="score", trials=0)
     assert sys.excepthook is sys.__excepthook__

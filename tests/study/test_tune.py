@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from sims import METRIC, lines, racing, simulate
 
 import autotune as at
@@ -101,7 +102,14 @@ def test_a_study_has_the_name_of_its_function(train: Callable[..., Any], name: s
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"trails": 3}, "unknown argument of tune 'trails'; did you mean 'trials'?"),
+        ({"trails": 3}, "unknown argument of tune 'trails'; did you mean 'trials'?\n"),
+        ({"direction": "maximize"}, "unknown argument of tune 'direction'; did you mean 'mode'?\n"),
+        (
+            {"target": 60, "limit": None},
+            "tune target=60 is the val_accuracy to reach and needs limit=SECONDS; without target= "
+            "the best val_accuracy is searched\n",
+        ),
+        ({"target": 60, "limit": None, "clock": "steps"}, "tune target=60 is the val_accuracy to "),
         ({"sampler": "tpee"}, "unknown sampler 'tpee'; did you mean 'tpe'?"),
         ({"target": "high"}, "tune target must be a value of 'val_accuracy' but got 'high'"),
         ({"limit": 0}, "Target limit must be more than 0 seconds but got 0"),
@@ -113,6 +121,11 @@ def test_a_study_has_the_name_of_its_function(train: Callable[..., Any], name: s
             "tune space 'rate' is [0.1, 0.2]: at.Choice([0.1, 0.2]) tries each, "
             "at.Fixed([0.1, 0.2]) passes it on",
         ),
+        (
+            {"space": {"rate": FloatDistribution(1e-4, 0.1, log=True)}},
+            "tune space 'rate' is FloatDistribution(high=0.1, log=True, low=0.0001, step=None): "
+            "use at.Float(0.0001, 0.1, log=True)",
+        ),
         ({"space": {"rate": train_toy}}, "the search space's rate: "),
         ({"name": "a b"}, "Experiment name must be letters"),
         ({"baseline": {"rat": 1}}, "Experiment baseline: unknown parameter 'rat'"),
@@ -121,9 +134,49 @@ def test_a_study_has_the_name_of_its_function(train: Callable[..., Any], name: s
 def test_a_mistake_is_one_line_and_leaves_no_folder(
     settings: dict[str, Any], says: str, here: Path
 ) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
+    with pytest.raises(at.UserError) as error:
         tuned(**settings)
+    assert f"{error.value}\n".startswith(says)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (FloatDistribution(0, 1), "at.Float(0.0, 1.0)"),
+        (IntDistribution(1, 10, step=3), "at.Int(1, 10, step=3)"),
+        (IntDistribution(1, 10, log=True), "at.Int(1, 10, log=True)"),
+        (CategoricalDistribution(["a", 2]), "at.Choice(['a', 2])"),
+    ],
+)
+def test_a_distribution_of_optuna_is_named_as_ours(theirs: Any, ours: str) -> None:
+    with pytest.raises(at.UserError, match=f": use {re.escape(ours)}$"):
+        at.SearchSpace({"x": theirs})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Uniform", "unknown autotune attribute 'Uniform'; did you mean 'Float'?"),
+        ("Targt", "unknown autotune attribute 'Targt'; did you mean 'Target'?"),
+        ("__wrapped__", "module 'autotune' has no attribute '__wrapped__'"),
+    ],
+)
+def test_a_mistyped_name_of_the_package_has_the_nearest_one(name: str, says: str) -> None:
+    with pytest.raises(AttributeError, match=f"^{re.escape(says)}$"):
+        getattr(at, name)
+
+
+def test_an_argument_of_another_value_is_named_with_it() -> None:
+    space = at.SearchSpace({"rate": SPACE["rate"]})
+    experiment = at.Experiment("x", train_toy, space, at.Target(METRIC, limit=5))
+    for wrong, says in (
+        ("direction", "unknown argument of run 'direction': it is the 'mode' of the Target"),
+        ("baseline", "unknown argument of run 'baseline': it is the 'baseline' of the Experiment"),
+        ("n_trials", "unknown argument of run 'n_trials'; did you mean 'trials'?"),
+    ):
+        with pytest.raises(at.UserError, match=f"^{re.escape(says)}$"):
+            at.run(experiment, **{wrong: 1})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 
-from autotune.backends.worker import reporting
+from autotune import trial
+from autotune.backends.worker import reported, reporting
 from autotune.backends.worker.messages import Place
 from autotune.errors import text_of
 
@@ -90,6 +91,8 @@ _NO_MEMORY = (
     "bad_alloc",  # C++
 )
 _OWN_FILES = (Path(__file__).with_name("rank.py"), Path(reporting.__file__))
+_REFUSING = (Path(reporting.__file__), Path(reported.__file__))
+_VALUES = Path(trial.__file__).parent
 
 
 def out_of_memory(error: BaseException | None) -> bool:
@@ -134,12 +137,23 @@ def stack_of(place: Place) -> str:
 
 
 def from_trainer(error: traceback.TracebackException) -> traceback.TracebackException:
-    """The traceback without autotune's and Ray's frames above the trainer's."""
+    """The traceback without autotune's and Ray's frames above the trainer's.
+
+    Without those below it as well, where `report` or a value refuses what the trainer gives it.
+    """
     frames = list(error.stack)
     while len(frames) > 1 and (Path(frames[0].filename) in _OWN_FILES or _is_ray(frames[0])):
         frames.pop(0)
+    while len(frames) > 1 and _refuses(frames[-1]):
+        frames.pop()
     error.stack = traceback.StackSummary.from_list(frames)
     return error
+
+
+def _refuses(frame: traceback.FrameSummary) -> bool:
+    path = Path(frame.filename)
+    made = (frame.filename, frame.name) == ("<string>", "__init__")  # by a dataclass
+    return made or path in _REFUSING or path.parent == _VALUES
 
 
 def _is_ray(frame: traceback.FrameSummary) -> bool:

@@ -149,8 +149,8 @@ class Rank:
         check_milestone(milestone, before)
         if milestone.step < self._start_step:
             raise ValueError(
-                f"the trial continues at step {self._start_step} but the trainer's first milestone "
-                f"is at {milestone.step}: it must begin from config['state']"
+                f"the trial continues at step {self._start_step} but the trainer's first report is "
+                f"at {milestone.step}: it must begin from config['state']"
             )
         self._milestone, can_save = milestone, milestone.state is not None
         if before is None and reporting.ends_setup(milestone, self._start_step):

@@ -33,10 +33,22 @@ def evaluated(values: object) -> dict[str, float]:
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"evaluate must return a dict of metrics but got {values!r:.80}")
-    try:
-        return {str(name): float(value) for name, value in values.items()}
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"evaluate must return numbers: {error} in {values!r:.200}") from None
+    return numbers("evaluate must return numbers", values)
+
+
+def numbers(needed: str, values: Mapping[Any, Any]) -> dict[str, float]:
+    """The metrics as floats.
+
+    Raises:
+        TypeError: one is no number; the message begins with what was `needed`.
+    """
+    made = {}
+    for name, value in values.items():
+        try:
+            made[str(name)] = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"{needed} but {shown(name)} is {shown(value)}") from None
+    return made
 
 
 def returned_metrics(value: object, metric: str) -> tuple[dict[str, float] | None, str]:

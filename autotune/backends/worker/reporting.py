@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
+from autotune.backends.worker.reported import numbers
 from autotune.errors import shown
 from autotune.trial import Change, Milestone
+from autotune.trial.checks import whole
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class _Session:
     def __init__(self) -> None:
         self.milestones: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Change | StopTrial | None] = queue.SimpleQueue()
+        self.step: int | None = None  # of the last report
         self.paused_at: float | None = None
         self.eval_seconds = 0.0
 
@@ -91,7 +94,9 @@ def report(
     Raises:
         StopTrial: the trial has ended; do not catch it.
         RuntimeError: called inside `evaluating`.
-        TypeError: the metrics are no dict.
+        TypeError: the metrics are no dict of numbers.
+        ValueError: the step is no whole number, or not above that of the last report; or `state`
+            is no function.
     """
     if _session is None:
         return None
@@ -100,7 +105,16 @@ def report(
     if not isinstance(metrics, Mapping):
         needed = "must be a dict such as {'val_accuracy': 0.9}"
         raise TypeError(f"autotune.report metrics {needed} but got {shown(metrics)}")
-    values, paused, _session.eval_seconds = dict(metrics), _session.eval_seconds, 0.0
+    values = numbers("autotune.report metrics must be numbers", metrics)
+    step = whole("autotune.report step", step, 0)
+    if _session.step is not None and step <= _session.step:
+        raise ValueError(
+            f"autotune.report step must grow but got {step} after {_session.step}: "
+            "it counts the samples seen so far by all ranks"
+        )
+    if state is not None and not callable(state):
+        raise ValueError(f"autotune.report state must be a function but got {shown(state)}")
+    _session.step, paused, _session.eval_seconds = step, _session.eval_seconds, 0.0
     _session.milestones.put(Milestone(step, Given(values), state, eval_seconds=paused))
     answer = _session.answers.get()
     if isinstance(answer, StopTrial):
@@ -179,6 +193,9 @@ def _on_thread(
                 end = Returned(made, session.eval_seconds, clock())
         except StopTrial:
             pass
+        except SystemExit as left:
+            fine = left.code in (None, 0)  # as a script that ends so
+            end = Returned(None, session.eval_seconds, clock()) if fine else left
         except BaseException as error:
             end = error
         session.milestones.put(end)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
+from traceback import TracebackException
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 import torch
 
 import autotune as at
+from autotune.backends.worker.diagnostics import from_trainer
 from autotune.backends.worker.reported import returned_metrics
 from autotune.backends.worker.reporting import Returned, StopTrial, ends_setup, steps
 from autotune.trial import Change
@@ -148,12 +152,44 @@ def test_only_a_first_report_without_metrics_ends_the_set_up() -> None:
     assert ends_setup(at.Milestone(0, lambda: {"acc": 0.1}), 0), "nothing is evaluated yet"
 
 
-def test_metrics_that_are_no_dict() -> None:
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((5, 0.9), "TypeError: autotune.report metrics must be a dict such as .* but got 0.9"),
+        (
+            (5, {"a": torch.ones(3)}),
+            "TypeError: autotune.report metrics must be numbers but 'a' is",
+        ),
+        ((1.5, {}), "ValueError: autotune.report step must be a whole number >= 0 but got 1.5"),
+        ((1, {}), "ValueError: autotune.report step must grow but got 1 after 2: it counts"),
+        ((5, {}, {"w": 1}), "ValueError: autotune.report state must be a function but got {'w'"),
+    ],
+)
+def test_a_mistake_in_a_report_names_it_and_the_line(given: Any, says: str) -> None:
     def train(config: dict[str, Any]) -> None:
-        at.report(1, 0.9)  # type: ignore[arg-type]
+        at.report(2, {"acc": np.float32(1)})
+        at.report(*given)
 
-    with pytest.raises(TypeError, match=r"metrics must be a dict such as .* but got 0\.9"):
+    made = steps(train, {})
+    next(made)
+    with pytest.raises((TypeError, ValueError)) as error:
+        next(made)
+    below = error.value.__traceback__.tb_next  # type: ignore[union-attr]
+    found = from_trainer(TracebackException(error.type, error.value, below))
+    text = "".join(found.format())
+    assert [frame.name for frame in found.stack] == ["train"]
+    assert "at.report(*given)" in text
+    assert re.search(f"^{says}", text, re.MULTILINE)
+
+
+def test_a_mistake_in_a_milestone_is_in_the_trainers_line() -> None:
+    def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
+        yield at.Milestone(1.5, dict)  # type: ignore[arg-type]
+
+    with pytest.raises(ValueError, match="Milestone step must be a whole number") as error:
         next(steps(train, {}))
+    shown = from_trainer(TracebackException.from_exception(error.value)).stack
+    assert shown[-1].line == "yield at.Milestone(1.5, dict)  # type: ignore[arg-type]"
 
 
 def test_outside_autotune_report_does_nothing() -> None:
@@ -219,12 +255,16 @@ def test_an_error_of_the_trainer_is_raised_where_its_steps_are_taken() -> None:
         next(made)
 
 
-def test_system_exit_in_a_trainer_is_an_error_too() -> None:
+@pytest.mark.parametrize("code", [None, 0, 3, "bad"])
+def test_a_function_that_exits_without_a_fault_has_ended(code: int | str | None) -> None:
     def train(config: dict[str, Any]) -> None:
-        raise SystemExit(3)
+        sys.exit(code)
 
-    with pytest.raises(SystemExit):
-        next(steps(train, {}))
+    if code in (None, 0):
+        assert ended(train) == Returned(None)
+    else:
+        with pytest.raises(SystemExit):
+            next(steps(train, {}))
 
 
 # --- evaluating ---------------------------------------------------------------------------------

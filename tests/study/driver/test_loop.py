@@ -833,15 +833,15 @@ SMALL = at.schedules.stages((1, 8), (1, 2))
         ),
         (
             lambda: refusing({"sequence_length": at.Fixed(4)}),
-            "the trainer takes no point of the search space: .*sequence_length",
+            "the trainer refuses every configuration of the search space: .*sequence_length",
         ),
         (
             lambda: refusing({"beta1": at.ScheduleSpace(at.Float(0.8, 0.9))}),
-            "the trainer takes no point of the search space: beta1 is given but optimizer 'sgd'",
+            "the trainer refuses every .* space: beta1 is given but optimizer 'sgd'",
         ),
         (
             lambda: refusing({"batch_size": at.Fixed(at.Linear(64, 0))}),
-            "takes no point of the search space: batch_size .* goes down to 0",
+            "refuses every configuration of the search space: batch_size .* goes down to 0",
         ),
     ],
 )
