@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
+from autotune import errors
 from autotune.errors import UserError, shown
 from autotune.integrations import script_process
 from autotune.integrations.command_line import CommandLine, checked
@@ -31,6 +32,7 @@ from autotune.trial.checks import is_finite
 _KEPT = 8000  # characters of a script's errors that are shown
 
 
+@errors.checked
 def script(
     path: str | Path,
     *,
@@ -60,7 +62,7 @@ def script(
         grace: seconds for a script that is stopped to end after SIGTERM, before SIGKILL.
 
     Raises:
-        ValueError: no such file, or an argument outside its range; one line.
+        UserError: no such file, or an argument outside its range; one line.
     """
     line = CommandLine(str(_found(path)), checked(args), _words(words), os.getcwd())
     text = Path(line.path).read_bytes()
@@ -77,10 +79,10 @@ def script(
 
 
 def _found(path: str | Path) -> Path:
-    """The script: beside the file of the caller of `script`, or from the current folder."""
+    """The script: beside the file of `script`'s caller, three calls up, or from this folder."""
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise ValueError(f"script path must be that of a file but got {shown(path)}")
-    beside = Path(sys._getframe(2).f_globals.get("__file__") or ".").absolute().parent
+    beside = Path(sys._getframe(3).f_globals.get("__file__") or ".").absolute().parent
     places = list(dict.fromkeys((beside / path, Path.cwd() / path)))
     for place in places:
         if place.is_file():

@@ -49,6 +49,7 @@ def ends(line: str, folder: Path) -> tuple[int, str]:
         ("at.Float(1, 0)", "Float(1, 0) is an empty range: low is above high"),
         ("at.ScheduleSpace(1, family='cosin')", "unknown schedule family 'cosin'; did you mean"),
         ("at.Target('acc', 60)", "Target('acc', 60) needs a limit"),
+        ("at.script('no.py')", "script: there is no file"),
         ("at.tune(1, {}, metric='a')", "Experiment train must be a function"),
         ("for x in [1]:\n    at.SearchSpace({'x': 1})", "x must be a Float, Int, Choice"),
     ],
