@@ -78,9 +78,9 @@ def print_best(best: Mapping[str, Any], out: TextIO) -> None:
 
 
 def _print_repeats(best: Mapping[str, Any], out: TextIO) -> None:
-    """The mean times of the best trial's races and confirmations, if there are any."""
+    """The mean times of the best trial's runs in the search and of its confirmations, if any."""
     if best["raced"]:
-        print(f"  raced: {races_text(best['raced'])}", file=out)
+        print(f"  run again: {races_text(best['raced'])}", file=out)
     if best["confirmed"]:
         print(f"  confirmed: {confirmed_text(best['confirmed'])}", file=out)
 

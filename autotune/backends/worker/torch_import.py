@@ -58,8 +58,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != _NAME:
             return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
+        after = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
+        for finder in sys.meta_path[after:]:  # an earlier one of this class asks this one
+            find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
             if spec is not None:
                 if spec.loader is not None:

@@ -247,7 +247,7 @@ def test_what_races_say_of_the_best_stands_beside_its_own_time(fast_path: Path) 
     text.print_status(summary, status)
     best = f"Best: trial {found.best.number} in {found.best.seconds:.2f} s"
     assert f"{best}, {said} ({len(own)} of {len(own)} reached); " in shown.getvalue()
-    assert f"  raced: {said} (" in status.getvalue()
+    assert f"  run again: {said} (" in status.getvalue()
     assert documents.best(found)["raced"]["trials"] == [t.number for t in own]
 
 
