@@ -72,6 +72,7 @@ class Mirror:
         patience_seconds: float = 3600.0,
     ) -> None:
         self.folder = folder.absolute()
+        self._was_there = self.folder.is_dir()
         self._uri = tracking_uri or default_uri(folder)
         self._patience = patience_seconds
         self._close_seconds = _COPY_SECONDS if keeps_copy else _WAIT_SECONDS
@@ -101,7 +102,7 @@ class Mirror:
             self._ending = True
             _close_pipe(self._process)
         self._supervisor.join(wait_seconds)
-        if not self._caught_up and not self._waited and self.folder.is_dir():
+        if not self._caught_up and not self._waited and not self._taken_away():
             print(plain_text(_behind(self.folder)), file=sys.stderr)
         self._waited = True
         return self._caught_up
@@ -117,6 +118,10 @@ class Mirror:
     ) -> None:
         if not self._waited:
             self.close()
+
+    def _taken_away(self) -> bool:
+        """Whether the folder was deleted or moved since, which the study itself says."""
+        return self._was_there and not self.folder.is_dir()
 
     def _supervise(self) -> None:
         """Restart the process until it has written everything or has given up."""
@@ -134,7 +139,7 @@ class Mirror:
             if code in (0, GAVE_UP) or taken_over:
                 self._caught_up = code == 0
                 return
-        if not self._ending and self.folder.is_dir():
+        if not self._ending and not self._taken_away():
             print(f"MLflow is not written: see {self.folder / 'mlflow.log'}", file=sys.stderr)
 
     def _start_process(self) -> subprocess.Popen[bytes]:
