@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 from autotune.backends.worker import (
@@ -47,6 +48,7 @@ class OwnProcess:
         self._seed: int | None = None
         self._threads = 0
         self._ran = False
+        self._forget_torch: Callable[[], None] = lambda: None
 
     def place(self, node: str, host: str, cores: int, gpus: float) -> Place:
         """Claim `cores` cores of the node and find out what this process, with `gpus`, runs on."""
@@ -78,7 +80,7 @@ class OwnProcess:
         if self._needs_torch:
             import torch  # noqa: F401
         self.clean = isolation.snapshot()
-        when_imported(self._with_torch)
+        self._forget_torch = when_imported(self._with_torch)
 
     def _with_torch(self) -> None:
         """Prepare torch, which is there now: threads, GPUs, the process group, what is put back."""
@@ -119,6 +121,7 @@ class OwnProcess:
 
     def leave(self) -> None:
         """Give back what other processes may use, in a process that lives on."""
+        self._forget_torch()
         self._group.close()
         self.cores.release()
         gc.unfreeze()

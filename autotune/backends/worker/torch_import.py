@@ -39,12 +39,18 @@ def mentions_torch(train: Callable[..., Any], pickled: bytes = b"") -> bool:
         return code is not None and _NAME in (*code.co_names, *code.co_consts)
 
 
-def when_imported(prepare: Callable[[], None]) -> None:
-    """Call `prepare` once: now if torch is there, else right after somebody has imported it."""
+def when_imported(prepare: Callable[[], None]) -> Callable[[], None]:
+    """Call `prepare` once: now if torch is there, else right after somebody has imported it.
+
+    Returns:
+        what is to be called when it need not be prepared any more.
+    """
     if _NAME in sys.modules:
         prepare()
-    else:
-        sys.meta_path.insert(0, _Finder(prepare))
+        return lambda: None
+    finder = _Finder(prepare)
+    sys.meta_path.insert(0, finder)
+    return finder.leave
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -68,9 +74,14 @@ class _Finder(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
-    def _imported(self) -> None:
+    def leave(self) -> None:
+        """Find nothing from now on, and prepare nothing."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
+
+    def _imported(self) -> None:
+        if self in sys.meta_path:
+            self.leave()
             self._prepare()
 
 

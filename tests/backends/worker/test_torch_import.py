@@ -20,8 +20,11 @@ def test_each_of_several_preparations_is_made_once(
     monkeypatch.setattr(torch_import, "_NAME", "heavy_as_torch")
     monkeypatch.setattr(sys, "meta_path", before := list(sys.meta_path))
     there, made = list(before), list[str]()
-    for name in ("first", "second"):
+    forget = [
         torch_import.when_imported(lambda name=name: made.append(name))
+        for name in ("first", "second", "that of a study that is over")
+    ]
+    forget[2]()
     try:
         assert importlib.import_module("heavy_as_torch").VALUE == 1
         assert sorted(made) == ["first", "second"]
