@@ -171,12 +171,11 @@ def carry_out(
             stack.enter_context(contextlib.closing(options.pool))
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
         if before is not None and manifest.study_id == before.study_id:
-            if options.search:
-                _say_going_on(before, current, journal, options)
+            _say_going_on(before, current, journal, options)
             if result := completed(folder, experiment.target, options, again):
                 return result, manifest
-        elif options.progress and (options.pool is None or options.pool.realtime):
-            print(f"{experiment.name}: the study is in {folder}", file=sys.stderr, flush=True)
+        else:
+            _say_folder(experiment.name, folder, options)
         in_here = backend is not None and place.runs_here(experiment, backend)
         display = stack.enter_context(shown(experiment, options, in_here))
         if backend is not None and backend.name == "ray":
@@ -195,8 +194,16 @@ def carry_out(
     return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
 
 
+def _say_folder(study: str, folder: Path, options: StudyOptions) -> None:
+    """Say on stderr where a new study is."""
+    if options.progress and (options.pool is None or options.pool.realtime):
+        print(f"{study}: the study is in {folder}", file=sys.stderr, flush=True)
+
+
 def _say_going_on(before: Manifest, now: Manifest, journal: Journal, options: StudyOptions) -> None:
-    """Say on stderr how much of the study is there already, and that its trainer has changed."""
+    """Say on stderr how much of the search is there already, and that its trainer has changed."""
+    if not options.search:
+        return
     folder = journal.path.parent
     print(f"{folder}: {earlier.done(journal.entries, options.trials)}", file=sys.stderr)
     if said := earlier.changed(before, now, journal.entries):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sims import lines, race, racing, simulate
+from sims import lines, race, racing, simulate, toy_train
 
 import autotune as at
 from autotune.backends.simulator import SimCurve
@@ -72,7 +72,7 @@ def test_what_is_not_utf_8_in_a_configuration_is_shown(
     space = at.SearchSpace({"rate": at.Float(0.01, 100, log=True), "file": at.Choice(files)})
     given = [{"rate": 1.0, "file": file} for file in files]
     target = at.Target("val_accuracy", 1.0, limit=50)
-    made = at.Experiment("f", race, space, target, baseline=given[0], configs=given[1:])
+    made = at.Experiment("f", toy_train, space, target, baseline=given[0], configs=given[1:])
     result = simulate(made, fast_path, 2)
     assert [t.config["file"] for t in result.trials] == files
     shown = printed(fast_path)

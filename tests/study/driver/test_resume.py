@@ -217,7 +217,7 @@ def test_a_config_with_a_key_named_schedule_is_resumed(fast_path: Path) -> None:
             {"space": at.SearchSpace({"rate": at.Float(0.01, 200, log=True)})},
             "its space.entries.rate.high is 100 and not 200",
         ),
-        ({"train": simulate}, "its train is"),
+        ({"train": lines}, "its train is"),
     ],
 )
 def test_a_folder_that_holds_another_study_is_refused(
