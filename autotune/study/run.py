@@ -138,8 +138,7 @@ def carry_out(
     if not isinstance(experiment, Experiment):
         raise UserError(f"run needs an Experiment but got {experiment!r:.80}")
     check_trainer(experiment)
-    own = options.pool is None and isinstance(options.backend, str)
-    here = own and options.ray_address is None and is_watched()
+    here = _is_here(options) and is_watched()
     busy = f"warning: {said}" if here and options.search and (said := start_warning()) else ""
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
@@ -185,13 +184,19 @@ def carry_out(
             display.starts("starting workers")
         options = replace(options, pool=stack.enter_context(contextlib.closing(pool)))
         manifest = replace(manifest, scaling=manifest_scaling(experiment.scaling))
-        plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints)
-        plan = replace(plan, look=look if here else None)  # all trials run on this machine
-        placed = [*(backend.notes() if backend is not None else []), decided, busy]
-        notes = [note for note in (*choice.notes(), *placed) if note]
+        looks = look if here else None
+        plan = replace(parts.plan, experiment=experiment, checkpoints=checkpoints, look=looks)
+        chosen = (*choice.notes(), *(backend.notes() if backend is not None else []))
+        notes = [note for note in (*chosen, decided, busy) if note]
         parts = replace(parts, plan=plan)
-        trials_made, reason = _work(options, parts, manifest, journal, notes, display)
-    return StudyResult(folder, experiment.target, trials_made, reason, again), manifest
+        trials, reason = _work(options, parts, manifest, journal, notes, display)
+    return StudyResult(folder, experiment.target, trials, reason, again), manifest
+
+
+def _is_here(options: StudyOptions) -> bool:
+    """Whether all trials run on this machine."""
+    own = options.pool is None and isinstance(options.backend, str)
+    return own and options.ray_address is None
 
 
 def _say_folder(study: str, folder: Path, options: StudyOptions) -> None:
