@@ -14,8 +14,9 @@ from autotune.tracking.mirror import environment, ui_command
 from autotune.trial import State, Target
 from dashboards import write_study
 
-# What MLflow's own page asks for in vain where nobody logs in, and draws before its size is known.
-_OWN = ("mlflow/users/current", "translate(NaN)")
+# What MLflow's own page asks for in vain where nobody logs in, and its scripts' complaints while
+# they draw charts whose size is not known yet. The report uses none of these.
+_OWN = ("mlflow/users/current", "/static-files/static/js/")
 _NAMES = """[...document.querySelectorAll('a')].map(a => a.textContent)
     .filter(t => /^(trial-\\d+|baseline)$/.test(t)).join(' ')"""
 _HEADS = """[...document.querySelectorAll('.ag-header-cell')]
