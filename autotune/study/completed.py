@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from autotune.algorithms.ranking.disturbed import to_run_again
 from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import confirming
+from autotune.storage.journal import Journal
 from autotune.study.options import StudyOptions
-from autotune.study.result import StudyResult, read
+from autotune.study.result import StudyResult, of_entries
 from autotune.trial import State, Target
 
 
@@ -31,15 +31,16 @@ def all_failed(result: StudyResult) -> bool:
 
 
 def completed(
-    folder: Path, target: Target, options: StudyOptions, again: Callable[..., StudyResult]
+    journal: Journal, target: Target, options: StudyOptions, again: Callable[..., StudyResult]
 ) -> StudyResult | None:
-    """The result of the study in the folder, if nothing is left to do; MLflow catches up with it.
+    """The result of the study of this journal, if nothing is left to do; MLflow catches up with it.
 
     None where a pool was given, which says that it is to be used. `again` confirms the result.
     """
     if options.pool is not None:
         return None
-    result = read(folder, target)
+    folder = journal.path.parent
+    result = of_entries(folder, target, journal.entries)
     if all_failed(result) or not complete(result, options):
         return None
     if options.tracking_uri != "off":

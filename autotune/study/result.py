@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from autotune.algorithms.ranking.repeats import (
 from autotune.algorithms.ranking.speedup import Speedup
 from autotune.errors import UserError
 from autotune.storage import journal
-from autotune.storage.journal import Closed, Opened
+from autotune.storage.journal import Closed, Entry, Opened
 from autotune.study.rows import html_row, rows
 from autotune.trial import (
     Config,
@@ -253,11 +253,18 @@ def read(folder: Path, target: Target, metrics: Collection[str] | None = None) -
     Raises:
         UserError: there is no journal, or it is damaged before its last line.
     """
+    return of_entries(folder, target, journal.entries(folder), metrics)
+
+
+def of_entries(
+    folder: Path, target: Target, entries: Iterable[Entry], metrics: Collection[str] | None = None
+) -> StudyResult:
+    """The result of the study in the folder by the entries of its journal; see `read`."""
     ended = "running"
 
     def events() -> Iterator[Event]:
         nonlocal ended
-        for entry in journal.entries(folder):
+        for entry in entries:
             ended = entry.reason if isinstance(entry, Closed) else "running"
             if not isinstance(entry, Opened | Closed):
                 yield entry if metrics is None else _only(metrics, entry)

@@ -171,7 +171,7 @@ def carry_out(
         journal = stack.enter_context(_opened(folder))  # a mistake is found before Ray starts
         if before is not None and manifest.study_id == before.study_id:
             _say_going_on(before, current, journal, options)
-            if result := completed(folder, experiment.target, options, again):
+            if result := completed(journal, experiment.target, options, again):
                 return result, manifest
         else:
             _say_folder(experiment.name, folder, options)
