@@ -18,7 +18,7 @@ _LOCKS = Path("/proc/locks")
 
 
 def find(folder: Path) -> int | None:
-    """The id of the process that drives the study in the folder; None where it cannot be told.
+    """The id of the process that drives the study in the folder; None where it is not known.
 
     Then no driver works on it, or it is on another machine, another user's, or not on Linux.
     """

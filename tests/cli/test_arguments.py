@@ -115,7 +115,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def completed(line: str, folder: Path, *python: str) -> tuple[set[str], str]:
-    """What the shell is told may follow on the line, and stderr."""
+    """The words that may follow on the line, as the shell gets them, and stderr."""
     environment = {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_IFS": "\n",

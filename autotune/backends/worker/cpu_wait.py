@@ -1,4 +1,4 @@
-"""How long a rank was held up by other processes while it trained.
+"""How long a rank waited for other processes while it trained.
 
 The kernel counts for each thread how long it was ready to run and had no core (`schedstat`). Of
 these waits only those count in which other processes used the rank's cores: a rank whose own
