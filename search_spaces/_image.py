@@ -1,4 +1,4 @@
-"""Shared parts of the image-classification recipes: search spaces for SGD, LARS and LAMB."""
+"""Shared parts of the image-classification recipes: problems, baselines and spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 from autotune.trial.scaling import Scaling
-from trainers.data import FILES, require_data
+from search_spaces import _plans
+from search_spaces._spaces import IMAGES, by_optimizer, point_of, rate
+from trainers.data.images import FILES, require_data
 from trainers.image import train
 
 SGD_BASELINE: Mapping[str, Any] = {
@@ -43,7 +45,34 @@ LAMB_BASELINE: Mapping[str, Any] = {
     "weight_decay": 0.01,
     "trust_max": None,
 }
-"""Common settings of each optimizer; batch size and horizon depend on the problem."""
+ADAMW_BASELINE: Mapping[str, Any] = {
+    "lr.family": "cosine",
+    "lr.peak": 0.01,
+    "lr.final": 0.01,
+    "lr.warmup": 0.05,
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "weight_decay": 0.05,
+}
+MUON_BASELINE: Mapping[str, Any] = {
+    "lr.family": "cosine",
+    "lr.peak": 0.01,
+    "lr.final": 0.01,
+    "lr.warmup": 0.05,
+    "momentum": 0.95,
+    "adamw_share": 1.0,
+    "weight_decay": 0.05,
+}
+SCHEDULEFREE_BASELINE: Mapping[str, Any] = {
+    "lr.peak": 0.01,
+    "lr.warmup": 0.05,
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "weight_decay": 0.05,
+}
+"""Common settings of each optimizer, the last three as measured on digits and Fashion-MNIST
+(benchmarks/results/2026-11-23-optimizer-baselines.md); batch size and horizon depend on the
+problem."""
 
 SCHEDULES_BASELINE: Mapping[str, Any] = {
     "batch_size.family": "constant",
@@ -111,7 +140,7 @@ class Problem:
         setting = {"data": self.data, **self.setting, "optimizer": optimizer}
         if self.data in FILES:
             setting["data_dir"] = str(require_data(self.data))
-        fixed = {key: Fixed(value) for key, value in setting.items()}
+        fixed = {key: Fixed(value) for key, value in setting.items() if key not in entries}
         searched = {"horizon": self.horizon, "batch_size": self.batch_size, **entries}
         return Experiment(
             name="-".join(part for part in (self.data, self.variant, name or optimizer) if part),
@@ -120,51 +149,63 @@ class Problem:
             target=self.target,
             scaling=self.scaling,
             baseline=baseline,
+            canonical={"horizon": "epochs"},
         )
 
 
-def _lr(low: float, high: float) -> ScheduleSpace:
-    return ScheduleSpace(
-        Float(low, high, log=True),
-        family=Choice(("linear", "cosine", "polynomial", "step", "constant")),
-        final=Float(0.001, 0.3, log=True),
-        warmup=Float(0.0, 0.4),
-    )
+_SHAPE: Mapping[str, Any] = {
+    "family": Choice(("linear", "cosine", "polynomial", "step", "constant")),
+    "final": Float(0.001, 0.3, log=True),
+    "warmup": Float(0.0, 0.4),
+}
+_DECAY: Mapping[str, Float] = {
+    **dict.fromkeys(("sgd", "lars", "schedulefree_sgd"), Float(1e-5, 1e-2, log=True)),
+    **dict.fromkeys(("lamb",), Float(1e-4, 0.3, log=True)),
+    **dict.fromkeys(("adamw", "nadamw", "muon", "schedulefree_adamw"), Float(1e-3, 1.0, log=True)),
+}
 
 
-def sgd(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
-    """SGD with Nesterov momentum."""
+def searched(problem: Problem, optimizer: str, baseline: Mapping[str, Any]) -> Experiment:
+    """The recipe of one optimizer; its rate follows the batch size from the baseline's."""
+    own = IMAGES[optimizer]
     entries: dict[str, SpaceEntry] = {
-        "nesterov": Fixed(True),
-        "lr": _lr(0.01, 1.0),
-        "momentum": Float(0.7, 0.98),
-        "weight_decay": Float(1e-5, 1e-2, log=True),
+        **own.entries,
+        "lr": rate(own, baseline["batch_size"], **_SHAPE),
+        "weight_decay": _DECAY[optimizer],
     }
-    return problem.experiment("sgd", entries, baseline)
+    name = "schedulefree" if optimizer == "schedulefree_adamw" else optimizer
+    return problem.experiment(optimizer, entries, baseline, name)
 
 
-def lars(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
-    """LARS with the learning rate inside the momentum, as in its paper."""
+def plans(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
+    """SGD, with how ranks divide the work and what a step keeps searched too.
+
+    Args:
+        baseline: that of `searched` for SGD.
+    """
+    own = IMAGES["sgd"]
     entries: dict[str, SpaceEntry] = {
-        "lr": _lr(1.0, 100.0),
-        "momentum": Float(0.7, 0.98),
-        "weight_decay": Float(1e-5, 1e-2, log=True),
-        "trust_coefficient": Float(2e-4, 5e-3, log=True),
-        "nesterov": Choice((False, True)),
+        **own.entries,
+        "lr": rate(own, baseline["batch_size"], **_SHAPE),
+        "weight_decay": _DECAY["sgd"],
+        **_plans.ENTRIES,
     }
-    return problem.experiment("lars", entries, baseline)
+    return problem.experiment("sgd", entries, {**baseline, **_plans.BASELINE}, "plans")
 
 
-def lamb(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
-    """LAMB, whose trust ratio may be bounded."""
-    entries: dict[str, SpaceEntry] = {
-        "lr": _lr(0.001, 0.2),
-        "beta1": Float(0.7, 0.98),
-        "beta2": Float(0.9, 0.9999),
-        "weight_decay": Float(1e-4, 0.3, log=True),
-        "trust_max": Choice((None, 10.0, 1.0)),
-    }
-    return problem.experiment("lamb", entries, baseline)
+OPTIMIZERS = ("sgd", "adamw", "nadamw", "muon", "schedulefree_adamw", "schedulefree_sgd")
+
+
+def optimizers(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
+    """The optimizer is searched too, each with ranges of its own.
+
+    Args:
+        baseline: that of `searched` for SGD.
+    """
+    decay = {name: _DECAY[name] for name in OPTIMIZERS}
+    entries = by_optimizer(IMAGES, baseline["batch_size"], decay, **_SHAPE)
+    point = point_of("sgd", baseline, entries)
+    return problem.experiment("sgd", entries, point, "optimizers")
 
 
 def schedules(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:

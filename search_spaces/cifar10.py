@@ -41,17 +41,23 @@ GPU_PROBLEM = _image.Problem(
 
 def sgd() -> Experiment:
     """SGD; the baseline is a cosine from 0.1."""
-    return _image.sgd(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 128, "horizon": 12.0})
+    return _image.searched(
+        PROBLEM, "sgd", {**_image.SGD_BASELINE, "batch_size": 128, "horizon": 12.0}
+    )
 
 
 def lars() -> Experiment:
     """LARS; the baseline is its paper's quadratic decay, at a larger batch."""
-    return _image.lars(PROBLEM, {**_image.LARS_BASELINE, "batch_size": 256, "horizon": 15.0})
+    return _image.searched(
+        PROBLEM, "lars", {**_image.LARS_BASELINE, "batch_size": 256, "horizon": 15.0}
+    )
 
 
 def lamb() -> Experiment:
     """LAMB; the baseline is its paper's linear decay, at a larger batch."""
-    return _image.lamb(PROBLEM, {**_image.LAMB_BASELINE, "batch_size": 256, "horizon": 15.0})
+    return _image.searched(
+        PROBLEM, "lamb", {**_image.LAMB_BASELINE, "batch_size": 256, "horizon": 15.0}
+    )
 
 
 def schedules() -> Experiment:
@@ -63,19 +69,19 @@ def schedules() -> Experiment:
 def gpu_sgd() -> Experiment:
     """`sgd` for a GPU; the baseline is a cosine from 0.4 over 30 epochs of batches of 512."""
     baseline = {**_image.SGD_BASELINE, "lr.peak": 0.4, "batch_size": 512, "horizon": 30.0}
-    return _image.sgd(GPU_PROBLEM, baseline)
+    return _image.searched(GPU_PROBLEM, "sgd", baseline)
 
 
 def gpu_lars() -> Experiment:
     """`lars` for a GPU, at a larger batch."""
     baseline = {**_image.LARS_BASELINE, "batch_size": 1024, "horizon": 30.0}
-    return _image.lars(GPU_PROBLEM, baseline)
+    return _image.searched(GPU_PROBLEM, "lars", baseline)
 
 
 def gpu_lamb() -> Experiment:
     """`lamb` for a GPU, at a larger batch."""
     baseline = {**_image.LAMB_BASELINE, "batch_size": 1024, "horizon": 30.0}
-    return _image.lamb(GPU_PROBLEM, baseline)
+    return _image.searched(GPU_PROBLEM, "lamb", baseline)
 
 
 def gpu_schedules() -> Experiment:

@@ -21,17 +21,57 @@ PROBLEM = _image.Problem(
 
 def sgd() -> Experiment:
     """SGD; the baseline is a cosine from 0.1, over more epochs than it needs."""
-    return _image.sgd(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0})
+    return _image.searched(
+        PROBLEM, "sgd", {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0}
+    )
 
 
 def lars() -> Experiment:
     """LARS; the baseline is its paper's quadratic decay, at a larger batch."""
-    return _image.lars(PROBLEM, {**_image.LARS_BASELINE, "batch_size": 256, "horizon": 50.0})
+    return _image.searched(
+        PROBLEM, "lars", {**_image.LARS_BASELINE, "batch_size": 256, "horizon": 50.0}
+    )
 
 
 def lamb() -> Experiment:
     """LAMB; the baseline is its paper's linear decay, at a larger batch."""
-    return _image.lamb(PROBLEM, {**_image.LAMB_BASELINE, "batch_size": 256, "horizon": 50.0})
+    return _image.searched(
+        PROBLEM, "lamb", {**_image.LAMB_BASELINE, "batch_size": 256, "horizon": 50.0}
+    )
+
+
+def adamw() -> Experiment:
+    """AdamW; the baseline is a cosine from 0.01 over 15 epochs."""
+    baseline = {**_image.ADAMW_BASELINE, "batch_size": 64, "horizon": 15.0}
+    return _image.searched(PROBLEM, "adamw", baseline)
+
+
+def nadamw() -> Experiment:
+    """AdamW with Nesterov momentum; the baseline is that of `adamw`."""
+    baseline = {**_image.ADAMW_BASELINE, "batch_size": 64, "horizon": 15.0}
+    return _image.searched(PROBLEM, "nadamw", baseline)
+
+
+def muon() -> Experiment:
+    """Muon for kernels, AdamW for the rest; the baseline's schedule is that of `adamw`."""
+    baseline = {**_image.MUON_BASELINE, "batch_size": 64, "horizon": 15.0}
+    return _image.searched(PROBLEM, "muon", baseline)
+
+
+def schedulefree() -> Experiment:
+    """Schedule-free AdamW; the baseline stays at 0.01 after a short warm-up."""
+    baseline = {**_image.SCHEDULEFREE_BASELINE, "batch_size": 64, "horizon": 30.0}
+    return _image.searched(PROBLEM, "schedulefree_adamw", baseline)
+
+
+def optimizers() -> Experiment:
+    """The optimizer is searched too; the baseline is that of `sgd`."""
+    return _image.optimizers(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0})
+
+
+def plans() -> Experiment:
+    """SGD, and how two ranks divide the work; the baseline is that of `sgd`."""
+    return _image.plans(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0})
 
 
 def schedules() -> Experiment:

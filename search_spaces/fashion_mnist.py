@@ -5,12 +5,16 @@ The recipes `gpu_...` train a ResNet-18 to 94 %, on one GPU a trial.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from autotune.space.search_space import Float, Int
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 from autotune.trial.scaling import Scaling
 from search_spaces import _image
 
+_SHORT: Mapping[str, Any] = {"lr.peak": 0.003, "batch_size": 128, "horizon": 5.0}
 PROBLEM = _image.Problem(
     data="fashion_mnist",
     setting={"model": "mlp", "width": 256, "val_size": 5000, "milestone": 15_000},
@@ -33,17 +37,52 @@ GPU_PROBLEM = _image.Problem(
 
 def sgd() -> Experiment:
     """SGD; the baseline is a cosine from 0.1."""
-    return _image.sgd(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 128, "horizon": 10.0})
+    return _image.searched(
+        PROBLEM, "sgd", {**_image.SGD_BASELINE, "batch_size": 128, "horizon": 10.0}
+    )
 
 
 def lars() -> Experiment:
     """LARS; the baseline is its paper's quadratic decay, at a larger batch."""
-    return _image.lars(PROBLEM, {**_image.LARS_BASELINE, "batch_size": 512, "horizon": 10.0})
+    return _image.searched(
+        PROBLEM, "lars", {**_image.LARS_BASELINE, "batch_size": 512, "horizon": 10.0}
+    )
 
 
 def lamb() -> Experiment:
     """LAMB; the baseline is its paper's linear decay, at a larger batch."""
-    return _image.lamb(PROBLEM, {**_image.LAMB_BASELINE, "batch_size": 512, "horizon": 10.0})
+    return _image.searched(
+        PROBLEM, "lamb", {**_image.LAMB_BASELINE, "batch_size": 512, "horizon": 10.0}
+    )
+
+
+def adamw() -> Experiment:
+    """AdamW; the baseline is a cosine from 0.003 over five epochs."""
+    baseline = {**_image.ADAMW_BASELINE, **_SHORT}
+    return _image.searched(PROBLEM, "adamw", baseline)
+
+
+def nadamw() -> Experiment:
+    """AdamW with Nesterov momentum; the baseline is that of `adamw`."""
+    baseline = {**_image.ADAMW_BASELINE, **_SHORT}
+    return _image.searched(PROBLEM, "nadamw", baseline)
+
+
+def muon() -> Experiment:
+    """Muon for matrices, AdamW for the rest; the baseline's schedule is that of `adamw`."""
+    baseline = {**_image.MUON_BASELINE, **_SHORT}
+    return _image.searched(PROBLEM, "muon", baseline)
+
+
+def schedulefree() -> Experiment:
+    """Schedule-free AdamW; the baseline stays at 0.003 after a short warm-up."""
+    baseline = {**_image.SCHEDULEFREE_BASELINE, **_SHORT}
+    return _image.searched(PROBLEM, "schedulefree_adamw", baseline)
+
+
+def optimizers() -> Experiment:
+    """The optimizer is searched too; the baseline is that of `sgd`."""
+    return _image.optimizers(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 128, "horizon": 10.0})
 
 
 def schedules() -> Experiment:
@@ -55,19 +94,19 @@ def schedules() -> Experiment:
 def gpu_sgd() -> Experiment:
     """`sgd` for a GPU; the baseline is a cosine from 0.4 over 20 epochs of batches of 512."""
     baseline = {**_image.SGD_BASELINE, "lr.peak": 0.4, "batch_size": 512, "horizon": 20.0}
-    return _image.sgd(GPU_PROBLEM, baseline)
+    return _image.searched(GPU_PROBLEM, "sgd", baseline)
 
 
 def gpu_lars() -> Experiment:
     """`lars` for a GPU, at a larger batch."""
     baseline = {**_image.LARS_BASELINE, "batch_size": 1024, "horizon": 20.0}
-    return _image.lars(GPU_PROBLEM, baseline)
+    return _image.searched(GPU_PROBLEM, "lars", baseline)
 
 
 def gpu_lamb() -> Experiment:
     """`lamb` for a GPU, at a larger batch."""
     baseline = {**_image.LAMB_BASELINE, "batch_size": 1024, "horizon": 20.0}
-    return _image.lamb(GPU_PROBLEM, baseline)
+    return _image.searched(GPU_PROBLEM, "lamb", baseline)
 
 
 def gpu_schedules() -> Experiment:

@@ -1,23 +1,25 @@
 """ResNet-50 on ImageNet: large batches, LARS and progressive resizing, as in DAWNBench records.
 
-`resnet50` is for a cluster: it reads `imagenet/train/CLASS/*` and `imagenet/val/CLASS/*` in the
-data folder. `resnet50_synthetic` is the same space scaled down, on synthetic images, for any
-machine. The first trials are the record runs of `search_spaces.published`.
+`resnet50` and `plans` are for a cluster: they read `imagenet/train/CLASS/*` and
+`imagenet/val/CLASS/*` in the data folder. `resnet50_synthetic` is the same space as `resnet50`'s
+scaled down, on synthetic images, for any machine. The first trials are the record runs of
+`search_spaces.published`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from autotune.space.coupling import SpaceEntry
 from autotune.space.schedule_space import RULES
 from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 from autotune.trial.scaling import Scaling
 from search_spaces.published import RECORDS
-from trainers.data import data_folder, require
+from trainers.data.images import data_folder, require
 from trainers.image import train
 
 
@@ -96,6 +98,35 @@ class Scale:
         }
 
 
+_SHARD, _TOPOLOGY = "data_parallel_shard_degree", "all_reduce_topology"
+_COPIES: Mapping[str, tuple[Any, ...]] = {_SHARD: (1,)}
+_PARTS: Mapping[str, tuple[Any, ...]] = {_SHARD: (2, 4, 8)}
+_PLANS: Mapping[str, SpaceEntry] = {
+    _SHARD: Choice((1, 2, 4, 8)),
+    "channels_last": Choice((False, True), when=_COPIES),
+    "bucket_cap_mb": Choice((None, 1, 5, 25, 100), when=_COPIES),
+    "static_graph": Choice((False, True), when=_COPIES),
+    _TOPOLOGY: Choice(("flat", "hierarchical", "two_dimensional"), when=_COPIES),
+    "all_reduce_group_size": Choice((2, 4), when={_TOPOLOGY: ("hierarchical", "two_dimensional")}),
+    "shard_optimizer_state": Choice((False, True), when=_COPIES),
+    "fsdp_reshard_after_forward": Choice(("always", "never"), when=_PARTS),
+    "fsdp_prefetch_units": Choice((1, 2), when=_PARTS),
+    "activation_checkpoint_mode": Choice(("none", "full", "selective")),
+    "selective_ac_option": Choice(("op", 2), when={"activation_checkpoint_mode": ("selective",)}),
+}
+"""How eight ranks divide the work, and what a step keeps."""
+_PLAN: Mapping[str, Any] = {
+    _SHARD: 1,
+    "channels_last": True,
+    "bucket_cap_mb": None,
+    "static_graph": False,
+    _TOPOLOGY: "flat",
+    "shard_optimizer_state": False,
+    "activation_checkpoint_mode": "none",
+}
+"""Copies of the model, as without a plan."""
+
+
 def _experiment(
     name: str, scale: Scale, fixed: Mapping[str, Any], target: Target, scaling: Scaling
 ) -> Experiment:
@@ -108,6 +139,7 @@ def _experiment(
         scaling=scaling,
         baseline=scale.baseline(),
         configs=[record.config(scale.batch, scale.image) for record in RECORDS.values()],
+        canonical={"horizon": "epochs"},
     )
 
 
@@ -120,6 +152,25 @@ def resnet50() -> Experiment:
     Raises:
         FileNotFoundError: the folder of images is missing; one line that says where to put it.
     """
+    return _on_gpus("imagenet-resnet50", {"channels_last": True})
+
+
+def plans() -> Experiment:
+    """`resnet50`, and how its eight GPUs divide the work; first `resnet50`'s own trials.
+
+    Raises:
+        FileNotFoundError: the folder of images is missing; one line that says where to put it.
+    """
+    found = _on_gpus("imagenet-plans", {})
+    return replace(
+        found,
+        space=SearchSpace({**found.space.entries, **_PLANS}),
+        baseline={**(found.baseline or {}), **_PLAN},
+        configs=[{**config, **_PLAN} for config in found.configs],
+    )
+
+
+def _on_gpus(name: str, more: Mapping[str, Any]) -> Experiment:
     folder = data_folder(None).resolve() / "imagenet"
     made_up = "ImageNet (search_spaces.imagenet:resnet50_synthetic needs none)"
     for part in ("train", "val"):
@@ -132,11 +183,11 @@ def resnet50() -> Experiment:
         "val_image_size": 288,
         "microbatch": 256,
         "precision": "bf16",
-        "channels_last": True,
+        **more,
     }
     target = Target("val_accuracy", 0.759, limit=4 * 3600.0)
     scaling = Scaling(num_workers=8, cpus_per_worker=8, gpus_per_worker=1)
-    return _experiment("imagenet-resnet50", Scale(1.0, 1.0), fixed, target, scaling)
+    return _experiment(name, Scale(1.0, 1.0), fixed, target, scaling)
 
 
 def resnet50_synthetic() -> Experiment:

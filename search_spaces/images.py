@@ -8,18 +8,21 @@ from typing import Any, Literal
 
 import torch
 
-from autotune.errors import UserError
+from autotune.errors import UserError, canonical, unknown
 from autotune.space.coupling import SpaceEntry
 from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import FailurePolicy, Target
-from trainers import formats, image_files
-from trainers.data import SIDES, read_images
+from trainers.data import formats, image_files
+from trainers.data.images import SIDES, read_images
 from trainers.image import train
-from trainers.models import stride_of
+from trainers.models import library
+from trainers.models.images import WIDTHS, stride_of
+from trainers.readers import NotAllowedError
 
 _MOST_PIXELS = 128  # a side, by default: larger images are made smaller
 _MOST_SAMPLES = 5000  # between two evaluations, and in one of them
+_OF_LIBRARIES = ", or timm:NAME, torchvision:NAME"
 _KEPT = 3  # trials whose models are kept: those that may be confirmed
 
 
@@ -29,11 +32,14 @@ class MissingDataError(UserError, FileNotFoundError):
 
 def folder(
     data: Path,
-    model: Literal["resnet8", "resnet18", "resnet50", "mlp"] = "resnet18",
+    model: str = "resnet18",
     seconds: float = 120.0,
     image_size: int | None = None,
     val_share: float = 0.2,
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32",
+    weights: Path | None = None,
+    cache: Literal["none", "memory", "decoded"] = "none",
+    validation: Literal["inline", "beside"] = "inline",
 ) -> Experiment:
     """The best accuracy within `seconds` of training, on a folder of images by classes.
 
@@ -45,17 +51,32 @@ def folder(
             published files of CIFAR-10 or Fashion-MNIST.
         seconds: of training of each trial.
         image_size: pixels of a side; by default the images' own, but at most 128.
+        model: resnet8, resnet18, resnet50, mlp, timm:NAME or torchvision:NAME.
         val_share: the share of each class that validates, where the folder is not divided.
+        weights: a file of the model's weights to begin with.
+        cache: what is kept of the images while a trial trains (`trainers.data.cache`).
+        validation: between two steps, or in a process beside training (`trainers.beside`).
 
     Raises:
-        UserError: there are no such images, one cannot be read, or an argument is outside its
-            range; one line.
+        UserError: there are no such images or weights, one cannot be read, or an argument is
+            outside its range; one line.
     """
     if not seconds > 0:
         raise UserError(f"seconds must be more than 0 but got {seconds:g}")
     if not 0 < val_share < 1:
         raise UserError(f"val_share must be a share between 0 and 1 but got {val_share:g}")
+    model = _model(model)
+    if weights is not None and not weights.is_file():
+        raise MissingDataError(f"weights: there is no file {weights}")
     fixed, count = _data(data, model, image_size, val_share)
+    if cache != "none":
+        if fixed["data"] != "folder":
+            raise UserError(f"cache must be none for {fixed['data']}, which is in memory anyway")
+        fixed["cache"] = cache
+    if validation != "inline":
+        fixed["validation"] = validation
+    if weights is not None:
+        fixed["weights"] = str(weights)
     entries: dict[str, SpaceEntry] = {key: Fixed(value) for key, value in fixed.items()}
     largest = _power_of_two(min(max(count // 8, 4), 512))
     smallest = max(largest // 16, 2)
@@ -69,7 +90,7 @@ def folder(
         "batch_size": Int(smallest, largest, power_of_two=True, log=True),
         "horizon": Float(2.0, 60.0, log=True),
         "lr": ScheduleSpace(
-            Float(0.003, 1.0, log=True),
+            Float(0.003, 1.0, log=True) if weights is None else Float(0.0003, 0.3, log=True),
             family=Choice(("cosine", "linear", "one_cycle")),
             final=Float(0.001, 0.1, log=True),
             warmup=Float(0.0, 0.2),
@@ -84,19 +105,43 @@ def folder(
         train=train,
         space=SearchSpace(entries),
         target=Target("val_accuracy", limit=seconds),
-        baseline=_baseline(min(64, largest)),
+        baseline=_baseline(min(64, largest), 0.1 if weights is None else 0.01),
         failure=FailurePolicy(keep_checkpoints=_KEPT),
+        canonical={"horizon": "epochs"},
     )
 
 
-def _baseline(batch_size: int) -> dict[str, Any]:
-    """SGD with a cosine, scaled to its batch size."""
+def _model(name: str) -> str:
+    """The model's name as the trainer knows it.
+
+    Raises:
+        UserError: there is none of this name, or its library is not installed.
+    """
+    if not library.named(name) and (known := canonical(name, WIDTHS)) in WIDTHS:
+        return known
+    if not library.named(name):
+        raise UserError(unknown("model", name, WIDTHS) + _OF_LIBRARIES)
+    try:
+        found: str = library.model_of(WIDTHS, library.IMAGES)(name)
+    except NotAllowedError as wrong:
+        raise UserError(f"model must be {wrong} but got {name!r}") from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return found
+
+
+def _baseline(batch_size: int, rate: float) -> dict[str, Any]:
+    """SGD with a cosine, scaled to its batch size.
+
+    Args:
+        rate: at 128 images.
+    """
     return {
         "augment": "crop+flip",
         "batch_size": batch_size,
         "horizon": 15.0,
         "lr.family": "cosine",
-        "lr.peak": max(0.1 * batch_size / 128, 0.005),
+        "lr.peak": max(rate * batch_size / 128, rate / 20),
         "lr.final": 0.001,
         "lr.warmup": 0.05,
         "momentum": 0.9,
@@ -161,4 +206,5 @@ def _power_of_two(most: int) -> int:
 
 def _name(data: Path, model: str) -> str:
     """The study's name, made of that of the folder."""
-    return f"images-{re.sub(r'[^A-Za-z0-9_.-]+', '-', data.name)[:60] or 'folder'}-{model}"
+    own = re.sub(r"[^A-Za-z0-9_.-]+", "-", data.name)[:60] or "folder"
+    return f"images-{own}-{model.replace(':', '-')}"

@@ -7,7 +7,7 @@ tokens. The recipes `gpu_...` train a larger model to a lower loss, on one GPU a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.space.coupling import SpaceEntry
@@ -16,7 +16,9 @@ from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 from autotune.trial.scaling import Scaling
-from trainers.data import require_data
+from search_spaces import _plans
+from search_spaces._spaces import BETAS, TEXTS, by_optimizer, point_of, rate
+from trainers.data.images import require_data
 from trainers.language import train
 
 SETTING: Mapping[str, Any] = {
@@ -89,7 +91,27 @@ _BASELINE: Mapping[str, Any] = {
     "lr.warmup": 0.05,
     "weight_decay": 0.1,
 }
-_BETAS: Mapping[str, SpaceEntry] = {"beta1": Float(0.8, 0.98), "beta2": Float(0.9, 0.999)}
+_LAMB_BASELINE: Mapping[str, Any] = {
+    **_BASELINE,
+    "lr.family": "linear",
+    "lr.peak": 0.02,
+    "trust_max": None,
+}
+_MUON_BASELINE: Mapping[str, Any] = {
+    **{key: value for key, value in _BASELINE.items() if not key.startswith("beta")},
+    "horizon": 1.0,
+    "lr.peak": 0.01,
+    "momentum": 0.95,
+    "adamw_share": 1.0,
+}
+_FREE_BASELINE: Mapping[str, Any] = {
+    "horizon": 2.0,
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "lr.peak": 0.01,
+    "lr.warmup": 0.05,
+    "weight_decay": 0.1,
+}
 
 
 def _experiment(
@@ -101,7 +123,8 @@ def _experiment(
 ) -> Experiment:
     """Raises FileNotFoundError: the text is missing; one line that says where to put it."""
     data_dir = str(require_data("tinyshakespeare"))
-    fixed = {**problem.setting, "data_dir": data_dir, "optimizer": optimizer}
+    setting = {**problem.setting, "data_dir": data_dir, "optimizer": optimizer}
+    fixed = {key: value for key, value in setting.items() if key not in entries}
     return Experiment(
         name="-".join(part for part in ("shakespeare", problem.variant, name) if part),
         train=train,
@@ -115,41 +138,31 @@ def _experiment(
         target=problem.target,
         scaling=problem.scaling,
         baseline=baseline,
+        canonical={"horizon": "epochs"},
     )
 
 
-def _lr(low: float, high: float) -> ScheduleSpace:
-    return ScheduleSpace(
-        Float(low, high, log=True),
-        family=Choice(("linear", "cosine", "wsd", "inverse_sqrt", "constant")),
-        final=Float(0.001, 0.3, log=True),
-        warmup=Float(0.0, 0.3),
-        decay=Float(0.1, 0.6),
-    )
+_DECAY = Float(1e-3, 0.3, log=True)
+_SHAPE: Mapping[str, Any] = {
+    "family": Choice(("linear", "cosine", "wsd", "inverse_sqrt", "constant")),
+    "final": Float(0.001, 0.3, log=True),
+    "warmup": Float(0.0, 0.3),
+    "decay": Float(0.1, 0.6),
+}
 
 
-def _adamw(problem: Problem, own: Mapping[str, Any]) -> Experiment:
+def _searched(problem: Problem, optimizer: str, baseline: Mapping[str, Any]) -> Experiment:
+    """The recipe of one optimizer; its rate follows the batch size from the baseline's."""
+    own = TEXTS[optimizer]
     entries: dict[str, SpaceEntry] = {
         "batch_size": problem.batch_size,
         "sequence_length": Fixed(problem.sequence_length),
-        **_BETAS,
-        "lr": _lr(3e-4, 3e-2),
-        "weight_decay": Float(1e-3, 0.3, log=True),
+        **own.entries,
+        "lr": rate(own, baseline["batch_size"], **_SHAPE),
+        "weight_decay": _DECAY,
     }
-    return _experiment(problem, "adamw", "adamw", entries, {**_BASELINE, **own})
-
-
-def _lamb(problem: Problem, own: Mapping[str, Any]) -> Experiment:
-    entries: dict[str, SpaceEntry] = {
-        "batch_size": problem.batch_size,
-        "sequence_length": Fixed(problem.sequence_length),
-        **_BETAS,
-        "lr": _lr(1e-3, 0.2),
-        "weight_decay": Float(1e-3, 0.3, log=True),
-        "trust_max": Choice((None, 10.0, 1.0)),
-    }
-    usual = {"lr.family": "linear", "lr.peak": 0.02, "trust_max": None}
-    return _experiment(problem, "lamb", "lamb", entries, {**_BASELINE, **usual, **own})
+    name = "schedulefree" if optimizer == "schedulefree_adamw" else optimizer
+    return _experiment(problem, name, optimizer, entries, baseline)
 
 
 def _schedules(problem: Problem, own: Mapping[str, Any]) -> Experiment:
@@ -168,7 +181,7 @@ def _schedules(problem: Problem, own: Mapping[str, Any]) -> Experiment:
             final=Float(0.85, 1.0),
             mirrors="lr",
         ),
-        "beta2": _BETAS["beta2"],
+        "beta2": BETAS["beta2"],
         "lr": ScheduleSpace(
             Float(3e-4, 3e-2, log=True),
             family=Choice(("linear", "cosine", "one_cycle", "wsd", "piecewise", "constant")),
@@ -194,12 +207,61 @@ def _schedules(problem: Problem, own: Mapping[str, Any]) -> Experiment:
 
 def adamw() -> Experiment:
     """AdamW; the baseline is a cosine from 0.003 over two epochs."""
-    return _adamw(SMALL, {"batch_size": 32})
+    return _searched(SMALL, "adamw", {**_BASELINE, "batch_size": 32})
+
+
+def nadamw() -> Experiment:
+    """AdamW with Nesterov momentum; the baseline is that of `adamw`."""
+    return _searched(SMALL, "nadamw", {**_BASELINE, "batch_size": 32})
+
+
+def muon() -> Experiment:
+    """Muon for the layers' matrices, AdamW for the rest; a cosine from 0.01 over one epoch."""
+    return _searched(SMALL, "muon", {**_MUON_BASELINE, "batch_size": 32})
+
+
+def schedulefree() -> Experiment:
+    """Schedule-free AdamW; the baseline stays at 0.01 after a short warm-up."""
+    return _searched(SMALL, "schedulefree_adamw", {**_FREE_BASELINE, "batch_size": 32})
 
 
 def lamb() -> Experiment:
     """LAMB, whose trust ratio may be bounded; the baseline is its linear decay, a larger batch."""
-    return _lamb(SMALL, {"batch_size": 64})
+    return _searched(SMALL, "lamb", {**_LAMB_BASELINE, "batch_size": 64})
+
+
+def optimizers() -> Experiment:
+    """The optimizer is searched too; the baseline is that of `adamw`."""
+    names = ("adamw", "nadamw", "muon", "schedulefree_adamw")
+    entries: dict[str, SpaceEntry] = {
+        "batch_size": SMALL.batch_size,
+        "sequence_length": Fixed(SMALL.sequence_length),
+        **by_optimizer(TEXTS, 32, dict.fromkeys(names, _DECAY), **_SHAPE),
+    }
+    point = point_of("adamw", {**_BASELINE, "batch_size": 32}, entries)
+    return _experiment(SMALL, "optimizers", "adamw", entries, point)
+
+
+def plans() -> Experiment:
+    """AdamW, and how two ranks divide the work; the baseline is that of `adamw`, with four heads.
+
+    After the baseline, one plan of each other family runs.
+    """
+    own = TEXTS["adamw"]
+    entries: dict[str, SpaceEntry] = {
+        "heads": Fixed(4),  # two ranks may have two each
+        "batch_size": SMALL.batch_size,
+        "sequence_length": Fixed(SMALL.sequence_length),
+        **own.entries,
+        "lr": rate(own, 32, **_SHAPE),
+        "weight_decay": _DECAY,
+        **_plans.LANGUAGE_ENTRIES,
+        **_plans.of_texts(SMALL.sequence_length),
+    }
+    usual = {**_BASELINE, "batch_size": 32, **_plans.BASELINE_OF_TEXTS}
+    made = _experiment(SMALL, "plans", "adamw", entries, {**usual, **_plans.LANGUAGE_BASELINE})
+    others = [{**usual, **family} for family in _plans.LANGUAGE_FAMILIES]
+    return replace(made, configs=others)
 
 
 def schedules() -> Experiment:
@@ -209,12 +271,28 @@ def schedules() -> Experiment:
 
 def gpu_adamw() -> Experiment:
     """`adamw` for a GPU: a model of 11 million weights, a cosine from 0.001 over 16 epochs."""
-    return _adamw(GPU, {"lr.peak": 1e-3, "batch_size": 64, "horizon": 16.0})
+    baseline = {**_BASELINE, "lr.peak": 1e-3, "batch_size": 64, "horizon": 16.0}
+    return _searched(GPU, "adamw", baseline)
 
 
 def gpu_lamb() -> Experiment:
     """`lamb` for a GPU, at a larger batch."""
-    return _lamb(GPU, {"batch_size": 128, "horizon": 16.0})
+    return _searched(GPU, "lamb", {**_LAMB_BASELINE, "batch_size": 128, "horizon": 16.0})
+
+
+def gpu_plans() -> Experiment:
+    """On a GPU: AdamW or Adafactor, what a step keeps, how it computes; `gpu_adamw`'s baseline."""
+    entries: dict[str, SpaceEntry] = {
+        "batch_size": GPU.batch_size,
+        "sequence_length": Fixed(GPU.sequence_length),
+        **by_optimizer(TEXTS, 64, dict.fromkeys(("adamw", "adafactor"), _DECAY), **_SHAPE),
+        **_plans.ON_A_GPU,
+        **_plans.of_texts(GPU.sequence_length),
+    }
+    usual = {**_BASELINE, "lr.peak": 1e-3, "batch_size": 64, "horizon": 16.0}
+    own_plan = {**_plans.BASELINE_ON_A_GPU, **_plans.BASELINE_OF_TEXTS}
+    point = point_of("adamw", {**usual, **own_plan}, entries)
+    return _experiment(GPU, "plans", "adamw", entries, point)
 
 
 def gpu_schedules() -> Experiment:

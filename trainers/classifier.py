@@ -19,10 +19,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from trainers.augment import resized
-from trainers.folder import CENTRAL, MEAN, central_box, decoded
-from trainers.image_files import DECODED
-from trainers.models import make_model
+from trainers.data.augment import resized
+from trainers.data.folder import CENTRAL, MEAN, central_box, decoded
+from trainers.data.image_files import DECODED
+from trainers.models.images import make_model
 
 
 @dataclass(frozen=True)

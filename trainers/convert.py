@@ -24,7 +24,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from trainers.image_files import SUFFIXES
+from trainers.data.image_files import SUFFIXES
 
 _FILE = ("file", "filename", "file_name", "image", "image_id", "img", "path", "id", "name")
 _LABEL = ("label", "labels", "class", "category", "target", "breed", "species", "y")

@@ -8,6 +8,8 @@ It runs in one process (`for milestone in train(config): print(milestone.evaluat
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,15 +17,21 @@ from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
 from trainers import served
-from trainers.data import data_folder, read_images, synthetic
-from trainers.distributed import Ranks, process_group
-from trainers.folder import CENTRAL, MEAN, STD, FolderStream
-from trainers.formats import FORMATS, class_names
-from trainers.image_files import parts
+from trainers.data.folder import CENTRAL, MEAN, STD, FolderStream
+from trainers.data.formats import FORMATS, class_names
+from trainers.data.image_files import parts
+from trainers.data.images import data_folder, read_images, synthetic
+from trainers.data.stream import MemoryStream
 from trainers.loop import StepAt, Task, run
-from trainers.models import make_model
-from trainers.settings import Settings, read_settings
-from trainers.stream import MemoryStream
+from trainers.models import library_images
+from trainers.models import weights as given
+from trainers.models.flops import per_image
+from trainers.models.images import make_model
+from trainers.models.library import named
+from trainers.parallel.ranks import Ranks, process_group, raising_together
+from trainers.plan import DEFAULTS, MEMORY_KEYS
+from trainers.readers import SAMPLED
+from trainers.settings import EFFECTS, Settings, read_settings
 
 Images = FolderStream | MemoryStream
 
@@ -37,12 +45,15 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     `batch_size` and `momentum` replace their schedules.
 
     `evaluate` gives val_accuracy and val_loss at full size; lr, momentum, batch_size, image_size
-    and progress (above 1 beyond the horizon) now; and, once trained, train_loss, samples_per_second
-    and what `trainers.statistics` measures, all since the last milestone; with `compile`,
-    recompile_limit_met where shapes run uncompiled. `state`
-    restores bit for bit on as many ranks (on a GPU with `deterministic`), and holds the tensors
-    that are trained: copy it to keep it. The
-    next steps depend on the seed and the samples seen only, so no random state is saved.
+    and progress (above 1 beyond the horizon) now; and, once trained, train_loss,
+    samples_per_second, flops_per_second of the model (`trainers.models.flops.per_image`),
+    exposed_communication where there are several ranks (`trainers.parallel.exposed`) and what
+    `trainers.statistics` measures, all since the last milestone; with `compile`,
+    recompile_limit_met where shapes run uncompiled.
+
+    `state` restores bit for bit on as many ranks (on a GPU with `deterministic`), and holds the
+    tensors that are trained: copy it to keep it. The next steps depend on the seed and the samples
+    seen only, so no random state is saved.
 
     Raises:
         ValueError: a key or value that is not allowed; one line.
@@ -50,7 +61,17 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     """
     settings = read_settings(config)
     with process_group() as ranks:
-        yield from run(settings.training, ranks, _task(settings, ranks))
+        yield from run(settings.training, ranks, _task(settings))
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raise a ValueError, one line, for a configuration that cannot be trained.
+
+    As `read_settings`; and a file of weights to begin with must be there.
+    """
+    settings = read_settings(config)
+    if not settings.training.state:
+        given.require_file(settings.weights)
 
 
 def trained(
@@ -62,25 +83,63 @@ def trained(
         states: the checkpoint of every rank, in the order of ranks.
 
     Images are float32 (N, channels, height, width), each channel normalised by its mean and
-    standard deviation over the training images (`trainers.data`); the output has the classes'
-    scores.
+    standard deviation over the training images (`trainers.data.images`); the output has the
+    classes' scores.
     No data is read: the weights' shapes determine that of the model.
     """
     settings, weights = read_settings(config), served.weights(states)
     first, last = served.outer(weights)
     side, size = settings.full_size, settings.val_image_size
-    channels = first.shape[1] // (side * side) if settings.model == "mlp" else first.shape[1]
+    if settings.model == "mlp":
+        channels = first.shape[1] // (side * side)
+    else:
+        channels = next(value for value in weights.values() if value.dim() == 4).shape[1]
     shape = (channels, side, side)
     made = make_model(settings.model, shape, len(last), settings.width, settings.norm)
     made.load_state_dict(weights)
     return made.eval(), torch.zeros(served.EXAMPLES, channels, size, size)
 
 
+def memory(config: Mapping[str, Any], ranks: int = 1, has: int = 0) -> int:
+    """The bytes of memory that a rank of this training needs, images that it keeps included.
+
+    Nothing is trained, no image read, and no memory allocated (`trainers.memory.predict`).
+
+    Args:
+        ranks: of the training.
+        has: bytes that a rank has; where it surely needs less, that bound will do.
+
+    Raises:
+        ValueError: a key or value that is not allowed, or a plan for other ranks; one line.
+        FileNotFoundError: a missing folder of images.
+    """
+    from trainers.data.blank import images
+    from trainers.memory.predict import needed
+
+    settings = read_settings(config)
+    task = _task(settings, begins=False)
+    return needed(settings.training, task, images(settings, ranks), ranks, has)
+
+
+def pass_size(config: Mapping[str, Any], ranks: int) -> int:
+    """The most items of a rank in one forward pass of this training, on so many ranks.
+
+    Raises:
+        ValueError: a key or value that is not allowed, or a plan for other ranks; one line.
+    """
+    return read_settings(config).training.pass_size(ranks)
+
+
 train.model = trained  # type: ignore[attr-defined]  # for registration of the model
-train.check = read_settings  # type: ignore[attr-defined]  # called before a study starts
+train.check = check  # type: ignore[attr-defined]  # called before a study starts
+train.effects = EFFECTS  # type: ignore[attr-defined]  # what each key changes of a training
+train.pass_size = pass_size  # type: ignore[attr-defined]  # halved where memory has run out
+train.memory = memory  # type: ignore[attr-defined]  # what a rank needs, before it is tried
+train.plan_keys = DEFAULTS  # type: ignore[attr-defined]  # of a plan, with their defaults
 train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the memory of a step
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
     *("optimizer", "precision", "deterministic", "compile"),
+    *MEMORY_KEYS,
 )
 
 
@@ -126,23 +185,56 @@ def saved(config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> dic
 train.saved = saved  # type: ignore[attr-defined]  # for the file of the best model
 
 
-def _task(settings: Settings, ranks: Ranks) -> Task[Images]:
-    def stream(step_at: StepAt) -> Images:
+def _check_validated(stream: Images, data: Ranks, asked: int | None) -> None:
+    """Raise a ValueError where this rank has no image to validate on, of so many as are asked."""
+    if not stream.evaluated():
+        rule = f"at least {data.size}, an image for each rank where the model is sharded"
+        got = "all there are, which are fewer" if asked is None else asked
+        raise ValueError(f"val_size must be {rule}, got {got}")
+
+
+def _task(settings: Settings, begins: bool = True) -> Task[Images]:
+    """The training of a configuration.
+
+    Args:
+        begins: whether it begins, and not its memory alone is of interest: then models have no
+            numbers to compute with, and no file of weights is read.
+    """
+
+    def stream(step_at: StepAt, data: Ranks) -> Images:
+        found = opened(step_at, data)
+        try:
+            if settings.training.plan.shards:
+                with raising_together(data):
+                    _check_validated(found, data, settings.val_size)
+        except (ValueError, RuntimeError):
+            found.close()
+            raise
+        return found
+
+    def opened(step_at: StepAt, data: Ranks) -> Images:
         if settings.data == "folder":
-            return FolderStream(settings, ranks, step_at)
+            return FolderStream(settings, data, step_at)
         if settings.data == "synthetic":
             train, val = settings.train_size or 4096, settings.val_size or 1024
-            images = synthetic(train, val, settings.full_size, ranks.device)
+            images = synthetic(train, val, settings.full_size, data.device)
         else:
-            images = read_images(settings.data, settings.data_dir, ranks.device)
+            images = read_images(settings.data, settings.data_dir, data.device)
             images = images.first(settings.train_size, settings.val_size)
         seed, val_size = settings.training.seed, settings.val_image_size
-        return MemoryStream(images, settings.augment, seed, ranks, val_size)
+        return MemoryStream(images, settings.augment, seed, data, val_size)
 
     def model(stream: Images) -> nn.Module:
-        return make_model(
-            settings.model, stream.shape, stream.classes, settings.width, settings.norm
-        )
+        name, shape, classes = settings.model, stream.shape, stream.classes
+        made = make_model(name, shape, classes, settings.width, settings.norm)
+        if begins and named(name):
+            sizes = {round(settings.image_size(progress)) for progress in SAMPLED}
+            library_images.check_sizes(
+                made, name, shape[0], classes, sizes | {settings.val_image_size}
+            )
+        if begins and settings.weights is not None and not settings.training.state:
+            given.load(made, settings.weights, classes)
+        return made
 
     return Task(
         size_key="image_size",
@@ -150,6 +242,14 @@ def _task(settings: Settings, ranks: Ranks) -> Task[Images]:
         samples=lambda size: 1,
         stream=stream,
         model=model,
+        flops=library_images.flops if named(settings.model) else per_image,
         layout=torch.channels_last if settings.channels_last else torch.contiguous_format,
         dims=(2, 3),
+        again=partial(_task, _as_validated(settings), begins=False),
     )
+
+
+def _as_validated(settings: Settings) -> Settings:
+    """For a process that only validates: without a state, and with images from their files."""
+    training = replace(settings.training, state=None)
+    return replace(settings, training=training, cache="none", cache_dir=None)

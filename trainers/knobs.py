@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from autotune import schedules
 from autotune.schedules import Constant, substituted
 from autotune.trial import Change
-from trainers.optimizers import make_optimizer
+from trainers.memory import fused, low_bit
+from trainers.optimizers import make_optimizer, schedule_free
 from trainers.readers import Schedule, require
 from trainers.training import SCHEDULED, Training
 
@@ -25,7 +26,11 @@ def build_optimizer(model: nn.Module, training: Training) -> Optimizer:
     options = {k: v(0.0) if k in SCHEDULED else v for k, v in training.options.items()}
     if "beta1" in options:
         options["betas"] = options.pop("beta1"), options.pop("beta2")
-    return make_optimizer(training.optimizer, model, lr=0.0, **options)
+    name, plan = training.optimizer, training.plan
+    options |= fused.settings(plan.optimizer_implementation, name)
+    return make_optimizer(
+        name, model, lr=0.0, kind=low_bit.kind_of(plan.optimizer_state_bits), **options
+    )
 
 
 class Knobs:
@@ -70,12 +75,13 @@ class Knobs:
         self._lr, self._momentum, self._batch_size = fast(lr), fast(momentum), fast(batch_size)
         self._numbers: dict[str, Callable[[float], Any]] = {"lr": self.lr}
         parts = {"lr": [lr]}
-        if "beta1" in options:
-            beta2 = fast(options["beta2"])
-            self._numbers["betas"] = lambda progress: (self.momentum(progress), beta2(progress))
-            parts["betas"] = [momentum, options["beta2"]]
-        else:
+        if "momentum" in options:
             self._numbers["momentum"], parts["momentum"] = self.momentum, [momentum]
+        if "beta1" in options:
+            first = options["beta1"] if "momentum" in options else momentum
+            beta1, beta2 = fast(first), fast(options["beta2"])
+            self._numbers["betas"] = lambda progress: (beta1(progress), beta2(progress))
+            parts["betas"] = [first, options["beta2"]]
         for name in ("weight_decay", "trust_coefficient"):
             if name in options:
                 self._numbers[name], parts[name] = fast(options[name]), [options[name]]
@@ -86,7 +92,8 @@ class Knobs:
         """Apply a controller's change: factors of the learning rate multiply, other values replace.
 
         Raises:
-            ValueError: a batch size below the number of ranks.
+            ValueError: a batch size below the number of ranks, or a momentum of 0 with an optimizer
+                that divides by it.
         """
         self._lr_factor *= change.lr_factor
         if change.batch_size is not None:
@@ -95,6 +102,8 @@ class Knobs:
                 raise ValueError(f"batch_size must be {rule}, got {change.batch_size}")
             self._set_batch_size = change.batch_size
         if change.momentum is not None:
+            if self._training.optimizer in schedule_free.KINDS:
+                schedule_free.check(self._training.optimizer, change.momentum)
             self._set_momentum = change.momentum
         self._arrange()
 
@@ -102,7 +111,7 @@ class Knobs:
         return self._lr(progress) * self._lr_factor
 
     def momentum(self, progress: float) -> float:
-        """The momentum, or the first beta of an optimizer that has betas."""
+        """The momentum, or the first beta of an optimizer that has betas only."""
         return self._momentum(progress)
 
     def batch_size(self, progress: float) -> int:
@@ -123,6 +132,8 @@ class Knobs:
         decay = values.pop("weight_decay", None)
         for group in optimizer.param_groups:
             group.update(values)
+            if "lr_share" in group and "lr" in values:  # of what `Muon` leaves to AdamW
+                group["lr"] = values["lr"] * group["lr_share"]
             if decay is not None and group["decays"]:  # other groups have none
                 group["weight_decay"] = decay
 
@@ -136,9 +147,9 @@ class Knobs:
 
 
 def momentum_of(training: Training) -> Schedule:
-    """The schedule of the momentum, or of the first beta."""
+    """The schedule of the momentum, of the first beta if there is no momentum, else 0."""
     options = training.options
-    found: Schedule = options["beta1"] if "beta1" in options else options["momentum"]
+    found: Schedule = options.get("momentum", options.get("beta1", Constant(0.0)))
     return found
 
 

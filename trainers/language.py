@@ -2,28 +2,14 @@
 
 It runs as `trainers.image` does. A sample is a **token**: steps, epochs, milestones and progress
 count tokens, so that neither the batch size nor the sequence length moves a schedule. The keys of
-its configuration, beside the common ones of `trainers.training`:
-
-| key | value (default) |
-|---|---|
-| `text` | tinyshakespeare, synthetic, or the path of a text file |
-| `data_dir` | folder of the data sets, for tinyshakespeare |
-| `tokens` | characters or words (characters) |
-| `vocabulary` | the most words that are known (8192) |
-| `train_size`, `val_size` | use the first so many tokens of each part (all) |
-| `sequence_length` * | tokens of a sequence while training (128) |
-| `val_sequence_length` | when evaluating (the largest value of `sequence_length`) |
-| `layers`, `width`, `heads` | of the model (4, 128, 4) |
-| `sharding` | none, or full: parameters, gradients and optimizer over the ranks (none) |
-
-`sequence_length` takes a number or a schedule, rounded to a whole number at each step. `batch_size`
-and `microbatch` count sequences.
+its configuration are in `trainers.text_settings` and `trainers.training`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,77 +17,29 @@ from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
 from trainers import served
-from trainers.distributed import Ranks, process_group
-from trainers.gpt import GPT, flops_per_token
+from trainers.data.text import Text, TextStream, load_text
 from trainers.loop import StepAt, Task, run
-from trainers.readers import (
-    REQUIRED,
-    Key,
-    Schedule,
-    counted,
-    greatest,
-    one_of,
-    optional,
-    require,
-    text,
-    whole,
-)
-from trainers.sharding import SHARDINGS
-from trainers.text import TOKENS, Text, TextStream, load_text
-from trainers.training import TRAINING, Training, read_training
+from trainers.models import attention, library_text
+from trainers.models import weights as given
+from trainers.models.gpt import GPT
+from trainers.models.library import named
+from trainers.parallel.ranks import Ranks, process_group
+from trainers.parallel.states import reshaped
+from trainers.plan import DEFAULTS, MEMORY_KEYS
+from trainers.readers import greatest, require
+from trainers.text_settings import EFFECTS, KEYS, OWN, USUAL, Settings, read_settings
 
-
-@dataclass(frozen=True)
-class Settings:
-    """A checked configuration; lengths and sizes are in tokens."""
-
-    training: Training
-    text: str
-    data_dir: str | None
-    tokens: str
-    vocabulary: int
-    train_size: int | None
-    val_size: int | None
-    sequence_length: Schedule
-    val_sequence_length: int
-    layers: int
-    width: int
-    heads: int
-    sharding: str
-
-
-OWN: Mapping[str, Key] = {
-    "text": (REQUIRED, text),
-    "data_dir": (None, optional(text)),
-    "tokens": ("characters", one_of(TOKENS)),
-    "vocabulary": (8192, whole(2)),
-    "train_size": (None, optional(whole(2))),
-    "val_size": (None, optional(whole(1))),
-    "sequence_length": (128, counted(1)),
-    "val_sequence_length": (None, optional(whole(1))),
-    "layers": (4, whole(1)),
-    "width": (128, whole(2)),
-    "heads": (4, whole(1)),
-    "sharding": ("none", one_of(SHARDINGS)),
-}
-KEYS: Mapping[str, Key] = {**OWN, **TRAINING}
-"""All keys but the optimizer's: the default and the reader."""
-
-
-def read_settings(config: Mapping[str, Any]) -> Settings:
-    """`config`, checked and completed with the defaults.
-
-    Raises:
-        ValueError: one line with the key, its value, what is allowed, and the nearest valid key.
-    """
-    training, own = read_training(config, OWN, "trainers.language")
-    width, heads = own["width"], own["heads"]
-    if width % (2 * heads):
-        raise ValueError(f"width must be a multiple of twice the heads, {2 * heads}, got {width}")
-    if own["sharding"] != "none" and (training.compile or training.precision == "fp16"):
-        raise ValueError("sharding 'full' takes precision fp32, tf32 or bf16, and compile False")
-    longest = own["val_sequence_length"] or round(greatest(own["sequence_length"]))
-    return Settings(training, **{**own, "val_sequence_length": longest})
+__all__ = [
+    "KEYS",
+    "OWN",
+    "Settings",
+    "check",
+    "memory",
+    "pass_size",
+    "read_settings",
+    "train",
+    "trained",
+]
 
 
 def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
@@ -112,8 +50,9 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     `evaluate` gives val_loss (the mean cross-entropy of the next token in nats) and val_accuracy
     over the same validation tokens each time; lr, momentum, batch_size, sequence_length and
     progress (above 1 beyond the horizon) now; and, once trained, train_loss, samples_per_second
-    (tokens), flops_per_second of the model (`trainers.gpt.flops_per_token`) and what
-    `trainers.statistics` measures, all since the last milestone.
+    (tokens), flops_per_second of the model (as `trainers.models.gpt.flops_per_token`),
+    exposed_communication where there are several ranks, and what `trainers.statistics` measures,
+    all since the last milestone.
 
     Raises:
         ValueError: a key or value that is not allowed; one line.
@@ -121,7 +60,17 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     """
     settings = read_settings(config)
     with process_group() as ranks:
-        yield from run(settings.training, ranks, _task(settings, ranks))
+        yield from run(settings.training, ranks, _task(settings))
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raise a ValueError, one line, for a configuration that cannot be trained.
+
+    As `read_settings`; and a file of weights to begin with must be there.
+    """
+    settings = read_settings(config)
+    if not settings.training.state:
+        given.require_file(settings.weights)
 
 
 def trained(
@@ -136,41 +85,130 @@ def trained(
     place. No text is read: the weights determine the vocabulary's size.
     """
     settings, weights = read_settings(config), served.weights(states)
-    words = len(weights["embedding.weight"])
-    made = GPT(words, settings.layers, settings.width, settings.heads)
-    made.load_state_dict(weights)
+    if named(settings.model):
+        sizes, file = _sizes(settings), settings.weights
+        words = library_text.vocabulary_of(settings.model, sizes, file, weights)
+    else:
+        words = len(weights["embedding.weight"])
+    made = _model(settings, words, begins=False)
+    own = made.state_dict()
+    made.load_state_dict({k: reshaped(v, own[k]) if k in own else v for k, v in weights.items()})
     length = settings.val_sequence_length
     return made.eval(), torch.zeros(served.EXAMPLES, length, dtype=torch.int64)
 
 
+def memory(config: Mapping[str, Any], ranks: int = 1, has: int = 0) -> int:
+    """The bytes of memory that a rank of this training needs, its part of the text included.
+
+    Nothing is trained, and no memory allocated for it (`trainers.memory.predict`).
+
+    Args:
+        ranks: of the training.
+        has: bytes that a rank has; where it surely needs less, that bound will do.
+
+    Raises:
+        ValueError: a key or value that is not allowed, or a plan for other ranks; one line.
+        FileNotFoundError: a missing text; one line.
+    """
+    from trainers.data.blank import texts
+    from trainers.memory.predict import needed
+
+    settings = _counted(read_settings(config))
+    task = _task(settings, begins=False)
+    shares = settings.training.plan.shares(ranks)
+    blank = texts(task.stream, settings.val_sequence_length, shares)
+    return needed(settings.training, task, blank, ranks, has)
+
+
+def _counted(settings: Settings) -> Settings:
+    """The training whose memory is counted on a CPU in place of this one.
+
+    On a GPU kernels of sparse attention keep what those of full attention do; on a CPU masks too.
+    """
+    if settings.attention == "full" or not torch.cuda.is_available():
+        return settings
+    return replace(settings, attention="full", attention_window=None)
+
+
+def pass_size(config: Mapping[str, Any], ranks: int) -> int:
+    """The most items of a rank in one forward pass of this training, on so many ranks.
+
+    Raises:
+        ValueError: a key or value that is not allowed, or a plan for other ranks; one line.
+    """
+    return read_settings(config).training.pass_size(ranks)
+
+
 train.model = trained  # type: ignore[attr-defined]  # for registration of the model
-train.check = read_settings  # type: ignore[attr-defined]  # called before a study starts
+train.check = check  # type: ignore[attr-defined]  # called before a study starts
+train.effects = EFFECTS  # type: ignore[attr-defined]  # what each key changes of a training
+train.pass_size = pass_size  # type: ignore[attr-defined]  # halved where memory has run out
+train.memory = memory  # type: ignore[attr-defined]  # what a rank needs, before it is tried
+train.plan_keys = {  # type: ignore[attr-defined]  # of a plan, with their defaults
+    **DEFAULTS,
+    "sharding": "none",
+}
 train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the memory of a step
     *("text", "tokens", "vocabulary", "sequence_length", "val_sequence_length"),
-    *("layers", "width", "heads", "sharding"),
+    *("model", "weights", "layers", "width", "heads", "attention", "attention_window", "sharding"),
     *("optimizer", "precision", "deterministic", "compile"),
+    *MEMORY_KEYS,
 )
 
 
-def _task(settings: Settings, ranks: Ranks) -> Task[TextStream]:
-    def stream(_: StepAt) -> TextStream:
+def _sizes(settings: Settings) -> dict[str, int | None]:
+    return {"layers": settings.layers, "width": settings.width, "heads": settings.heads}
+
+
+def _model(settings: Settings, words: int, begins: bool) -> nn.Module:
+    """The model for so many tokens.
+
+    Args:
+        begins: whether it begins with the weights of a file, where one is given.
+    """
+    name, file = settings.model, settings.weights
+    if named(name):
+        longest = max(settings.val_sequence_length, round(greatest(settings.sequence_length)))
+        return library_text.language_model(name, words, _sizes(settings), longest, file, begins)
+    sizes = {key: size or USUAL[key] for key, size in _sizes(settings).items()}
+    seen = attention.made(settings.attention, settings.attention_window)
+    made = GPT(words, **sizes, attention=seen)
+    if file is not None and begins:
+        given.load(made, file, words)
+    return made
+
+
+def _task(settings: Settings, begins: bool = True) -> Task[TextStream]:
+    """The training of a configuration.
+
+    Args:
+        begins: whether it begins, and not its memory alone is of interest: then models have no
+            numbers to compute with, and no file of weights is read.
+    """
+
+    def stream(_: StepAt, data: Ranks) -> TextStream:
         s = settings
-        found = load_text(s.text, s.data_dir, s.tokens, s.vocabulary, ranks.device)
-        found = _part(settings, found, ranks)
-        return TextStream(found, s.training.seed, ranks, s.val_sequence_length, s.val_size)
+        found = load_text(s.text, s.data_dir, s.tokens, s.vocabulary, data.device)
+        found = _part(settings, found, data)
+        return TextStream(found, s.training.seed, data, s.val_sequence_length, s.val_size)
 
     def model(stream: TextStream) -> nn.Module:
-        return GPT(stream.classes, settings.layers, settings.width, settings.heads)
+        new = begins and not settings.training.state
+        made = _model(settings, stream.classes, begins=new)
+        if begins and named(settings.model):
+            library_text.check_causal(made, settings.model)
+        return made
 
+    stateless = replace(settings.training, state=None)
     return Task(
         size_key="sequence_length",
         size=settings.sequence_length,
         samples=lambda size: size,
         stream=stream,
         model=model,
-        flops=flops_per_token,
+        flops=lambda model, size: float(model.flops(size)),
         dims=(1,),
-        units=None if settings.sharding == "none" else lambda model: list(model.layers),
+        again=partial(_task, replace(settings, training=stateless), begins=False),
     )
 
 
@@ -190,9 +228,11 @@ def _part(settings: Settings, found: Text, ranks: Ranks) -> Text:
             raise ValueError(f"{key} must be at most {there[key]}, all that there is, got {size}")
     tokens = settings.val_size or there["val_size"]
     least = (ranks.size - 1) * settings.val_sequence_length + 1
-    if settings.sharding != "none" and tokens < least:
+    plan = settings.training.plan
+    if (plan.shards or plan.divides) and tokens < least:
+        how = "sharded" if plan.shards else "divided"
         raise ValueError(
-            f"val_size must give each rank a sequence where the model is sharded, at least {least} "
+            f"val_size must give each rank a sequence where the model is {how}, at least {least} "
             f"tokens, got {tokens}"
         )
     train = found.train[: settings.train_size]

@@ -5,29 +5,34 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
-from autotune import schedules
-from autotune.schedules import edges_of
 from autotune.trial import Change, Milestone
-from trainers.distributed import Ranks
+from trainers import applied
+from trainers.beside import Beside
+from trainers.data.stream import Batch, Stream, passes
 from trainers.knobs import Knobs, fast, is_constant
 from trainers.learner import Learner
-from trainers.precision import numerics
+from trainers.memory.compiled import compile_model
+from trainers.memory.precision import DTYPES, numerics
+from trainers.models.flops import unallocated
+from trainers.parallel.exposed import Exposed
+from trainers.parallel.ranks import Ranks
+from trainers.parallel.seam import Forward
 from trainers.readers import Schedule
-from trainers.stream import Batch, Stream, passes
+from trainers.shapes import sampled, warmed_up
 from trainers.training import Training
 
 S = TypeVar("S", bound=Stream)
 StepAt = Callable[[int], tuple[int, int]]
-MOST_WARMED = 16
-GRID = tuple(i / 1000 for i in range(1001))
 
 
 @dataclass(frozen=True)
@@ -38,24 +43,24 @@ class Task(Generic[S]):
         size_key: the key and the metric of an item's size.
         size: that size, a schedule; rounded to a whole number at every step.
         samples: samples in an item of a given size: 1 image, or the tokens of a sequence.
-        stream: opens the data; its argument gives batch size and size of the step after a number of
-            samples, and may be called once training has started.
+        stream: opens the data for these ranks' parts; its first argument gives batch size and size
+            of the step after a number of samples, and may be called once training has started.
         model: builds the model for a stream, on the host, with torch's global generator.
+        flops: of training per sample, for a model and an item's size; nan if not countable.
         layout: memory format of the model's input.
         dims: of the input of a model that have the item's size.
-        flops: of training per sample, for a model and an item's size; None: not reported.
-        units: the modules that are sharded over the ranks one by one; None: no sharding.
+        again: makes the task in another process, to evaluate models that were trained in this one.
     """
 
     size_key: str
     size: Schedule
     samples: Callable[[int], int]
-    stream: Callable[[StepAt], S]
+    stream: Callable[[StepAt, Ranks], S]
     model: Callable[[S], nn.Module]
+    flops: Callable[[Any, int], float]
     layout: torch.memory_format = torch.contiguous_format
     dims: tuple[int, ...] = ()
-    flops: Callable[[Any, int], float] | None = None
-    units: Callable[[Any], Sequence[nn.Module]] | None = None
+    again: Callable[[], Task[S]] | None = None
 
 
 def run(
@@ -79,22 +84,42 @@ class Loop(Generic[S]):
 
     def __init__(self, training: Training, ranks: Ranks, task: Task[S]) -> None:
         state = training.state or {"seen": 0}
-        self._training = training
         self._ranks = ranks
+        self._data = applied.data_ranks(training.plan, ranks)
+        self._training = training = training.on(self._data.size)
+        self._exposed = Exposed(ranks.device) if ranks.size > 1 else None
         self._task = task
         self._size = fast(task.size)
         self._seen: int = state["seen"]
-        self._knobs = Knobs(training, ranks.size, state)
+        self._knobs = Knobs(training, self._data.size, state)
         with ExitStack() as opened:  # closed if what follows raises
-            self._stream = task.stream(self._step_at)
+            self._stream = task.stream(self._step_at, self._data)
             opened.callback(self._stream.close)
             self._plan()
+            self._beside = self._validating()
+            if self._beside is not None:
+                opened.callback(self._beside.close)
             self._learner = self._make_learner()
             opened.callback(self._learner.close)
             self._learner.warm_up(self._warmed(), self._evaluated())
             if training.state:
                 self._learner.restore(state["learner"])
+            if self._beside is not None:
+                self._beside.ready()
             self._opened = opened.pop_all()
+
+    def _validating(self) -> Beside | None:
+        """The process that validates beside training, where it is the first rank's to start."""
+        again = self._task.again
+        if not self._beside_training:
+            return None
+        if again is None:
+            raise ValueError("validation must be 'inline' in this trainer, got 'beside'")
+        return None if self._ranks.rank else Beside(again, self._training)
+
+    @property
+    def _beside_training(self) -> bool:
+        return self._training.validation == "beside"
 
     def _plan(self) -> None:
         """Horizon, milestones and end in samples, and what is counted between milestones."""
@@ -103,22 +128,32 @@ class Loop(Generic[S]):
         self._every = training.milestone or epoch
         self._end = math.inf if training.max_epochs is None else training.max_epochs * epoch
         self._trained = 0
-        self._flops = 0.0
+        self._seen_by_size: Counter[int] = Counter()
         self._seconds = 0.0
 
     def _make_learner(self) -> Learner:
-        training, task = self._training, self._task
+        training, task, device = self._training, self._task, self._ranks.device
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(training.seed)
             model = task.model(self._stream)
-        model = model.to(self._ranks.device)
-        model = model.to(memory_format=task.layout)  # type: ignore[call-overload]
-        if training.compile:
-            model.compile()
-        units = None if task.units is None else task.units(model)
+        counted = unallocated(model)  # whole, as it is no longer once ranks have divided it
+        self._flops = cache(lambda size: task.flops(counted, size))
+        model = model.to(device, memory_format=task.layout)  # type: ignore[call-overload]
+        units = applied.prepared(training.plan, model, self._ranks)
+        compile_model(model, units, training.compile)
         varying: tuple[int, ...] = () if is_constant(training.batch_size) else (0,)
         varying += () if is_constant(task.size) else task.dims
-        return Learner(model, self._ranks, training, task.layout, units, varying)
+        forward = Forward(
+            device,
+            DTYPES.get(training.precision),
+            task.layout,
+            varying if training.compile is True else (),
+            self._exposed,
+        )
+        accumulates = training.microbatch is not None
+        parallel = applied.parallel(training.plan, model, units, self._ranks, forward, accumulates)
+        update = applied.update(training.plan, self._ranks, parallel, self._exposed)
+        return Learner(model, parallel, update, self._ranks, training, forward)
 
     def milestones(self) -> Generator[Milestone, Change | None, None]:
         change = yield self._milestone(0.0)
@@ -128,15 +163,20 @@ class Loop(Generic[S]):
             waited = self._stream.waited
             self._train_until(min((self._seen // self._every + 1) * self._every, self._end))
             change = yield self._milestone(self._stream.waited - waited)
+        if self._beside is not None:
+            self._beside.settle()
 
     def _train_until(self, target: float) -> None:
         """Train until `target` samples are seen; synchronise with the device at the end only."""
         knobs, stream, learner, task = self._knobs, self._stream, self._learner, self._task
         learner.loss.zero_()
         learner.statistics.clear()
-        seen_by_size: Counter[int] = Counter()
+        if self._exposed is not None:
+            self._exposed.clear()
+        self._seen_by_size.clear()
         begun, first = time.perf_counter(), self._seen
         knobs.set(learner.optimizer, self._progress(self._seen))
+        learner.begin()
         while self._seen < target:
             progress = self._progress(self._seen)
             batch_size, size = knobs.batch_size(progress), round(self._size(progress))
@@ -146,13 +186,11 @@ class Loop(Generic[S]):
             learner.statistics.next(last=self._seen + samples >= target)
             learner.step(batch, samples, knobs.smoothing(progress))
             self._seen += samples
-            seen_by_size[size] += samples
+            self._seen_by_size[size] += samples
+        learner.settle()
         if self._ranks.device.type == "cuda":
             torch.cuda.synchronize(self._ranks.device)
         self._trained, self._seconds = self._seen - first, time.perf_counter() - begun
-        if task.flops is not None:
-            of_model = ((task.flops(learner.model, k), v) for k, v in seen_by_size.items())
-            self._flops = sum(flops * samples for flops, samples in of_model)
 
     def _progress(self, seen: float) -> float:
         return min(seen / self._horizon, 1.0)
@@ -167,13 +205,29 @@ class Loop(Generic[S]):
     def _milestone(self, data_seconds: float) -> Milestone:
         return Milestone(self._seen, self._evaluate, self._state, data_seconds)
 
-    def _evaluate(self) -> dict[str, float]:
-        right, loss, count, trained = self._learner.evaluate(self._stream.validation())
-        progress = self._progress(self._seen)
+    def _evaluate(self) -> dict[str, float] | Future[dict[str, float]]:
+        if self._beside_training:
+            return self._submitted()
+        right, loss, count = self._learner.evaluate(self._stream.validation())
+        return {"val_accuracy": right / count, "val_loss": loss / count, **self._measured()}
+
+    def _submitted(self) -> Future[dict[str, float]]:
+        """The metrics once this state has been validated; on other ranks what they have measured.
+
+        Every rank gives a future, so that all report at the same milestone.
+        """
+        weights, metrics = self._learner.snapshot(), self._measured()
+        if self._beside is not None:
+            return self._beside.submit(weights, metrics)
+        own: Future[dict[str, float]] = Future()
+        own.set_result(metrics)
+        return own
+
+    def _measured(self) -> dict[str, float]:
+        """What is known of the training without a validation."""
+        trained, progress = self._learner.trained_loss(), self._progress(self._seen)
         batch_size, size = self._planned(progress)
         metrics = {
-            "val_accuracy": right / count,
-            "val_loss": loss / count,
             "lr": self._knobs.lr(progress),
             "momentum": self._knobs.momentum(progress),
             "batch_size": float(batch_size),
@@ -186,9 +240,17 @@ class Loop(Generic[S]):
                 metrics["recompile_limit_met"] = 1.0
             metrics["train_loss"] = trained / self._trained
             metrics["samples_per_second"] = self._trained / self._seconds
-            if self._task.flops is not None:
-                metrics["flops_per_second"] = self._flops / self._seconds
+            flops = sum(self._flops(size) * n for size, n in self._seen_by_size.items())
+            if math.isfinite(flops):
+                metrics["flops_per_second"] = flops / self._seconds
+            if self._exposed is not None:
+                metrics["exposed_communication"] = self._share(self._exposed.seconds())
         return metrics
+
+    def _share(self, seconds: float) -> float:
+        """Seconds as a share of those of the steps, the mean over all ranks."""
+        own = torch.tensor(seconds / self._seconds, device=self._ranks.device)
+        return self._ranks.sum(own).item() / self._ranks.size
 
     def _state(self) -> dict[str, Any]:
         return {"seen": self._seen, **self._knobs.state(), "learner": self._learner.state()}
@@ -204,7 +266,7 @@ class Loop(Generic[S]):
             yield self._stream.dummy(count)
 
     def _local(self, batch_size: int) -> int:
-        start, stop = self._ranks.share(0, batch_size)
+        start, stop = self._data.share(0, batch_size)
         return stop - start
 
     def _warmed(self) -> Iterator[tuple[Batch, int]]:
@@ -213,63 +275,16 @@ class Loop(Generic[S]):
         With the samples of the global batch. All ranks get the same number of forward passes.
         """
         now, end = self._progress(self._seen), self._progress(self._end)
-        steps = [self._planned(at) for at in self._sampled_progresses(now, max(now, end))]
-        for batch_size, size in warmed_up(steps, self._ranks.size, self._training.microbatch):
+        scheduled = self._training.batch_size, self._task.size
+        steps = [self._planned(at) for at in sampled(scheduled, now, max(now, end))]
+        for batch_size, size in warmed_up(steps, self._data.size, self._training.microbatch):
             local = self._local(batch_size)
-            if self._task.units is not None:  # all ranks make the same passes
-                local = -(-batch_size // self._ranks.size)
+            if self._learner.parallel.collective:
+                local = -(-batch_size // self._data.size)
             count = sum(passes(local, self._training.microbatch))
             x, y = self._stream.warm(self._seen, batch_size, size)
-            yield (x[:count], y[:count]), count * self._ranks.size * self._task.samples(size)
-
-    def _sampled_progresses(self, now: float, end: float) -> list[float]:
-        """Progresses that cover every shape from now to the end: a regular grid and all edges."""
-        scheduled = (self._training.batch_size, self._task.size)
-        if all(map(is_constant, scheduled)):
-            return [now]
-        ours = (s for s in scheduled if isinstance(s, schedules.Schedule))
-        edges = (edge for schedule in ours for edge in edges_of(schedule))
-        return [now, *sorted(x for x in (*edges, *GRID) if now < x <= end)]
+            yield (x[:count], y[:count]), count * self._data.size * self._task.samples(size)
 
     def close(self) -> None:
         """Free the model, DDP's hooks and the stream's processes."""
         self._opened.close()
-
-
-def warmed_up(
-    steps: Sequence[tuple[int, int]], ranks: int, microbatch: int | None
-) -> list[tuple[int, int]]:
-    """One step (batch size, size) of each kind in `steps`, the largest first.
-
-    With more than 16 kinds, those of the first, the last and the most frequent step. The largest
-    has the most pixels or tokens in a forward pass.
-
-    >>> warmed_up([(32, 8), (33, 8), (32, 4), (32, 8)], 2, None)
-    [(33, 8), (32, 8), (32, 4)]
-    >>> warmed_up([(32, 8), (48, 8), (80, 8), (40, 8)], 1, 16)
-    [(40, 8), (32, 8)]
-    """
-    kinds = [_kind(step, ranks, microbatch) for step in steps]
-    found = dict(zip(reversed(kinds), reversed(steps), strict=True))  # the first of each kind
-    if len(found) > MOST_WARMED:
-        often = Counter(kinds).most_common(1)[0][0]
-        found = {kind: found[kind] for kind in (kinds[0], often, kinds[-1])}
-    largest = sorted(found, key=lambda kind: (kind.size * kind.most[0], found[kind]), reverse=True)
-    return [found[kind] for kind in largest]
-
-
-class Kind(NamedTuple):
-    """Steps of one kind: forward passes of the same shapes, on ranks of the least and most items.
-
-    It has the shapes of all ranks, so that all choose the same steps for the warm-up.
-    """
-
-    size: int
-    least: tuple[int, ...]
-    most: tuple[int, ...]
-
-
-def _kind(step: tuple[int, int], ranks: int, microbatch: int | None) -> Kind:
-    batch_size, size = step
-    least, most = (passes(n, microbatch) for n in (batch_size // ranks, -(-batch_size // ranks)))
-    return Kind(size, least, most)

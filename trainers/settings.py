@@ -3,14 +3,16 @@
 | key | value (default) |
 |---|---|
 | `data` | digits, fashion_mnist, cifar10, folder or synthetic |
-| `data_dir` | folder of the data sets; with `folder`, that of images (`trainers.image_files`) |
+| `data_dir` | folder of data sets; with `folder`, that of images (`trainers.data.image_files`) |
 | `train_size`, `val_size` | use the first so many images (all) |
 | `val_share` | share of each class that validates, for a folder without `val/` (0.2) |
 | `image_size` * | pixels of a side while training (the data's own; folder 224, synthetic 32) |
 | `val_image_size` | pixels of a side when evaluating (the full size) |
-| `loader_workers` | processes a rank that decode images, for folder (4) |
+| the keys of loading and keeping | for folder: `trainers.data.loader`, `trainers.data.cache` |
 | `augment` | none, or crop, flip, cutout joined by `+` (none) |
-| `model`, `width`, `norm` | mlp, resnet8, resnet18 or resnet50; its width; batch or group |
+| `model` | mlp, resnet8, resnet18, resnet50, or one of a library: `trainers.models.library` |
+| `width`, `norm` | of a model that is none of a library: its width; batch or group (batch) |
+| `weights` | a file of weights to begin with: `trainers.models.weights` (new ones) |
 | `channels_last` | (False) |
 
 `image_size` takes a number or a schedule, rounded to a whole number at each step and at least the
@@ -27,9 +29,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.schedules import Constant, as_schedule
-from trainers.augment import PARTS
-from trainers.data import READERS, SIDES
-from trainers.models import NORMS, WIDTHS, stride_of
+from trainers.data import cache, loader
+from trainers.data.augment import PARTS
+from trainers.data.images import READERS, SIDES
+from trainers.models import library
+from trainers.models.images import NORMS, WIDTHS, stride_of
+from trainers.plan import KEYS as PLAN
+from trainers.plan import check_undivided
 from trainers.readers import (
     REQUIRED,
     Key,
@@ -45,6 +51,8 @@ from trainers.readers import (
     text,
     whole,
 )
+from trainers.technique import Effect, Knob, require_places
+from trainers.training import EFFECTS as COMMON_EFFECTS
 from trainers.training import OPTIONS, TAKES, TRAINING, Training, read_training
 
 __all__ = ["KEYS", "OPTIONS", "TAKES", "Settings", "read_settings"]
@@ -67,10 +75,15 @@ class Settings:
     val_image_size: int
     full_size: int
     loader_workers: int
+    prefetch_factor: int
+    cache: str
+    cache_dir: str | None
+    cache_gb: float
     augment: frozenset[str]
     model: str
     width: int | None
     norm: str
+    weights: str | None
     channels_last: bool
 
 
@@ -81,6 +94,9 @@ def _augment(value: Any) -> Any:
     return frozenset() if value == "none" else frozenset(parts)
 
 
+INPUT: Mapping[str, Knob] = {**loader.KNOBS, **cache.KNOBS}
+"""The keys of how images of a folder are loaded, and what is kept of them."""
+
 OWN: Mapping[str, Key] = {
     "data": (REQUIRED, one_of((*READERS, "folder", "synthetic"))),
     "data_dir": (None, optional(text)),
@@ -89,15 +105,26 @@ OWN: Mapping[str, Key] = {
     "val_share": (0.2, Number(0.0, 1.0, open_low=True)),
     "image_size": (None, optional(counted(1))),
     "val_image_size": (None, optional(whole(1))),
-    "loader_workers": (4, whole(0)),
+    **{key: (knob.default, knob.reader) for key, knob in INPUT.items()},
     "augment": ("none", _augment),
-    "model": (REQUIRED, one_of(WIDTHS)),
+    "model": (REQUIRED, library.model_of(WIDTHS, library.IMAGES)),
     "width": (None, optional(whole(1))),
     "norm": ("batch", one_of(NORMS)),
+    "weights": (None, optional(text)),
     "channels_last": (False, flag),
 }
-KEYS: Mapping[str, Key] = {**OWN, **TRAINING}
+KEYS: Mapping[str, Key] = {**OWN, **TRAINING, **PLAN}
 """All keys but the optimizer's: the default and the reader."""
+
+
+EFFECTS: Mapping[str, Effect] = {
+    **COMMON_EFFECTS,
+    **dict.fromkeys(("image_size", "augment", "model", "width", "norm"), "both"),
+    **dict.fromkeys(("weights",), "statistical"),
+    **dict.fromkeys(("channels_last",), "exact"),
+    **{key: knob.effect for key, knob in INPUT.items()},
+}
+"""What the keys change of a training; those of the data are its problem."""
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
@@ -109,6 +136,14 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     training, own = read_training(config, OWN, "trainers.image")
     if own["data"] == "folder" and "cutout" in own["augment"]:
         raise ValueError("augment must be without cutout when data is 'folder' (crop, flip)")
+    require_places(INPUT, own)
+    cache.check(own)
+    for key in ("width", "norm"):
+        if key in config and library.named(own["model"]):
+            raise ValueError(f"{key} is of {', '.join(WIDTHS)}: {own['model']!r} has its own")
+    check_undivided(training.plan, "in trainers.image")
+    if own["channels_last"] and training.plan.shards:
+        raise ValueError("channels_last must be False where the model is sharded")
     own["image_size"], own["val_image_size"], full = _sizes(own)
     return Settings(training, **own, full_size=full)
 

@@ -17,16 +17,25 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from trainers.sharding import whole
+from trainers.parallel.ranks import Ranks
+from trainers.parallel.seam import Owned
+from trainers.parallel.states import whole
 
 EVERY = 8  # every n-th step is sampled
 
 
 class Statistics:
-    """Sampled norms since the last `clear`, on the device until `metrics` reads them."""
+    """Sampled norms since the last `clear`, on the device until `metrics` reads them.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    Args:
+        owned: this rank's parameters, where ranks have different ones; `metrics` is then one of all
+            ranks, at the same steps.
+    """
+
+    def __init__(self, model: nn.Module, owned: Owned | None = None) -> None:
+        weights = model.parameters() if owned is None else owned.parameters
+        self._weights: list[Tensor] = [p for p in weights if p.requires_grad]
+        self._ranks = None if owned is None else owned.ranks
         self.clear()
 
     def clear(self) -> None:
@@ -35,6 +44,7 @@ class Statistics:
         self._sampled = self._last = False
         self._norms: list[tuple[Sequence[Tensor], Tensor | None]] = []
         self._before: list[Tensor] = []
+        self._own: list[Sequence[Tensor]] = []
 
     def next(self, last: bool) -> None:
         """Count the next step; `last` before a milestone."""
@@ -60,10 +70,21 @@ class Statistics:
             self._before = [p.detach().clone() for p in self._weights]
 
     @torch.no_grad()
+    def settle(self) -> None:
+        """Measure the weights and the size of the last step now, as the weights will change."""
+        if self._before and not self._own:  # a second call would see other weights
+            self._own = self._measured()
+
+    def _measured(self) -> list[Sequence[Tensor]]:
+        """The norms of the weights and of their last change."""
+        moved_by = torch._foreach_sub(self._before, self._weights)
+        return [torch._foreach_norm(self._weights), torch._foreach_norm(moved_by)]
+
+    @torch.no_grad()
     def metrics(self) -> dict[str, float]:
         """The measured statistics, without those that are not finite or have too few samples.
 
-        Call it at the milestone, before the weights change again.
+        Call it at the milestone, before the weights change again, or after `settle`.
 
         `grad_norm`: mean norm of the gradient; `grad_norm_spread`: its standard deviation over its
         mean; `weight_norm`: now; `update_ratio`: |change of the weights| / |weights| in the last
@@ -71,9 +92,9 @@ class Statistics:
         """
         if not self._before:
             return {}
-        moved_by = torch._foreach_sub(self._before, self._weights)
-        own = [torch._foreach_norm(self._weights), torch._foreach_norm(moved_by)]
-        weight, moved, *read = _totals([*own, *(norms for norms, _ in self._norms)])
+        own = self._own or self._measured()
+        sampled = [norms for norms, _ in self._norms]
+        weight, moved, *read = _totals([*own, *sampled], self._ranks)
         scales = [s for _, s in self._norms if s is not None]
         if scales:
             by = torch.stack(scales).tolist()  # 0 after some 165 overflows
@@ -89,7 +110,11 @@ class Statistics:
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _totals(groups: Sequence[Sequence[Tensor]]) -> list[float]:
+def _totals(groups: Sequence[Sequence[Tensor]], ranks: Ranks | None) -> list[float]:
     """The Euclidean norm of each group of tensors, from those of the tensors; all read at once."""
     read = iter(torch.stack([whole(norm) for norms in groups for norm in norms]).tolist())
-    return [math.hypot(*islice(read, len(norms))) for norms in groups]
+    found = [math.hypot(*islice(read, len(norms))) for norms in groups]
+    if ranks is None:
+        return found
+    squares = torch.tensor(found, dtype=torch.float64, device=ranks.device).square()
+    return ranks.sum(squares).sqrt().tolist()

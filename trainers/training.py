@@ -2,7 +2,7 @@
 
 | key | value (default) |
 |---|---|
-| `optimizer` | sgd, adamw, lars or lamb (sgd), and its options in `TAKES` |
+| `optimizer` | one of `trainers.optimizers.NAMES` (sgd), and its options in `TAKES` |
 | `lr` * | learning rate, required |
 | `batch_size` * | images or sequences a step, of all ranks together (128) |
 | `label_smoothing` * | (0) |
@@ -10,24 +10,32 @@
 | `milestone` | samples between two milestones (an epoch) |
 | `max_epochs` | training ends here (never) |
 | `microbatch` | most images or sequences of a rank in one forward pass; gradients add up (all) |
-| `precision` | fp32, tf32, bf16 or fp16 (fp32); see `trainers.precision` |
+| `precision` | fp32, tf32, bf16 or fp16 (fp32); see `trainers.memory.precision` |
 | `deterministic` | kernels that give the same bits in every run, or an error (False) |
-| `compile` | (False) |
+| `compile` | False, True or units (False); see `trainers.memory.compiled` |
+| `validation` | inline, or beside training in a process of its own (inline): `trainers.beside` |
+| the keys of a plan | how ranks divide the work, and what is kept in memory: `trainers.plan` |
 | `seed`, `state` | reserved: set by autotune, as is `microbatch` once memory has run out |
 
 Keys marked * take a number or a schedule, as do the optimizers' options `momentum` (or
 `beta1`), `beta2`, `weight_decay` and `trust_coefficient`. All values of a schedule must
-be allowed.
+be allowed. The momentum (or `beta1`) of schedule-free optimizers must be a number.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trainers.precision import PRECISIONS
+from autotune.schedules import Constant
+from trainers.memory import accumulate, compiled, low_bit
+from trainers.memory.precision import PRECISIONS
+from trainers.optimizers.make import NAMES, require_optimizer
+from trainers.optimizers.schedule_free import KINDS
+from trainers.parallel.passes import microbatches
+from trainers.plan import KNOBS, Plan, check, read_plan
 from trainers.readers import (
     REQUIRED,
     Key,
@@ -36,6 +44,7 @@ from trainers.readers import (
     Schedule,
     counted,
     flag,
+    greatest,
     one_of,
     optional,
     saved_state,
@@ -44,11 +53,14 @@ from trainers.readers import (
     unscheduled,
     whole,
 )
+from trainers.technique import Effect
 
 
 @dataclass(frozen=True)
 class Training:
     """The validated common part; numbers that may be schedules are schedules."""
+
+    plan: Plan
 
     optimizer: str
     lr: Schedule
@@ -60,14 +72,34 @@ class Training:
     microbatch: int | None
     precision: str
     deterministic: bool
-    compile: bool
+    compile: bool | str
+    validation: str
     seed: int
     state: dict[str, Any] | None
     options: Mapping[str, Any]
 
+    def on(self, ranks: int) -> Training:
+        """As it is where so many ranks have other samples: with the plan's microbatch."""
+        steps, largest = self.plan.gradient_accumulation_steps, round(greatest(self.batch_size))
+        found = accumulate.microbatch(steps, self.microbatch, largest, ranks)
+        return replace(self, microbatch=found)
+
+    def pass_size(self, ranks: int) -> int:
+        """The most items of a rank in one forward pass, on so many ranks.
+
+        Raises:
+            ValueError: the plan is not for so many ranks; one line.
+        """
+        shares, degree = self.plan.shares(ranks), self.plan.pipeline_parallel_degree
+        local = -(-round(greatest(self.batch_size)) // shares)
+        most = min(local, self.on(shares).microbatch or local)
+        return most if degree == 1 else microbatches(local, -(-local // most), degree)[1]
+
+
+VALIDATIONS = ("inline", "beside")
 
 TRAINING: Mapping[str, Key] = {
-    "optimizer": ("sgd", one_of(("sgd", "adamw", "lars", "lamb"))),
+    "optimizer": ("sgd", one_of(NAMES)),
     "lr": (REQUIRED, scheduled(Number(0.0))),
     "batch_size": (128, counted(1)),
     "label_smoothing": (0.0, scheduled(Number(0.0, 1.0))),
@@ -77,7 +109,8 @@ TRAINING: Mapping[str, Key] = {
     "microbatch": (None, optional(whole(1))),
     "precision": ("fp32", one_of(PRECISIONS)),
     "deterministic": (False, flag),
-    "compile": (False, flag),
+    "compile": (False, compiled.read),
+    "validation": (VALIDATIONS[0], one_of(VALIDATIONS)),
     "seed": (0, whole(0)),
     "state": (None, optional(saved_state)),
 }
@@ -101,20 +134,34 @@ OPTIONS: Mapping[str, Key] = {
     **dict.fromkeys(("eps", "trust_min", "trust_max", "larc_clip", "max_grad_norm"), _GIVEN),
     **dict.fromkeys(("bias_correction", "grad_averaging", "decoupled"), _GIVEN),
     **dict.fromkeys(("weight_norm_min", "weight_norm_max"), _GIVEN),
+    **dict.fromkeys(("momentum_decay", "adamw_share", "ns_steps", "adjust_lr_fn"), _GIVEN),
+    **dict.fromkeys(("r", "weight_lr_power"), _GIVEN),
+    **dict.fromkeys(("beta2_decay", "clip_threshold"), _GIVEN),
 }
 """All options of the optimizers; those without a default keep the optimizer's own."""
+
+_USUAL: Mapping[str, Mapping[str, Any]] = {
+    "muon": {"momentum": 0.95, "nesterov": True, "beta2": 0.95},
+}
+"""The defaults of an optimizer's options that differ from those in `OPTIONS`."""
 
 _TRUST = ("trust_coefficient", "trust_min", "trust_max", "adapt", "max_grad_norm", "variant")
 _MOMENTA, _BETAS = ("momentum", "nesterov"), ("beta1", "beta2", "eps")
 _ALL = ("weight_decay", "exclude")
+_AVERAGED = ("r", "weight_lr_power")
 TAKES: Mapping[str, tuple[str, ...]] = {
     "sgd": (*_ALL, *_MOMENTA),
     "adamw": (*_ALL, *_BETAS),
+    "nadamw": (*_ALL, *_BETAS, "momentum_decay"),
     "lars": (*_ALL, *_MOMENTA, *_TRUST, "eps", "denominator", "lr_in_momentum", "larc_clip"),
     "lamb": (
         *(*_ALL, *_BETAS, *_TRUST, "bias_correction", "grad_averaging", "decoupled"),
         *("weight_norm_min", "weight_norm_max"),
     ),
+    "muon": (*_ALL, *_MOMENTA, *_BETAS, "adamw_share", "ns_steps", "adjust_lr_fn"),
+    "adafactor": (*_ALL, "beta2_decay", "clip_threshold", "eps"),
+    "schedulefree_sgd": (*_ALL, "momentum", *_AVERAGED),
+    "schedulefree_adamw": (*_ALL, *_BETAS, *_AVERAGED),
 }
 """The options of each optimizer; `trainers.optimizers` documents them."""
 
@@ -122,6 +169,21 @@ _OWNERS: Mapping[str, str] = {
     **dict.fromkeys(("image_size", "val_image_size", "augment", "norm"), "trainers.image"),
     **dict.fromkeys(("sequence_length", "val_sequence_length", "text"), "trainers.language"),
 }
+
+
+EFFECTS: Mapping[str, Effect] = {
+    **dict.fromkeys(("optimizer", "batch_size"), "both"),
+    **dict.fromkeys(("lr", "label_smoothing", "horizon"), "statistical"),
+    **dict.fromkeys(OPTIONS, "statistical"),
+    **dict.fromkeys(("precision",), "rounding"),
+    **dict.fromkeys(("deterministic", "compile", "microbatch", "validation"), "exact"),
+    **{key: knob.effect for key, knob in KNOBS.items()},
+}
+"""What the common keys change of a training (`trainers.technique.Effect`).
+
+The others do not belong to a search: seed, state, and what ends or reports a training. A microbatch
+is exact in models without batch normalisation.
+"""
 
 
 def read_training(
@@ -137,7 +199,7 @@ def read_training(
         ValueError: one line with the key, its value, what is allowed, and the nearest valid key.
     """
     for key in config:
-        if key not in own and key not in TRAINING and key not in OPTIONS:
+        if not any(key in known for known in (own, TRAINING, OPTIONS, KNOBS)):
             raise ValueError(_unknown(key, own, trainer))
     values = {key: _value(config, key, *TRAINING[key]) for key in TRAINING}
     takes = TAKES[values["optimizer"]]
@@ -147,10 +209,35 @@ def read_training(
                 f"{key} is given but optimizer {values['optimizer']!r} does not take it "
                 f"(it takes {', '.join(takes)})"
             )
-    wanted = (key for key in takes if key in config or OPTIONS[key][0] is not None)
-    options = {key: _value(config, key, *OPTIONS[key]) for key in wanted}
+    require_optimizer(values["optimizer"])
+    usual = {key: OPTIONS[key][0] for key in takes} | dict(_USUAL.get(values["optimizer"], {}))
+    wanted = (key for key in takes if key in config or usual[key] is not None)
+    options = {key: _value(config, key, usual[key], OPTIONS[key][1]) for key in wanted}
+    _check_averaged(values["optimizer"], options)
+    chosen = {key: _value(config, key, None, KNOBS[key].reader) for key in KNOBS if key in config}
+    plan = read_plan(chosen)
+    low_bit.check_options(plan.optimizer_state_bits, options)
+    smoothing = values["label_smoothing"]
+    smoothed = not isinstance(smoothing, Constant) or smoothing.value > 0
+    check(plan, values["optimizer"], values["precision"], values["compile"], smoothed)
+    if values["validation"] != VALIDATIONS[0] and plan.pipeline_parallel_degree != 1:
+        rule = f"must be {VALIDATIONS[0]!r} where no rank has all layers"
+        raise ValueError(f"validation {rule} (pipeline_parallel_degree), got 'beside'")
     found = {key: _value(config, key, *own[key]) for key in own}
-    return Training(**values, options=options), found
+    return Training(**values, options=options, plan=plan), found
+
+
+def _check_averaged(optimizer: str, options: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a momentum with which the steps of `optimizer` are no averages."""
+    if optimizer not in KINDS:
+        return
+    key = "momentum" if "momentum" in options else "beta1"
+    found = options[key]
+    if not isinstance(found, Constant) or not 0 < found.value < 1:
+        was = found.value if isinstance(found, Constant) else shown(found)
+        raise ValueError(
+            f"{key} must be a number in (0, 1) with optimizer {optimizer!r}, no schedule, got {was}"
+        )
 
 
 def _value(config: Mapping[str, Any], key: str, default: Any, reader: Any) -> Any:
@@ -164,11 +251,11 @@ def _value(config: Mapping[str, Any], key: str, default: Any, reader: Any) -> An
 
 
 def _unknown(key: object, own: Mapping[str, Key], trainer: str) -> str:
-    names = sorted((*own, *TRAINING, *OPTIONS))
+    names = sorted((*own, *TRAINING, *OPTIONS, *KNOBS))
     allowed = f"(allowed: {', '.join(names)})"
     owner = _OWNERS.get(str(key))
     if owner is not None:
         return f"{key} is a key of {owner}, which {trainer} does not have {allowed}"
-    near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(key).lower(), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown key {key!r} in the configuration{hint} {allowed}"

@@ -19,11 +19,11 @@ from autotune.evaluation.register import BEST_MODEL
 from autotune.study import recipes
 from search_spaces.images import folder
 from trainers import classifier
-from trainers.data import read_images
-from trainers.distributed import process_group
+from trainers.data.image_files import parts
+from trainers.data.images import read_images
 from trainers.image import _task as image_task
 from trainers.image import read_settings, train
-from trainers.image_files import parts
+from trainers.parallel.ranks import process_group
 
 RECIPE = "search_spaces.images:folder"
 
@@ -61,6 +61,36 @@ def test_a_folder_becomes_an_experiment(data: Path) -> None:
     corners(folder(large, model="resnet50"))
 
 
+def test_fine_tuning_has_smaller_rates_and_the_file_of_an_earlier_study(data: Path) -> None:
+    """With what is kept of the images, and the name in any case."""
+    made = folder(data, model="ResNet8")
+    config = made.space.complete(made.baseline or {})[0]
+    trainer = train({**config, "loader_workers": 0, "seed": 1, "milestone": 8, "width": 4})
+    torch.save(train.saved(config | {"width": 4}, [next(trainer).state()]), data.parent / "m.pt")
+    trainer.close()
+    tuned = folder(data, model="resnet8", weights=data.parent / "m.pt", cache="decoded",
+                   validation="beside")  # fmt: skip
+    assert tuned.baseline["lr.peak"] < made.baseline["lr.peak"]
+    corners(tuned)
+    config = tuned.space.complete(tuned.baseline or {})[0]
+    config |= {"loader_workers": 0, "seed": 1, "milestone": 8, "width": 4}
+    trainer = train(config)
+    validated = next(trainer).evaluate().result()
+    trainer.close()
+    trainer = train({**config, "validation": "inline"})
+    inline = next(trainer).evaluate()
+    trainer.close()
+    assert {k: validated[k] for k in ("val_accuracy", "val_loss")} == {
+        k: inline[k] for k in ("val_accuracy", "val_loss")
+    }
+
+
+def test_what_is_in_memory_anyway_is_not_kept_again(tmp_path: Path) -> None:
+    pictures.write_cifar10(tmp_path)
+    with pytest.raises(at.UserError, match="cache must be none for cifar10, which is in memory"):
+        folder(tmp_path / "cifar10", cache="memory")
+
+
 @pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
 def test_published_files_become_one_too(name: str, tmp_path: Path) -> None:
     getattr(pictures, f"write_{name}")(tmp_path)
@@ -96,6 +126,10 @@ def test_what_cannot_be_used_is_one_line_before_anything_is_spent(
     one = pictures.write(tmp_path / "one", {"cat": 5})
     assert "at least two classes are needed" in says(data=one)
     assert "unknown model 'resnet9'; did you mean 'resnet8'?" in says(model="resnet9")
+    assert "or timm:NAME, torchvision:NAME" in says(model="resnet9")
+    assert "model must be one of mlp, resnet8, resnet18" in says(model="tim:resnet18")
+    assert f"weights: there is no file {tmp_path / 'no.pt'}" in says(weights=tmp_path / "no.pt")
+    assert "unknown cache 'disc'" in says(cache="disc")
     assert "seconds must be more than 0 but got 0" in says(seconds=0)
     assert "val_share must be a share between 0 and 1 but got 1" in says(val_share=1)
     assert "image_size must be at least 4 for resnet8" in says(image_size=2, model="resnet8")
@@ -188,8 +222,8 @@ def validates_alike(config: dict[str, Any], images: list[Image.Image], folder: P
     trainer.close()
     found = classifier.load(folder / "best_model.pt")
     with process_group() as ranks:
-        task = image_task(read_settings(config), ranks)
-        stream = task.stream(lambda seen: (4, 16))
+        task = image_task(read_settings(config))
+        stream = task.stream(lambda seen: (4, 16), ranks)
         batches = list(stream.validation())
         stream.close()
     x, y = (torch.cat(part) for part in zip(*batches, strict=True))

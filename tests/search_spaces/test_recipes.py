@@ -16,8 +16,15 @@ import torch
 import search_spaces
 from autotune import schedules
 from autotune.space.search_space import Choice, Float, Int, Parameter
+from autotune.space.variants import searched_keys
 from autotune.study.experiment import Experiment
+from autotune.trial.plan_text import plan_keys, plan_text
 from search_spaces import cifar10, digits, fashion_mnist, imagenet, shakespeare
+from trainers.applied import data_ranks
+from trainers.image import train as image_train
+from trainers.language import read_settings as read_language
+from trainers.parallel.ranks import Ranks
+from trainers.plan import MODEL_DEGREES
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
 IMAGES = [
@@ -25,15 +32,25 @@ IMAGES = [
     for module in (digits, fashion_mnist, cifar10)
     for name in ("sgd", "lars", "lamb", "schedules")
 ]
+NEWER = ("adamw", "nadamw", "muon", "schedulefree", "optimizers")
+MORE = [
+    *(getattr(module, name) for module in (fashion_mnist, digits) for name in NEWER),
+    *(shakespeare.nadamw, shakespeare.muon, shakespeare.schedulefree, shakespeare.optimizers),
+    *(shakespeare.plans, digits.plans),
+]
 GPU_IMAGES = [
     getattr(module, f"gpu_{name}")
     for module in (fashion_mnist, cifar10)
     for name in ("sgd", "lars", "lamb", "schedules")
 ]
-GPU_TEXTS = [shakespeare.gpu_adamw, shakespeare.gpu_lamb, shakespeare.gpu_schedules]
+GPU_TEXTS = [
+    *(shakespeare.gpu_adamw, shakespeare.gpu_lamb, shakespeare.gpu_schedules),
+    shakespeare.gpu_plans,
+]
 TEXTS = [shakespeare.adamw, shakespeare.lamb, shakespeare.schedules]
 GPUS = [*GPU_IMAGES, *GPU_TEXTS]
-RECIPES = [*IMAGES, *TEXTS, imagenet.resnet50_synthetic, *GPUS]
+ON_IMAGENET = [imagenet.resnet50, imagenet.plans]
+RECIPES = [*IMAGES, *TEXTS, *MORE, imagenet.resnet50_synthetic, *GPUS]
 FEW_STEPS: dict[str, dict[str, Any]] = {
     "trainers.image": {"train_size": 128, "val_size": 50, "batch_size": 32, "milestone": 128},
     "trainers.language": {"val_size": 256, "batch_size": 4, "milestone": 512},
@@ -81,9 +98,10 @@ def test_a_recipe_is_complete(
     config, params = found.space.complete(found.baseline)
     assert params is not None, "the baseline is to be a point of the space"
     read_settings(found, config)
-    searched = {name.partition(".")[0] for name in found.space.parameters()}
+    searched = searched_keys(found.space.parameters())
     assert {"lr", "batch_size", "weight_decay", "horizon"} <= searched
     assert searched & {"momentum", "beta1"}
+    assert found.canonical == {"horizon": "epochs"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=label)
@@ -125,6 +143,19 @@ def test_the_baseline_trains(
     assert second["val_loss"] != first["val_loss"]
 
 
+def test_a_plan_of_every_family_runs_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = experiment(shakespeare.plans, monkeypatch)
+    plans = []
+    for given in found.given():
+        config, params = found.space.complete(given)
+        assert params is not None, "a point of the space"
+        plans.append(read_language(config).training.plan)
+        plans[-1].degrees(2)
+    families = [(p.shards, *(getattr(p, name) > 1 for name in MODEL_DEGREES)) for p in plans]
+    assert [sum(family) for family in families] == [0, 1, 1, 1, 1]
+    assert len({*families}) == 5
+
+
 @pytest.mark.parametrize("recipe", GPUS, ids=label)
 def test_a_recipe_for_a_gpu_asks_for_one_and_uses_it(
     recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
@@ -142,7 +173,7 @@ def test_a_recipe_for_a_gpu_asks_for_one_and_uses_it(
     assert (better < 0) if found.target.mode == "min" else (better > 0)
 
 
-@pytest.mark.parametrize("recipe", [*IMAGES[4:], *TEXTS, *GPUS, imagenet.resnet50], ids=label)
+@pytest.mark.parametrize("recipe", [*IMAGES[4:], *TEXTS, *GPUS, *ON_IMAGENET], ids=label)
 def test_missing_data_is_reported_before_anything_starts(
     recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -151,13 +182,54 @@ def test_missing_data_is_reported_before_anything_starts(
         recipe()
 
 
+COUPLED = [r for r in RECIPES if not r.__name__.endswith(("schedules", "resnet50_synthetic"))]
+
+
+@pytest.mark.parametrize("recipe", COUPLED, ids=label)
+def test_the_learning_rate_follows_the_batch_size_from_the_baselines(
+    recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the linear rule for SGD, by the square root for the adaptive ones."""
+    found = experiment(recipe, monkeypatch)
+    linear = ("sgd", "lars", "schedulefree_sgd")
+    for point in found.space.sample(30 if recipe.__name__ == "optimizers" else 3):
+        config = found.space.config(point)
+        doubled = found.space.config({**point, "batch_size": 2 * point["batch_size"]})
+        factor = 2.0 if config["optimizer"] in linear else math.sqrt(2)
+        assert doubled["lr"](0.7) == pytest.approx(factor * config["lr"](0.7))
+    baseline = found.space.complete(found.baseline or {})[0]
+    (peak,) = (v for k, v in (found.baseline or {}).items() if k.endswith(".peak"))
+    assert schedules.extremes(baseline["lr"])[1] == pytest.approx(peak)
+
+
+@pytest.mark.parametrize("recipe", [digits.optimizers, shakespeare.optimizers], ids=label)
+def test_each_optimizer_is_searched_in_a_range_of_its_own(
+    recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = experiment(recipe, monkeypatch)
+    seen = {}
+    for point in found.space.sample(100):
+        seen[point["optimizer"]] = config = found.space.config(point)
+        assert {name.partition(":")[2].partition(".")[0] for name in point if ":" in name} == {
+            point["optimizer"]
+        }
+        read_settings(found, config)
+    assert len(seen) >= 4
+    baselines = [getattr(sys.modules[recipe.__module__], n)() for n in ("adamw", "schedulefree")]
+    for alone in baselines:
+        wanted = alone.space.complete(alone.baseline)[0]
+        assert wanted["optimizer"] in seen
+        assert wanted.keys() == seen[wanted["optimizer"]].keys()
+
+
+@pytest.mark.parametrize("recipe", ON_IMAGENET, ids=label)
 def test_imagenet_tries_the_record_runs_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for part in ("train", "val"):
         (tmp_path / "imagenet" / part).mkdir(parents=True)
     monkeypatch.setenv("AUTOTUNE_DATA", str(tmp_path))
-    found = imagenet.resnet50()
+    found = recipe()
     configs = [found.space.complete(given)[0] for given in found.given()]
     assert len(configs) == 5
     assert configs[0]["batch_size"](0.5) == 8192
@@ -168,6 +240,27 @@ def test_imagenet_tries_the_record_runs_first(
         read_settings(found, config)
         for knob in ("lr", "batch_size", "image_size", "momentum"):
             assert isinstance(config[knob], schedules.Schedule)
+        plan = plan_text(config, found.train.plan_keys)
+        assert plan == "default"
+        assert config["channels_last"]
+
+
+def test_every_plan_of_imagenet_is_one_for_eight_ranks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for part in ("train", "val"):
+        (tmp_path / "imagenet" / part).mkdir(parents=True)
+    monkeypatch.setenv("AUTOTUNE_DATA", str(tmp_path))
+    space = imagenet.plans().space
+    ranks = Ranks(0, imagenet.plans().scaling.num_workers, torch.device("cpu"))
+    seen = set()
+    for point in space.sample(200, seed=7):
+        config = space.config(point)
+        plan = sys.modules["trainers.image"].read_settings(config).training.plan
+        data_ranks(plan, ranks)
+        seen |= {(key, getattr(plan, key)) for key in plan_keys(image_train) if key in config}
+    searched = {(key, o) for key, e in imagenet._PLANS.items() for o in e.options}
+    assert {pair for pair in searched if pair[0] != "channels_last"} <= seen
 
 
 def test_without_imagenet_the_recipe_names_the_one_that_runs_anywhere(

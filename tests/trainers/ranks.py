@@ -21,7 +21,8 @@ import torch.nn.functional as F
 
 from autotune.trial import Change
 from trainers import image, language
-from trainers.stream import MemoryStream
+from trainers.data.stream import MemoryStream
+from trainers.memory import measure
 
 FAST = {"data": "digits", "lr": 0.1, "batch_size": 32, "horizon": 2, "milestone": 300}
 FAST_TEXT = {
@@ -48,12 +49,18 @@ def record(
     restore: list[dict[str, Any]] | None = None,
     full: int | None = None,
     full_in: str = "loss",
+    peak: bool = False,
+    done: bool = False,
 ) -> dict[str, Any]:
     """Train for so many milestones after the first; what was yielded, and the state at the end.
 
     A configuration with a `text` is the language trainer's. `restore` holds the state of every
-    rank. On the rank `full` the first loss, or the first batch, finds no memory (`full_in`).
+    rank. On the rank `full` the first loss, or the first batch, finds no memory (`full_in`). With
+    `peak` it is only found how many bytes the training of a text needs. With `done` the metrics are
+    futures, which are awaited.
     """
+    if peak:
+        return {"peak": measure.peak(language.train, config, milestones)}
     if full is not None:
         with out_of_memory(full, full_in):
             return record(config, milestones)
@@ -71,12 +78,12 @@ def record(
             for _ in range(evaluations):
                 metrics = milestone.evaluate()
             if evaluations:
-                found["metrics"].append(metrics)
+                found["metrics"].append(metrics.result() if done else metrics)
             if number == save_at:
                 found["state"] = copy.deepcopy(milestone.state())
             change = (changes or {}).get(number)
         found["final"] = milestone.state()
-        network = weakref.ref(milestone.evaluate.__self__._learner._network)
+        network = weakref.ref(milestone.evaluate.__self__._learner.parallel.network)
     except StopIteration:
         pass
     finally:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from autotune.schedules import Piecewise, stages
 from trainers import image, language
@@ -42,7 +42,7 @@ WORDS = {
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes that `compile=True` compiles for, as they are met; nothing is made of them."""
+    """The shapes that torch compiles for, as they are met; nothing is made of them."""
     found: list[tuple[int, ...]] = []
 
     def backend(graph: Any, inputs: list[Any]) -> Any:
@@ -50,27 +50,31 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         found.append(next(shapes, ()))
         return graph.forward
 
-    compile_with = nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compile_with(self, backend=backend))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     torch._dynamo.reset()
     return found
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("what", [True, "units"])
 @pytest.mark.parametrize(
     ("trainer", "config", "key"),
     [(image, IMAGES, "image_size"), (language, WORDS, "sequence_length")],
     ids=["images", "text"],
 )
 def test_nothing_is_compiled_on_the_clock(
-    trainer: Any, config: dict[str, Any], key: str, compiled: list[Any]
+    trainer: Any, config: dict[str, Any], key: str, what: bool | str, compiled: list[Any]
 ) -> None:
-    run = trainer.train({**config, "compile": True})
+    run = trainer.train({**config, "compile": what})
     sizes, milestone = set(), next(run)
     before = list(compiled)
-    assert 2 <= len(before) <= 3  # to train and to evaluate, for all sizes; a rest is one more
+    if what is True:
+        assert 2 <= len(before) <= 3  # to train and to evaluate, for all sizes; a rest is one more
+    assert before
     for _ in range(8):
-        sizes.add(milestone.evaluate()[key])
+        metrics = milestone.evaluate()
+        assert "recompile_limit_met" not in metrics
+        sizes.add(metrics[key])
         milestone = run.send(None)
     run.close()
     assert len(sizes) >= 3
@@ -87,8 +91,26 @@ def test_the_limit_to_recompilation_is_reported(
         next(run)
         metrics = next(run).evaluate()
         run.close()
+        assert torch._dynamo.config.recompile_limit == limit
     assert metrics.get("recompile_limit_met") == (1.0 if says else None)
     said = [str(w.message) for w in recwarn if "limit" in str(w.message)]
     assert [message.startswith("compile=True: this training needs") for message in said] == (
         [True] if says else []
     )
+
+
+@pytest.mark.slow
+def test_equal_units_share_their_graphs_and_compute_what_the_model_does(
+    compiled: list[tuple[int, ...]], record: Any, apart: Any
+) -> None:
+    config = {**WORDS, "sequence_length": 16, "batch_size": 4, "milestone": 64}
+    graphs = []
+    for layers in (1, 3):
+        torch._dynamo.reset()
+        compiled.clear()
+        units = record({**config, "layers": layers, "compile": "units"}, 2)
+        graphs.append(len(compiled))
+        plain = record({**config, "layers": layers}, 2)
+        assert apart(units["final"], plain["final"]) < 1e-6
+        assert units["freed"]
+    assert graphs[0] == graphs[1] > 0

@@ -10,7 +10,7 @@ import pictures
 import pytest
 
 from trainers.convert import convert, main
-from trainers.image_files import parts
+from trainers.data.image_files import parts
 
 
 def found(folder: Path) -> set[str]:

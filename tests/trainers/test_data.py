@@ -8,8 +8,8 @@ import pytest
 import torch
 from pictures import write_binary, write_cifar10, write_fashion_mnist
 
-from trainers.data import Images, data_folder, read_images, synthetic
-from trainers.formats import class_names, recognised
+from trainers.data.formats import class_names, recognised
+from trainers.data.images import Images, data_folder, read_images, synthetic
 
 CPU = torch.device("cpu")
 

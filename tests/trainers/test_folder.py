@@ -13,9 +13,9 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from autotune.schedules import Piecewise
 from autotune.trial import Change
-from trainers.distributed import Ranks
-from trainers.folder import FolderStream, Pictures, central_box, random_box
-from trainers.image_files import listed
+from trainers.data.folder import FolderStream, Pictures, central_box, random_box
+from trainers.data.image_files import listed
+from trainers.parallel.ranks import Ranks
 from trainers.settings import read_settings
 
 CPU = torch.device("cpu")

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.schedules import Constant, Cosine, Linear, Piecewise, warmed
+from autotune.schedules import Constant, Cosine, Linear, Piecewise, stages, warmed
 from autotune.trial import Change
-from trainers.data import read_images
+from trainers.data.images import read_images
+from trainers.data.stream import MemoryStream, generator
 from trainers.image import train
 from trainers.learner import Learner
-from trainers.models import make_model
-from trainers.stream import MemoryStream, generator
+from trainers.models.images import make_model
 
 MLP = {"model": "mlp", "width": 16}
 NET = {"model": "resnet8", "width": 4, "augment": "crop+flip+cutout", "train_size": 500}
@@ -107,6 +107,10 @@ OPTIMIZERS = [
     {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1},
     {"optimizer": "lars", "lr": 10.0, "trust_coefficient": Linear(0.01, 0.001)},
     {"optimizer": "lamb", "lr": 0.01, "variant": "nvidia"},
+    {"optimizer": "nadamw", "lr": 0.01, "weight_decay": 0.1},
+    {"optimizer": "muon", "lr": 0.01, "weight_decay": 0.1, "adamw_share": 0.5},
+    {"optimizer": "schedulefree_sgd", "lr": 1.0, "weight_decay": 1e-3},
+    {"optimizer": "schedulefree_adamw", "lr": 0.01, "weight_decay": 0.1, "beta2": 0.99},
     {"precision": "fp16"},
 ]
 
@@ -179,9 +183,20 @@ def test_metrics_are_finite_from_the_first_milestone_on(record: Any) -> None:
     knobs = {"lr", "momentum", "batch_size", "image_size"}
     assert set(first) == {"val_accuracy", "val_loss", "progress", *knobs}
     sampled = {"grad_norm", "grad_norm_spread", "weight_norm", "update_ratio"}
-    assert set(second) == {*first, "train_loss", "samples_per_second", *sampled}
+    assert set(second) == {*first, "train_loss", "samples_per_second", "flops_per_second", *sampled}
     assert all(math.isfinite(v) for v in (*first.values(), *second.values()))
     assert second["val_accuracy"] > first["val_accuracy"]
+
+
+def test_the_flops_are_those_of_the_images_of_each_size(record: Any) -> None:
+    """By hand: products and sums of a resnet8 of width 4, forwards and twice backwards."""
+    size = stages((1, 8), (1, 4))  # an epoch each, with a milestone in it and one after
+    config = {"model": "resnet8", "width": 4, "image_size": size, "horizon": 2, "train_size": 600}
+    metrics = record({**config, "batch_size": 30}, 4)["metrics"]
+    side8 = 64 * 9 * (4 + 16 + 16) + 16 * (9 * (32 + 64) + 32) + 4 * (9 * (128 + 256) + 128)
+    found = [m["flops_per_second"] / m["samples_per_second"] for m in metrics[1:]]
+    full, quarter = 6 * (side8 + 160), 6 * (side8 / 4 + 160)
+    assert found == pytest.approx([full, full, quarter, quarter])
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

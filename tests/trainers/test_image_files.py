@@ -10,7 +10,7 @@ import pictures
 import pytest
 from PIL import Image
 
-from trainers.image_files import check, listed, parts
+from trainers.data.image_files import check, listed, parts
 
 
 def names(paths: tuple[str, ...]) -> set[tuple[str, str]]:

@@ -15,11 +15,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.schedules import Cosine, Following, Linear, Piecewise, warmed
 from autotune.trial import Change
-from trainers.distributed import Ranks
-from trainers.gpt import GPT, flops_per_token, rotated, rotation
+from trainers.data.stream import NO_LABEL
+from trainers.data.text import (
+    UNKNOWN,
+    Text,
+    TextStream,
+    hashed,
+    load_text,
+    synthetic_text,
+    tokenised,
+)
 from trainers.language import train
-from trainers.stream import NO_LABEL
-from trainers.text import UNKNOWN, Text, TextStream, hashed, load_text, synthetic_text, tokenised
+from trainers.models.gpt import GPT, flops_per_token, rotated, rotation
+from trainers.parallel.ranks import Ranks
 
 CPU = torch.device("cpu")
 TEXT: dict[str, Any] = {"text": "synthetic"}
@@ -285,6 +293,10 @@ OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "adamw", "weight_decay": 0.1, "beta2": Linear(0.9, 0.99)},
     {"optimizer": "sgd", "lr": 0.5, "momentum": 0.9},
     {"optimizer": "lars", "lr": 5.0, "trust_coefficient": 0.01, "momentum": 0.8},
+    {"optimizer": "nadamw", "weight_decay": 0.1, "momentum_decay": 0.01},
+    {"optimizer": "muon", "lr": 0.01, "weight_decay": 0.1},
+    {"optimizer": "schedulefree_adamw", "lr": 0.01, "precision": "bf16"},
+    {"optimizer": "schedulefree_sgd", "lr": 5.0},
     {"optimizer": "lamb", "lr": warmed(Cosine(0.01, 0.0), 0.2), "precision": "bf16"},
 ]
 

@@ -6,8 +6,12 @@ from types import ModuleType
 import pytest
 import torch
 
-from trainers import augment, distributed, gpt, knobs, loop, models, readers, stream, text
-from trainers.models import WIDTHS, Thinned, make_model
+from trainers import knobs, loop, readers
+from trainers.data import augment, stream, text
+from trainers.models import flops, gpt
+from trainers.models import images as models
+from trainers.models.images import WIDTHS, Thinned, make_model
+from trainers.parallel import ranks as distributed
 
 
 def size(model: torch.nn.Module) -> int:
@@ -66,7 +70,7 @@ def test_a_thinned_convolution_is_the_strided_one() -> None:
     torch.testing.assert_close(made(x), wanted)
 
 
-MODULES = (augment, distributed, gpt, knobs, loop, models, readers, stream, text)
+MODULES = (augment, distributed, flops, gpt, knobs, loop, models, readers, stream, text)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)

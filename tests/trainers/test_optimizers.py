@@ -20,8 +20,17 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainers import buckets, optimizers
-from trainers.optimizers import LAMB, LARS, make_optimizer, parameter_groups, variant_settings
+from trainers.optimizers import (
+    LAMB,
+    LARS,
+    buckets,
+    layerwise_optimizers,
+    make_optimizer,
+    parameter_groups,
+    variant_settings,
+)
+from trainers.optimizers import groups as parameter_groups_module
+from trainers.optimizers import make as optimizers
 
 ROOT = Path(__file__).parents[2]
 STEPS, ETA, WD, MU = 100, 0.02, 0.05, 0.9
@@ -690,9 +699,15 @@ BAD = [
     ("adamw", {"betas": 0.9}, "betas must be two numbers in [0, 1), got 0.9"),
     ("lars", {"momentun": 0.9}, "unknown setting of lars 'momentun'; allowed: lr, momentum, "),
     ("sgd", {"momentun": 0.9}, "nearest: 'momentum'"),
-    ("LARS ", {}, "unknown optimizer 'LARS '; allowed: sgd, adamw, lars, lamb; nearest: 'lars'"),
+    ("LARS ", {}, "unknown optimizer 'LARS '; allowed: sgd, adamw, nadamw, lars, lamb, muon, "),
     ("lars", {"variant": "tim"}, "unknown variant of lars 'tim'; allowed: paper, optax, timm, "),
     ("sgd", {"variant": "paper"}, "unknown optimizer with variants 'sgd'; allowed: lars, lamb"),
+    ("muon", {"adamw_share": 0}, "adamw_share must be a finite number > 0, got 0"),
+    ("muon", {"ns_steps": 5.0}, "ns_steps must be a whole number from 1 to 99, got 5.0"),
+    ("muon", {"adjust_lr_fn": "rms"}, "adjust_lr_fn must be 'match_rms_adamw' or 'original'"),
+    ("nadamw", {"momentum_decay": -1}, "momentum_decay must be a finite number >= 0, got -1"),
+    ("schedulefree_adamw", {"betas": (0.0, 0.9)}, "the momentum of schedulefree_adamw must be gr"),
+    ("schedulefree_sgd", {"momentum": 0}, "the momentum of schedulefree_sgd must be greater than"),
     ("lars", {"exclude": "bias"}, "unknown exclude 'bias'; allowed: bias_and_norm, none, "),
 ]
 
@@ -780,7 +795,8 @@ def test_torch_optimizers_are_fused_by_default():
 
 
 def test_examples_in_docstrings_and_card_run():
-    failed, tried = doctest.testmod(optimizers)
+    modules = (optimizers, layerwise_optimizers, parameter_groups_module)
+    failed, tried = map(sum, zip(*map(doctest.testmod, modules), strict=True))
     assert (failed, tried > 5) == (0, True)
     blocks = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs/cards/optimizers.md").read_text(), re.DOTALL

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainers import image
-from trainers.precision import PRECISIONS, numerics
+from trainers.memory.precision import PRECISIONS, numerics
 from trainers.settings import read_settings
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

@@ -16,7 +16,8 @@ from autotune.trial import Change
 
 FALLS = Cosine(0.1, 0.01)
 ROOT = Path(__file__).parents[2]
-MLP = {"model": "mlp", "width": 16, "momentum": 0.5}
+PERCEPTRON = {"model": "mlp", "width": 16}
+MLP = {**PERCEPTRON, "momentum": 0.5}
 NET = {"model": "resnet8", "width": 4, "augment": "crop+flip+cutout", "train_size": 500}
 
 
@@ -28,11 +29,15 @@ NET = {"model": "resnet8", "width": 4, "augment": "crop+flip+cutout", "train_siz
         {**MLP, "batch_size": Linear(3, 60), "horizon": 1, "label_smoothing": 0.1},
         {**NET, "norm": "group", "batch_size": 31, "momentum": 0.5},
         {**MLP, "optimizer": "lars", "lr": 5.0, "trust_coefficient": 0.01, "batch_size": 31},
+        {**PERCEPTRON, "optimizer": "nadamw", "lr": 0.01, "batch_size": 31},
+        {**MLP, "optimizer": "schedulefree_sgd", "lr": 1.0, "batch_size": 31},
+        {**PERCEPTRON, "optimizer": "schedulefree_adamw", "lr": 0.01, "batch_size": 31},
         {**MLP, "batch_size": stages((1, 33), (1, 7), (1, 64)), "horizon": 0.835, "lr": FALLS},
         {**MLP, "batch_size": Linear(3, 61), "horizon": 0.1, "milestone": 300, "lr": FALLS},
     ],
     ids=[
         *("even", "uneven microbatches", "scheduled batch", "convolutions", "lars"),
+        *("nadamw", "schedulefree_sgd", "schedulefree_adamw"),
         *("another batch at every milestone", "a horizon within a milestone"),
     ],
 )
@@ -46,8 +51,30 @@ def test_two_ranks_equal_one_process(
         for found, wanted in zip(rank["metrics"], alone["metrics"], strict=True):
             for key in ("val_accuracy", "val_loss", "lr", "batch_size"):
                 assert found[key] == pytest.approx(wanted[key], rel=1e-4)
+        shares = [metrics.get("exposed_communication") for metrics in rank["metrics"]]
+        assert shares == [metrics.get("exposed_communication") for metrics in ranks[0]["metrics"]]
+        assert shares[0] is None
+        assert all(0 < share < 1 for share in shares[1:])
+        assert "exposed_communication" not in alone["metrics"][-1]
         loss = alone["metrics"][-1]["train_loss"]
         assert rank["metrics"][-1]["train_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "schedulefree_adamw"])
+def test_ranks_stay_equal_and_go_on_bit_for_bit(
+    optimizer: str, record: Any, on_two_ranks: Any, same: Any
+) -> None:
+    """Muon's steps, in bfloat16, make more of the rounding of gradients than others do."""
+    config = {**NET, "optimizer": optimizer, "lr": 0.01, "batch_size": 31}
+    whole = on_two_ranks(config, 3, save_at=2)
+    for key in whole[0]["final"]["learner"]["model"]:
+        if "running" not in key:
+            assert same(*(rank["final"]["learner"]["model"][key] for rank in whole)), key
+    rest = on_two_ranks(config, 1, restore=[rank["state"] for rank in whole])
+    assert all(same(a["final"], b["final"]) for a, b in zip(rest, whole, strict=True))
+    alone = record({**config, "norm": "group"}, 2)["metrics"][-1]
+    ranks = on_two_ranks({**config, "norm": "group"}, 2)
+    assert ranks[0]["metrics"][-1]["train_loss"] == pytest.approx(alone["train_loss"], rel=0.02)
 
 
 @pytest.mark.parametrize("place", ["loss", "batch"])
@@ -142,7 +169,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from trainers.distributed import process_group
+from trainers.parallel.ranks import process_group
 from torch import nn, ones
 
 def of_gloo():

@@ -10,8 +10,8 @@ import torch
 
 from autotune.schedules import Linear
 from trainers import image, language, served
-from trainers.data import read_images
-from trainers.text import load_text
+from trainers.data.images import read_images
+from trainers.data.text import load_text
 
 CPU = torch.device("cpu")
 IMAGES: dict[str, Any] = {"data": "digits", "lr": 0.1, "batch_size": 32, "milestone": 500}

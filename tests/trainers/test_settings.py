@@ -49,7 +49,7 @@ def test_a_required_key_is_missed(key: str) -> None:
     [
         ("data", "mnist", "one of digits, fashion_mnist, cifar10, folder, synthetic"),
         ("model", "vgg", "one of mlp, resnet8, resnet18, resnet50"),
-        ("optimizer", "adam", "one of sgd, adamw, lars, lamb"),
+        ("optimizer", "adam", "one of sgd, adamw, nadamw, lars, lamb, muon, adafactor, sched"),
         ("precision", "fp8", "one of fp32, tf32, bf16, fp16"),
         ("lr", -0.1, "a number at least 0"),
         ("lr", "0.1", "a number at least 0"),
@@ -151,7 +151,10 @@ TEXT: dict[str, Any] = {"text": "synthetic", "lr": 0.1}
         ({"sequence_lenght": 8}, "unknown key 'sequence_lenght' .*did you mean 'sequence_length'"),
         ({"sequence_length": Linear(8, 0)}, "sequence_length must be .* it goes down to 0, got l"),
         ({"width": 20, "heads": 4}, "width must be a multiple of twice the heads, 8, got 20"),
-        ({"tokens": "bytes"}, "tokens must be one of characters, words, got 'bytes'"),
+        (
+            {"tokens": "bytes"},
+            "tokens must be one of characters, words, or the path of a tokenizer.json",
+        ),
         ({"text": 3}, "text must be text, got 3"),
         ({"optimizer": "adamw", "momentum": 0.9}, "momentum is given but optimizer 'adamw'"),
     ],

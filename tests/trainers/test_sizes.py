@@ -13,13 +13,13 @@ from PIL import Image
 from autotune.schedules import Constant, Linear, Piecewise
 from autotune.trial import Change
 from trainers import learner
-from trainers.augment import resized
-from trainers.data import Images, read_images
-from trainers.distributed import Ranks
+from trainers.data.augment import resized
+from trainers.data.images import Images, read_images
+from trainers.data.stream import MemoryStream
 from trainers.image import train
-from trainers.loop import warmed_up
-from trainers.models import make_model, stride_of
-from trainers.stream import MemoryStream
+from trainers.models.images import make_model, stride_of
+from trainers.parallel.ranks import Ranks
+from trainers.shapes import warmed_up
 
 CPU = torch.device("cpu")
 NET = {"model": "resnet8", "width": 4, "augment": "crop+flip+cutout", "train_size": 320}

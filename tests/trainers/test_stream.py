@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers import augment
-from trainers.augment import cut, draw, moved
-from trainers.data import Images
-from trainers.distributed import Ranks
-from trainers.stream import MemoryStream, spans
+from trainers.data import augment
+from trainers.data.augment import cut, draw, moved
+from trainers.data.images import Images
+from trainers.data.stream import MemoryStream, spans
+from trainers.parallel.ranks import Ranks
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,1 @@
+"""Data sets, and the streams of batches that are made of them."""

@@ -1,0 +1,1 @@
+"""How the ranks of a training divide its work: one file for each technique."""
