@@ -46,7 +46,7 @@ class Progress:
     """All ranks wait at a milestone.
 
     Args:
-        report: what they report together.
+        report: what they report together; None where its metrics come at the next milestone.
         can_save: whether a checkpoint can be asked for.
         saved: a checkpoint that was asked for earlier and that all ranks have written since.
         save_pending: whether one is still being written.
@@ -54,7 +54,7 @@ class Progress:
     """
 
     trial: int
-    report: Report
+    report: Report | None
     can_save: bool = False
     saved: Checkpoint | None = None
     save_pending: bool = False
@@ -173,4 +173,16 @@ class Observed(Protocol):
 
     def endpoints(self) -> list[str]:
         """Addresses at which they can be read, as host:port."""
+        ...
+
+
+@runtime_checkable
+class KnowsMemory(Protocol):
+    """A pool that knows how much memory its workers have."""
+
+    def memory(self, comparable_to: Hardware | None = None) -> int | None:
+        """Bytes for each rank of the next trial; called only where there is capacity.
+
+        None where that is not known.
+        """
         ...

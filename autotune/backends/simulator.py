@@ -107,6 +107,7 @@ class SimPool:
             its arguments (and of what it is sent) only.
         workers: trials that run at the same time.
         eval_seconds: virtual seconds of each evaluation (counted on the `wall` clock only).
+        rank_memory: bytes that each rank of a trial has; None: not known.
         go_on: for trials that continue from another's checkpoint: the curve of a configuration
             from the point at which the checkpoint was made, which is the curve's first. Without it
             a trial continues along its own configuration's curve.
@@ -117,6 +118,7 @@ class SimPool:
     eval_seconds: float = 0.0
     realtime: bool = False
     go_on: GoOn | None = None
+    rank_memory: int | None = None
     _now: float = 0.0
     _running: dict[int, _Running] = field(default_factory=dict)
     _agenda: list[tuple[float, int, Signal | _Due]] = field(default_factory=list)
@@ -144,6 +146,9 @@ class SimPool:
 
     def next_hardware(self, comparable_to: Hardware | None = None) -> Hardware:
         return Hardware(device="sim")
+
+    def memory(self, comparable_to: Hardware | None = None) -> int | None:
+        return self.rank_memory
 
     def resume(self, trial: int, change: Change | None, save: str | None) -> None:
         running = self._running[trial]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,9 @@ class Milestone:
 
     Args:
         step: samples seen so far by all ranks together (so that the batch size may change).
-        evaluate: metrics now; called on every rank with the training clock paused.
+        evaluate: metrics now; called on every rank with the training clock paused. It may return a
+            future of them, on all ranks: then training goes on while they are computed, of a copy
+            of the weights, and the report is made, as of this milestone, at the next one.
         state: gives a checkpoint of this rank, called only when one is saved. The same rank gets
             its result as `config["state"]` when the trial resumes. Tensors, numbers, strings, lists
             and dicts only (it is read with `torch.load(weights_only=True)`). The tensors may be
@@ -36,7 +39,7 @@ class Milestone:
     """
 
     step: int
-    evaluate: Callable[[], Metrics]
+    evaluate: Callable[[], Metrics | Future[Any]]
     state: Callable[[], dict[str, Any]] | None = None
     data_seconds: float = 0.0
     eval_seconds: float = 0.0

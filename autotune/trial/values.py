@@ -43,6 +43,9 @@ class Report:
     `waited` are the seconds of training in which the slowest rank waited for a core or a GPU that
     other processes used, since the trial started; None where that is not known, or where the clock
     counts steps. `slowed_by` says what slowed its GPUs, if anything did.
+
+    `ahead` is the step to which training had gone on when the metrics were there, where they were
+    computed beside it: what is decided on this report holds from there on.
     """
 
     step: int
@@ -51,6 +54,12 @@ class Report:
     clock: Clock = Clock()
     waited: float | None = field(default=None, metadata=SPARE)
     slowed_by: str = field(default="", metadata=SPARE)
+    ahead: int | None = field(default=None, metadata=SPARE)
+
+    @property
+    def decided_at(self) -> int:
+        """The step at which the ranks wait for what is decided on this report."""
+        return self.step if self.ahead is None else self.ahead
 
     @property
     def cpu_share(self) -> float | None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.algorithms.ranking.racing import race_leader
+from autotune.algorithms.ranking.repeats import race_leader
 from autotune.trial import (
     Change,
     Checkpoint,

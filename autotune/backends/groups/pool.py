@@ -15,6 +15,7 @@ from autotune.backends.groups import turns
 from autotune.backends.groups.lifecycle import Processes, WorkerGroups
 from autotune.backends.groups.turns import Group, Inbox, PendingCheckpoint
 from autotune.backends.protocol import Finished, Launch, Raised, Signal, Stopped, WorkerFailed
+from autotune.backends.worker.hardware_probe import rank_memory
 from autotune.trial import Change, Hardware
 from autotune.trial.scaling import Scaling
 
@@ -44,6 +45,11 @@ class WorkerPool:
 
     def next_hardware(self, comparable_to: Hardware | None = None) -> Hardware:
         return self._groups.idle(comparable_to).hardware
+
+    def memory(self, comparable_to: Hardware | None = None) -> int | None:
+        places = self._groups.idle(comparable_to).places
+        nodes, machines = [p.node for p in places], [p.machine for p in places]
+        return rank_memory(nodes, machines, self.scaling.gpus)
 
     def start(self, launch: Launch) -> Hardware:
         group = self._groups.idle(launch.comparable_to)

@@ -152,9 +152,11 @@ def _progress(group: Group, answers: dict[int, Answer]) -> Progress:
     """All ranks are at a milestone: rank 0's metrics, the slowest rank's time."""
     assert group.launch is not None
     saved, save_error = _checkpoint(group, answers)
+    pending = group.checkpoint is not None
+    if any(a.metrics is None for a in answers.values()):  # they come at the next milestone
+        return Progress(group.launch.trial, None, False, saved, pending, save_error)
     report = _report(group, group.launch, answers)
     can_save = all(a.can_save for a in answers.values())
-    pending = group.checkpoint is not None
     return Progress(group.launch.trial, report, can_save, saved, pending, save_error)
 
 
@@ -177,7 +179,8 @@ def _report(group: Group, launch: Launch, answers: dict[int, Answer]) -> Report:
     known = launch.clock != STEPS and (waits or group.waited)
     slowed_by = "; ".join(sorted({wait.by for wait in waits if wait.by}))
     waited = group.waited if known else None
-    return Report(first.step, seconds, first.metrics or {}, group.clock, waited, slowed_by)
+    metrics = first.metrics or {}
+    return Report(first.step, seconds, metrics, group.clock, waited, slowed_by, first.ahead)
 
 
 def _checkpoint(group: Group, answers: dict[int, Answer]) -> tuple[Checkpoint | None, str]:
@@ -234,6 +237,8 @@ def _raised(group: Group, answers: dict[int, Answer]) -> Raised | WorkerFailed:
     if any(a.crowded for a in bad.values()):  # not what the trial needs: it is tried again
         beside = f"{reason}: others hold more of the GPU than is theirs"
         return WorkerFailed(trial, beside, "\n\n".join(parts))
+    if any(a.helper_died for a in bad.values()):
+        return WorkerFailed(trial, reason, "\n\n".join(parts))
     away = [a.reason for a in bad.values() if a.store_unreachable]
     if away and not (memory or damaged):
         return WorkerFailed(trial, away[0], "\n\n".join(parts), store_unreachable=True)

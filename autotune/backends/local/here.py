@@ -25,7 +25,7 @@ from autotune.backends.local.child import LocalRank
 from autotune.backends.local.pool import resolve_here
 from autotune.backends.protocol import Finished, Launch, Raised, Signal, Stopped, WorkerFailed
 from autotune.backends.worker.cpu_affinity import bind, usable_cores
-from autotune.backends.worker.hardware_probe import fingerprint
+from autotune.backends.worker.hardware_probe import fingerprint, rank_memory
 from autotune.backends.worker.messages import Rendezvous
 from autotune.trial import Change, Hardware
 from autotune.trial.scaling import Scaling
@@ -90,6 +90,10 @@ class ThisProcess:
 
     def next_hardware(self, comparable_to: Hardware | None = None) -> Hardware:
         return self._group.hardware
+
+    def memory(self, comparable_to: Hardware | None = None) -> int | None:
+        (place,) = self._group.places
+        return rank_memory([place.node], [place.machine], self.scaling.gpus)
 
     def start(self, launch: Launch) -> Hardware:
         group = self._group

@@ -53,10 +53,27 @@ class Writer:
         self._folder = ""
         self._stopped = threading.Event()
 
-    def save(self, state: Mapping[str, Any] | None, folder: str, blocking: bool = False) -> None:
+    def kept(self, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """A copy of `state` on the host, which `save` may be given while training goes on."""
+        if state is None:
+            return None
+        encoded = encode_shards(state)
+        copy: Mapping[str, Any] = owned(encoded, {})
+        if _on_gpu(encoded):
+            reporting.synchronize()
+        return copy
+
+    def save(
+        self,
+        state: Mapping[str, Any] | None,
+        folder: str,
+        blocking: bool = False,
+        kept: bool = False,
+    ) -> None:
         """Write `state` into `folder`, after the one that is still being written, if any.
 
-        Where it is None nothing is written, and `taken` says why.
+        Where it is None nothing is written, and `taken` says why. What was `kept` is not copied
+        again.
 
         Raises:
             TypeError: the state could not be read back with `torch.load(weights_only=True)`.
@@ -72,7 +89,7 @@ class Writer:
             self._writing.set_exception(OSError("the trainer's state() returned None"))
             return
         at_once, on_gpu = blocking or size_of(state) < _SMALL_BYTES, _on_gpu(state)
-        if not at_once or on_gpu:  # what is written at once need not be copied
+        if not kept and (not at_once or on_gpu):  # what is written at once need not be copied
             state = owned(state, {})
         if on_gpu:
             reporting.synchronize()  # with every GPU, as the state may be on several

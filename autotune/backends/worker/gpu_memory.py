@@ -54,6 +54,13 @@ def share_of(gpus: float, total: int) -> float:
     return 1.0 if gpus >= 1 else max(gpus - _ROOM / total, gpus / 2)
 
 
+def least(gpus: float) -> int:
+    """The bytes that the allocator of a rank with `gpus` GPUs may take of the smallest of them."""
+    cuda = _cuda()
+    totals = [cuda.get_device_properties(i).total_memory for i in range(cuda.device_count())]
+    return min((round(share_of(gpus, total) * total) for total in totals), default=0)
+
+
 def crowded(free: int, total: int, own: int, gpus: float) -> bool:
     """Whether others hold more of a shared GPU than is theirs, when memory has run out.
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from autotune.backends.worker import gpu_memory
 from autotune.trial import Hardware
 from autotune.trial.scaling import Scaling
 
@@ -28,6 +29,10 @@ _NETWORKS = Path("/sys/class/net")
 _FABRICS = Path("/sys/class/infiniband")
 _GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each, of its PCI address
 _PCI = Path("/sys/bus/pci/devices")
+_MEMORY_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 _DRIVER_SECONDS = 10.0  # for the driver of the GPUs to answer
 
 
@@ -36,7 +41,8 @@ class Machine:
     """A worker's hardware: the model of its GPUs (else CPUs), the CPUs beside GPUs, and its links.
 
     `link` connects its GPUs on this node, `network` leads to other nodes, and `interface` has the
-    node's address; each is empty where it is not known.
+    node's address; each is empty where it is not known. `memory` is how many bytes its GPU gives
+    it, or those of the whole machine without one; 0 where it is not known.
     """
 
     device: str
@@ -45,6 +51,7 @@ class Machine:
     link: str = ""
     network: str = ""
     interface: str = ""
+    memory: int = 0
 
 
 def probe(address: str, gpus: float = 0) -> Machine:
@@ -55,9 +62,35 @@ def probe(address: str, gpus: float = 0) -> Machine:
     interface = interface_of(address)
     label, network = os.environ.get(LABEL, "").strip(), network_of(interface)
     if not gpus or not _cuda().is_available():
-        return Machine(cpu_name(), "", label, "", network, interface)
+        return Machine(cpu_name(), "", label, "", network, interface, host_memory())
     names = [_cuda().get_device_name(i) for i in range(_cuda().device_count())]
-    return Machine(counted(names), cpu_name(), label, gpu_link(), network, interface)
+    memory = gpu_memory.least(gpus)
+    return Machine(counted(names), cpu_name(), label, gpu_link(), network, interface, memory)
+
+
+def host_memory() -> int:
+    """The bytes of memory that processes of this machine, or container, may have together."""
+    limits = (_read(file) for file in _MEMORY_LIMITS)
+    found: list[int] = [psutil.virtual_memory().total]
+    return min([*found, *(int(x) for x in limits if x.isdigit())])
+
+
+def rank_memory(nodes: Sequence[str], machines: Sequence[Machine], gpus: float) -> int | None:
+    """The bytes that each rank of a group may have; None where that is not known.
+
+    Ranks of one node without GPUs share its memory evenly, as their work is even.
+
+    Args:
+        nodes, machines: of each rank.
+        gpus: of each rank.
+
+    >>> rank_memory(["a", "a", "b"], [Machine("cpu", memory=8)] * 3, 0)
+    4
+    """
+    each = [
+        m.memory // (1 if gpus else nodes.count(n)) for n, m in zip(nodes, machines, strict=True)
+    ]
+    return min(each, default=0) or None
 
 
 def fingerprint(

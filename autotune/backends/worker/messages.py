@@ -29,7 +29,9 @@ class Answer:
         kind: what the rank's generator did: it is at a milestone, or at an end of one of three
             kinds.
         step, metrics: the milestone's, or those of what a function returned at its end (or None).
-        clock: seconds since the previous answer.
+            At a milestone None says that there is nothing to report yet (`beside`).
+        clock: seconds since the previous answer; of a report that came later, since the milestone
+            before its own.
         can_save: whether the milestone has a state to save.
         wait: how long training waited for what other processes used; None if it is not measured.
         saved: this rank's part of the checkpoint that was last asked for, once it is written.
@@ -41,6 +43,8 @@ class Answer:
         store_unreachable: whether that checkpoint's store could not be reached.
         must_restart: why the process cannot run another trial, or an empty string.
         returned: what a function returned at its end, in words, if that is no report.
+        ahead: the step at which the rank is, where the report is that of an earlier milestone.
+        helper_died: whether it raised because a process died that evaluated for it.
     """
 
     kind: Kind
@@ -59,6 +63,8 @@ class Answer:
     store_unreachable: bool = False
     must_restart: str = ""
     returned: str = ""
+    ahead: int | None = None
+    helper_died: bool = False
 
 
 @dataclass(frozen=True)

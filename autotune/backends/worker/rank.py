@@ -11,7 +11,8 @@ import bdb
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import cloudpickle
 
 from autotune.backends.protocol import Launch
 from autotune.backends.worker import cpu_wait, gpu_memory, reporting
+from autotune.backends.worker.beside import Awaited, Later, promised
 from autotune.backends.worker.diagnostics import free_frames, from_trainer, out_of_memory
 from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous, Written
 from autotune.backends.worker.own_process import OwnProcess
@@ -67,6 +69,8 @@ class Rank:
         self._made_writer: Writer | None = None
         self._steps: reporting.Steps | None = None
         self._milestone: Milestone | None = None
+        self._later = Later()
+        self._end: StopIteration | None = None
         self._answered = 0.0
         self._restoring = False
 
@@ -109,7 +113,7 @@ class Rank:
             cores = len(self._process.cores.numbers) or 1
             in_child = bool(getattr(self._train, "in_child", False))
             self._waits = cpu_wait.WaitMeter(cores, in_child=in_child)
-            self._milestone = None
+            self._forget()
             self._steps = reporting.steps(self._train, config, self._waits.end)
             return self._advance(None, clock)
         except BaseException as error:
@@ -140,10 +144,13 @@ class Rank:
     def _advance(self, change: Change | None, clock: Clock) -> Answer:
         assert self._steps is not None
         before, begin = self._milestone, self._waits.begin()
+        if self._end is not None:
+            return self._returned(self._end.value, begin, clock)
         try:
             milestone = self._steps.send(change if before is not None else None)
         except StopIteration as end:
-            return self._returned(end.value, begin, clock)
+            last, self._end = self._later.take(None), end
+            return self._at_milestone(last) if last else self._returned(end.value, begin, clock)
         reporting.synchronize()
         trained = self._waits.end()
         check_milestone(milestone, before)
@@ -156,7 +163,11 @@ class Rank:
         if before is None and reporting.ends_setup(milestone, self._start_step):
             clock = replace(clock, setup=trained - begin)
             return self._at_milestone(Answer("milestone", milestone.step, {}, clock, can_save))
-        metrics = evaluated(milestone.evaluate())
+        earlier = self._later.take(milestone.step)
+        found = milestone.evaluate()
+        late = earlier is not None or isinstance(found, Future)
+        metrics = None if late else evaluated(found)
+        kept = self._kept(milestone) if late else None
         reporting.synchronize()
         paused = min(max(milestone.eval_seconds, 0.0), trained - begin)
         training = trained - begin - paused
@@ -165,6 +176,9 @@ class Rank:
         clock = replace(clock, data=data, train=training - data, eval=evaluation)
         wait = self._waits.waited(training, data)
         answer = Answer("milestone", milestone.step, metrics, clock, can_save, wait)
+        if late:
+            self._later.awaited = Awaited(answer, promised(found), kept)
+            answer = earlier or Answer("milestone", milestone.step)
         return self._at_milestone(answer)
 
     def _at_milestone(self, answer: Answer) -> Answer:
@@ -174,11 +188,19 @@ class Rank:
 
     def _save(self, folder: str | None, clock: Clock, blocking: bool = False) -> Clock:
         """Save this rank's state into `folder`; the clock with the time that the trial waited."""
+        reported, self._later.reported = self._later.reported, None
         if folder is None or self._milestone is None or self._milestone.state is None:
             return clock
         begin = time.perf_counter()
-        self._writer().save(self._milestone.state(), folder, blocking)
+        if reported is not None:
+            self._writer().save(reported.state, folder, blocking, kept=True)
+        else:
+            self._writer().save(self._milestone.state(), folder, blocking)
         return replace(clock, checkpoint=time.perf_counter() - begin)
+
+    def _kept(self, milestone: Milestone) -> Mapping[str, Any] | None:
+        """A copy of the milestone's state, to be saved if its report asks for it."""
+        return None if milestone.state is None else self._writer().kept(milestone.state())
 
     def _writer(self) -> Writer:
         """What writes checkpoints, with torch."""
@@ -227,8 +249,13 @@ class Rank:
         self._cancel_writing()
         if self._steps is not None:
             self._steps.close()
-        self._steps = self._milestone = None
+        self._forget()
         return Answer(kind, must_restart=self._process.cleaned())
+
+    def _forget(self) -> None:
+        """Let go of the trial's generator, and of what its milestones hold."""
+        self._steps = self._milestone = self._end = None
+        self._later = Later()
 
     def _raised(self, error: BaseException) -> Answer:
         """Describe an error of the trainer, or of reading the checkpoint that it starts from."""
@@ -241,7 +268,7 @@ class Rank:
         together = getattr(error, "on_all_ranks", "")  # of trainers whose ranks agree to raise
         if memory or together == "elsewhere":
             self._cancel_writing()
-            self._steps = self._milestone = None
+            self._forget()
             free_frames(error)
             gpu_memory.give_back()
             if self._world_size == 1 or together:  # no rank waits: it goes on in this process
@@ -259,6 +286,7 @@ class Rank:
             damaged=restoring and not unreachable,
             store_unreachable=unreachable,
             must_restart=must_restart,
+            helper_died=isinstance(error, BrokenExecutor),
         )
 
     def _raised_here(self, error: BaseException) -> None:

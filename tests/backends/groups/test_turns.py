@@ -67,6 +67,26 @@ class Turn:
         return self.group.deadline - time.monotonic()
 
 
+def test_metrics_that_come_later_are_no_report_yet() -> None:
+    """The next turn has it, with the step and the clock of its own milestone."""
+    turn = Turn(clock=Clock(train=1.0))
+    yet = Answer("milestone", 100)
+    assert turn.signal(yet, yet) == Progress(7, None)
+    assert turn.group.clock == Clock(train=1.0)
+    late = replace(AT_100, ahead=200)
+    progress = Turn(clock=Clock(train=1.0)).signal(late, late)
+    assert isinstance(progress, Progress)
+    assert progress.report is not None
+    assert (progress.report.step, progress.report.ahead, progress.report.seconds) == (100, 200, 3.0)
+
+
+def test_a_process_that_died_while_it_validated_is_replaced() -> None:
+    dead = Answer("raised", reason="BrokenExecutor: was ended by SIGKILL", helper_died=True)
+    failed = Turn().signal(dead, AT_100)
+    assert isinstance(failed, WorkerFailed)
+    assert failed.reason == "BrokenExecutor: was ended by SIGKILL"
+
+
 def test_a_report_has_rank_0s_metrics_and_the_slowest_ranks_time() -> None:
     turn = Turn(clock=Clock(train=1.0))
     slow = replace(AT_100, metrics={"accuracy": 0.1}, clock=Clock(train=3.0), can_save=False)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from sims import racing, simulate
 
@@ -43,6 +44,35 @@ def test_this_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     found = probe("127.0.0.1")
     assert found.device
     assert (found.label, found.interface) == ("lent", "lo")
+    assert 2**28 < found.memory <= psutil.virtual_memory().total
+
+
+def test_a_container_has_less_than_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = [tmp_path / name for name in ("none", "unlimited", "limited")]
+    limits[1].write_text("max\n")
+    monkeypatch.setattr(hardware_probe, "_MEMORY_LIMITS", limits)
+    whole = hardware_probe.host_memory()
+    limits[2].write_text("1000000\n")
+    assert hardware_probe.host_memory() == 1_000_000 < whole
+
+
+@pytest.mark.parametrize(
+    ("nodes", "memory", "gpus", "expected"),
+    [
+        ("aa", (8, 8), 0, 4),
+        ("ab", (8, 6), 0, 6),
+        ("aab", (8, 8, 3), 0, 3),
+        ("aa", (8, 6), 1, 6),
+        ("a", (0,), 0, None),
+    ],
+)
+def test_ranks_share_the_memory_of_their_machine_or_have_that_of_a_gpu(
+    nodes: str, memory: tuple[int, ...], gpus: float, expected: int | None
+) -> None:
+    machines = [Machine("any", memory=each) for each in memory]
+    assert hardware_probe.rank_memory([*nodes], machines, gpus) == expected
 
 
 @pytest.mark.parametrize(

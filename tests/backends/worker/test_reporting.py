@@ -60,9 +60,9 @@ def test_an_interrupt_of_who_waits_for_a_function_ends_it() -> None:
     began, ends = threading.Event(), []
 
     def train(config: dict[str, Any]) -> None:
-        began.set()
         late = time.monotonic() + 20
         try:
+            began.set()
             while time.monotonic() < late:
                 pass
         except KeyboardInterrupt as error:
