@@ -117,8 +117,12 @@ def span_of(trials: Sequence[Trial], target: Target) -> float:
 
 
 def _first_gap(trial: Trial, target: Target) -> float:
-    """The gap to the target at a trial's first report; 0 if there is none."""
-    first = trial.reports[0].metrics.get(target.metric) if trial.reports else None
+    """The gap to the target at a trial's first report of the metric; 0 if there is none.
+
+    The report that ends the set-up has no metrics.
+    """
+    named = (r.metrics[target.metric] for r in trial.reports if target.metric in r.metrics)
+    first = next(named, None)
     gap = target.shortfall(first) if first is not None else 0.0
     return float(gap) if 0 < gap < math.inf else 0.0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from autotune.algorithms import specs
@@ -23,11 +24,12 @@ Pruner = Callable[[Trial, Sequence[Trial], Target], Stop | None]
 
 
 def slower_than_best(factor: float = 1.0) -> Pruner:
-    """Stop a trial that has already spent `factor` times the incumbent's time to target.
+    """Stop a trial that cannot reach the target within `factor` times the incumbent's time.
 
-    With factor 1.0 nothing is lost: without repeats such a trial cannot become best. This is the
-    adaptive capping of algorithm configuration (Hutter et al. 2009, ParamILS). Only trials on
-    equal hardware are compared.
+    It has trained as long, or its next report comes later: that is expected no sooner than after
+    the shortest time between two of its reports so far. With factor 1.0 nothing is lost: without
+    repeats such a trial cannot become best. This is the adaptive capping of algorithm
+    configuration (Hutter et al. 2009, ParamILS). Only trials on equal hardware are compared.
 
     Raises:
         ValueError: a factor below 1.
@@ -37,12 +39,24 @@ def slower_than_best(factor: float = 1.0) -> Pruner:
 
     def prune(trial: Trial, others: Sequence[Trial], target: Target) -> Stop | None:
         best = incumbent(others, hardware=trial.hardware)
-        if best is None or trial.seconds < factor * best.seconds:
+        if best is None:
             return None
+        cap, ahead = factor * best.seconds, 0.0
+        if trial.seconds < cap:
+            ahead = _until_next_report(trial)
+            if trial.seconds + ahead <= cap:
+                return None
         spent, took = amount(target, trial.seconds), amount(target, best.seconds)
-        return Stop("capped", f"{spent} spent, trial {best.number} took {took}")
+        later = f"the next report in {amount(target, ahead)} or more, " if ahead else ""
+        return Stop("capped", f"{spent} spent, {later}trial {best.number} took {took}")
 
     return prune
+
+
+def _until_next_report(trial: Trial) -> float:
+    """The shortest time between two reports of a trial; 0 before there are two."""
+    times = pairwise(report.seconds for report in trial.reports)
+    return min((after - before for before, after in times if after > before), default=0.0)
 
 
 def bottom_at_same_time(share: float = 0.5, least: int = 5) -> Pruner:

@@ -3,8 +3,8 @@
 `best`, `status`, `compare`, exports, reports, MLflow and `StudyResult` all use it:
 
 1. The best is the confirmed configuration with the least mean time of its confirmations. Before any
-   is confirmed, it is the trial with the least time that one more run should take: the mean of its
-   runs in the search, if leaders were run again (races).
+   is confirmed, it is the trial with the least time that one more run should take (`expected`),
+   which counts how often a configuration, run again in the search, has missed the target.
 2. The others that reached the target follow by that expected time. Among these, confirmed ones take
    each other's places so that they are in the order of their confirmed times.
 3. Then come those that did not reach the target, by `Target.score`.
@@ -23,11 +23,12 @@ and `racing`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
 from autotune.algorithms.ranking.difference import Difference, difference
+from autotune.algorithms.ranking.expected import expected_seconds
 from autotune.algorithms.ranking.hardware import scores
 from autotune.algorithms.ranking.repeats import (
     VALIDATED,
@@ -97,40 +98,45 @@ def by_result(trials: Sequence[Trial], target: Target) -> list[Trial]:
 def by_expected_result(trials: Sequence[Trial], target: Target) -> list[Trial]:
     """The searched trials that succeeded, by the result that one more run should have.
 
-    For one that has been run `VALIDATED` times that is the mean of its runs. Any other result may
-    owe something to luck: a time is multiplied by the median ratio of mean to first time among
-    those that have been run so often, and to a metric their median difference is added. Only trials
-    on the hardware of most trials are ranked, and confirmations are not used: this is how finalists
-    are chosen. Results are the means of runs.
+    With a value of the target that is `expected_seconds`. Without one it is the mean of the runs
+    of a trial that has been run `VALIDATED` times; any other result may owe something to luck, and
+    the median difference between mean and first result among those is added. Only trials on the
+    hardware of most trials are ranked, and confirmations are not used: this is how finalists are
+    chosen. Results are the means of runs.
     """
     asked = unconfirmed(trials)
     runs = repeats_by_trial(asked)
     known = means_of_runs(asked, runs, target)
-    validated = {number for number, own in runs.items() if 1 + len(own) >= VALIDATED}
-    first = {t.number: undisturbed(t) for t in searched(asked)}
-    again = [(first[t.number], t) for t in known if t.number in validated and t.succeeded]
-    expected = _corrected(again, target)
+    if target.timed:
+        expected = expected_seconds(asked, runs, target)
+    else:
+        expected = _expected_metrics(asked, known, runs, target)
     usual = usual_hardware(known)
     done = [t for t in known if t.succeeded and t.hardware == usual]
-
-    def order(trial: Trial) -> tuple[float, tuple[float, float, int]]:
-        own = target.order(trial)
-        return own[0] if trial.number in validated else expected(own[0]), own
-
-    return sorted(done, key=order)
+    return sorted(done, key=lambda t: (expected[t.number], target.order(t)))
 
 
-def _corrected(again: Sequence[tuple[Trial, Trial]], target: Target) -> Callable[[float], float]:
-    """What one more run should give where one gave this result, by first runs and their means."""
-    pairs = [(target.result(first), target.result(mean)) for first, mean in again]
-    known = [(first, mean) for first, mean in pairs if first is not None and mean is not None]
-    if target.timed:
-        ratios = [mean / first for first, mean in known if first]
-        factor = max(1.0, median_high(ratios)) if ratios else 1.0
-        return lambda seconds: factor * seconds
-    lost = [mean - first for first, mean in known]
+def _expected_metrics(
+    trials: Sequence[Trial],
+    known: Sequence[Trial],
+    runs: Mapping[int, Sequence[Trial]],
+    target: Target,
+) -> dict[int, float]:
+    """As `expected_seconds`, where the target has no value; `known` are trials by their means."""
+    first = {t.number: undisturbed(t) for t in searched(trials)}
+    done = {t.number: t for t in known if t.succeeded}
+    validated = {number for number, own in runs.items() if 1 + len(own) >= VALIDATED}
+    results = {n: (target.result(first[n]), target.result(t)) for n, t in done.items()}
+    lost = [
+        mean - one
+        for n, (one, mean) in results.items()
+        if n in validated and one is not None and mean is not None
+    ]
     more = max(0.0, median_high(lost)) if lost else 0.0
-    return lambda result: result + more
+    return {
+        n: math.inf if mean is None else mean if n in validated else mean + more
+        for n, (_, mean) in results.items()
+    }
 
 
 def confirmed_gain(trials: Sequence[Trial], target: Target) -> Difference | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from autotune.trial import (
@@ -30,8 +30,10 @@ def equal_time_ranks(trials: Sequence[Trial], target: Target) -> dict[int, float
 
     Trials that reached the target are first, by their time. Then the others, by the share of trials
     that were better at the last time at which both have reports, and no later than the `horizon`; a
-    trial that completed keeps its result at all later times. Failed and infeasible trials are last.
-    A trial has no rank if it is running or was interrupted before a fifth of the horizon.
+    trial that completed keeps its result at all later times, and one that a rule stopped is not
+    better than those that went on. Who was as near to the target at every common time and was seen
+    as long never ranks behind. Failed and infeasible trials are last. A trial has no rank if it is
+    running or was interrupted before a fifth of the horizon.
 
     Only trials on comparable hardware are ranked together: with unequal hardware, each trial has a
     rank among those on its own. Trials that failed or never ran are ranked on the usual hardware.
@@ -51,9 +53,9 @@ def _ranks_on_equal_hardware(trials: Sequence[Trial], target: Target) -> dict[in
     """The ranks of trials on equal hardware."""
     until = horizon(trials, target)
     seen = [t for t in trials if _has_rank(t, until)]
-    curves = {t.number: GapCurve(t, target) for t in seen}
-    key = _key if target.timed else _key_without_value
-    order = {t.number: key(t, curves, until) for t in seen}
+    ran = [t for t in seen if t.state not in (State.FAILED, State.INFEASIBLE)]
+    shares = dict(zip((t.number for t in ran), _shares_lost(ran, target, until), strict=True))
+    order = {t.number: _key(t, shares) for t in seen}
     ranked = sorted(order, key=order.__getitem__)
     if len(ranked) == 1:
         return {ranked[0]: 0.5}
@@ -62,6 +64,53 @@ def _ranks_on_equal_hardware(trials: Sequence[Trial], target: Target) -> dict[in
         tied = place and order[number] == order[ranked[place - 1]]
         ranks[number] = ranks[ranked[place - 1]] if tied else place / (len(ranked) - 1)
     return ranks
+
+
+def _key(trial: Trial, shares: Mapping[int, float]) -> tuple[int, float]:
+    if trial.number not in shares:
+        return 2, 0.0
+    return (0, trial.seconds) if trial.state is State.REACHED else (1, shares[trial.number])
+
+
+def _shares_lost(trials: Sequence[Trial], target: Target, horizon: float) -> list[float]:
+    """The share of the others to which each trial loses, at the last time at which both were seen.
+
+    Gehan's scores (1965) of censored pairs, but for two things. A trial loses to none that was
+    stopped before it: the rule that stopped that one expected it to be slow, and let this one go
+    on. And a share is at most that of any trial which this one *dominates*, because it was as near
+    to the target at every common time and was seen as long. Without the latter, a trial that led
+    until the others were stopped could rank behind them: the longer it is seen, the more trials it
+    can lose to.
+    """
+    import numpy as np
+
+    curves = [GapCurve(trial, target) for trial in trials]
+    if len(curves) < 2:
+        return [0.0] * len(curves)
+    ends = np.array([min(curve.until, horizon) for curve in curves])
+    own = np.empty((len(curves), len(curves)))  # each one's gap at the last common time with each
+    for i, curve in enumerate(curves):
+        place = np.searchsorted(curve.seconds, np.minimum(ends, ends[i]), side="right")
+        own[i] = np.array([math.inf, *curve.gaps])[place]
+    lost = (own > own.T) + 0.5 * (own == own.T)
+    stopped = np.array([t.state is State.CENSORED and not _interrupted(t) for t in trials])
+    lost[(ends < ends[:, None]) & stopped] = 0.0
+    np.fill_diagonal(lost, 0.0)
+    shares = lost.sum(axis=1) / (len(curves) - 1)
+    by_share = np.argsort(shares, kind="stable")
+    least: list[float] = []
+    for i, share in enumerate(shares):
+        # Few trials with less lost were behind this one when they were last seen.
+        behind = (shares < share) & (ends <= ends[i]) & (own[i] <= own[:, i])
+        dominated = (j for j in by_share[behind[by_share]] if _led(curves[i], curves[j], ends[j]))
+        least.append(float(shares[next(dominated, i)]))
+    return least
+
+
+def _led(curve: GapCurve, other: GapCurve, until: float) -> bool:
+    """Whether a curve was as near to the target as the other one at every time up to `until`."""
+    times = (t for t in (*other.seconds, *curve.seconds) if t <= until)
+    return all(curve.at(t) <= other.at(t) for t in times)
 
 
 def horizon(trials: Sequence[Trial], target: Target, hardware: Hardware | None = None) -> float:
@@ -121,33 +170,9 @@ class GapCurves:
 def _has_rank(trial: Trial, horizon: float) -> bool:
     if trial.succeeded or trial.state in (State.FAILED, State.INFEASIBLE):
         return True
-    open_end = trial.state is State.RUNNING or trial.reason in INTERRUPTED_REASONS
+    open_end = trial.state is State.RUNNING or _interrupted(trial)
     return not open_end or trial.seconds >= _SHARE * horizon
 
 
-def _key_without_value(
-    trial: Trial, curves: dict[int, GapCurve], horizon: float
-) -> tuple[int, float]:
-    """The share of trials that were better, each at the last time that both have."""
-    if trial.state in (State.FAILED, State.INFEASIBLE):
-        return 2, 0.0
-    own, better = curves[trial.number], 0.0
-    others = [curve for number, curve in curves.items() if number != trial.number]
-    for other in others:
-        seconds = min(own.until, other.until, horizon)
-        gap, its = own.at(seconds), other.at(seconds)
-        better += 1.0 if its < gap else 0.5 if its == gap else 0.0
-    return 1, better / max(len(others), 1)
-
-
-def _key(trial: Trial, curves: dict[int, GapCurve], horizon: float) -> tuple[int, float]:
-    if trial.state is State.REACHED:
-        return 0, trial.seconds
-    if trial.state in (State.FAILED, State.INFEASIBLE):
-        return 2, 0.0
-    own = curves[trial.number]
-    seconds = min(own.until, horizon)
-    gap = own.at(seconds)
-    others = [c.at(seconds) for n, c in curves.items() if n != trial.number and c.until >= seconds]
-    better = sum(other < gap for other in others) + 0.5 * sum(other == gap for other in others)
-    return 1, (better + 0.5) / (len(others) + 1)
+def _interrupted(trial: Trial) -> bool:
+    return trial.reason in INTERRUPTED_REASONS

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from autotune.algorithms.ranking import disturbed, racing
 from autotune.algorithms.ranking.repeats import RACE, config_from_scratch, timed, with_mean_times
 from autotune.algorithms.ranking.trial_index import Others, TrialIndex
-from autotune.trial import State, Target, Trial, is_spoilt, undisturbed
+from autotune.trial import Hardware, State, Target, Trial, is_spoilt, undisturbed
 
 
 class RepeatIndex:
@@ -35,6 +35,9 @@ class RepeatIndex:
         self._only: dict[int, Trial] = {}  # `only_disturbed`, and of these, which came too late
         self._late: dict[int, Trial] = {}
         self._rerun: set[int] = set()
+        self._candidates: set[int] = set()  # trials that succeeded or were run again
+        self._repeats: set[int] = set()
+        self._next: tuple[Hardware | None, Trial | None] | None = None  # of `racing.to_race`
         self._ended = self._ended_disturbed = 0
         self._mostly = False
         self._trial_index: TrialIndex | None = None
@@ -63,6 +66,13 @@ class RepeatIndex:
         if now.kind == RACE and now.repeats is not None:
             self._races[now.number] = now
             self._rerun.add(now.repeats)
+        if now.repeats is not None:
+            self._repeats.add(now.number)
+            self._candidates.add(now.repeats)
+        elif now.succeeded:
+            self._candidates.add(now.number)
+        if now.ended or now.number in self._candidates or now.repeats is not None:
+            self._next = None
         for trial, sign in ((before, -1), (now, 1)):
             if trial is not None and trial.repeats is None and timed(trial):
                 self._ended += sign
@@ -110,8 +120,16 @@ class RepeatIndex:
 
     def due(self, share: float) -> Trial | None:
         """`racing.due` of the trials."""
-        leader, races = self.leader(), list(self._races.values())
-        if leader is None or self._deterministic:
+        usual = self._known().usual()
+        if self._deterministic:
+            return None
+        if self._next is None or self._next[0] != usual:
+            known = [self._means[number] for number in sorted(self._candidates)]
+            means = [t for t in known if t.hardware == usual]
+            own = [self._trials[number] for number in sorted(self._candidates | self._repeats)]
+            self._next = usual, racing.to_race(means, own, self._target)
+        (_, leader), races = self._next, list(self._races.values())
+        if leader is None:
             return None
         if not racing.affordable(leader, races, self._means, self._spent, share):
             return None

@@ -27,9 +27,10 @@ class TrialIndex:
 
     `target` is what they are ranked by.
 
-    `begun` has each trial as it was at its first report, `over` as it was when it ended, in that
-    order. If a trial loses its reports or its end, the list is replaced; otherwise lists only grow,
-    so that a reader can continue where it stopped.
+    `begun` has each trial as it was at its first report of the target's metric (the report that
+    ends the set-up has none), `over` as it was when it ended, in that order. If a trial loses these
+    reports or its end, the list is replaced; otherwise lists only grow, so that a reader can
+    continue where it stopped.
     """
 
     def __init__(self, trials: Mapping[int, Trial], target: Target) -> None:
@@ -53,13 +54,18 @@ class TrialIndex:
         (self._waiting.discard if now.ended or now.placed else self._waiting.add)(number)
         if _end(before) != _end(now):
             self._update_ended(before, now)
-        had = before is not None and bool(before.reports)
-        if now.reports and not had:
+        had, has = self._measured(before), self._measured(now)
+        if has and not had:
             self.begun.append(now)
-        elif had and not now.reports:
+        elif had and not has:
             self.begun = [t for t in self.begun if t.number != number]
         if _ran_on(before) != _ran_on(now):
             self._count(before, now)
+
+    def _measured(self, trial: Trial | None) -> bool:
+        """Whether the trial has reported the target's metric."""
+        reports = trial.reports if trial is not None else ()
+        return any(self._target.metric in report.metrics for report in reports)
 
     def _update_ended(self, before: Trial | None, now: Trial) -> None:
         if before is not None and before.ended:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,8 @@ def test_a_late_bloomer_is_awaited_and_its_like_without_decay_is_not(name: str) 
     full = run(late_curve, 99, lr=LATE[name])
     assert max(r.metrics["acc"] for r in full.reports if r.seconds < 50) < 0.85
     assert stopped_at(full, others, forecast()) == math.inf
-    assert any(TARGET.met(full.reports[:n]) for n in range(100))
+    hit = next(r.seconds for r in full.reports if r.metrics["acc"] >= 0.9)
+    assert stopped_at(full, [reached(hit + 1)], PRUNERS["convergence"]()) == math.inf
     early = lambda s: min(late_curve(s), 0.6)  # noqa: E731
     for lr in (1.0, Constant(1.0)):
         assert stopped_at(run(early, 99, lr=lr), others, forecast()) < 45
@@ -290,6 +292,15 @@ def test_nothing_is_predicted_before_there_are_reports_enough() -> None:
     assert span_of([run(lambda s: 1.0, 3), Trial(2, {})], TARGET) == 0
 
 
+def test_a_report_that_ends_the_set_up_is_not_the_first_of_the_metric() -> None:
+    def after_setup(trial: Trial) -> Trial:
+        return replace(trial, reports=(Report(0, 0.0, {}), *trial.reports[1:]))
+
+    flat, others = after_setup(run(lambda s: 0.5, 60)), [after_setup(reached(80))]
+    assert span_of([flat], TARGET) == pytest.approx(0.4)
+    assert stopped_at(flat, others, forecast()) < 40
+
+
 def test_at_the_cap_nothing_is_left_to_forecast() -> None:
     flat = run(lambda s: 0.1, 50)
     assert chance(flat, 50, TARGET, KNOWN) == 0
@@ -353,11 +364,15 @@ def test_a_decision_takes_about_a_millisecond() -> None:
 
 
 def studied(config: Mapping[str, Any], seed: int) -> SimCurve:
-    """Ends at `end` after 50 virtual seconds; a report each second."""
+    """Ends at `end` after 50 virtual seconds; a report each second, without metrics after set-up.
+
+    That is what the trainers of this package report.
+    """
     curve_values = [config["end"] * (1 - math.exp(-t / 8)) for t in range(51)]
-    return SimCurve(
-        [SimPoint(t, float(t), {METRIC: v, "progress": t / 50}) for t, v in enumerate(curve_values)]
-    )
+    trained = [
+        SimPoint(t, float(t), {METRIC: v, "progress": t / 50}) for t, v in enumerate(curve_values)
+    ]
+    return SimCurve([SimPoint(0, 0.0, {}), *trained[1:]])
 
 
 def test_a_study_stops_by_forecast_and_says_why() -> None:

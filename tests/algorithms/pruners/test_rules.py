@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.algorithms import specs
 from autotune.algorithms.pruners.rules import PRUNERS, make_pruner, never, slower_than_best
 from autotune.errors import UserError
-from autotune.trial import Hardware, State, Stop, Target, Trial
+from autotune.trial import Hardware, Report, State, Stop, Target, Trial
+from tests.support.curves import quick
 
 TARGET = Target("acc", 0.9, limit=100)
 CPU, SHARED = Hardware("cpu"), Hardware("cpu", shared=True)
@@ -38,6 +43,38 @@ def test_a_trial_is_capped_exactly_at_factor_times_the_best(
     assert (stop is not None) == stops
     if stop is not None:
         assert stop == Stop("capped", f"{seconds:.2f} s spent, trial 0 took 10.00 s")
+
+
+def reporting(*seconds: float) -> Trial:
+    """A running trial with reports at these seconds."""
+    reports = tuple(Report(i, at, {"acc": 0.5}) for i, at in enumerate(seconds))
+    return Trial(1, {}, seconds=seconds[-1], reports=reports, hardware=CPU)
+
+
+def test_a_trial_whose_next_report_comes_too_late_is_capped() -> None:
+    assert slower_than_best()(reporting(0.0, 3.0, 6.0), [BEST], TARGET) is None
+    stop = slower_than_best()(reporting(0.0, 3.0, 6.5, 9.5), [BEST], TARGET)
+    says = "9.50 s spent, the next report in 3.00 s or more, trial 0 took 10.00 s"
+    assert stop == Stop("capped", says)
+    assert slower_than_best(1.5)(reporting(0.0, 3.0, 6.0, 9.0), [BEST], TARGET) is None
+    assert slower_than_best(1.5)(reporting(0.0, 3.0, 6.0, 9.0, 12.5), [BEST], TARGET) is not None
+    # one that may come at the same time is awaited
+    assert slower_than_best()(reporting(0.0, 1.0, 5.0, 9.0), [BEST], TARGET) is None
+    # the shortest time between reports counts; one report shows none, nor does one written twice
+    assert slower_than_best()(reporting(0.0, 0.4, 9.5), [BEST], TARGET) is None
+    assert slower_than_best()(reporting(9.5), [BEST], TARGET) is None
+    assert slower_than_best()(reporting(9.5, 9.5), [BEST], TARGET) is None
+
+
+@given(st.lists(st.floats(0.1, 1.0), min_size=1, max_size=30), st.floats(0.001, 10.0))
+@quick
+def test_no_trial_that_would_become_best_is_capped(times: list[float], later: float) -> None:
+    """If reports come no sooner one after another than before."""
+    full = reporting(*accumulate(sorted(times), initial=0.0))
+    best = trial(0, full.seconds + later, State.REACHED)
+    for count in range(1, len(full.reports)):
+        now = reporting(*(r.seconds for r in full.reports[:count]))
+        assert slower_than_best()(now, [best], TARGET) is None
 
 
 def test_nothing_is_capped_before_a_trial_has_reached_the_target() -> None:

@@ -51,7 +51,7 @@ def test_a_disturbed_trial_limits_no_other() -> None:
     fastest = incumbent(seen(trials))
     assert fastest is not None
     assert fastest.number == 3
-    slow = replace(run(4, 24.0), state=State.RUNNING, reason="")
+    slow = replace(run(4, 22.0), state=State.RUNNING, reason="")
     assert make_pruner("slower_than_best")(slow, seen(trials), TARGET) is None
 
 

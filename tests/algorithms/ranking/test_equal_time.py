@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +16,7 @@ from autotune.algorithms.pruners.rules import (
     hyperband,
     slower_than_best,
 )
-from autotune.algorithms.ranking.equal_time import equal_time_ranks
+from autotune.algorithms.ranking.equal_time import GapCurve, equal_time_ranks
 from autotune.trial import Report, State, Target, Trial
 
 TARGET = Target("acc", 0.9, limit=27.0)
@@ -51,6 +54,13 @@ def test_what_comes_after_the_incumbents_time_does_not_count() -> None:
     assert order(best, late, early) == [0, 2, 1]
 
 
+def test_two_reports_at_one_time() -> None:
+    """A recorded clock may stand still; the later of the two counts."""
+    reports = (Report(1, 1.0, {"acc": 0.1}), Report(2, 1.0, {"acc": 0.5}))
+    still = Trial(0, {}, {}, state=State.CENSORED, seconds=1.0, reason="x", reports=reports)
+    assert order(still, trial(1, 0.3, 2)) == [0, 1]
+
+
 def test_what_has_shown_too_little_has_no_place() -> None:
     reached = trial(0, 0.09, 10, State.REACHED)
     running, young = trial(1, 0.05, 4, State.RUNNING), trial(2, 0.05, 1, State.RUNNING)
@@ -71,6 +81,68 @@ def test_places_span_the_unit_interval(drawn: list[tuple[float, int]]) -> None:
     for a, (rate, _) in enumerate(drawn):
         for b, (other, _) in enumerate(drawn):
             assert rate <= other or found[a] <= found[b]
+
+
+def curve(
+    number: int, accuracies: Sequence[float] = (), waits: Sequence[int] = (), reason: str = "bottom"
+) -> Trial:
+    """A stopped trial that reports the accuracies, every second or so many after the one before."""
+    times = [float(t) for t in accumulate(waits or [1] * len(accuracies))]
+    reports = tuple(
+        Report(i, t, {"acc": a})
+        for i, (t, a) in enumerate(zip(times, accuracies, strict=True), start=1)
+    )
+    spent = times[-1] if times else 0.0
+    return Trial(
+        number, {}, {}, state=State.CENSORED, seconds=spent, reports=reports, reason=reason
+    )
+
+
+def test_who_led_at_every_common_second_is_not_behind_those_that_were_stopped() -> None:
+    leader = curve(0, [0.1, 0.2, 0.3, 0.35, 0.5, 0.6, 0.7, 0.8], reason="limit")
+    stopped = [curve(i, [0.1, 0.15, 0.2, 0.25 + i / 100]) for i in (1, 2)]
+    late = [curve(i, [0.0, 0.0, 0.1, 0.2, 0.6, 0.7, 0.8, 0.85 + i / 1000]) for i in range(3, 9)]
+    places = equal_time_ranks([leader, *stopped, *late], TARGET)
+    assert places[0] <= min(places[1], places[2])
+
+
+def test_what_a_rule_stopped_is_not_better_than_what_went_on() -> None:
+    went_on = curve(0, [0.1, 0.1, 0.1, 0.1, 0.5, 0.6], reason="limit")
+    worse = curve(1, [0.0, 0.0, 0.0, 0.0, 0.1, 0.2], reason="limit")
+    stopped = curve(2, [0.2, 0.2, 0.2, 0.2])
+    places = equal_time_ranks([went_on, worse, stopped], TARGET)
+    assert places[0] == places[2] < places[1]
+    cut = curve(2, [0.2] * 6, reason="budget")
+    longer = curve(0, [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.6], reason="limit")
+    places = equal_time_ranks([longer, worse, cut], TARGET)
+    assert places[2] < places[0], "it was interrupted, which says nothing about it"
+
+
+REPORT = st.tuples(st.sampled_from([0.1, 0.2, 0.3, 0.4, 0.5]), st.sampled_from([0, 1, 1, 2]))
+
+
+@given(
+    st.lists(st.lists(REPORT, max_size=8), max_size=10),
+    st.sampled_from(
+        [
+            Target("acc", v, limit=6.0, scope=s)
+            for v, s in ((0.9, "best"), (None, "best"), (None, "last"))
+        ]
+    ),
+)
+def test_who_dominates_and_was_seen_as_long_never_ranks_behind(
+    drawn: list[list[tuple[float, int]]], target: Target
+) -> None:
+    """Reports may be at the same second, as in recorded curves and on coarse clocks."""
+    trials = [curve(i, *zip(*points, strict=True)) for i, points in enumerate(drawn)]
+    places = equal_time_ranks(trials, target)
+    curves = [GapCurve(t, target) for t in trials]
+    seconds = [i / 2 for i in range(20)]
+    for a, one in enumerate(curves):
+        for b, other in enumerate(curves):
+            common = [t for t in seconds if t <= min(one.until, other.until)]
+            if one.until >= other.until and all(one.at(t) <= other.at(t) for t in common):
+                assert places[a] <= places[b], (drawn[a], drawn[b])
 
 
 def test_the_bottom_is_stopped_by_its_rank_at_equal_seconds() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from noisy_race import MISSED, SAMPLER, outcome_of, put, reached, study
+from noisy_race import MISSED, SAMPLER, noisy_curve, outcome_of, put, reached, study
 from sims import METRIC, lines, memory, racing
 
 import autotune as at
@@ -21,13 +21,24 @@ from autotune.algorithms.pruners.rules import slower_than_best
 from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import by_expected_result
 from autotune.algorithms.ranking.finalists import finalists
-from autotune.algorithms.ranking.racing import MOST, cost, due, for_pruning
-from autotune.algorithms.ranking.repeats import confirming, with_mean_times
+from autotune.algorithms.ranking.racing import MOST, cost, due, for_pruning, given_up
+from autotune.algorithms.ranking.repeats import confirming, raced, with_mean_times
+from autotune.backends.simulator import SimCurve
 from autotune.cli import final, text
 from autotune.evaluation import summary as documents
-from autotune.storage.journal import JOURNAL, read
+from autotune.storage.journal import JOURNAL
+from autotune.study.driver.decisions import decide
 from autotune.study.manifest import Manifest
-from autotune.trial import INTERRUPTED_REASONS, Hardware, Params, State, Suggested, Trial
+from autotune.trial import (
+    INTERRUPTED_REASONS,
+    Clock,
+    Hardware,
+    Params,
+    Report,
+    State,
+    Trial,
+    undisturbed,
+)
 
 TARGET = at.Target(METRIC, 1.0, limit=30)
 
@@ -62,7 +73,10 @@ def test_the_leader_is_raced_as_soon_as_its_share_allows() -> None:
 def test_who_was_merely_lucky_falls_back_and_the_next_is_raced() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0), reached(2, 5.0), race(3, 1, 9.0)]
     leading = due(trials, TARGET, 0.9)
-    assert leading is trials[2], "a challenger that was faster than the incumbent's 6.5"
+    assert leading is not None
+    assert leading.number == 1, "5 s in a single run are no less than 6.5 in two"
+    trials[3] = race(3, 1, 12.0)
+    assert due(trials, TARGET, 0.9) is trials[2], "but they may be less than 8"
 
 
 def test_a_leader_is_run_so_often_and_no_more() -> None:
@@ -70,8 +84,34 @@ def test_a_leader_is_run_so_often_and_no_more() -> None:
     trials += [race(2 + i, 1, 4.5) for i in range(MOST - 2)]
     assert runs(trials)[1] == MOST - 1
     assert due(trials, TARGET, 0.9) is not None
-    trials += [race(9, 1, 4.5)]
+    trials += [race(2 + MOST, 1, 4.5)]
     assert due(trials, TARGET, 0.9) is None
+
+
+def test_a_baseline_has_three_runs_before_others_are_raced() -> None:
+    """Its single run was the first of a cold worker, and was all that was known of it."""
+    baseline = reached(0, 10.0, kind="baseline")
+    trials = [baseline, reached(1, 6.0)]
+    for number, seconds in ((2, 8.0), (3, 8.0)):
+        leading = due(trials, TARGET, 0.9)
+        assert leading is not None
+        assert leading.number == 0
+        trials.append(race(number, 0, seconds))
+    leading = due([*trials, reached(4, 1.0)], TARGET, 0.9)
+    assert leading is not None
+    assert leading.number == 4
+    running = [replace(t, state=State.RUNNING, reason="") if t.repeats == 0 else t for t in trials]
+    leading = due([*running, reached(4, 1.0)], TARGET, 5.0)
+    assert leading is not None
+    assert leading.number == 4, "two that run are enough"
+
+
+def test_a_baseline_that_is_far_behind_or_missed_the_target_is_not_raced() -> None:
+    for seconds, more in ((10.0, {}), (5.0, MISSED)):
+        baseline = reached(0, seconds, kind="baseline", **more)
+        leading = due([baseline, reached(1, 3.0)], TARGET, 0.9)
+        assert leading is not None
+        assert leading.number == 1
 
 
 def test_nothing_is_raced_before_the_target_was_reached() -> None:
@@ -79,6 +119,7 @@ def test_nothing_is_raced_before_the_target_was_reached() -> None:
 
 
 def test_who_stops_others_has_been_run_again() -> None:
+    """By the mean of its runs."""
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 0, 12.0)]
     assert [t.seconds for t in for_pruning(trials, TARGET)] == [11.0, 11.0]
     running = Trial(5, {}, seconds=10.9)
@@ -87,7 +128,8 @@ def test_who_stops_others_has_been_run_again() -> None:
     assert stop is not None
     assert stop.reason == "capped"
     trials += [race(3, 1, 6.0)]
-    assert [t.seconds for t in for_pruning(trials, TARGET)] == [11.0, 5.0]
+    seen = [t.seconds for t in for_pruning(trials, TARGET)]
+    assert seen == [11.0, 5.0]
     other = reached(4, 2.0, hardware=Hardware("faster"))
     assert for_pruning([*trials, other], TARGET)[2] is other
 
@@ -109,15 +151,21 @@ def test_a_repeated_trial_is_best_unless_a_single_run_leads_by_more_than_the_noi
     assert by_expected_result(trials, TARGET)[0].number == 1, "5 s may well be 9 s another time"
     assert best_trial(trials, TARGET) is trials[1]
     assert [t.number for t in finalists(trials, TARGET, 2)] == [1, 4]
-    trials += [reached(5, 3.0)]
-    assert best_trial(trials, TARGET) is trials[5], "no luck so far was worth 4 s of 7"
-    trials += [race(6, 5, 30.0, **MISSED)]
+    trials += [reached(5, 2.5)]
+    assert best_trial(trials, TARGET) is trials[1], "a single run may be followed by misses"
+    trials += [race(6, 5, 3.0)]
+    assert best_trial(trials, TARGET) is trials[5], "no luck so far was worth 4.25 s of 7"
+    trials += [race(7, 5, 30.0, **MISSED)]
     assert best_trial(trials, TARGET) is trials[1]
 
 
-def test_one_race_alone_does_not_confirm_a_time() -> None:
+def test_one_race_shows_that_its_trial_does_not_always_miss_and_little_more() -> None:
     trials = [reached(0, 10.0), reached(1, 4.0), race(2, 1, 6.0), reached(3, 4.5)]
-    assert best_trial(trials, TARGET) is trials[3], "nothing says yet how lucky trials are"
+    assert best_trial(trials, TARGET) is trials[1], "4.5 s may be followed by misses"
+    trials += [reached(4, 2.0)]
+    assert best_trial(trials, TARGET) is trials[1], "and 2 s no less"
+    trials += [race(5, 4, 3.0)]
+    assert best_trial(trials, TARGET) is trials[4]
 
 
 def test_where_most_leaders_missed_the_target_again_only_repeats_count() -> None:
@@ -137,7 +185,9 @@ def test_who_misses_in_one_of_three_runs_falls_behind_who_does_not() -> None:
 
 
 def test_a_first_run_that_took_no_time_gives_no_estimate_of_the_noise() -> None:
-    trials = [reached(0, 0.0), race(1, 0, 5.0), race(2, 0, 4.0), reached(3, 2.0)]
+    trials = [reached(0, 0.0), race(1, 0, 5.0), race(2, 0, 4.0), reached(3, 0.2)]
+    assert [t.number for t in by_expected_result(trials, TARGET)] == [0, 3]
+    trials += [race(4, 3, 0.2)]
     assert [t.number for t in by_expected_result(trials, TARGET)] == [3, 0]
 
 
@@ -201,23 +251,13 @@ def test_races_take_their_share_and_no_sampler_sees_them(
     assert found.confirmed == (), "a race was part of the choice and proves nothing"
 
 
-def test_nothing_is_raced_in_the_first_half_of_the_trials(fast_path: Path) -> None:
+def test_races_begin_with_the_search(fast_path: Path) -> None:
     found = study(fast_path, 40, workers=4, racing=0.5)
-    races = [t.number for t in found.trials if t.kind == "race"]
-    assert races
-    assert min(races) >= 20
+    first = min(t.number for t in found.trials if t.kind == "race")
+    assert first < 10
     plain = study(fast_path / "plain", 40, workers=4)
-    assert [outcome_of(t) for t in found.trials[:10]] == [outcome_of(t) for t in plain.trials[:10]]
-
-
-def test_nothing_is_raced_in_the_first_half_of_the_time(fast_path: Path) -> None:
-    """A study that ends by the clock may have been asked for any number of trials."""
-    found = study(fast_path, 100_000, workers=4, racing=0.5, time_limit=40.0)
-    events = read(fast_path)
-    begun = [e.at for e in events if isinstance(e, Suggested) and e.kind == "race"]
-    assert found.ended == "budget"
-    assert begun
-    assert min(begun) >= 20.0
+    before = [[outcome_of(t) for t in one.trials[:first]] for one in (found, plain)]
+    assert before[0] == before[1]
 
 
 def test_status_tells_what_races_have_cost(fast_path: Path) -> None:
@@ -299,7 +339,7 @@ def test_a_driver_killed_while_it_raced_goes_on_to_the_same_study(fast_path: Pat
             assert [outcome_of(t) for t in found.trials] == known, f"cut after line {cut}"
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "convergence", "policy", "policy:ppo"])
+@pytest.mark.parametrize("sampler", ["tpe", "convergence", "policy", "policy:elite"])
 def test_every_sampler_takes_a_rank_that_changes(sampler: str, fast_path: Path) -> None:
     found = study(fast_path, 24, sampler=sampler, racing=0.4, workers=4)
     assert len(found.searched) == 24
@@ -326,8 +366,105 @@ def test_a_share_out_of_range_is_refused(share: Any, fast_path: Path) -> None:
     assert not (fast_path / "study").exists()
 
 
-def test_a_race_runs_to_the_limit(fast_path: Path) -> None:
+def test_no_pruner_stops_a_race(fast_path: Path) -> None:
     found = study(fast_path, 40, racing=0.6, seed=2, workers=2, pruner="slower_than_best")
-    assert {t.reason for t in found.trials if t.kind == "race"} <= {"target", "limit"}
+    races = [t for t in found.trials if t.kind == "race"]
+    assert {t.reason for t in races} <= {"target", "limit"}
     assert any(t.reason == "capped" for t in found.trials)
     assert best_trial(found.trials, found.target) == found.best
+    lucky = min(t.seconds for t in found.searched if t.succeeded)
+    assert any(t.seconds > lucky for t in races)
+
+
+# --- races that are given up ----------------------------------------------------------------------
+
+
+def running(seconds: float, **more: Any) -> Trial:
+    shown = {"kind": "race", "repeats": 0, "state": State.RUNNING, "reason": "", **more}
+    return reached(1, seconds, **shown)
+
+
+@pytest.mark.parametrize(
+    ("again", "first", "target", "late"),
+    [
+        (running(11.99), reached(0, 4.0), TARGET, False),
+        (running(12.0), reached(0, 4.0), TARGET, True),
+        (running(25.0, kind="confirm"), reached(0, 4.0), TARGET, False),
+        (running(25.0), reached(0, 4.0, **MISSED), TARGET, False),  # a disturbed one, run again
+        (running(25.0, hardware=Hardware("slow")), reached(0, 4.0), TARGET, False),
+        (running(25.0), reached(0, 0.0), TARGET, False),
+        (running(25.0), reached(0, 4.0, state=State.COMPLETED), at.Target(METRIC, limit=30), False),
+    ],
+)
+def test_a_race_is_given_up_at_three_times_the_first_run(
+    again: Trial, first: Trial, target: at.Target, late: bool
+) -> None:
+    stop = given_up(again, first, target)
+    assert (stop is not None) is late
+    if stop is not None:
+        assert (stop.reason, stop.detail) == ("capped", "3 times the 4.00 s of trial 0")
+
+
+def test_on_a_clock_of_steps_it_is_given_up_by_steps() -> None:
+    target = at.Target(METRIC, 1.0, clock="steps", limit_steps=9000)
+    stop = given_up(running(3600.0), reached(0, 1200.0), target)
+    assert stop is not None
+    assert stop.detail == "3 times the 1,200 steps of trial 0"
+    assert given_up(running(3599.0), reached(0, 1200.0), target) is None
+
+
+def test_seconds_in_which_a_race_or_its_first_run_waited_do_not_give_it_up() -> None:
+    def came(seconds: float, waited: float) -> dict[str, Any]:
+        at_end = Report(1, seconds, {METRIC: 0.5}, Clock(train=seconds), waited)
+        return {"reports": (at_end,)}
+
+    pruner = slower_than_best()
+    first = reached(0, 4.0)
+    assert decide(running(15.0, **came(15.0, 4.0)), [], TARGET, pruner, first) is None, "11 s"
+    ended = decide(running(16.5, **came(16.5, 4.0)), [], TARGET, pruner, first)
+    assert ended is not None
+    assert (ended[0], ended[1].reason) == (State.CENSORED, "capped")
+    waited = replace(reached(0, 8.0), reports=came(8.0, 4.0)["reports"])
+    assert undisturbed(waited).seconds == 4.0
+    again = running(13.0, **came(13.0, 0.0))
+    ended = decide(again, [], TARGET, pruner, undisturbed(waited))
+    assert ended is not None
+    assert ended[1].detail == "3 times the 4.00 s of trial 0"
+
+
+def often_missing(config: Any, seed: int) -> SimCurve:
+    """As `noisy_curve`, but every third run stays below the target."""
+    curve = noisy_curve(config, seed)
+    if seed % 3:
+        return curve
+    points = [replace(p, metrics={METRIC: min(p.metrics[METRIC], 0.9)}) for p in curve.points]
+    return SimCurve(points)
+
+
+def test_a_race_that_was_given_up_counts_as_the_limit(fast_path: Path) -> None:
+    found = study(fast_path, 24, curve=often_missing, racing=0.4, workers=2)
+    first = {t.number: t for t in found.searched}
+    late = [t for t in found.trials if t.kind == "race" and t.reason == "capped"]
+    assert late
+    for trial in late:
+        assert trial.repeats is not None
+        most = 3 * first[trial.repeats].seconds
+        assert most <= trial.seconds < most + 1.0, "at the next report"
+        runs = raced(first[trial.repeats], found.trials, found.target)
+        assert runs is not None
+        assert runs.results[runs.runs.index(trial)] == found.target.horizon
+    assert all(t.seconds < 3 * first[t.repeats].seconds for t in found.trials
+               if t.kind == "race" and t.succeeded and t.repeats is not None)  # fmt: skip
+
+
+def test_a_driver_killed_at_any_line_gives_up_the_same_races(fast_path: Path) -> None:
+    options: dict[str, Any] = {"workers": 1, "racing": 0.4, "curve": often_missing}
+    known = [outcome_of(t) for t in study(fast_path, 10, **options).trials]
+    rows = (fast_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    late = [i for i, row in enumerate(rows) if b"times the" in row]
+    assert late
+    for cut in {row + more for row in late for more in (-9, -1, 0, 1)}:
+        with memory() as folder:
+            put(folder, b"".join(rows[:cut]))
+            found = study(folder, 10, **options)
+            assert [outcome_of(t) for t in found.trials] == known, f"cut after line {cut}"

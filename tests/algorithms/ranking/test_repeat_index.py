@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from random_events import KINDS, random_event
 
 from autotune.algorithms.ranking.disturbed import as_pruners_see, to_run_again
-from autotune.algorithms.ranking.racing import due, for_pruning, race_leader
+from autotune.algorithms.ranking.racing import due, for_pruning
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
-from autotune.algorithms.ranking.repeats import with_mean_times
+from autotune.algorithms.ranking.repeats import race_leader, with_mean_times
 from autotune.trial import Ended, Report, Reported, State, Target, Trial, after, incumbent
 
 TARGET = Target("acc", 0.9, limit=100.0)

@@ -16,7 +16,7 @@ from sims import learning, lines, simulate, wide
 
 from autotune.algorithms.pruners.learning_curve import Lessons
 from autotune.algorithms.pruners.rules import make_pruner
-from autotune.algorithms.ranking.racing import race_leader
+from autotune.algorithms.ranking.repeats import race_leader
 from autotune.algorithms.ranking.trial_index import TrialIndex, recent
 from autotune.algorithms.samplers.optuna import TRIAL_LIMITS, OptunaSampler
 from autotune.space.search_space import Float, SearchSpace

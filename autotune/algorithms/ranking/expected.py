@@ -1,0 +1,116 @@
+"""The time that one more run of a configuration should take.
+
+The fastest of many runs was lucky in two ways: it was faster than its configuration's other runs,
+and it did not miss the target, as others of these may. Neither is known after one run, and little
+after three. So a time is multiplied by the slow-down of configurations that were run again, and for
+the runs that may miss a share of the limit is added: a configuration's own share of misses, shrunk
+towards that of configurations that are about as fast (a Beta prior worth `_PRIOR` runs), as the
+fastest are those that take the greatest risks, short schedules for example. So a configuration
+that reached the target in ten runs leads before one that was a little faster in three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median_high
+
+from autotune.algorithms.ranking.repeats import VALIDATED, alone, searched, timed
+from autotune.trial import Target, Trial, is_spoilt
+
+_PRIOR = 1.0  # runs
+_ANY, _MISSED = 2.0, 0.5  # runs that each prior has had, and how many of them missed
+_ALIKE = 0.35  # deviation of the logarithm of times that are about as fast
+_EXACT = 0.01  # of the first run's time: within it, times do not vary
+_ENOUGH = 3  # repeats that show whether times vary
+
+
+def expected_seconds(
+    trials: Sequence[Trial], runs: Mapping[int, Sequence[Trial]], target: Target
+) -> dict[int, float]:
+    """Of each configuration that reached the target in some run, by the number of its trial.
+
+    In seconds of the target's clock, or steps where these are the clock. Runs count as for their
+    mean (`repeats.with_mean_times`). Without any repeats the order is that of the times.
+
+    Args:
+        trials: the searched trials are those that it is of.
+        runs: the repeats that count of each, as from `repeats.repeats_by_trial`.
+        target: with a value.
+    """
+    every = {
+        t.number: [t, *runs.get(t.number, ())]
+        for t in searched(trials)
+        if t.succeeded or (t.number in runs and timed(t))
+    }
+    counted = {number: alone(own, target) for number, own in every.items()}
+    reached = {number: [r.seconds for r in own if r.succeeded] for number, own in counted.items()}
+    again = {number: _again(own, target) for number, own in every.items()}
+    exact = never_vary(trials, runs, target)
+    times = {number: fmean(own) for number, own in reached.items() if own}
+    tested = [(times[n], n, run.succeeded) for n in times for run in again[n]]
+    slower = 1.0 if exact else _slower(counted)
+
+    def seconds(number: int) -> float:
+        validated = len(counted[number]) >= VALIDATED
+        time = times[number] * (1.0 if validated else slower)
+        usual = _usual(times[number], number, tested) if not exact else 0.0
+        own = again[number]
+        missed = (sum(not r.succeeded for r in own) + _PRIOR * usual) / (len(own) + _PRIOR)
+        return (1 - missed) * time + missed * target.horizon
+
+    return {number: seconds(number) for number in times}
+
+
+def never_vary(
+    trials: Sequence[Trial], runs: Mapping[int, Sequence[Trial]], target: Target
+) -> bool:
+    """Whether at least three repeats all had the result of the run that they repeat."""
+    first = {t.number: t for t in trials}
+    pairs = [(run, first[number]) for number, own in runs.items() for run in own]
+    equal = [
+        _is_equal(run, tried, target)
+        for run, tried in pairs
+        if not any(is_spoilt(t, target) for t in (run, tried))
+    ]
+    return len(equal) >= _ENOUGH and all(equal)
+
+
+def _is_equal(repeat: Trial, first: Trial, target: Target) -> bool:
+    """Whether the repeat had the result of the first run, but for the clock's noise."""
+    if target.timed:
+        difference = abs(repeat.seconds - first.seconds)
+        return repeat.succeeded and difference <= _EXACT * first.seconds
+    return repeat.succeeded and target.result(repeat) == target.result(first)
+
+
+def _again(own: Sequence[Trial], target: Target) -> list[Trial]:
+    """The runs that show how often a configuration misses the target.
+
+    The first does not, if it reached the target: it was chosen because it did. Where the first was
+    disturbed, the one that replaces it is the first, so that being run again for that is no merit.
+    """
+    measured = [run for run in own if not is_spoilt(run, target)]
+    return [run for i, run in enumerate(measured) if i or not run.succeeded]
+
+
+def _usual(seconds: float, number: int, tested: Sequence[tuple[float, int, bool]]) -> float:
+    """The share of runs that missed among those of other configurations that are about as fast."""
+    weights = [
+        (math.exp(-(math.log(own / seconds) ** 2) / (2 * _ALIKE**2)), reached)
+        for own, other, reached in tested
+        if other != number and own > 0 < seconds
+    ]
+    missed = math.fsum(weight for weight, reached in weights if not reached)
+    return (missed + _MISSED) / (math.fsum(weight for weight, _ in weights) + _ANY)
+
+
+def _slower(counted: Mapping[int, Sequence[Trial]]) -> float:
+    """The median ratio of the mean of those that reached the target to the first, at least 1."""
+    ratios = [
+        fmean(run.seconds for run in own if run.succeeded) / own[0].seconds
+        for own in counted.values()
+        if len(own) >= VALIDATED
+        if own[0].repeats is None and own[0].succeeded and own[0].seconds
+    ]
+    return max(1.0, median_high(ratios)) if ratios else 1.0
