@@ -5,9 +5,41 @@ Those of Optuna's samplers are in `samplers.optuna_names`, those of pruners in `
 
 from __future__ import annotations
 
-POLICIES = ("policy", "policy:actor", "policy:reinforce", "policy:ppo")
-"""The samplers that learn a policy."""
+ELITE = "policy:elite"
+POLICIES = (ELITE, "policy:actor")
+"""The samplers that learn a policy from the trials of their study."""
+TRAINED = "policy"
+"""The sampler whose policy was trained before: also `policy:FILE.npz`, with weights of one's own.
+
+Older studies mean `policy:elite` by this name.
+"""
+REMOVED_POLICIES = ("policy:reinforce", "policy:ppo")
+"""Samplers of older versions, which their studies still name."""
+EXPERIENCED = "experienced"
+"""The sampler that begins with what other studies have shown."""
 CONTROLLERS = ("policy", "regulator")
 """The controllers of knobs."""
 POPULATIONS = ("pbt",)
 """The controllers that fork; `autotune.run` builds them for its experiment."""
+
+
+def removed_policy(name: str) -> str:
+    """What is said where a sampler of `REMOVED_POLICIES` is asked for."""
+    also = "a study that had it goes on with --sampler policy:elite (sampler='policy:elite')"
+    return f"sampler {name!r} was removed, as it was no better than 'policy:elite' or 'tpe': {also}"
+
+
+def weights_file(sampler: object) -> str | None:
+    """The file that a trained sampler's name gives; "" for the package's own weights.
+
+    None for all other samplers.
+
+    >>> weights_file("policy:mine.npz"), weights_file("policy"), weights_file("tpe")
+    ('mine.npz', '', None)
+    """
+    if not isinstance(sampler, str):
+        return None
+    name, _, file = sampler.partition(":")
+    if name != TRAINED or (file and not file.endswith(".npz")):
+        return None
+    return file

@@ -112,7 +112,7 @@ def build(entries: SpaceEntries, values: Mapping[str, Any]) -> dict[str, Any]:
             built[name] = _with_momentum(built[name], known[space.effective])
         if space.follows in known:
             rule = own.get("rule", space.steady_rule)
-            built[name] = _following(built[name], known[space.follows], rule)
+            built[name] = _following(built[name], known[space.follows], rule, space.reference)
     return built
 
 
@@ -143,13 +143,16 @@ def _with_momentum(
 
 
 def _following(
-    base: schedules.Schedule, other: schedules.Schedule | float, rule: str
+    base: schedules.Schedule,
+    other: schedules.Schedule | float,
+    rule: str,
+    reference: float | None,
 ) -> schedules.Schedule:
-    """`base`, scaled by `rule` with the growth of `other` since the start.
+    """`base`, scaled by `rule` with the growth of `other` from the reference, or since the start.
 
     A constant `other` is followed too, as a controller may change it.
     """
     other = schedules.as_schedule(other)
     if RULES[rule] == 0.0:
         return base
-    return schedules.Following(base, other, RULES[rule], other(0.0))
+    return schedules.Following(base, other, RULES[rule], reference or other(0.0))

@@ -61,6 +61,8 @@ class ScheduleSpace:
             searched shape, before that schedule follows another or compensates this momentum.
         follows: another schedule; this one is scaled whenever that one changes, as a learning rate
             with the batch size, by `rule`: none, sqrt or linear.
+        reference: the value of the followed one at which the searched peak holds, > 0: a larger
+            batch then has a larger learning rate in the whole trial. None: where it starts.
         effective: a momentum (or first beta); the searched peak is then that of the effective
             learning rate, peak / (1 - momentum).
         when: the condition of the schedule, as for `Float`.
@@ -83,6 +85,7 @@ class ScheduleSpace:
     mirrors: str | None = None
     follows: str | None = None
     rule: Choice | str = "linear"
+    reference: float | None = None
     effective: str | None = None
     when: When | None = None
 
@@ -103,6 +106,7 @@ class ScheduleSpace:
             raise ValueError("ScheduleSpace: family 'mirror' and mirrors=NAME belong together")
         self._check_shares()
         self._check_counted()
+        self._check_reference()
         if set(KNOTTED) & set(self.families):
             self._knotted.check()
         for name in self.families:
@@ -180,6 +184,16 @@ class ScheduleSpace:
                     f"{getattr(self, name)!r}{more}"
                 )
 
+    def _check_reference(self) -> None:
+        if self.reference is None:
+            return
+        number = isinstance(self.reference, int | float) and not isinstance(self.reference, bool)
+        if not number or not 0 < self.reference < float("inf"):
+            given = shown(self.reference)
+            raise ValueError(f"ScheduleSpace reference must be a number > 0 but got {given}")
+        if self.follows is None:
+            raise ValueError("ScheduleSpace: reference needs follows=NAME")
+
     def _check_counted(self) -> None:
         if not isinstance(self.peak, Int):
             return
@@ -234,7 +248,9 @@ class ScheduleSpace:
                 named.append((field, value, {**family, f"{name}.knots": knots}))
         if self.direction == "free" and "piecewise" in self.families:
             named.append(("end", self._knotted.free_value(), {f"{name}.family": "piecewise"}))
-        if self.follows is not None and changes is not None:
+        if self.follows is not None and self.reference is not None:
+            named.append(("rule", self.rule, {}))
+        elif self.follows is not None and changes is not None:
             named.append(("rule", self.rule, dict(changes)))
         return {
             f"{name}.{field}": _when(value, {**(self.when or {}), **when})

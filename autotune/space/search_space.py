@@ -35,6 +35,7 @@ from autotune.space.parameters import (
     say_when,
 )
 from autotune.space.schedule_space import ScheduleSpace
+from autotune.space.variants import key_of, keys_of
 from autotune.trial import Config, Params
 
 __all__ = [
@@ -78,22 +79,28 @@ class SearchSpace:
         for name, entry in self.entries.items():
             if not isinstance(name, str) or not name or "." in name:
                 raise ValueError(f"a parameter's name must be text without '.' but got {name!r}")
-            if name in RESERVED:
-                raise ValueError(f"{name!r} is reserved: autotune sets config[{name!r}] itself")
+            key = key_of(name, getattr(entry, "when", None))
+            if key in RESERVED:
+                raise ValueError(f"{key!r} is reserved: autotune sets config[{key!r}] itself")
             if not isinstance(entry, Float | Int | Choice | Fixed | ScheduleSpace):
                 kinds = "a Float, Int, Choice, Fixed or ScheduleSpace"
                 use = f": use {instead}" if (instead := instead_of(entry)) else ""
                 raise ValueError(f"{name} must be {kinds} but got {shown(entry)}{use}")
-            if name in FIXED_ONLY and not isinstance(entry, Fixed):
+            if key in FIXED_ONLY and not isinstance(entry, Fixed):
                 raise ValueError(
                     f"{name!r} may be Fixed only, as autotune lowers it where memory has run out, "
                     f"but got {shown(entry)}"
                 )
+        assert len(self._keys) == len(self.entries)
         coupling.check(self.entries)
         known: dict[str, Parameter | Fixed] = {}
         for name, parameter in self._leaves:
             check_condition(name, parameter.when, known)
             known[name] = parameter
+
+    @cached_property
+    def _keys(self) -> dict[str, str]:
+        return keys_of(self.entries)
 
     @cached_property
     def _leaves(self) -> list[Leaf]:
@@ -173,7 +180,7 @@ class SearchSpace:
                 values[name] = values[f"{name}.effective"] * (1.0 - values.get(momentum, 0.0))
         config = {name: values[name] for name in self.entries if name in values}
         config |= coupling.build(self.entries, values)
-        return {name: config[name] for name in self.entries if name in config}
+        return {self._keys[name]: config[name] for name in self.entries if name in config}
 
     def check(self, params: Params) -> Params:
         """Validate a point: nothing missing, nothing unknown, every value in its range.
@@ -217,22 +224,24 @@ class SearchSpace:
         if all(k in parameters for k in point):
             with contextlib.suppress(ValueError):  # a configuration may lie outside
                 params = self.check(point)
-                return {**self.config(params), **given}, params
+                named = {self._keys.get(name, name): value for name, value in given.items()}
+                return {**self.config(params), **named}, params
+        entries = {self._keys[name]: entry for name, entry in self.entries.items()}
         for name in given:
-            if name not in self.entries and name not in parameters:
-                known = [*self.entries, *parameters]
+            if name not in entries and name not in parameters:
+                known = [*entries, *parameters]
                 raise ValueError(unknown("parameter", name, known))
         for name in flat:
-            if name in fixed and not given.keys() <= self.entries.keys():
+            if name in fixed and not given.keys() <= entries.keys():
                 raise ValueError(f"{name} is fixed at {fixed[name]!r} but got {flat[name]!r}")
         for name in given:
-            if name not in self.entries:
+            if name not in entries:
                 raise ValueError(f"{name} is part of a point, and the rest is a configuration")
-        config: dict[str, Any] = {k: self._ready(k, v) for k, v in given.items()}
+        config: dict[str, Any] = {k: _ready(entries[k], v) for k, v in given.items()}
         for name, entry in self.entries.items():
             if isinstance(entry, Fixed) and active(entry.when, config):
-                config.setdefault(name, entry.value)
-        return {name: config[name] for name in self.entries if name in config}, None
+                config.setdefault(self._keys[name], entry.value)
+        return {name: config[name] for name in entries if name in config}, None
 
     def _with_effective(self, flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration's values, with effective ones where these are searched."""
@@ -244,10 +253,6 @@ class SearchSpace:
                 del point[name]
                 point[f"{name}.effective"] = value / (1.0 - other)
         return point
-
-    def _ready(self, name: str, value: Any) -> Any:
-        is_schedule = isinstance(self.entries[name], ScheduleSpace)
-        return schedules.as_schedule(value) if is_schedule and is_real(value) else value
 
     def broken(self, config: Config) -> str:
         """The text of the first constraint that `config` violates, or an empty string.
@@ -262,3 +267,9 @@ class SearchSpace:
 
     def _fixed(self) -> dict[str, Any]:
         return {n: p.value for n, p in self._leaves if isinstance(p, Fixed)}
+
+
+def _ready(entry: Parameter | ScheduleSpace | Fixed, value: Any) -> Any:
+    """A number where a schedule is searched, as a schedule."""
+    is_schedule = isinstance(entry, ScheduleSpace)
+    return schedules.as_schedule(value) if is_schedule and is_real(value) else value

@@ -201,6 +201,38 @@ def test_the_learning_rate_follows_the_batch_size_whenever_it_changes() -> None:
     assert given.config({})["lr"](0.5) == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(("rule", "power"), [("none", 0.0), ("sqrt", 0.5), ("linear", 1.0)])
+def test_with_a_reference_a_larger_batch_has_a_larger_rate_all_along(
+    rule: str, power: float
+) -> None:
+    follows: dict[str, Any] = {"follows": "batch", "rule": rule, "reference": 64}
+    space = SearchSpace(
+        {"batch": Int(16, 256), "lr": ScheduleSpace(LOG, family="linear", **follows)}
+    )
+    for batch in (16, 64, 256):
+        lr = space.config({"batch": batch, "lr.peak": 0.4})["lr"]
+        for at in (0.0, 0.5):
+            assert lr(at) == pytest.approx(0.4 * (1 - at) * (batch / 64) ** power)
+    assert space.parameters().keys() == {"batch", "lr.peak"}
+    searched = ScheduleSpace(0.4, family="linear", follows="batch", reference=64)
+    searched = replace(searched, rule=Choice(("none", "linear")))
+    both = SearchSpace({"batch": Fixed(128), "lr": searched})
+    assert [both.config({"lr.rule": rule})["lr"](0) for rule in ("none", "linear")] == [0.4, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"reference": 64}, "reference needs follows=NAME"),
+        ({"follows": "batch", "reference": 0}, "reference must be a number > 0 but got 0"),
+        ({"follows": "batch", "reference": "64"}, "reference must be a number > 0 but got '64'"),
+    ],
+)
+def test_a_wrong_reference_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ScheduleSpace(0.4, **given)
+
+
 def test_the_effective_learning_rate_is_that_over_one_minus_momentum() -> None:
     entries = {
         "momentum": Float(0.5, 0.99),

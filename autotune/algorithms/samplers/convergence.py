@@ -12,10 +12,11 @@ to be feasible (`samplers.feasibility`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from threading import Lock
+from typing import Protocol
 
 import numpy as np
 
@@ -42,10 +43,24 @@ _FADED = 40  # ended trials after which the share of uniform draws would be 0, b
 _START_UNIFORM = 0.5  # the first share of uniform draws, where a baseline is the centre
 _FIRST = 16  # ended trials before the model is used
 _CANDIDATES, _EXPLORED = 40, 20  # candidates in all, and those drawn uniformly
+_KNOWN = 20  # further candidates, where other studies are known
 _MODELLED = 60  # trials in the model: so many of the fastest and so many of the newest
 _DRAWS = 20  # the most draws for one that is likely to be feasible
 _REFIT = 1.5  # growth of the number of trials after which hyperparameters are fitted again
+_SHRINK = 0.1  # added to the variance of what is expected: its slope is small if it hardly varies
 _EARLY = 0.3  # noise that is added for a trial stopped at 1/e of the horizon
+
+
+class Expectation(Protocol):
+    """What is expected of points before the model has seen them, from other studies."""
+
+    def expected(self, ended: Sequence[Trial], points: Sequence[Params]) -> Array:
+        """A value for each point, low for the best, on any scale; a function of the trials."""
+        ...
+
+    def candidates(self, trials: Sequence[Trial], count: int, random: Random) -> list[Params]:
+        """Points to choose from beside the model's own."""
+        ...
 
 
 class ConvergenceSampler:
@@ -55,10 +70,14 @@ class ConvergenceSampler:
         space: the search space, conditions included.
         target: the target of the trials.
         seed: of the random numbers, together with the number of the ask.
+        prior: what other studies let expect: the mean of the model, scaled to fit the trials.
     """
 
-    def __init__(self, space: SearchSpace, target: Target, seed: int) -> None:
+    def __init__(
+        self, space: SearchSpace, target: Target, seed: int, prior: Expectation | None = None
+    ) -> None:
         self._space, self._target, self._seed = space, target, seed
+        self._expectation = prior
         self._parameters = space.parameters()
         self._effective = effective_rate(space)
         self._prior = uniform(self._parameters)
@@ -66,7 +85,7 @@ class ConvergenceSampler:
         self._ended: list[Trial] = []  # the trials behind `_versions` and `_hypers`
         self._versions: list[Version] = []
         self._hypers: dict[int, Hyper] = {}
-        self._process: Process | None = None
+        self._process: _Model | None = None
         self._feasible = Feasible(space)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:
@@ -81,8 +100,10 @@ class ConvergenceSampler:
         if len(ended) < _FIRST or not self._parameters:
             return self._draw_point(ended, version, random)
         actors = [self._prior] * _EXPLORED + [version.policy] * (_CANDIDATES - _EXPLORED)
-        points = [sample_point(actor, self._space, random)[0] for actor in actors]
-        expected, deviation = self._model(ended, version).at(self._rows(points))
+        points = [sample_point(actor, self._space, random) for actor in actors]
+        if self._expectation is not None:
+            points += self._expectation.candidates(trials, _KNOWN, random)
+        expected, deviation = self._model(ended, version).at(points)
         bounds = expected - random.expovariate(1.0) * deviation
         chances = self._feasible.chances(ended, points)
         return points[min(likely(chances), key=lambda i: bounds[i])]
@@ -93,7 +114,7 @@ class ConvergenceSampler:
         while len(points) < _DRAWS:
             explores = random.random() < version.uniform_share
             policy = self._prior if explores else version.policy
-            points.append(sample_point(policy, self._space, random)[0])
+            points.append(sample_point(policy, self._space, random))
             chances = self._feasible.chances(ended, points[-1:])
             if chances[0] >= LIKELY:
                 return points[-1]
@@ -127,31 +148,64 @@ class ConvergenceSampler:
 
     # --- the model ------------------------------------------------------------------------------
 
-    def _model(self, ended: list[Trial], version: Version) -> Process:
+    def _model(self, ended: list[Trial], version: Version) -> _Model:
         if self._process is None:
             count = _FIRST
             while count * _REFIT <= len(ended):
                 count = math.ceil(count * _REFIT)
             if count not in self._hypers:
-                self._hypers[count] = fit(
-                    *self._observations(ended[:count], self._versions[count // VERSION_INTERVAL])
-                )
-            self._process = Process(*self._observations(ended, version), self._hypers[count])
+                earlier = self._versions[count // VERSION_INTERVAL]
+                rows, scores, weights, _ = self._observations(ended[:count], earlier)
+                self._hypers[count] = fit(rows, scores, weights)
+            rows, scores, weights, mean = self._observations(ended, version)
+            process = Process(rows, scores, weights, self._hypers[count])
+            self._process = _Model(process, mean, self._rows)
         return self._process
 
-    def _observations(self, ended: Sequence[Trial], version: Version) -> tuple[Array, Array, Array]:
-        """Points, the normal scores of their ranks, and the scales of their noise."""
+    def _observations(
+        self, ended: Sequence[Trial], version: Version
+    ) -> tuple[Array, Array, Array, Mean]:
+        """Points, the normal scores of their ranks less the mean, the scales of their noise."""
         chosen = select_trials(ended, version, _MODELLED, self._target)
         ranks = equal_time_ranks(chosen, self._target)
         scores = np.array([rank_score(ranks[t.number], len(chosen)) for t in chosen])
         kinds = {t.hardware for t in chosen}
         horizons = {kind: horizon(chosen, self._target, kind) for kind in kinds}
         weights = np.array([noise_scale(trial, horizons[trial.hardware]) for trial in chosen])
-        return self._rows([t.params or {} for t in chosen]), scores, weights
+        points = [t.params or {} for t in chosen]
+        mean = self._mean(ended, points, scores)
+        return self._rows(points), scores - mean(points), weights, mean
+
+    def _mean(self, ended: Sequence[Trial], points: Sequence[Params], scores: Array) -> Mean:
+        """What is expected of points, scaled to the scores: not at all where they disagree."""
+        known = self._expectation
+        if known is None:
+            return lambda points: np.zeros(len(points))
+        expected = known.expected(ended, points)
+        centre, spread = expected.mean(), expected.var() + _SHRINK
+        slope = max(float(((expected - centre) * scores).mean() / spread), 0.0)
+        return lambda points: slope * (known.expected(ended, points) - centre)
 
     def _rows(self, points: Sequence[Params]) -> Array:
         rows = [encoded(self._parameters, point, self._effective) for point in points]
         return np.array(rows, dtype=float)
+
+
+Mean = Callable[[Sequence[Params]], Array]
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A process about a mean."""
+
+    process: Process
+    mean: Mean
+    rows: Callable[[Sequence[Params]], Array]
+
+    def at(self, points: Sequence[Params]) -> tuple[Array, Array]:
+        """The expected scores of points, and their standard deviations."""
+        expected, deviation = self.process.at(self.rows(points))
+        return expected + self.mean(points), deviation
 
 
 def noise_scale(trial: Trial, horizon: float) -> float:

@@ -2,8 +2,7 @@
 
 A number is drawn as a normal score z ~ N(mean, spread); its value is at the position Phi(z) of the
 unit interval, so that mean 0 and spread 1 are uniform. A choice is drawn by softmax probabilities
-with a floor. Parameters that a point does not have are masked: neither drawn nor learned from. The
-action is the draw itself; rounding it to a whole number is part of the environment.
+with a floor. Parameters that a point does not have are masked: neither drawn nor learned from.
 """
 
 from __future__ import annotations
@@ -55,17 +54,6 @@ class Policy:
             return random.gauss(self.means[name], self.spreads[name])
         odds = self.probabilities(name)
         return random.choices(range(len(odds)), odds)[0]
-
-    def log_density(self, draw: Draw) -> float:
-        """The log density of the draw; masked parameters do not count."""
-        total = 0.0
-        for name, drawn in draw.items():
-            if name in self.means:
-                away = (drawn - self.means[name]) / self.spreads[name]
-                total -= 0.5 * away * away + math.log(self.spreads[name] * math.sqrt(2 * math.pi))
-            else:
-                total += math.log(self.probabilities(name)[int(drawn)])
-        return total
 
 
 def softmax(logits: Sequence[float]) -> list[float]:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.distribution import (
     STEP,
-    Draw,
     Policy,
     draw_of_point,
     natural_gradient_step,
@@ -21,9 +20,6 @@ from autotune.algorithms.samplers.distribution import (
 from autotune.space.parameters import Parameter
 from autotune.space.search_space import SearchSpace
 from autotune.trial import INTERRUPTED_REASONS, Params, State, Target, Trial
-
-if TYPE_CHECKING:  # it imports numpy
-    from autotune.algorithms.policy_optimization import Moments
 
 VERSION_INTERVAL = 4  # ended trials from one version to the next
 _ARCHIVE, _LEAST_ELITE, _ELITE = 24, 6, 0.2
@@ -35,24 +31,12 @@ class Version:
     """One version of a policy: a mixture of the policy and uniform draws.
 
     `uniform_share` is the share of uniform draws. `archive` has the best trials so far, the best
-    first; `moments` are those of a gradient method's optimiser.
+    first.
     """
 
     policy: Policy
     uniform_share: float
     archive: tuple[Trial, ...] = ()
-    moments: Moments | None = None
-
-
-def log_behaviour(version: Version, prior: Policy, draw: Draw) -> float:
-    """The log density of a draw under the mixture of the policy and uniform draws.
-
-    It is bounded below by the share of uniform draws, so importance weights are bounded.
-    """
-    own = version.policy.log_density(draw) + math.log1p(-version.uniform_share)
-    other = prior.log_density(draw) + math.log(version.uniform_share)
-    most = max(own, other)
-    return most + math.log(math.exp(own - most) + math.exp(other - most))
 
 
 def select_trials(
@@ -89,23 +73,17 @@ def common_prefix_length(one: Sequence[Trial], other: Sequence[Trial]) -> int:
     return min(len(one), len(other))
 
 
-def sample_point(
-    policy: Policy, space: SearchSpace, random: Random
-) -> tuple[Params, dict[str, float]]:
-    """A point drawn from the policy, and its draw."""
-    draw: dict[str, float] = {}
+def sample_point(policy: Policy, space: SearchSpace, random: Random) -> Params:
+    """A point drawn from the policy."""
 
     def value(name: str, parameter: Parameter) -> Any:
-        draw[name] = policy.drawn(name, random)
-        return value_of(parameter, draw[name])
+        return value_of(parameter, policy.drawn(name, random))
 
-    return space.suggest(value), draw
+    return space.suggest(value)
 
 
-def draw_point(
-    version: Version, prior: Policy, space: SearchSpace, random: Random
-) -> tuple[Params, Draw]:
-    """A point drawn from a version: from its policy, or uniformly, and its draw."""
+def draw_point(version: Version, prior: Policy, space: SearchSpace, random: Random) -> Params:
+    """A point drawn from a version: from its policy, or uniformly."""
     explores = random.random() < version.uniform_share
     return sample_point(prior if explores else version.policy, space, random)
 

@@ -10,7 +10,14 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from autotune.algorithms.names import POLICIES
+from autotune.algorithms.names import (
+    EXPERIENCED,
+    POLICIES,
+    REMOVED_POLICIES,
+    TRAINED,
+    removed_policy,
+    weights_file,
+)
 from autotune.algorithms.specs import build, canonical_spec, keyword_arguments, split_call
 from autotune.errors import UserError, unknown
 
@@ -31,7 +38,7 @@ SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "nsga2": ("NSGAIISampler", {}),
 }
 """The classes of Optuna's by our names, and their settings."""
-NAMES = ("auto", "convergence", *POLICIES, *SAMPLERS)
+NAMES = ("auto", "convergence", EXPERIENCED, TRAINED, *POLICIES, *SAMPLERS)
 """The names of all samplers, of Optuna's and of others."""
 
 
@@ -44,9 +51,13 @@ def parse_sampler(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UserError: an unknown name, or arguments that a name does not take or that are no literals.
     """
+    if weights_file(text):
+        return text, {}
     text = canonical_spec(text, NAMES)
     if text in NAMES:
         return text, {}
+    if text.lower() in REMOVED_POLICIES:
+        raise UserError(removed_policy(text.lower()))
     path, call = split_call("sampler", text, NAMES)
     if path in NAMES:
         raise UserError(f"sampler {path!r} takes no arguments, but got {text!r}")

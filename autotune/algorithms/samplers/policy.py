@@ -1,33 +1,25 @@
-"""`policy`: search by reinforcement learning, with a policy over points learned from ended trials.
+"""`policy:elite`: evolutionary search, with a distribution over points learned from ended trials.
 
 The policy is folded over the ended trials in the order in which they ended, with a new version
 after every fourth trial. It is a function of the journal, and a resumed study has the same one.
-
-The journal does not name the version that drew a trial: a draw is a function of the version, the
-seed and the number of the ask. The version that draws the trial's point again is the one that drew
-it, which gives the draw and its log density exactly.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from threading import Lock
 from typing import Any
 
-from autotune.algorithms.names import POLICIES
+from autotune.algorithms.names import POLICIES, REMOVED_POLICIES, removed_policy
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
 from autotune.algorithms.samplers.distribution import (
-    Draw,
     Policy,
     centred_on,
-    draw_of_point,
     shared_parameters,
     transferred,
     uniform,
-    value_of,
 )
 from autotune.algorithms.samplers.elite import (
     LEAST_UNIFORM,
@@ -37,16 +29,13 @@ from autotune.algorithms.samplers.elite import (
     draw_point,
     elite_step,
     informative_trials,
-    log_behaviour,
     sample_point,
     select_trials,
 )
 from autotune.errors import UserError, unknown
-from autotune.space.encoding import rank_score
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, State, Target, Trial
 
-_NEWEST, _WINDOW = 8, 32  # trials in REINFORCE's batch, and in PPO's; ranks are within the latter
 _START_UNIFORM = 0.5  # the first share of uniform draws, where a start is given
 _FADING = 0.8  # factor of that share from one version to the next
 _FIRST = 16  # ended trials before the critic is used
@@ -58,9 +47,9 @@ class PolicySampler:
     """Proposes points by a policy over the space.
 
     Args:
-        name: `policy` (natural-gradient steps to an elite archive, and a critic that picks one of
-            256 candidates that are likely to be feasible), `policy:actor` (without the critic),
-            `policy:reinforce`, `policy:ppo`.
+        name: `policy:elite` (natural-gradient steps to an elite archive, and a critic that picks
+            one of 256 candidates that are likely to be feasible), or `policy:actor` (without the
+            critic).
         space: the search space, conditions included.
         target: the target of the trials.
         seed: of the random numbers, together with the number of the ask.
@@ -73,6 +62,8 @@ class PolicySampler:
     def __init__(
         self, name: str, space: SearchSpace, target: Target, seed: int, start: Policy | None = None
     ) -> None:
+        if name in REMOVED_POLICIES:
+            raise UserError(removed_policy(name))
         if name not in POLICIES:
             raise UserError(unknown("sampler", name, POLICIES))
         self.name = name
@@ -82,9 +73,8 @@ class PolicySampler:
         self._start = self._transferred(start) if start is not None else None
         self._lock = Lock()  # the study asks in one thread and saves in another
         self._initial: Version | None = None
-        self._ended: list[Trial] = []  # the trials behind `_versions` and `_drawn`
+        self._ended: list[Trial] = []  # the trials behind `_versions`
         self._versions: list[Version] = []
-        self._drawn: dict[int, tuple[Draw, float]] = {}
         self._critic: tuple[list[Trial], Any] | None = None
         self._feasible: Any = None
 
@@ -96,9 +86,9 @@ class PolicySampler:
     def _ask(self, number: int, trials: Sequence[Trial]) -> Params:
         ended = informative_trials(trials)
         version = self._latest_version(trials, ended)
-        if self.name == "policy" and len(ended) >= _FIRST and self._parameters:
+        if self.name == "policy:elite" and len(ended) >= _FIRST and self._parameters:
             return self._pick(number, version, ended)
-        return self._draw(version, number)[0]
+        return draw_point(version, self._prior, self._space, Random(f"{self._seed}/{number}"))
 
     def policy(self, trials: Sequence[Trial]) -> Policy:
         """The policy learned from the trials so far."""
@@ -114,10 +104,7 @@ class PolicySampler:
             )
         return transferred(start, self._space)
 
-    # --- draws --------------------------------------------------------------------------------
-
-    def _draw(self, version: Version, number: int) -> tuple[Params, Draw]:
-        return draw_point(version, self._prior, self._space, Random(f"{self._seed}/{number}"))
+    # --- candidates ---------------------------------------------------------------------------
 
     def _pick(self, number: int, version: Version, ended: list[Trial]) -> Params:
         """The candidate with the best prediction of a random part of the critic's trees."""
@@ -125,7 +112,7 @@ class PolicySampler:
         explored = round(_CANDIDATES * _EXPLORED)
         actors = [self._prior] * explored
         actors += [version.policy] * (_CANDIDATES - explored)
-        points = [sample_point(actor, self._space, random)[0] for actor in actors]
+        points = [sample_point(actor, self._space, random) for actor in actors]
         kept = [points[i] for i in self._likely(ended, points)]
         seen = select_trials(ended, version, _CRITIC_TRIALS, self._target)
         chosen: int = self._critic_of(seen).choose(kept, random)
@@ -162,8 +149,6 @@ class PolicySampler:
         if not same or not self._versions:
             self._versions, self._initial = [first], first
         del self._versions[1 + same // VERSION_INTERVAL :]
-        for trial in self._ended[same:]:
-            self._drawn.pop(trial.number, None)
         self._ended = ended
         while len(self._versions) <= len(ended) // VERSION_INTERVAL:
             self._versions.append(
@@ -184,53 +169,4 @@ class PolicySampler:
         """The version after the newest of the ended trials."""
         before = self._versions[-1]
         share = max(LEAST_UNIFORM, before.uniform_share * _FADING)
-        if self.name in ("policy", "policy:actor"):
-            return replace(elite_step(before, ended, self._target), uniform_share=share)
-        from autotune.algorithms.policy_optimization import Moments
-        from autotune.algorithms.samplers import policy_gradient
-
-        step, newest = (
-            (policy_gradient.ppo, _WINDOW)
-            if self.name == "policy:ppo"
-            else (policy_gradient.reinforce, _NEWEST)
-        )
-        window = ended[-_WINDOW:]
-        ranks = equal_time_ranks(window, self._target)
-        batch = [
-            policy_gradient.Sample(*self._origin(t), -rank_score(ranks[t.number], len(window)))
-            for t in window[-newest:]
-        ]
-        policy, moments = step(before.policy, before.moments or Moments(), batch)
-        return Version(policy, share, moments=moments)
-
-    def _origin(self, trial: Trial) -> tuple[Draw, float]:
-        """The draw of a trial, and its log density under the version that drew it.
-
-        A point that no version draws again (a given configuration, another sampler's) counts as
-        drawn uniformly.
-        """
-        if trial.number not in self._drawn:
-            self._drawn[trial.number] = self._find_origin(trial)
-        return self._drawn[trial.number]
-
-    def _find_origin(self, trial: Trial) -> tuple[Draw, float]:
-        point = trial.params or {}
-        count = bisect_right(self._ended, trial.waiting_since, key=lambda t: t.ended_at or 0.0)
-        for version in reversed(self._versions[: count // VERSION_INTERVAL + 1]):
-            draw = self._draw_if_equal(version, trial.ask_number, point)
-            if draw is not None:
-                return draw, log_behaviour(version, self._prior, draw)
-        draw = draw_of_point(self._parameters, point)
-        return draw, self._prior.log_density(draw)
-
-    def _draw_if_equal(self, version: Version, number: int, point: Params) -> Draw | None:
-        """The version's draw for an ask if it gives the point, else None."""
-        random = Random(f"{self._seed}/{number}")
-        policy = self._prior if random.random() < version.uniform_share else version.policy
-        draw: dict[str, float] = {}
-        for name, parameter in self._parameters.items():
-            if name in point:  # a point has its active parameters only, drawn in this order
-                draw[name] = policy.drawn(name, random)
-                if value_of(parameter, draw[name]) != point[name]:
-                    return None
-        return draw
+        return replace(elite_step(before, ended, self._target), uniform_share=share)

@@ -19,8 +19,6 @@ from sims import learning as learn
 
 import autotune as at
 from autotune.algorithms.names import POLICIES as NAMES
-from autotune.algorithms.policy_optimization import Moments
-from autotune.algorithms.samplers import policy_gradient
 from autotune.algorithms.samplers.distribution import (
     FLOOR,
     LEAST_SPREAD,
@@ -33,7 +31,7 @@ from autotune.algorithms.samplers.distribution import (
     transferred,
     uniform,
 )
-from autotune.algorithms.samplers.elite import Version, log_behaviour, sample_point
+from autotune.algorithms.samplers.elite import sample_point
 from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.cli import main
@@ -113,9 +111,9 @@ def test_a_resumed_sampler_proposes_what_the_old_one_would_have(name: str) -> No
 
 def test_a_resumed_study_is_the_uninterrupted_one(fast_path: Path) -> None:
     """One worker, so that nothing is running where the first driver leaves."""
-    simulate(wide(), fast_path / "whole", 30, learn, sampler="policy", seed=5)
-    simulate(wide(), fast_path / "parts", 13, learn, sampler="policy", seed=5)
-    simulate(wide(), fast_path / "parts", 30, learn, sampler="policy", seed=5)
+    simulate(wide(), fast_path / "whole", 30, learn, sampler="policy:elite", seed=5)
+    simulate(wide(), fast_path / "parts", 13, learn, sampler="policy:elite", seed=5)
+    simulate(wide(), fast_path / "parts", 30, learn, sampler="policy:elite", seed=5)
     whole, parts = (
         [row for row in lines(fast_path / folder) if row["event"] not in ("opened", "closed")]
         for folder in ("whole", "parts")
@@ -150,14 +148,14 @@ def test_it_starts_near_the_baseline() -> None:
     space = SearchSpace({f"x{i}": Float(0, 1) for i in range(40)})
     known = dict.fromkeys(space.parameters(), 0.7)
     baseline = Trial(0, known, known, kind="baseline")
-    points = [PolicySampler("policy", space, TARGET, s).ask(1, [baseline]) for s in range(20)]
+    points = [PolicySampler("policy:elite", space, TARGET, s).ask(1, [baseline]) for s in range(20)]
     means = [statistics.mean(p.values()) for p in points]
     near = [p for p, mean in zip(points, means, strict=True) if mean > 0.62]
     assert 5 <= len(near) <= 15  # half of the draws are uniform
 
 
 def test_a_space_without_parameters_has_one_point() -> None:
-    sampler = PolicySampler("policy", SearchSpace({"epochs": at.Fixed(3)}), TARGET, 0)
+    sampler = PolicySampler("policy:elite", SearchSpace({"epochs": at.Fixed(3)}), TARGET, 0)
     trials = [ended(n, {}, 2.0) for n in range(30)]
     assert sampler.ask(30, trials) == {}
 
@@ -169,50 +167,22 @@ def test_failed_trials_are_fled_from() -> None:
         trial = ended(number, point, 5.0)
         failed = point["x0"] < 0.5
         trials.append(replace(trial, state=State.FAILED, reports=()) if failed else trial)
-    assert PolicySampler("policy", BOWL, TARGET, 0).policy(trials).means["x0"] > 0.2
+    assert PolicySampler("policy:elite", BOWL, TARGET, 0).policy(trials).means["x0"] > 0.2
     broken = [replace(t, state=State.FAILED, reports=()) for t in trials]
-    assert PolicySampler("policy", BOWL, TARGET, 0).policy(broken).means["x0"] == 0.0
+    assert PolicySampler("policy:elite", BOWL, TARGET, 0).policy(broken).means["x0"] == 0.0
 
 
 def test_cut_off_trials_teach_nothing() -> None:
-    trials = run(PolicySampler("policy", BOWL, TARGET, 0), BOWL, THERE, 12)
+    trials = run(PolicySampler("policy:elite", BOWL, TARGET, 0), BOWL, THERE, 12)
     cut = replace(trials[3], state=State.CENSORED, reason="budget")
-    sampler = PolicySampler("policy:ppo", BOWL, TARGET, 0)
+    sampler = PolicySampler("policy:elite", BOWL, TARGET, 0)
     without = [t for t in trials if t.number != 3]
     assert sampler.policy([*without, cut]) == sampler.policy(without)
 
 
 def test_an_unknown_variant_is_reported_with_the_nearest_right_one() -> None:
-    with pytest.raises(UserError, match="unknown sampler 'policy:pp'; did you mean 'policy:ppo'"):
-        PolicySampler("policy:pp", BOWL, TARGET, 0)
-
-
-# --- what is drawn and how likely it was ----------------------------------------------------------
-
-
-def test_the_version_that_drew_a_trial_is_found_again() -> None:
-    sampler = PolicySampler("policy:reinforce", EVERYTHING, TARGET, 3)
-    trials = run(sampler, EVERYTHING, rate_like, 41)
-    sampler.ask(41, trials)
-    versions, prior = sampler._versions, uniform(EVERYTHING.parameters())
-    drawn_late = 0
-    for trial in trials:
-        version = versions[max(trial.number - 2, 0) // 4]  # what had ended when it was asked for
-        point, draw = sampler._draw(version, trial.number)
-        assert point == trial.params
-        assert sampler._origin(trial) == (draw, log_behaviour(version, prior, draw))
-        drawn_late += versions[trial.number // 4] is not version
-    assert drawn_late > 5
-
-
-def test_a_point_of_nobody_counts_as_drawn_evenly() -> None:
-    sampler = PolicySampler("policy:ppo", WIDE, TARGET, 3)
-    trials = run(sampler, WIDE, rate_like, 8)
-    (given_point,) = WIDE.sample(1, seed=99)
-    draw, log_density = sampler._origin(ended(8, given_point, 2.0))
-    assert draw == draw_of_point(WIDE.parameters(), given_point)
-    assert log_density == uniform(WIDE.parameters()).log_density(draw)
-    sampler.ask(9, [*trials, ended(8, given_point, 2.0)])
+    with pytest.raises(UserError, match="unknown sampler 'policy:act'; did you mean 'policy:actor"):
+        PolicySampler("policy:act", BOWL, TARGET, 0)
 
 
 def some_policy(seed: int) -> Policy:
@@ -224,93 +194,6 @@ def some_policy(seed: int) -> Policy:
         {n: random.uniform(0.2, 0.9) for n in start.means},
         {n: tuple(random.uniform(-2, 2) for _ in own) for n, own in start.logits.items()},
     )
-
-
-def test_the_behaviour_is_the_mixture_and_bounds_every_weight() -> None:
-    policy, prior = some_policy(0), uniform(EVERYTHING.parameters())
-    version, random = Version(policy, 0.1), Random(1)
-    for _ in range(200):
-        _, draw = sample_point(policy, EVERYTHING, random)
-        density = math.exp(log_behaviour(version, prior, draw))
-        mixed = 0.9 * math.exp(policy.log_density(draw)) + 0.1 * math.exp(prior.log_density(draw))
-        assert density == pytest.approx(mixed)
-        assert math.exp(policy.log_density(draw)) / density <= 1 / 0.9 + 1e-9
-
-
-def test_weighted_means_are_those_of_the_new_policy() -> None:
-    """Importance weights in their untruncated form: E_old[w f] = E_new[f], conditions included."""
-    old, new, random = some_policy(1), some_policy(2), Random(3)
-    for name in old.means:  # near enough that 60,000 draws settle it
-        new.means[name] = 0.7 * old.means[name] + 0.3 * new.means[name]
-        new.spreads[name] = min(old.spreads[name], new.spreads[name]) * 0.9
-    space = SearchSpace({n: EVERYTHING.entries[n] for n in ("optimizer", "trust", "units")})
-    weights, values = [], []
-    for _ in range(60_000):
-        _, draw = sample_point(old, space, random)
-        weights.append(math.exp(new.log_density(draw) - old.log_density(draw)))
-        values.append(draw.get("trust", 9.0))
-    direct = [sample_point(new, space, random)[1].get("trust", 9.0) for _ in range(60_000)]
-    assert statistics.mean(weights) == pytest.approx(1.0, abs=0.03)
-    weighted = statistics.mean(w * v for w, v in zip(weights, values, strict=True))
-    assert weighted == pytest.approx(statistics.mean(direct), abs=0.15)
-
-
-@given(seed=st.integers(0, 10_000))
-@settings(max_examples=30)
-def test_slopes_are_those_of_the_log_density(seed: int) -> None:
-    policy, step = some_policy(seed), 1e-6
-    _, draw = sample_point(policy, EVERYTHING, Random(seed))
-    value, slope = policy_gradient.log_density(policy, draw)
-    assert value == pytest.approx(policy.log_density(draw))
-    names = list(policy.means)
-    for place, name in enumerate(names):
-        for at_place, part, move in (
-            (place, "means", step),
-            (len(names) + place, "spreads", policy.spreads[name] * step),
-        ):
-            moved = replace(policy, **{part: {**getattr(policy, part)}})
-            getattr(moved, part)[name] += move
-            rise = (moved.log_density(draw) - value) / step
-            assert slope[at_place] == pytest.approx(rise, abs=1e-3)
-    at_logit = 2 * len(names)
-    for name, own in policy.logits.items():
-        for i in range(len(own)):
-            logits = tuple(x + step * (j == i) for j, x in enumerate(own))
-            moved = replace(policy, logits={**policy.logits, name: logits})
-            rise = (moved.log_density(draw) - value) / step
-            assert slope[at_logit + i] == pytest.approx(rise, abs=1e-3)
-        at_logit += len(own)
-
-
-@pytest.mark.parametrize("step", [policy_gradient.reinforce, policy_gradient.ppo])
-def test_what_is_rewarded_becomes_likelier_and_what_is_masked_stays(step: Callable) -> None:
-    start = uniform(EVERYTHING.parameters())
-    draws = [
-        dict.fromkeys(("units", "momentum"), z) | {"optimizer": k} for z, k in ((1, 0), (-1, 2))
-    ]
-    batch = [
-        policy_gradient.Sample(draw, start.log_density(draw), reward)
-        for draw, reward in zip(draws, (1.0, -1.0), strict=True)
-    ]
-    policy, moments = step(start, Moments(), batch)
-    assert policy.means["units"] > 0.1
-    assert policy.means["momentum"] > 0.1
-    assert policy.probabilities("optimizer")[0] > policy.probabilities("optimizer")[2]
-    assert policy.means["trust"] == 0.0
-    assert policy.spreads["trust"] == 1.0
-    assert moments.steps in (1, 8)
-
-
-def test_ppo_stops_where_the_ratio_is_clipped_and_reinforce_truncates_weights() -> None:
-    start = uniform({"x": Float(0, 1)})
-    draw = {"x": 0.5}
-    gone = [policy_gradient.Sample(draw, start.log_density(draw) - 5.0, 1.0)]
-    policy, _ = policy_gradient.ppo(start, Moments(), gone)
-    assert policy.means["x"] == pytest.approx(0.0)
-    density, slopes = policy_gradient.log_density(start, draw)
-    _, moments = policy_gradient.reinforce(start, Moments(), gone)
-    assert moments.first[0] == pytest.approx(0.1 * 2.0 * slopes[0])
-    assert density == pytest.approx(start.log_density(draw))
 
 
 # --- the elite ------------------------------------------------------------------------------------
@@ -339,18 +222,13 @@ def test_spreads_and_probabilities_keep_their_floors() -> None:
     assert policy.means["x"] <= 2.6
     assert min(policy.probabilities("o")) >= FLOOR / 3
     assert sum(policy.probabilities("o")) == pytest.approx(1.0)
-    samples = [policy_gradient.Sample({"x": 2.6, "o": 2}, 0.0, 1.0)]
-    moments = Moments()
-    for _ in range(100):
-        policy, moments = policy_gradient.reinforce(policy, moments, samples)
-    assert policy.spreads["x"] >= LEAST_SPREAD
-    assert min(policy.probabilities("o")) >= FLOOR / 3
 
 
 # --- places in the unit interval ------------------------------------------------------------------
 
+reals = st.floats(-1e6, 1e6, allow_subnormal=False)
 numbers = st.one_of(
-    st.builds(lambda a, b: Float(min(a, b), max(a, b)), *2 * (st.floats(-1e6, 1e6),)),
+    st.builds(lambda a, b: Float(min(a, b), max(a, b)), *2 * (reals,)),
     st.builds(lambda a, b: Float(a, a * b, log=True), st.floats(1e-6, 1e3), st.floats(1, 1e6)),
     st.builds(lambda a, b, s: Int(a, a + b, step=s), *2 * (st.integers(0, 99),), st.integers(1, 9)),
     st.builds(lambda a, b: Int(a, a + b, log=True), st.integers(1, 99), st.integers(0, 999)),
@@ -380,10 +258,9 @@ def test_what_a_policy_draws_is_in_the_space_and_only_what_exists(
     random = Random(seed)
     start = uniform(which.parameters())
     policy = replace(start, means={n: random.uniform(-2.6, 2.6) for n in start.means})
-    point, draw = sample_point(policy, which, random)
+    point = sample_point(policy, which, random)
     assert which.check(point) == point
-    assert point.keys() == draw.keys()
-    assert ("trust" in draw) == (point["optimizer"] == "lars")
+    assert ("trust" in point) == (point["optimizer"] == "lars")
 
 
 def test_even_scores_are_even_values() -> None:
@@ -391,7 +268,7 @@ def test_even_scores_are_even_values() -> None:
     for parameter, count in ((Int(1, 9, step=3), 3), (Int(16, 256, power_of_two=True), 5)):
         policy = uniform({"n": parameter})
         space = SearchSpace({"n": parameter})
-        drawn = [sample_point(policy, space, random)[0]["n"] for _ in range(6000)]
+        drawn = [sample_point(policy, space, random)["n"] for _ in range(6000)]
         for value in set(drawn):
             assert drawn.count(value) / 6000 == pytest.approx(1 / count, abs=0.03)
     assert unit_at(score_of(0.3)) == pytest.approx(0.3)
@@ -442,7 +319,7 @@ def after(folder: Path, centre: dict, seed: int, trials: int, source: Path | Non
     """How far the best of a study is behind the best there can be."""
     experiment, curve = racing_to(centre, "next")
     result = simulate(
-        experiment, folder, trials, curve, workers=4, sampler="policy", seed=seed,
+        experiment, folder, trials, curve, workers=4, sampler="policy:elite", seed=seed,
         start_from=source,
     )  # fmt: skip
     best = min(result.trials, key=lambda t: experiment.target.score(t) or math.inf)
@@ -536,7 +413,7 @@ def test_a_damaged_policy_gets_one_clear_line(tmp_path: Path, change: dict, says
     (source / "policy.json").write_text(json.dumps(payload))
     experiment, curve = racing_to(NEAR, "next")
     with pytest.raises(UserError, match=says) as caught:
-        simulate(experiment, tmp_path / "n", 3, curve, sampler="policy", start_from=source)
+        simulate(experiment, tmp_path / "n", 3, curve, sampler="policy:elite", start_from=source)
     assert "\n" not in str(caught.value)
 
 
@@ -544,11 +421,11 @@ def test_the_policy_json_alone_is_a_start_and_a_resumed_study_needs_its_source_n
     fast_path: Path,
 ) -> None:
     experiment, curve = racing_to(HERE, "first")
-    simulate(experiment, fast_path / "first", 30, curve, sampler="policy")
+    simulate(experiment, fast_path / "first", 30, curve, sampler="policy:elite")
     only = fast_path / "only"
     only.mkdir()
     (fast_path / "first" / "policy.json").rename(only / "policy.json")
-    options = {"sampler": "policy", "start_from": only, "seed": 3}
+    options = {"sampler": "policy:elite", "start_from": only, "seed": 3}
     whole = simulate(experiment, fast_path / "whole", 20, curve, **options)
     simulate(experiment, fast_path / "parts", 9, curve, **options)
     (only / "policy.json").unlink()
@@ -562,12 +439,20 @@ def test_the_policy_json_alone_is_a_start_and_a_resumed_study_needs_its_source_n
 @pytest.mark.parametrize(
     ("sampler", "source", "says"),
     [
-        ("tpe", "first", "needs sampler or controller 'policy' but got sampler 'tpe'"),
-        ("policy", "nowhere", "is no folder"),
-        ("policy", ".", "has neither a study nor a policy.json"),
-        ("policy", "empty", "no trial of it has ended"),
-        ("policy", "other", "has no parameter in common with this one: it has y, and this one x0"),
-        ("policy", "next", "own folder"),
+        ("tpe", "nowhere", "is no folder"),
+        ("tpe", ".", "has neither a study nor a policy.json"),
+        ("tpe", "empty", "no trial of it has ended"),
+        ("tpe", "other", "has no parameter in common with this one: it has y, and"),
+        ("auto", "next", "own folder"),
+        ("policy:elite", "nowhere", "is no folder"),
+        ("policy:elite", ".", "has neither a study nor a policy.json"),
+        ("policy:elite", "empty", "no trial of it has ended"),
+        (
+            "policy:elite",
+            "other",
+            "has no parameter in common with this one: it has y, and",
+        ),
+        ("policy:elite", "next", "own folder"),
     ],
 )
 def test_a_wrong_start_gets_one_clear_line(
@@ -591,7 +476,7 @@ def test_the_command_line_refuses_a_wrong_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = str(Path(__file__).parents[2] / "support" / "toy_recipes.py") + ":good"
-    words = ["run", recipe, "--out", str(tmp_path / "s"), "--sampler", "policy"]
+    words = ["run", recipe, "--out", str(tmp_path / "s"), "--sampler", "policy:elite"]
     assert main.main([*words, "--from", str(tmp_path / "nowhere")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -1,0 +1,1 @@
+"""Experience: summaries of studies, kept in a folder, from which later studies begin."""
