@@ -1,4 +1,4 @@
-"""Adam and PPO's clipped objective, for the policy sampler and the policy controller."""
+"""Adam and PPO's clipped objective, for policies that are trained by gradients."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ __all__ = [
     "make_controller",
     "policy",
     "regulator",
+    "takes_shipped",
 ]
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
@@ -76,6 +77,15 @@ def can_warm_start(controller: Controller | None) -> bool:
     (True, False)
     """
     return isinstance(controller, Linear) and controller.learner is not None
+
+
+def takes_shipped(controller: Controller | None) -> bool:
+    """Whether a controller starts from the package's weights where a study begins.
+
+    >>> takes_shipped(policy("robust")), takes_shipped(policy("robust", setpoint=0.04))
+    (True, False)
+    """
+    return isinstance(controller, Linear) and controller.trained
 
 
 def parse_controller(text: str) -> tuple[str, dict[str, Any]]:

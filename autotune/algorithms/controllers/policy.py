@@ -34,6 +34,7 @@ from autotune.trial import (
 )
 
 SETTINGS = ("specialist", "robust")
+_SETPOINT = 0.04  # of the regulator: the relative size of updates
 _GAIN = 1.5  # of the regulator: action per decade of error of the update size
 _WARMUP = 0.05
 _SOON = 0.01  # of the time, before the regulator's first decision: soon, as errors are costly
@@ -54,6 +55,7 @@ class Linear:
         every: seconds between two decisions, as a share of the best time so far, or of the limit.
         warmup: seconds before the first decision, as such a share.
         about: its description in its file.
+        trained: whether a new study gets the package's weights as its `start`.
     """
 
     start: Weights
@@ -63,6 +65,7 @@ class Linear:
     every: float = 0.05
     warmup: float = _WARMUP
     about: Mapping[str, Any] = field(default_factory=dict)
+    trained: bool = False
     _cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     checkpoint_interval: ClassVar[float] = math.inf  # it never forks
 
@@ -188,7 +191,7 @@ def values_of(trials: Sequence[Trial], target: Target) -> dict[int, float]:
 
 
 def regulator(
-    setpoint: float = 0.04, *, knobs: Sequence[str] = ("lr",), every: float = 0.05
+    setpoint: float = _SETPOINT, *, knobs: Sequence[str] = ("lr",), every: float = 0.05
 ) -> Linear:
     """Regulate the relative size of the updates to a setpoint; without learning.
 
@@ -218,17 +221,18 @@ def policy(
     learner: str = "awr",
     knobs: Sequence[str] | None = None,
     noise: float = 0.3,
-    setpoint: float = 0.04,
+    setpoint: float | None = None,
     every: float = 0.05,
 ) -> Linear:
     """A policy that learns across trials how to turn the knobs; see docs/cards/controllers.md.
 
     Args:
-        setting: `specialist` starts at the recipe's schedule, `robust` at the `regulator`.
+        setting: `specialist` starts at the recipe's schedule, `robust` from weights that were
+            trained on other tasks, if it begins a study, or as the `regulator`.
         learner: `awr` (advantage-weighted regression) or `ppo`.
         knobs: some of `lr`, `batch_size`, `momentum`; None for all that the experiment allows.
         noise: of the actions while learning, >= 0; 1 is a learning rate times or over 2.
-        setpoint: the regulator's, for `robust`.
+        setpoint: for `robust`: to start as the regulator with it.
         every: seconds between decisions, as a share of the best time so far, or of the limit.
 
     Raises:
@@ -243,11 +247,12 @@ def policy(
             raise ValueError(unknown("knob", knob, KNOBS))
     if not noise > 0:
         raise ValueError(f"policy noise must be more than 0 but got {noise!r}")
-    start = {"lr": _regulating(setpoint)} if setting == "robust" else {}
+    robust = setting == "robust"
+    start = {"lr": _regulating(_SETPOINT if setpoint is None else setpoint)} if robust else {}
     turned = tuple(knobs) if knobs is not None else None
     about = {"controller": "policy", "setting": setting}
-    warmup = _SOON if start else _WARMUP
-    return Linear(start, learner, turned, noise, _share(every), warmup, about)
+    warmup, trained = _SOON if robust else _WARMUP, robust and setpoint is None
+    return Linear(start, learner, turned, noise, _share(every), warmup, about, trained)
 
 
 def _regulating(setpoint: float) -> dict[str, float]:

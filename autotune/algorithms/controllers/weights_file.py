@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ def read(place: Path) -> SavedPolicy:
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}") from None
     return replace(checked(payload, file), place=str(place))
+
+
+def shipped() -> SavedPolicy:
+    """The package's policy for `policy(setting="robust")`, trained on other tasks."""
+    file = files("autotune") / "data" / FILE
+    place = f"the package's {FILE}"
+    return replace(checked(json.loads(file.read_bytes()), Path(place)), place=place)
 
 
 def document(policy: SavedPolicy) -> dict[str, Any]:

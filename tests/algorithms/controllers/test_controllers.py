@@ -299,6 +299,25 @@ def test_a_policy_is_saved_shown_and_gone_on_from(fast_path: Path) -> None:
     assert [t.changes for t in file.trials] == [t.changes for t in first.trials]
 
 
+def test_robust_starts_from_the_packages_weights_where_a_study_begins(fast_path: Path) -> None:
+    spec, regulated = (f"policy(setting='robust'{more})" for more in ("", ", setpoint=0.04"))
+
+    def changes(name: str, trials: int, controller: str) -> list[Any]:
+        found = study(fast_path / name, trials, workers=1, controller=controller, seed=2)
+        return [t.changes for t in found.trials]
+
+    whole, as_regulator = changes("a", 6, spec), changes("b", 6, regulated)
+    assert whole[0] != as_regulator[0]
+    begun = json.loads((fast_path / "a" / "experiment.json").read_text())["start_controller"]
+    assert begun["weights"] == weights_file.shipped().weights
+    assert begun["weights"]["lr"].keys() == FEATURES.keys()
+    assert changes("c", 3, spec) == whole[:3]
+    assert changes("c", 6, spec) == whole
+    # A study of an earlier version goes on as it began: its manifest has no such weights.
+    assert changes("d", 3, regulated) == as_regulator[:3]
+    assert changes("d", 6, spec) == as_regulator
+
+
 def test_a_confirmation_has_no_noise() -> None:
     metrics = {METRIC: 0.1, "lr": 0.1}
     seen = trial({}, metrics, metrics, metrics, metrics, seed=5)
@@ -392,13 +411,14 @@ def test_a_start_serves_the_sampler_and_the_controller(fast_path: Path) -> None:
         study(fast_path / name, 2, **options)
         return manifest.read(fast_path / name)
 
-    both = {"sampler": "policy", "controller": "policy"}
+    both = {"sampler": "policy:elite", "controller": "policy"}
     found = manifest_of("both", "a", **both)
     assert found["start"]["version"] == 1
     assert found["start_controller"]["study"] == "steered"
-    assert manifest_of("sampler", "a", sampler="policy").keys() & {"start", "start_controller"} == {
-        "start"
-    }
+    assert manifest_of("sampler", "a", sampler="policy:elite").keys() & {
+        "start",
+        "start_controller",
+    } == {"start"}
     # Whichever finds nothing there begins afresh, and still does when the study is resumed.
     assert manifest_of("controller", "bare", **both)["start"] is None
     assert manifest_of("fresh", "plain", **both)["start_controller"] is None
@@ -422,10 +442,13 @@ def test_a_resumed_study_needs_the_controller_that_it_began_with_no_more(fast_pa
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "needs sampler or controller 'policy' but got sampler '<SamePoint>' and no such"),
-        ({"controller": "regulator"}, "needs sampler or controller 'policy'"),
+        ({}, "has neither a study nor a policy.json"),
+        ({"controller": "regulator"}, "has neither a study nor a policy.json"),
         ({"controller": "policy"}, "has no controller.json"),
-        ({"controller": "policy", "sampler": "policy"}, "has neither a study nor a policy.json"),
+        (
+            {"controller": "policy", "sampler": "policy:elite"},
+            "has neither a study nor a policy.json",
+        ),
     ],
 )
 def test_a_start_that_nothing_can_use_gets_one_clear_line(

@@ -1,0 +1,1 @@
+"""Training of the sampler `policy` over simulated studies (`autotune train-policy`)."""
