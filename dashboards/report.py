@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from autotune.evaluation import experience
 from autotune.evaluation.comparison.metrics import MetricComparison
 from autotune.evaluation.comparison.model import Comparison
 from autotune.evaluation.comparison.sources import confirmed
 from autotune.evaluation.summary import confirmation, confirmed_text
 from autotune.storage import journal
 from autotune.storage.codec import encode
+from autotune.study.experience.known import because
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult, read
 from autotune.trial import STEPS, State, Target
@@ -99,7 +101,7 @@ def _page(result: StudyResult, manifest: Manifest | None, rows: Sequence[tables.
     target = result.target
     line = f"{_aim(target)}. {_states(result)}"
     name = manifest.name if manifest is not None else result.folder.name
-    foot = _foot(manifest) if manifest is not None else ""
+    foot = _foot(manifest, result) if manifest is not None else ""
     running = result.ended == "running" and journal.is_locked(result.folder)
     refresh = _REFRESH_SECONDS if running else 0
     best = result.best
@@ -131,11 +133,21 @@ def _states(result: StudyResult) -> str:
     return f"{len(result.searched)} trials{more}: {states or 'none yet'}; {result.ended}."
 
 
-def _foot(manifest: Manifest) -> str:
+def _foot(manifest: Manifest, result: StudyResult) -> str:
     options, commit = manifest.options, manifest.git_commit
     parts = [f"sampler {options.sampler}, pruner {options.pruner}"]
     parts += [f"{package} {version}" for package, version in manifest.versions.items() if version]
+    parts += _known(manifest, result)
     return " · ".join([*parts, *([f"commit {commit[:10]}"] if commit else [])])
+
+
+def _known(manifest: Manifest, result: StudyResult) -> list[str]:
+    """What was known of other studies, and which of them this one is most like by now."""
+    told = experience.now(manifest, result)
+    if told is None or told.get("off"):
+        return []
+    knew = because(told["studies"], told["earlier_runs"], told["most_alike"])
+    return [part for part in (knew, experience.sentence(told)) if part]
 
 
 def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, str, str]]:
@@ -177,6 +189,7 @@ def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, s
             remark = f"confirmed; 95% interval {row['speedup_low']:.3g} {to}"
         elif row["of"] == "confirmed":
             remark = "confirmed means"
+        remark += f"; {row['factors']}" if row["factors"] is not None else ""
         cards.append(
             ("faster than the baseline", f"{row['bound']}{row['speedup']:.3g} times", remark)
         )

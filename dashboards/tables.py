@@ -16,12 +16,13 @@ from typing import Any
 from autotune.algorithms.ranking.difference import difference
 from autotune.algorithms.ranking.repeats import Confirmation, as_ranked, compared_runs
 from autotune.algorithms.ranking.speedup import speedup
+from autotune.evaluation.comparison.factors import Factors, of_row, of_trials
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison
 from autotune.evaluation.comparison.model import Row as Compared
 from autotune.evaluation.comparison.survival import kaplan_meier, sample
 from autotune.evaluation.machine import samples_per_second
 from autotune.study.result import StudyResult
-from autotune.study.rows import plain
+from autotune.study.rows import plain, searched_keys
 from autotune.trial import Report, State, Target, Trial, usual_hardware
 from autotune.trial.wording import disturbed_note, plain_result, result_name, so_far, unit
 
@@ -80,7 +81,8 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
     the largest. Without a value it is their mean, and `gain` says how much better than the
     baseline's it is. `speedup` is the baseline's time over the trial's: `of` confirmed times where
     both have them, with the interval from `comparison`; else of those that rank
-    them in the search, with `compared_runs` in words.
+    them in the search, with `compared_runs` in words. `factors` says how much of it is by fewer
+    samples, and how much by faster ones.
     """
     again, target = {c.number: c for c in result.confirmed}, result.target
     compared = {r.candidate.trial: r for r in comparison.rows} if comparison is not None else {}
@@ -88,6 +90,8 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
     for entry in result.ranking:
         trial = entry.trial
         last = trial.reports[-1] if trial.reports else None
+        row = compared.get(trial.number)
+        against = {**_against(trial, result, again), **_compared(row)}
         rows.append(
             {
                 "rank": entry.rank,
@@ -99,8 +103,8 @@ def leaderboard(result: StudyResult, comparison: Comparison | None = None) -> li
                 "tuning_result": plain_result(target, target.result(trial)),
                 "shown_result": so_far(trial, target).removesuffix(" s"),
                 **_confirmed(again.get(trial.number), target),
-                **_against(trial, result, again),
-                **_compared(compared.get(trial.number)),
+                **against,
+                "factors": _factors(trial, result, row, against["speedup"]),
                 "best_metric": target.best(trial),
                 "samples_to_target": last.step if entry.rank and last and target.timed else None,
                 "samples_per_second": samples_per_second(trial),
@@ -169,10 +173,24 @@ def _compared(row: Compared | None) -> Row:
     }
 
 
+def _factors(
+    trial: Trial, study: StudyResult, row: Compared | None, speedup: float | None
+) -> Factors | None:
+    """Those of the speedup that is shown; None where they are not known of the same runs."""
+    if row is not None and row.candidate.kind == CONFIRMED and row.speedup is not None:
+        found = of_row(row)
+    else:
+        baseline = study.baseline
+        found = None if baseline is None else of_trials(trial, baseline, study.target)
+    if found is None or speedup is None:
+        return None
+    return found if math.isclose(found.fewer * found.faster, speedup, rel_tol=0.01) else None
+
+
 def configuration(trial: Trial) -> str:
     """The searched part of the trial's configuration on one line; all of it if it was given."""
     point = trial.point
-    names = trial.config if point is None else {n.partition(".")[0] for n in point}
+    names = trial.config if point is None else searched_keys(point)
     chosen = {k: v for k, v in trial.config.items() if k in names}
     return "  ".join(f"{k}={brief(plain(v))}" for k, v in chosen.items())
 

@@ -37,10 +37,14 @@ tempfile.tempdir = None
 # In the background of a script they ignore Ctrl-C, and so would every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Under `nohup` the same of SIGHUP. A handler, unlike an ignored signal, is not passed on to them.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # A Ray that is started gives up after 15 s by itself, which is not much where a machine is busy.
 # Groups start processes of their own: none need be there beforehand.
 os.environ |= {
+    "AUTOTUNE_EXPERIENCE": "off",  # nor do studies that were run here before
     "AUTOTUNE_MACHINE_LOAD": "off",  # how busy the machine is decides no test
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_agent_register_timeout_ms": "900000",

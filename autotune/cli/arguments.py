@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.study.flags import whole_number
+from autotune.study.flags import number, whole_number
 from autotune.study.option import Option
 from autotune.study.options import options
 
+ACTIONS = ("list", "add", "remove", "export")  # of `autotune experience`
 Row = tuple[str, dict[str, Any]]  # the words of an argument, and how argparse is to read it
 _T = TypeVar("_T")
 
@@ -38,7 +39,7 @@ def _row(option: Option, **changed: Any) -> Row:
     if flag.metavar is None:
         return flag.name, {"action": "store_true", "dest": option.name, "help": flag.help}
     made = {"metavar": flag.metavar, "dest": option.name, "help": flag.help}
-    if flag.repeated:
+    if flag.repeated or flag.several:
         made["action"] = "append"
     parse = _checked(path if flag.parse is Path else flag.parse)
     default = None if flag.group == "place" else option.default  # as the study has it
@@ -191,6 +192,31 @@ UI: list[Row] = [
     ("--host", {"metavar": "HOST", "help": "where the page of all studies listens (127.0.0.1)"}),
     ("--port", {"metavar": "N", "type": _count, "help": "its port (8500, or a free one)"}),
 ]
+EXPERIENCE: list[Row] = [
+    ("action", {"metavar": "ACTION", "help": "list, add, remove or export"}),
+    ("names", {"metavar": "DIR|FILE|NAME", "nargs": "*", "default": [], "help": "what to add: "
+               "studies, folders of studies, exported files, or with --mlflow names of studies "
+               "there (all); what to remove: names of studies; where to export to, and the names "
+               "of the studies (all)"}),
+    ("--mlflow", {"metavar": "URI", "help": "add the finished studies of this MLflow store"}),
+    next(row for row in _rows("search") if row[0] == "--experience"),
+    JSON,
+]  # fmt: skip
+TRAIN_POLICY: list[Row] = [
+    ("--data", {"metavar": "FILE", "nargs": "+", "type": _path, "default": [],
+                "help": "recorded learning curves: LCBench's form (.npz) or TaskSet's (.json.gz)"}),
+    ("--experience", {"metavar": "DIR", "dest": "experience_folder",
+                      "help": "a folder of summaries of studies, or off (the usual one, and what "
+                      "came with autotune)"}),
+    ("--out", {"metavar": "FILE", "dest": "weights", "type": _path, "required": True,
+               "help": "the file of the weights to write (.npz)"}),
+    ("--minutes", {"metavar": "N", "type": _checked(number),
+                   "help": "processor time to train (10, unless --studies is given)"}),
+    ("--studies", {"metavar": "N", "type": _count,
+                   "help": "how many studies to simulate: then the same seed gives the same file"}),
+    ("--seed", {"metavar": "N", "type": _count, "default": 0, "dest": "training_seed",
+                "help": "of everything that is drawn (0)"}),
+]  # fmt: skip
 ADDRESS: Row = ("--address", {"metavar": "URL", "help": "the dashboard of a Ray cluster, like "
                           "http://HEAD:8265 (RAY_API_SERVER_ADDRESS, RAY_ADDRESS)"})  # fmt: skip
 _JOB: Row = ("job", {"metavar": "ID", "help": "a job's id, as `autotune jobs` shows it"})

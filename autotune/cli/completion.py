@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autotune.cli.arguments import ACTIONS
 from autotune.storage.journal import JOURNAL
 from autotune.study.option import BACKENDS
 from autotune.study.options import CONTROLLER_NAMES, PRUNER_NAMES, SAMPLER_NAMES
@@ -150,6 +151,7 @@ def _may_be_recipe(function: ast.FunctionDef) -> bool:
 
 
 _BY_DEST: Mapping[str, _Completer] = {
+    "action": _one_of(ACTIONS),
     "sampler": _one_of(SAMPLER_NAMES),
     "pruner": _one_of(PRUNER_NAMES),
     "controller": _one_of(CONTROLLER_NAMES),

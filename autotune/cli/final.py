@@ -25,6 +25,7 @@ from autotune.evaluation.summary import (
     speedup,
 )
 from autotune.study import earlier
+from autotune.study.experience import keeping
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.trial import Target, Trial
@@ -64,6 +65,8 @@ def _print_end(result: StudyResult, manifest: Manifest, on: Screen) -> None:
     uri = manifest.options.tracking_uri
     if uri != "off":
         notes.append(f"MLflow: {uri}" if uri else f"MLflow: autotune ui {result.folder}")
+    if file := keeping.file_of(manifest):
+        notes.append(keeping.written(file))
     on.lines(note for note in notes if note)
 
 

@@ -21,14 +21,19 @@ if TYPE_CHECKING:
 
 def status(folder: Path, as_json: bool) -> int:
     """Print how the study stands."""
+    from autotune.evaluation import experience
     from autotune.storage import journal
+    from autotune.study.experience import keeping
 
     manifest, result = study_in(folder)
+    summarized = keeping.file_of(manifest)
     summary = {
         **documents.summary(result, manifest.name),
         "trials_planned": manifest.options.trials,
         "sampler": manifest.options.sampler,
         "sampler_chosen_because": manifest.sampler_chosen_because,
+        "experience": experience.now(manifest, result),
+        "experience_summary": str(summarized) if summarized is not None else None,
         "confirmations": documents.confirmations(result, manifest.options),
         "driver_alive": journal.is_locked(folder),
     }

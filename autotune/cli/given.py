@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from autotune.errors import UserError
-from autotune.study.option import Option
+from autotune.study.option import Option, one_or_tuple
 from autotune.study.options import StudyOptions, options
 
 _T = TypeVar("_T")
@@ -65,6 +65,29 @@ class ReplayArguments:
 
 
 @dataclass(frozen=True)
+class ExperienceArguments:
+    """What `autotune experience` was given; of the options it takes the folder."""
+
+    action: str
+    names: tuple[str, ...]
+    mlflow: str | None
+    options: Mapping[str, Any]
+    json: bool
+
+
+@dataclass(frozen=True)
+class TrainPolicyArguments:
+    """What `autotune train-policy` was given."""
+
+    data: Sequence[Path]
+    experience_folder: str | None
+    weights: Path
+    minutes: float | None
+    studies: int | None
+    training_seed: int
+
+
+@dataclass(frozen=True)
 class SubmitArguments:
     """What `autotune submit` was given; `options` are those of the study."""
 
@@ -87,6 +110,8 @@ def _collected(option: Option, value: Any) -> Any:
         UserError: one was given twice.
     """
     assert option.flag is not None
+    if option.flag.several:
+        return one_or_tuple(value)
     if not option.flag.repeated:
         return value
     made: dict[str, Any] = {}

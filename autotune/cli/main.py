@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import NoReturn
 
 from autotune.cli import arguments, completion
@@ -72,6 +73,8 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     if words is None:
         completion.answer(parser)
     given, extra = parser.parse_known_args(words)
+    if hasattr(given, "names") and not any(word.startswith("-") or not word for word in extra):
+        given.names, extra = [*given.names, *extra], []  # those after an option
     if extra:
         known = [word for row in COMMANDS[given.command][2] for word in row[0].split()]
         raise UserError(unknown("argument", extra[0], [w for w in known if w.startswith("-")]))
@@ -175,6 +178,12 @@ def report_command(given: argparse.Namespace) -> int:
     return DONE
 
 
+def experience_command(given: argparse.Namespace) -> int:
+    from autotune.cli import experience_commands
+
+    return experience_commands.run(values.taken(values.ExperienceArguments, given))
+
+
 def ui_command(given: argparse.Namespace) -> int:
     from autotune.evaluation import studies
 
@@ -216,6 +225,14 @@ def cancel_command(given: argparse.Namespace) -> int:
     from autotune.cli.jobs import commands as jobs
 
     return jobs.cancel(given.job, given.address)
+
+
+def train_policy_command(given: argparse.Namespace) -> int:
+    from autotune.cli import train_policy
+
+    names = [field.name for field in fields(values.TrainPolicyArguments)]
+    about = {name: getattr(given, name) for name in names}
+    return train_policy.run(values.TrainPolicyArguments(**about))
 
 
 def doctor_command(given: argparse.Namespace) -> int:
@@ -276,6 +293,16 @@ COMMANDS: dict[str, Command] = {
         ui_command,
         "open MLflow's UI on a study, or one page of all studies of a folder",
         arguments.UI,
+    ),
+    "experience": (
+        experience_command,
+        "list, add, remove or export the summaries of studies from which new ones begin",
+        arguments.EXPERIENCE,
+    ),
+    "train-policy": (
+        train_policy_command,
+        "train the policy of the sampler policy:FILE.npz over simulated studies",
+        arguments.TRAIN_POLICY,
     ),
     "doctor": (
         doctor_command,

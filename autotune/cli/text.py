@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from autotune.evaluation.summary import (
-    confirmed_text,
-    races_text,
-)
+from autotune.evaluation import experience
+from autotune.evaluation.summary import confirmed_text, races_text
+from autotune.study.experience import keeping
 from autotune.study.rows import plain
 from autotune.trial import Target
 from autotune.trial.wording import (
@@ -97,6 +96,10 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         print(f"  machine: {sentence}", file=out)
     if summary.get("sampler_chosen_because"):
         print(f"  sampler: {summary['sampler']}, as {summary['sampler_chosen_because']}", file=out)
+    if summary.get("experience") and (like := experience.sentence(summary["experience"])):
+        print(f"  experience: {like}", file=out)
+    if summary.get("experience_summary"):
+        print(f"  {keeping.written(summary['experience_summary'])}", file=out)
     if summary.get("confirmations"):
         print(f"  confirmations: {_confirming(summary['confirmations'])}", file=out)
     if best:

@@ -130,6 +130,7 @@ def _trained(pool: ThisProcess, launch: Launch, folder: Path, milestones: int) -
     signal = _next(pool)
     while isinstance(signal, Progress):
         report = signal.report
+        assert report is not None
         set_up = not run.reports and not report.metrics
         if set_up:
             run.setup_seconds = report.clock.setup
@@ -151,13 +152,10 @@ def _trained(pool: ThisProcess, launch: Launch, folder: Path, milestones: int) -
 
 
 def _next(pool: ThisProcess) -> Signal:
-    """The trainer's next signal.
-
-    Raises:
-        TrainerError: it raised.
-    """
-    while (signal := pool.wait(None)) is None:
-        pass
+    """The trainer's next signal, and with it a report; a TrainerError where it raised."""
+    while (signal := pool.wait(None)) is None or signal == Progress(signal.trial, None):
+        if signal is not None:  # its metrics come at the next milestone
+            pool.resume(signal.trial, None, None)
     if isinstance(signal, Raised | WorkerFailed):
         raise TrainerError(signal.reason, signal.error.removeprefix("rank 0:\n"))
     return signal

@@ -18,6 +18,7 @@ from autotune.storage.codec import parsed
 from autotune.trial.checks import LONGEST_SECONDS, is_finite
 
 EXPERIMENT_JSON = "experiment.json"
+EXPERIENCE = "experience.json.gz"  # what the sampler knew of other studies when this one began
 STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")  # it is the name of folders
 _STUDY_ID = re.compile(r"[0-9a-f]{32}")
 

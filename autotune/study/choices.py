@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autotune.algorithms.names import ELITE, EXPERIENCED, TRAINED
 from autotune.study.defaults import pruner_for, racing_for, sampler_for
+from autotune.study.experience import starts
+from autotune.study.experience.known import NOTHING, Known
 from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
@@ -32,18 +35,32 @@ class ResolvedOptions:
 
 
 def resolve_options(
-    experiment: Experiment, options: StudyOptions, existing: Manifest | None
+    experiment: Experiment,
+    options: StudyOptions,
+    existing: Manifest | None,
+    known: Known = NOTHING,
 ) -> ResolvedOptions:
     """The options with a sampler and a share of races.
 
-    Those of the study in the folder, whose manifest is `existing` if it has any result.
+    Those of the study in the folder, whose manifest is `existing` if it has any result. `known` is
+    what the study knows of others: without any, `experienced` is what `auto` would be.
     """
     sampler_because, racing_because, pruner_because = None, None, None
     if options.pruner == "auto":
         pruner, pruner_because = pruner_for(experiment.target)
         options = replace(options, pruner=pruner)
-    if options.sampler == "auto":
-        sampler, sampler_because = _auto_sampler(experiment, options, existing)
+    if options.sampler == TRAINED and existing is not None and existing.options.sampler == ELITE:
+        sampler_because = "the study began with it, when its name was policy"
+        options = replace(options, sampler=ELITE)
+    unknown = options.sampler == EXPERIENCED and not known.studies and options.search
+    if options.sampler == "auto" or unknown:
+        sampler, sampler_because = _auto_sampler(experiment, options, existing, known)
+        if known.published and not known.studies:
+            count = len(known.first)
+            settings = f"{count} published setting{'' if count == 1 else 's'}"
+            sampler_because += f"; {settings} of its optimizer run{'s' * (count == 1)} first"
+        if unknown:
+            sampler_because = f"no study like this one is known, and {sampler_because}"
         options = replace(options, sampler=sampler)
     if options.racing is None:
         racing, racing_because = _auto_racing(options, existing)
@@ -52,13 +69,13 @@ def resolve_options(
 
 
 def _auto_sampler(
-    experiment: Experiment, options: StudyOptions, existing: Manifest | None
+    experiment: Experiment, options: StudyOptions, existing: Manifest | None, known: Known
 ) -> tuple[str, str]:
     before = existing.options.sampler if existing is not None else None
     if isinstance(before, str) and before != "auto" and not before.startswith("<"):
         return before, "the study has it already"
-    earlier = options.start_from is not None and options.controller in (None, "none")
-    return sampler_for(experiment, options.trials, earlier)
+    learned = options.controller in (None, "none") and starts.only_learned(options)
+    return sampler_for(experiment, options.trials, known.because, learned)
 
 
 def _auto_racing(options: StudyOptions, existing: Manifest | None) -> tuple[float, str | None]:

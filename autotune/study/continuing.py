@@ -14,11 +14,14 @@ from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.storage import journal, long_text
 from autotune.storage.journal import JOURNAL, Closed, Opened
-from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.storage.manifest import EXPERIENCE, EXPERIMENT_JSON
+from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
+from autotune.study.options import StudyOptions
+from autotune.study.space_json import describe, space_from_json
 from autotune.trial import Reported, State, Suggested, fold
 
-_FILES = ("mlflow.json", EXPERIMENT_JSON, JOURNAL)
+_FILES = ("mlflow.json", EXPERIENCE, EXPERIMENT_JSON, JOURNAL)
 _FOLDERS = ("checkpoints", long_text.ERRORS)
 _SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
 
@@ -69,12 +72,65 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
     )
 
 
+def in_its_space(experiment: Experiment, existing: Manifest | None) -> Experiment:
+    """The experiment in the space of the study that it goes on with, if only couplings were added.
+
+    Studies from before a recipe's learning rate followed its batch size mean another rate by the
+    same point, so they keep it.
+    """
+    if existing is None:
+        return experiment
+    before, now = existing.to_json()["space"], describe(experiment.space)
+    if before == now or before != _without_references(now):
+        return experiment
+    space = replace(space_from_json(before), constraints=experiment.space.constraints)
+    return replace(experiment, space=space)
+
+
+def _without_references(space: dict[str, Any]) -> dict[str, Any]:
+    """A description of the space without the couplings that have a reference."""
+    entries = {name: dict(entry) for name, entry in space["entries"].items()}
+    for entry in entries.values():
+        if entry.pop("reference", None) is not None:
+            entry |= {"follows": None, "rule": "linear"}
+    return {**space, "entries": entries}
+
+
+def with_result(folder: Path, existing: Manifest | None) -> Manifest | None:
+    """The manifest of a study that has any result: what was decided for it stays."""
+    if existing is None or without_result(folder, existing.target.metric):
+        return None
+    return existing
+
+
 def without_result(folder: Path, metric: str) -> bool:
     """Whether nothing was learned in this study: no trial ever reported a number as the metric."""
     if not (folder / JOURNAL).is_file():
         return True
     reports = [e.report for e in journal.entries(folder) if isinstance(e, Reported)]
     return not any(math.isfinite(report.metrics.get(metric, math.nan)) for report in reports)
+
+
+def check_mirrored(study: str, folder: Path, options: StudyOptions) -> None:
+    """Check that no driver elsewhere works on the study, where MLflow keeps a copy of it.
+
+    Where the folder has no journal yet, no driver may be at work on a study of its name. Where it
+    has one, its driver may have been killed just now; what counts is whether the study has gone on
+    elsewhere since.
+
+    Raises:
+        UserError: a driver is, it has, or there is no MLflow server to ask.
+    """
+    if not options.mirror:
+        return
+    from autotune.tracking import mirror
+    from autotune.tracking.uris import check_server, is_server
+
+    if not (folder / JOURNAL).is_file():
+        check_server(options.tracking_uri)
+        mirror.refuse_second(str(options.tracking_uri), study)
+    elif is_server(options.tracking_uri):
+        mirror.refuse_stale(str(options.tracking_uri), folder)
 
 
 def _all_failed(folder: Path) -> int:

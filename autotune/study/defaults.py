@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from autotune.algorithms.names import EXPERIENCED
 from autotune.algorithms.pruners.rules import usual_pruner
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 
 FEW = 40  # trials
-LONG, SHARE = 100, 0.2  # trials, and of their training
+LONG, SHARE = 100, 0.3  # trials, and of their training
 
 
-def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> tuple[str, str]:
+def sampler_for(
+    experiment: Experiment, trials: int, known: str = "", learned: bool = False
+) -> tuple[str, str]:
     """The name of the sampler for a study of so many trials, and the reason in one line.
 
     With a baseline and few trials there is little time to leave what is known to be good: starting
@@ -18,13 +21,20 @@ def sampler_for(experiment: Experiment, trials: int, earlier: bool = False) -> t
     schedules on digits, 24 trials). Otherwise the order of trials at equal seconds tells more than
     their scores (the same file, search on recorded curves).
 
-    `earlier`: there is a study to begin with, which only a policy can.
+    Args:
+        experiment: the study's.
+        trials: of the study, in all.
+        known: which studies are known that this one is like, in words: whatever the number of
+            trials, knowing them is worth more than any other search (the same file, few trials).
+        learned: whether there is a policy, and no study, to begin with.
     """
     size = len(experiment.space.parameters())
     if not size:
         return "random", "nothing is searched"
-    if earlier:
-        return "policy", "it can begin with what an earlier study learned"
+    if learned:
+        return "policy:elite", "it can begin with what an earlier study learned"
+    if known:
+        return EXPERIENCED, known
     if experiment.baseline is not None and trials <= FEW:
         return "widening", f"{trials} trials are few (at most {FEW}), and there is a baseline"
     counted = f"{trials} trials for {size} parameter{'' if size == 1 else 's'}"
@@ -42,10 +52,11 @@ def racing_for(sampler: object, trials: int, controller: object) -> tuple[float,
     """The share of races in a search of so many trials, and the reason in one line.
 
     In a long search the fastest of hundreds of runs is partly luck: the winner's curse. A sampler
-    that returns to good points, as `convergence` does, gains by repeating them
-    (`benchmarks/RESULTS.md`, what racing is worth); a random search does not, and with controllers
-    it has not been measured.
+    that returns to good points, as `convergence` does (and `experienced`, which ends in it), gains
+    by repeating them (`benchmarks/RESULTS.md`, what racing is worth); a random search does not, and
+    with controllers it has not been measured.
     """
-    if sampler != "convergence" or trials < LONG or controller not in (None, "none"):
+    learns = sampler in ("convergence", EXPERIENCED) and controller in (None, "none")
+    if not learns or trials < LONG:
         return 0.0, None
     return SHARE, f"{trials} trials are many (at least {LONG}), and the fastest of many was lucky"

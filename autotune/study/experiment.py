@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from autotune.errors import UserError, checked, raised_by, shown, text_of
+from autotune.errors import UserError, checked, raised_by, shown, text_of, unknown
 from autotune.space.search_space import SearchSpace
+from autotune.space.variants import key_of
 from autotune.storage.manifest import STUDY_NAME
 from autotune.trial import KNOBS, Config, FailurePolicy, Target
 from autotune.trial.scaling import Scaling
@@ -32,6 +33,8 @@ class Experiment:
         failure: what to do about workers that die, hang or fail.
         knobs: what a controller may turn while a trial runs: some of `lr`, `batch_size`,
             `momentum`.
+        canonical: what parameters are called in other studies, by their names here, as in
+            {"eta": "lr"}: by these names experience is found and used. Usual names are known.
 
     Raises:
         UserError: naming the argument, its value and what is allowed.
@@ -47,6 +50,7 @@ class Experiment:
     configs: Sequence[Mapping[str, Any]] = ()
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     knobs: Sequence[str] = ("lr",)
+    canonical: Mapping[str, str] = field(default_factory=dict)
 
     @checked
     def __post_init__(self) -> None:
@@ -77,6 +81,7 @@ class Experiment:
         if not _is_list(knobs) or not knobs or not all(knob in KNOBS for knob in knobs):
             allowed = ", ".join(KNOBS)
             raise ValueError(f"Experiment knobs must be some of {allowed} but got {shown(knobs)}")
+        self._check_canonical()
         if not _is_list(self.configs):
             raise ValueError(f"Experiment configs must be a list but got {shown(self.configs)}")
         for i, given in enumerate(self.given()):
@@ -88,6 +93,26 @@ class Experiment:
                 self.space.complete(given)
             except ValueError as error:
                 raise ValueError(f"Experiment {label}: {error}") from None
+
+    def _check_canonical(self) -> None:
+        """Refuse what is no dict of names of the space, or calls two parameters the same."""
+        canonical = self.canonical
+        if not isinstance(canonical, Mapping):
+            needed = "must be a dict like {'eta': 'lr'}"
+            raise ValueError(f"Experiment canonical {needed} but got {shown(canonical)}")
+        entries = self.space.entries
+        keys = (key_of(name, entry.when) for name, entry in entries.items())
+        known = [*dict.fromkeys([*entries, *self.space.parameters(), *keys])]
+        for name, meant in canonical.items():
+            if name not in known:
+                raise ValueError(f"Experiment canonical: {unknown('parameter', name, known)}")
+            if not isinstance(meant, str) or not meant.strip():
+                needed = f"{name!r} must be a parameter's name, as in 'lr',"
+                raise ValueError(f"Experiment canonical: {needed} but got {shown(meant)}")
+            if others := [n for n, m in canonical.items() if m == meant and n != name]:
+                raise ValueError(
+                    f"Experiment canonical: {name!r} and {others[0]!r} are both {meant!r}"
+                )
 
     def given(self) -> list[Mapping[str, Any]]:
         """The configurations to run before the search, the baseline first."""

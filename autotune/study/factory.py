@@ -3,39 +3,74 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from autotune.algorithms import specs
-from autotune.algorithms.names import POLICIES
+from autotune.algorithms.names import EXPERIENCED, POLICIES, weights_file
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers import policy as policies
 from autotune.algorithms.samplers.distribution import from_document
 from autotune.algorithms.samplers.optuna_names import parse_sampler
 from autotune.errors import UserError, shown
-from autotune.study import recipes, warm_start
+from autotune.study import place, recipes, warm_start
+from autotune.study.choices import ResolvedOptions, resolve_options
+from autotune.study.defaults import sampler_for
 from autotune.study.driver.plan import Plan
+from autotune.study.experience import starts
+from autotune.study.experience.first import FirstPoints
+from autotune.study.experience.known import NOTHING, Known
 from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
-from autotune.study.option import name_of
 from autotune.study.options import Controller, StudyOptions
+from autotune.study.place import Backend
 from autotune.study.warm_start import Start
 from autotune.trial import Target
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The plan with its rules, the sampler, and what the study begins with."""
+    """The plan with its rules, the sampler, and what the study begins with and knows of others."""
 
     plan: Plan
     sampler: Sampler
     start: Start
+    known: Known = NOTHING
 
 
-def make_parts(experiment: Experiment, options: StudyOptions, existing: Manifest | None) -> Parts:
-    """Make what decides in the study, whose options are resolved.
+def decided(
+    experiment: Experiment,
+    options: StudyOptions,
+    existing: Manifest | None,
+    kept: Manifest | None,
+) -> tuple[ResolvedOptions, Backend | None, Parts]:
+    """The options, the backend and the parts of the study; no backend where there is a pool.
+
+    `existing` is the manifest in its folder, and `kept` the same if it has any result.
+
+    Raises:
+        UserError: a part cannot be made, or what the study is to begin with cannot be read.
+    """
+    known = starts.begun(experiment, options, existing, kept)
+    choice = resolve_options(experiment, options, kept, known)
+    options, backend = choice.options, None
+    if not isinstance(options.backend, str):
+        options = replace(options, pool=options.backend, backend="auto")
+    if options.pool is None:
+        backend = place.backend_for(experiment, options, kept)
+        options = replace(options, backend=backend.name)
+    parts = make_parts(experiment, options, existing, known)
+    return replace(choice, options=options), backend, parts
+
+
+def make_parts(
+    experiment: Experiment,
+    options: StudyOptions,
+    existing: Manifest | None,
+    known: Known = NOTHING,
+) -> Parts:
+    """Make what decides in the study, whose options are resolved and who knows `known` of others.
 
     Raises:
         UserError: there is no such sampler, pruner or controller, or nothing to start from.
@@ -49,7 +84,14 @@ def make_parts(experiment: Experiment, options: StudyOptions, existing: Manifest
     planned = [f.name for f in fields(Plan) if f.name not in own]
     values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
     plan = Plan(**values)
-    return Parts(plan, _sampler(options.sampler, plan, start), start)
+    if options.sampler == EXPERIENCED:
+        sampler = _experienced(plan, known)
+    elif weights_file(options.sampler) is not None:
+        sampler = _trained(plan, known)
+    else:
+        sampler = _sampler(options.sampler, plan, start)
+    first = FirstPoints(known.first, sampler) if known.first else sampler
+    return Parts(plan, first, start, known)
 
 
 def check_named(options: StudyOptions) -> None:
@@ -84,6 +126,36 @@ def _sampler(sampler: str | Any, plan: Plan, start: Start) -> Sampler:
         if start.sampler is None or start.controller is None:
             raise
         return make_sampler(sampler, plan)
+
+
+def _experienced(plan: Plan, known: Known) -> Sampler:
+    """The sampler that begins with what is known, and ends in the study's own search.
+
+    Where nothing is known there is no search, but only confirmations.
+    """
+    own = make_sampler(known.own or sampler_for(plan.experiment, plan.trials)[0], plan)
+    if not known.studies:
+        return own
+    from autotune.algorithms.samplers.experienced import ExperiencedSampler
+
+    space, target = plan.experiment.space, plan.experiment.target
+    canonical = known.space(space)
+    about = space, target, plan.seed, canonical, known.tasks(space), own
+    return ExperiencedSampler(*about, published=known.published)
+
+
+def _trained(plan: Plan, known: Known) -> Sampler:
+    """The sampler whose policy was trained before, with what is known of other studies."""
+    from autotune.algorithms.samplers.experienced import ExperiencedSampler
+    from autotune.algorithms.samplers.trained_policy import network
+    from autotune.algorithms.samplers.trained_policy.sampler import TrainedPolicySampler
+
+    own = _experienced(plan, known)
+    weights = network.parsed(known.weights, "of this study") if known.weights else None
+    space, target = plan.experiment.space, plan.experiment.target
+    other = own if isinstance(own, ExperiencedSampler) else None
+    # Not how many trials are planned: a study that gets more goes on as if it had had them.
+    return TrainedPolicySampler(space, target, plan.seed, own, other, weights=weights)
 
 
 def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = None) -> Sampler:
@@ -153,18 +225,18 @@ def _start(
     controller: Controller | None,
 ) -> Start:
     """What to begin with; where the study goes on, what its manifest has of it."""
-    source, sampler = options.start_from, options.sampler
-    if source is None:
-        return Start()
+    if not options.sources:
+        return warm_start.shipped(controller, options.folder(experiment.name), existing)
     from autotune.algorithms.controllers import can_warm_start
 
-    takes = {"sampler": sampler in POLICIES, "controller": can_warm_start(controller)}
-    if not any(takes.values()):
-        raise UserError(
-            f"start_from (--from) {str(source)!r} needs sampler or controller 'policy' but got "
-            f"sampler {name_of(sampler)!r} and no such controller"
-        )
-    return warm_start.find(Path(source), options.folder(experiment.name), existing, **takes)
+    takes = {"sampler": options.sampler in POLICIES, "controller": can_warm_start(controller)}
+    if takes["controller"] and len(options.sources) > 1:
+        given = ", ".join(map(str, options.sources))
+        raise UserError(f"controller 'policy' starts from one study (--from) but got {given}")
+    if not any(takes.values()) or len(options.sources) > 1:
+        return Start()  # their best points run first
+    (source,) = options.sources
+    return warm_start.find(source, options.folder(experiment.name), existing, **takes)
 
 
 def _begun(

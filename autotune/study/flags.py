@@ -85,17 +85,26 @@ FLAGS: Mapping[str, Flag] = {
     "sampler": Flag(
         "--sampler",
         "search",
-        "auto (by trials and baseline), convergence, tpe, widening, policy (or policy:actor, "
-        "policy:reinforce, policy:ppo), random, qmc, gp, cmaes, nsga2, or an Optuna sampler's "
-        "dotted path with keyword arguments",
+        "auto (by experience, trials and baseline), experienced, convergence, tpe, widening, "
+        "policy (trained before; or policy:FILE.npz), policy:elite, policy:actor, random, qmc, gp, "
+        "cmaes, nsga2, or an Optuna sampler's dotted path with keyword arguments",
         "NAME",
     ),
     "start_from": Flag(
         "--from",
         "search",
-        "an earlier study whose policy to start from (sampler policy, controller policy, or both)",
+        "an earlier study to start from: its best configurations run first, and what it showed is "
+        "known; for sampler and controller policy its policy; may be repeated",
         "DIR",
         Path,
+        several=True,
+    ),
+    "experience": Flag(
+        "--experience",
+        "search",
+        "the folder with summaries of studies, from which this one begins and to which it adds its "
+        "own, or off (AUTOTUNE_EXPERIENCE, else ~/.local/share/autotune/experience)",
+        "DIR",
     ),
     "pruner": Flag(
         "--pruner",
@@ -139,9 +148,9 @@ FLAGS: Mapping[str, Flag] = {
     "racing": Flag(
         "--racing",
         "search",
-        "the share of training that may run the leader again on fresh seeds, in the second "
-        "half of the search (in a resumed study as before; in a new one 0.2 for 100 trials or "
-        "more by convergence, else 0)",
+        "the share of training that may run the leader again on fresh seeds during the search "
+        "(in a resumed study as before; in a new one 0.3 for 100 trials or more by convergence, "
+        "else 0)",
         "SHARE",
         share,
     ),

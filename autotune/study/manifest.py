@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
+from autotune.algorithms.names import ELITE, TRAINED
 from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
 from autotune.storage import manifest as file
@@ -23,6 +24,7 @@ from autotune.study.options import StudyOptions, options_from_json
 from autotune.study.space_json import describe, space_from_json
 from autotune.study.versions import commit, versions
 from autotune.trial import FailurePolicy, Target
+from autotune.trial.plan_text import plan_keys
 from autotune.trial.scaling import Scaling
 
 START, START_CONTROLLER = "start", "start_controller"  # what sampler and controller began with
@@ -34,8 +36,11 @@ class Manifest:
 
     `options` are those that a resumed study needs; a part that was an object in Python is a name
     like `<f>`. `script` is the Python file that began the study, if it has no recipe. `space`,
-    `scaling`, `failure`, `baseline` and `configs` are the experiment's, as JSON types. `start` has
-    the documents with which a sampler or controller began, by their keys.
+    `scaling`, `failure`, `baseline`, `configs` and `canonical` are the experiment's, as JSON types.
+    `start` has the documents with which a sampler or controller began, by their keys. `known` says
+    of which earlier studies the sampler knows, and has the checksum of the file that has them.
+    `plan_keys` are the keys of the trainer's plans with their defaults, from which
+    `trial.plan_text` says a trial's plan.
     """
 
     name: str
@@ -52,7 +57,10 @@ class Manifest:
     knobs: Sequence[str] = ()
     baseline: Any = None
     configs: Sequence[Any] = field(default_factory=list)
+    canonical: Mapping[str, str] = field(default_factory=dict)
+    plan_keys: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)
+    known: Mapping[str, Any] = field(default_factory=dict)
     sampler_chosen_because: str | None = None
     backend_chosen_because: str | None = None
     versions: Mapping[str, str | None] = field(default_factory=dict)
@@ -97,6 +105,8 @@ class Manifest:
             kept["failure"] = encode(_read(FailurePolicy, "failure", failure))
             target = _read(Target, "target", data["target"])
             options = options_from_json(data)
+            if options.sampler == TRAINED and "weights" not in kept.get("known", {}):
+                options = replace(options, sampler=ELITE)  # an older study
             file.check_names(data)
         except (ValueError, TypeError) as error:
             raise UserError(f"{folder / EXPERIMENT_JSON} is damaged: {error}") from None
@@ -134,6 +144,7 @@ class Manifest:
 
 
 _AFTER_OPTIONS = (
+    "known",
     "sampler_chosen_because",
     "backend_chosen_because",
     "versions",
@@ -152,7 +163,7 @@ _PLAIN = (  # what is in the manifest under its own name, in this order
         "max_concurrent_trials",
         "failure",
     ),
-    *("knobs", "baseline", "configs", *_AFTER_OPTIONS),
+    *("knobs", "baseline", "configs", "canonical", "plan_keys", *_AFTER_OPTIONS),
 )
 
 
@@ -169,6 +180,7 @@ def resolved(
     options: StudyOptions,
     *,
     start: Mapping[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
     sampler_chosen_because: str | None = None,
     backend_chosen_because: str | None = None,
 ) -> Manifest:
@@ -183,7 +195,7 @@ def resolved(
         study_id=uuid.uuid4().hex,
         target=experiment.target,
         options=options_from_json(options.to_json()),
-        train=f"{train.__module__}.{getattr(train, '__qualname__', '?')}",
+        train=source.name(train),
         train_source=source.checksum(train),
         script=source.script() if not options.recipe else None,
         space=describe(experiment.space),
@@ -193,7 +205,10 @@ def resolved(
         knobs=list(experiment.knobs),
         baseline=_given("baseline", experiment.baseline),
         configs=_given("configs", list(experiment.configs)),
+        canonical=dict(experiment.canonical),
+        plan_keys=_given("plan_keys", plan_keys(train)),
         start=dict(start or {}),
+        known=dict(known or {}),
         sampler_chosen_because=sampler_chosen_because,
         backend_chosen_because=backend_chosen_because,
         versions=versions(),

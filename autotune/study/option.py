@@ -11,6 +11,7 @@ from typing import Any
 from autotune.algorithms.specs import canonical_spec
 from autotune.trial.checks import LONGEST_SECONDS, is_finite, is_whole
 
+OFF = "off"
 SETTINGS = "option"  # the key of an option's settings in its field's metadata
 
 
@@ -36,6 +37,7 @@ class Flag:
     metavar: str | None = None  # None for a flag without a value
     parse: Callable[[str], Any] = str  # a ValueError says what the text must be
     repeated: bool = False  # whether it may be given again, each time with one item of a mapping
+    several: bool = False  # or each time with one item of a list
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,16 @@ def _is_sampler(value: Any) -> bool:
     return isinstance(value, str) or hasattr(value, "ask") or hasattr(value, "sample_relative")
 
 
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and str(value) != ""
+
+
+def _are_paths(value: Any) -> bool:
+    return _is_path(value) or (
+        isinstance(value, tuple) and bool(value) and all(map(_is_path, value))
+    )
+
+
 SECONDS = Rule("more than 0 seconds (at most 1e9)", _is_seconds)
 CPUS = Rule("a number of cores, whole or a fraction below 1,", _is_amount)
 GPUS = Rule(
@@ -101,7 +113,9 @@ GPUS = Rule(
 SHARE = Rule("a share, at least 0 and below 1,", _is_share)
 YES_OR_NO = Rule("True or False", lambda value: isinstance(value, bool))
 TEXT = Rule("text", lambda value: isinstance(value, str))
-PATH = Rule("a path", lambda value: isinstance(value, str | os.PathLike) and str(value) != "")
+PATH = Rule("a path", _is_path)
+PATHS = Rule("a path or a list of paths", _are_paths)
+FOLDER_OR_OFF = Rule("a folder or off", _is_path)
 NAMED = Rule("a name or a function", lambda value: isinstance(value, str) or callable(value))
 SAMPLER = Rule("a name or a sampler", _is_sampler)
 FUNCTION = Rule("a function", callable)
@@ -129,5 +143,29 @@ def name_of(part: Any) -> str | None:
     return f"<{getattr(part, '__qualname__', type(part).__qualname__)}>"
 
 
-def absolute(path: str | Path | None) -> str | None:
-    return str(Path(path).absolute()) if path is not None else None
+def one_or_tuple(value: Any) -> Any:
+    """A list as a tuple; its one item where it has no more."""
+    if isinstance(value, list | tuple):
+        return value[0] if len(value) == 1 else tuple(value)
+    return value
+
+
+def absolute(path: str | Path | Sequence[str | Path] | None) -> str | list[str] | None:
+    """What a manifest says of one path, or of several."""
+    if path is None:
+        return None
+    if isinstance(path, str | os.PathLike):
+        return str(Path(path).absolute())
+    return [str(Path(one).absolute()) for one in path]
+
+
+def folder_or_off(value: Any) -> Any:
+    """The folder, whose `~` is the user's own, or `off` however that is written."""
+    if isinstance(value, str) and value.strip().lower() in (OFF, "none"):
+        return OFF
+    return os.path.expanduser(value) if isinstance(value, str | os.PathLike) else value
+
+
+def stored_folder_or_off(value: str | Path | None) -> str | list[str] | None:
+    """What a manifest says of a folder that may be `off`."""
+    return OFF if value == OFF else absolute(value)

@@ -22,10 +22,12 @@ from autotune.study.option import (
     BACKEND,
     BACKENDS,
     CPUS,
+    FOLDER_OR_OFF,
     FUNCTION,
     GPUS,
     NAMED,
     PATH,
+    PATHS,
     POOL,
     SAMPLER,
     SECONDS,
@@ -37,9 +39,12 @@ from autotune.study.option import (
     YES_OR_NO,
     Option,
     absolute,
+    folder_or_off,
     name_of,
     named,
+    one_or_tuple,
     option,
+    stored_folder_or_off,
     whole,
 )
 from autotune.tracking.uris import without_credentials
@@ -70,7 +75,12 @@ class StudyOptions:
     sampler: str | Any = option(
         "auto", kept=True, rule=SAMPLER, as_json=name_of, meant=named(SAMPLER_NAMES)
     )
-    start_from: str | Path | None = option(None, kept=True, rule=PATH, as_json=absolute)
+    start_from: str | Path | Sequence[str | Path] | None = option(
+        None, kept=True, rule=PATHS, as_json=absolute, meant=one_or_tuple
+    )
+    experience: str | Path | None = option(
+        None, kept=True, rule=FOLDER_OR_OFF, as_json=stored_folder_or_off, meant=folder_or_off
+    )
     pruner: str | Pruner = option(
         "auto", kept=True, rule=NAMED, as_json=name_of, meant=named(PRUNER_NAMES)
     )
@@ -133,6 +143,15 @@ class StudyOptions:
     def folder(self, study: str) -> Path:
         """The folder of the study of this name."""
         return Path(self.out) if self.out is not None else Path("studies") / study
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """The studies of `start_from`."""
+        given = self.start_from
+        if given is None:
+            return ()
+        several = given if isinstance(given, tuple) else (given,)
+        return tuple(Path(one) for one in several)
 
     def to_json(self) -> dict[str, Any]:
         """What the manifest says of the options, as JSON types; credentials are left out."""

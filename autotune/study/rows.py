@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.algorithms.ranking.best import Ranked
 from autotune.algorithms.ranking.repeats import Confirmation
+from autotune.space.variants import searched_keys as searched_keys
 from autotune.trial import State, Target, Trial, wording
 
 POINT, CONFIG = "params.", "config."  # what begins the names of searched, and of all, settings

@@ -18,12 +18,12 @@ from autotune.errors import UserError
 from autotune.storage.journal import JOURNAL, Journal
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import earlier, factory, place, warm_start
-from autotune.study.choices import resolve_options
 from autotune.study.completed import completed
-from autotune.study.continuing import continued, without_result
+from autotune.study.continuing import check_mirrored, continued, in_its_space, with_result
 from autotune.study.display.shown import Display, shown
 from autotune.study.driver.loop import Loop
 from autotune.study.driver.state import StudyState
+from autotune.study.experience import keeping, starts
 from autotune.study.experiment import Experiment, check_trainer
 from autotune.study.factory import Parts
 from autotune.study.keywords import by_keyword
@@ -45,10 +45,10 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         trials: how many trials the study has in all, baseline and given configurations included.
         time_limit: seconds, or a text like "10m", after which running trials are censored
             (`budget`) and the study ends.
-        sampler: `auto` (by `study.defaults`, unless the study has one), `convergence`, `tpe`,
-            `widening`, `policy` (or `policy:actor`, `policy:reinforce`, `policy:ppo`), `random`,
-            `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna sampler with keyword
-            arguments, or an object with `ask(number, trials)`.
+        sampler: `auto` (by `study.defaults`, unless the study has one), `experienced`,
+            `convergence`, `tpe`, `widening`, `policy` (or `policy:FILE.npz`), `policy:elite`,
+            `policy:actor`, `random`, `qmc`, `gp`, `cmaes`, `nsga2`, the dotted path of an Optuna
+            sampler with keyword arguments, or an object with `ask(number, trials)`.
         pruner: `convergence`, `slower_than_best`, `bottom_at_same_time`, `asha`, `hyperband`,
             `forecast`, `none`, by name or with keyword arguments as in `asha(reduction=2)`, a
             function (see `autotune.algorithms.pruners.rules`), or its name as `module:function` or
@@ -80,14 +80,20 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         top: how many of the best configurations to run again.
         search: False to start no new trials of the search, and only run the `repeats`.
         racing: share of the training seconds, below 1, for running the leader again on fresh seeds
-            in the second half of the search (see `ranking.racing`); 0 for none. By default (None)
-            the share of the resumed study; for a new one a fifth in a search of at least 100 trials
-            by `convergence` without a controller, else none.
+            during the search, up to ten runs of a configuration (see `ranking.racing`); 0 for none.
+            By default (None) the share of the resumed study; for a new one 0.3 in a search of at
+            least 100 trials by `convergence` without a controller, else none.
         resume: continue the study in the folder, if there is one; False refuses such a folder.
-        start_from: the folder of an earlier study. Sampler `policy` starts from a policy fitted to
-            the trials there, whichever sampler proposed them, if the spaces overlap; controller
-            `policy` starts from the weights in its `controller.json`. If both are used and only one
-            of them finds something to start from, the other starts untrained.
+        start_from: the folder of an earlier study, or a list of them. Their best points run first,
+            three at most, and `experienced` knows them. From one study sampler `policy:elite`
+            starts instead from a policy fitted to the trials there, whichever sampler proposed
+            them, if the spaces overlap; controller `policy` starts from the weights in its
+            `controller.json`. If both are used and only one of them finds something to start from,
+            the other starts untrained.
+        experience: the folder with summaries of earlier studies, from which `experienced` begins;
+            when the study ends, its own is added. "off": nothing is read or written. By default
+            what AUTOTUNE_EXPERIENCE says, else `~/.local/share/autotune/experience`; on a virtual
+            clock off. A study that goes on knows what it knew when it began.
         recipe: where the experiment comes from, kept for `autotune resume`.
         recipe_arguments: the recipe's arguments by name, as text, kept with it.
         mirror: copy what `autotune resume --from-mlflow` needs to MLflow: the journal, the manifest
@@ -142,26 +148,21 @@ def carry_out(
     busy = f"warning: {said}" if here and options.search and (said := start_warning()) else ""
     folder = options.folder(experiment.name)
     existing = existing or Manifest.existing(folder)
-    kept = _with_result(folder, existing)
-    experiment = place.scaled(experiment, options, kept)
-    choice = resolve_options(experiment, options, kept)
-    options, backend = choice.options, None
-    if not isinstance(options.backend, str):
-        options = replace(options, pool=options.backend, backend="auto")
-    if options.pool is None:
-        backend = place.backend_for(experiment, options, kept)
-        options = replace(options, backend=backend.name)
-    parts = factory.make_parts(experiment, options, existing)
+    kept = with_result(folder, existing)
+    experiment = in_its_space(place.scaled(experiment, options, kept), kept)
+    choice, backend, parts = factory.decided(experiment, options, existing, kept)
+    options = choice.options
     current = resolved(
         experiment,
         options,
         start=warm_start.documents(parts.start),
+        known=starts.entry(parts.known, options, existing),
         sampler_chosen_because=choice.sampler_because,
         backend_chosen_because=backend.because if backend is not None else None,
     )
     before = place.without_decided(existing, experiment.scaling)
     manifest = continued(current, before, folder, options.resume)
-    _check_mirrored(experiment.name, folder, options)
+    check_mirrored(experiment.name, folder, options)
     checkpoints = place.checkpoints(experiment, manifest.study_id)
     named = place.as_named(str(options.backend), current.backend_chosen_because)
     again = partial(_confirmed, experiment, replace(options, out=folder, backend=named))
@@ -189,7 +190,9 @@ def carry_out(
         chosen = (*choice.notes(), *(backend.notes() if backend is not None else []))
         notes = [note for note in (*chosen, decided, busy) if note]
         parts = replace(parts, plan=plan)
+        parts.known.write(folder)
         trials, reason = _work(options, parts, manifest, journal, notes, display)
+    keeping.keep(options, manifest, folder, trials)
     return StudyResult(folder, experiment.target, trials, reason, again), manifest
 
 
@@ -213,35 +216,6 @@ def _say_going_on(before: Manifest, now: Manifest, journal: Journal, options: St
     print(f"{folder}: {earlier.done(journal.entries, options.trials)}", file=sys.stderr)
     if said := earlier.changed(before, now, journal.entries):
         print(f"warning: {folder}: {said}", file=sys.stderr, flush=True)
-
-
-def _with_result(folder: Path, existing: Manifest | None) -> Manifest | None:
-    """The manifest of a study that has any result: what was decided for it stays."""
-    if existing is None or without_result(folder, existing.target.metric):
-        return None
-    return existing
-
-
-def _check_mirrored(study: str, folder: Path, options: StudyOptions) -> None:
-    """Check that no driver elsewhere works on the study, where MLflow keeps a copy of it.
-
-    Where the folder has no journal yet, no driver may be at work on a study of its name. Where it
-    has one, its driver may have been killed just now; what counts is whether the study has gone on
-    elsewhere since.
-
-    Raises:
-        UserError: a driver is, it has, or there is no MLflow server to ask.
-    """
-    if not options.mirror:
-        return
-    from autotune.tracking import mirror
-    from autotune.tracking.uris import check_server, is_server
-
-    if not (folder / JOURNAL).is_file():
-        check_server(options.tracking_uri)
-        mirror.refuse_second(str(options.tracking_uri), study)
-    elif is_server(options.tracking_uri):
-        mirror.refuse_stale(str(options.tracking_uri), folder)
 
 
 def _confirmed(

@@ -40,6 +40,11 @@ def checksum(train: Any) -> str | None:
     return hashlib.sha256(parts.encode()).hexdigest()
 
 
+def name(train: Any) -> str:
+    """The module and the qualified name of a trainer."""
+    return f"{train.__module__}.{getattr(train, '__qualname__', '?')}"
+
+
 def script() -> str | None:
     """The Python file that this process runs; None in a notebook, or where it is a module's."""
     file = getattr(sys.modules["__main__"], "__file__", None)

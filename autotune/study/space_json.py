@@ -29,6 +29,8 @@ def describe(space: SearchSpace) -> dict[str, Any]:
         settings = {f.name: entry(getattr(value, f.name)) for f in fields(value)}
         if isinstance(value, Float) and value.effective is None:
             del settings["effective"]  # older manifests do not have it: their studies go on
+        if isinstance(value, ScheduleSpace) and value.reference is None:
+            del settings["reference"]  # as above
         return {"kind": type(value).__name__, **settings}
 
     entries = {}

@@ -22,13 +22,13 @@ from autotune.storage import atomic
 from autotune.storage import manifest as manifest_file
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import result
+from autotune.study.experience.first import FirstPoints
+from autotune.study.experience.starts import SAMPLER_POLICY_FILE
 from autotune.study.manifest import START, START_CONTROLLER, Manifest
 from autotune.trial import Trial
 
 if TYPE_CHECKING:
     from autotune.algorithms.controllers.weights_file import SavedPolicy
-
-SAMPLER_POLICY_FILE = "policy.json"
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,25 @@ def find(
         if weights is None:
             raise
         return Start(None, weights, takes)
+
+
+def shipped(controller: Any, folder: Path, existing: Manifest | None = None) -> Start:
+    """The package's weights for a controller that takes them; a study goes on as it began.
+
+    Raises:
+        UserError: what its manifest has of them is damaged.
+    """
+    from autotune.algorithms.controllers import takes_shipped, weights_file
+
+    if not takes_shipped(controller):
+        return Start()
+    if existing is None:
+        return Start(None, weights_file.shipped(), (START_CONTROLLER,))
+    weights = existing.start.get(START_CONTROLLER)
+    if weights is None or existing.options.start_from:
+        return Start()
+    kept = weights_file.checked(weights, folder / EXPERIMENT_JSON)
+    return Start(None, kept, (START_CONTROLLER,))
 
 
 def _kept(manifest: Manifest, source: Path, folder: Path, takes: tuple[str, ...]) -> Start | None:
@@ -139,6 +158,7 @@ def documents(start: Start) -> dict[str, Any]:
 
 def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
     """Write what the sampler has learned into the study's folder, if it is a policy."""
+    sampler = sampler.then if isinstance(sampler, FirstPoints) else sampler
     if not isinstance(sampler, PolicySampler):
         return
     parameters = document(sampler.policy(trials))

@@ -1,11 +1,12 @@
 """A copy of a study folder in its MLflow run, from which a driver on another machine can resume.
 
-The folder `study/` of the study's run has the journal as far as it was read, `experiment.json`, the
-policies of sampler and controller, and the checkpoints that a resume needs. `manifest.json` lists
-them with size and digest. It is written after the files, and files that it no longer lists are
-removed after it, so that the listed copy is complete at any time. The manifest contains the text of
-documents that change while the study runs, as newer ones may already be uploaded beside it. The
-journal of a later driver elsewhere has another name, as its lines differ.
+The folder `study/` of the study's run has the journal as far as it was read, `experiment.json`,
+what the study knew of others, the policies of sampler and controller, and the checkpoints that a
+resume needs. `manifest.json` lists them with size and digest. It is written after the files, and
+files that it no longer lists are removed after it, so that the listed copy is complete at any time.
+The manifest contains the text of documents that change while the study runs, as newer ones may
+already be uploaded beside it. The journal of a later driver elsewhere has another name, as its
+lines differ.
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ def target_in(folder: Path) -> Target:
 
 def _is_final(name: str) -> bool:
     """Whether a file never changes after it was written."""
-    return name.startswith(f"{CHECKPOINTS}/")
+    return name.startswith(f"{CHECKPOINTS}/") or name == manifest.EXPERIENCE
 
 
 def _copy(folder: Path, copy: Path) -> None:
@@ -261,8 +262,8 @@ def _copy(folder: Path, copy: Path) -> None:
         found = [_link(Path(c.path), copy) for t in trials for c in checkpoints(t, target)]
         if all(found):
             break
-    for path in folder.glob("*.json"):
-        if path.name not in _OWN:
+    for path in [*folder.glob("*.json"), folder / manifest.EXPERIENCE]:
+        if path.name not in _OWN and path.is_file():
             shutil.copyfile(path, copy / path.name)
 
 

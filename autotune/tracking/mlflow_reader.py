@@ -14,6 +14,30 @@ from mlflow.exceptions import MlflowException
 from autotune.errors import UserError, unknown
 from autotune.tracking.uris import cause, check_uri, label, redact
 
+_STUDIES = "tags.`autotune.kind` = 'study'"
+
+
+def experiments(uri: str) -> list[str]:
+    """The names of a store's experiments.
+
+    Raises:
+        UserError: there is no such store, or no answer.
+    """
+    _check_there(uri)
+    try:
+        return sorted(e.name for e in MlflowClient(tracking_uri=uri).search_experiments())
+    except (MlflowException, OSError) as error:
+        line = " ".join(f"{label(uri)}: {cause(error)}".split())
+        raise UserError(redact(line, uri)[:300]) from None
+
+
+def _check_there(uri: str) -> None:
+    """Refuse a URI that is none, and a file that is not there, which MLflow would make."""
+    check_uri(uri)
+    file = uri.partition(":///")[2].partition("?")[0]
+    if uri.startswith("sqlite") and not Path(file).is_file():
+        raise UserError(f"there is no MLflow store in {file}: name one with --tracking-uri")
+
 
 class Reader:
     """Read-only access to the runs of one experiment of a tracking store.
@@ -23,10 +47,7 @@ class Reader:
     """
 
     def __init__(self, uri: str, experiment: str) -> None:
-        check_uri(uri)
-        file = uri.partition(":///")[2].partition("?")[0]
-        if uri.startswith("sqlite") and not Path(file).is_file():
-            raise UserError(f"there is no MLflow store in {file}: name one with --tracking-uri")
+        _check_there(uri)
         self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
         with self._user_errors():
@@ -47,6 +68,12 @@ class Reader:
             names = [r.info.run_name or r.info.run_id for r in runs]
             raise UserError(f"{self._experiment.name}: {unknown('MLflow run', name, names)}")
         return max(named, key=lambda r: int(r.info.start_time or 0))
+
+    def studies(self) -> list[Run]:
+        """The runs of whole studies, which autotune made, the newest first; not their trials."""
+        with self._user_errors():
+            own = [self._experiment.experiment_id]
+            return list(self._client.search_runs(own, _STUDIES, max_results=5000))
 
     def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> bool:
         """Copy these artifacts of the run into `folder`; return whether it has them all."""

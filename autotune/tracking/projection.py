@@ -244,7 +244,7 @@ class Projection:
             trial = replace(trial, state=State.CENSORED, reason=INTERRUPTED)
             end = self._end_ms
         name = self._names[number]
-        own = {**study_tags(self.study), **tags(trial), _NAME: name}
+        own = {**study_tags(self.study), **tags(trial, self.study.plan_keys), _NAME: name}
         shown = params(trial, self._param, self._point(trial))
         return RunContent(name, status(trial), own, shown, start, end)
 

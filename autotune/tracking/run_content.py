@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from autotune.storage.codec import encode
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.tracking.names import text
 from autotune.trial import STEPS, Config, Params, Report, State, Target, Trial, undisturbed
+from autotune.trial.plan_text import plan_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +44,8 @@ class StudyInfo:
     """The study's manifest as its run shows it; `others` are further scalars, as text.
 
     `mirrored`: the store also keeps a copy of the study folder. `user` is the folder's owner, and
-    `source` the recipe, or the trainer of a study that was started from Python.
+    `source` the recipe, or the trainer of a study that was started from Python. `plan_keys` are
+    the keys of the trainer's plans with their defaults.
     """
 
     name: str
@@ -53,6 +55,7 @@ class StudyInfo:
     mirrored: bool = False
     user: str = ""
     source: str = ""
+    plan_keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,10 @@ def read_study_info(folder: Path) -> StudyInfo:
         name, study_id, mirrored = data["name"], data["study_id"], data.get("mirrored") is True
         source = data.get("recipe") or data.get("train") or name
         user = _owner(folder / EXPERIMENT_JSON)
-        return StudyInfo(str(name), str(study_id), target, others, mirrored, user, text(source))
+        keys = dict(data.get("plan_keys") or {})
+        return StudyInfo(
+            str(name), str(study_id), target, others, mirrored, user, text(source), keys
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder / EXPERIMENT_JSON} cannot be read: {error!r:.200}") from None
 
@@ -177,9 +183,11 @@ def study_tags(study: StudyInfo) -> dict[str, str]:
     return {"autotune.study_id": study.study_id, **{k: v for k, v in own.items() if v}}
 
 
-def tags(trial: Trial) -> dict[str, str]:
+def tags(trial: Trial, plan_keys: Mapping[str, Any]) -> dict[str, str]:
     """The tags of the trial's run."""
     special = {}
+    if plan_keys:
+        special["autotune.plan"] = text(plan_text(trial.config, plan_keys))
     if trial.origin is not None:
         special["autotune.parent"] = str(trial.origin.parent)
         special["autotune.parent_step"] = str(trial.origin.checkpoint.step)

@@ -145,6 +145,8 @@ def completed(line: str, folder: Path, *python: str) -> tuple[set[str], str]:
         ("autotune run x:y --sampler TP", {"tpe"}),
         ("autotune run x:y --trials ", set()),
         ("autotune status s", {"studies/"}),
+        ("autotune experience ", {"list", "add", "remove", "export"}),
+        ("autotune experience add stud", {"studies/"}),
     ],
 )
 def test_the_shell_completes_what_was_typed(line: str, words: set[str], place: Path) -> None:

@@ -18,7 +18,7 @@ from autotune.study.flags import duration
 
 RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
-    "run": "--trials --sampler --from --pruner --controller --out --workers "
+    "run": "--trials --sampler --from --experience --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
     "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
@@ -38,8 +38,10 @@ FLAGS = {
     "report": "--to",
     "compare": "--baseline --allow --target --report --csv --tracking-uri --json",
     "ui": "--host --port",
+    "experience": "--mlflow --experience --json",
+    "train-policy": "--data --experience --out --minutes --studies --seed",
     "doctor": "--json",
-    "submit": "--trials --sampler --from --pruner --controller --out --workers "
+    "submit": "--trials --sampler --from --experience --pruner --controller --out --workers "
     "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
     "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --address --follow --driver-cpus --driver-resources --pip --env "

@@ -50,6 +50,7 @@ TEXTS = (
 )
 WORDS = (*NUMBERS, *PLACES, *TEXTS)
 RIGHT = {"recipe": "r.py:good", "folder": "s", "export": "whole", "sources": "s", "job": "j"}
+RIGHT |= {"action": "add", "names": "s"}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from autotune.evaluation.differences import differences
 from autotune.evaluation.trial_run import TrainerError, try_recipe
 
 SOURCE = """
+from concurrent.futures import Future
 import torch
 import autotune as at
 
@@ -28,8 +29,10 @@ def train(config):
     def milestone():
         s, saved = step, {"step": step, "w": w, "rng": torch.get_rng_state()}
         metrics = {"accuracy": s / 1000}
+        later = Future()
+        later.set_result(metrics)
         state = None if config["how"] == "stateless" else lambda: saved
-        return at.Milestone(s, lambda: metrics, state)
+        return at.Milestone(s, lambda: later if config["how"] == "later" else metrics, state)
     yield milestone()
     for _ in range(1 if config["how"] == "short" else 9):
         step, w = step + 100, w + torch.randn(3)
@@ -55,11 +58,12 @@ def tried(how: str = "good", trials: int = 20, **options: Any) -> dict[str, Any]
     return {check.name: (check.ok, check.says) for check in checks}
 
 
-def test_a_good_trainer_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["good", "later"])
+def test_a_good_trainer_passes_every_check(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from autotune.backends.local import machine
 
     monkeypatch.setattr(machine, "resources", lambda: {"CPU": 4.0, "GPU": 0.0})
-    found = tried(scaling=at.Scaling(max_concurrent_trials=2))
+    found = tried(how, scaling=at.Scaling(max_concurrent_trials=2))
     assert found["metric"] == (True, "accuracy 0.1 at 100 samples, 0.2 at 200 samples")
     assert found["state"] == (True, "restored bit for bit: at step 200 as without a restart")
     assert found["set-up"][0] is True

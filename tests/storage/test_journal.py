@@ -49,7 +49,7 @@ ENTRIES = [
     Suggested(0, {"lr": SCHEDULE, "n": 3, "o": None}, {"lr.peak": 0.1}, "baseline", 3, 0.2),
     Suggested(1, {"schedule": "cosine", "deep": {"a": [1, {"b": 2}]}}, None, "trial", 4, 0.2),
     Started(0, 0.5, Hardware("cpu", 2, 0.5, True), 0.3),
-    Reported(0, Report(5, 1 / 3, {"acc": 0.1 + 0.2, "ü": 1.0}, Clock(train=1e-7)), 0.4),
+    Reported(0, Report(5, 1 / 3, {"acc": 0.1 + 0.2, "ü": 1.0}, Clock(train=1e-7), ahead=7), 0.4),
     Changed(0, 5, Change(0.5, batch_size=64), 0.45),
     Saved(0, Checkpoint(5, "/a/b c", Clock(setup=1.0)), 0.5),
     Interrupted(0, "worker died: rank 1", "", False, 0.6),
@@ -118,8 +118,8 @@ def test_a_journal_of_a_later_version_is_refused(version: str, says: str, fast_p
     ("last", "says"),
     [
         (
-            '{"event":"opened","study":"x","at":0.1,"version":5,"host":"a"}',
-            "have version 5, and this",
+            '{"event":"opened","study":"x","at":0.1,"version":6,"host":"a"}',
+            "have version 6, and this",
         ),
         (
             '{"event":"probed","trial":0,"at":0.9}',

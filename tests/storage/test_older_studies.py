@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from older_studies import STUDIES
+from older_studies import STUDIES, searched
 
+from autotune.algorithms.samplers.optuna_names import parse_sampler
+from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.storage.journal import Closed, Opened
+from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.trial import State, Suggested, Trial, fold
 
 DATA = Path(__file__).with_name("data")
@@ -66,7 +69,10 @@ def test_an_older_journal_is_read_and_folded(name: str) -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_an_older_study_is_resumed_to_the_same_trials(name: str, fast_path: Path) -> None:
-    """Numbers, states, seeds and the sampler's points are those that the older version gave."""
+    """Numbers, states, seeds and points are those that the older version gave.
+
+    Where a sampler has changed since, further points are its own: those of `searched` and `raced`.
+    """
     folder = copied(name, fast_path)
     before = (folder / journal.JOURNAL).read_bytes()
     expected = json.loads((DATA / name / "resumed.json").read_text())
@@ -77,3 +83,17 @@ def test_an_older_study_is_resumed_to_the_same_trials(name: str, fast_path: Path
     assert (folder / journal.JOURNAL).read_bytes().startswith(before)
     suggested = [e.trial for e in events(folder) if isinstance(e, Suggested)]
     assert suggested == list(range(len(result.trials)))
+
+
+@pytest.mark.parametrize("sampler", ["auto", "policy:ppo"])
+def test_a_study_whose_sampler_was_removed_says_what_to_take(sampler: str, fast_path: Path) -> None:
+    folder = copied("searched", fast_path)
+    manifest = folder / EXPERIMENT_JSON
+    manifest.write_text(manifest.read_text().replace("policy:actor", "policy:ppo"))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match=r"'policy:ppo' was removed.*--sampler policy") as caught:
+        searched(folder, sampler)
+    assert "\n" not in str(caught.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    with pytest.raises(UserError, match="'policy:reinforce' was removed"):
+        parse_sampler("Policy:REINFORCE")

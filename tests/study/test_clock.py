@@ -36,6 +36,7 @@ ALLOWED = {
     ("autotune/tracking/mlflow_store.py", "_check"): "a value that no earlier check has written",
     ("autotune/cli/listings.py", "_when"): "whether a study has gone on today, for people",
     ("dashboards/report.py", "_page"): "when a page was made, for people",
+    ("trainers/data/copies.py", "_make_room"): "how old a file is, whose times are times of day",
     ("autotune/cli/mirror_process.py", "_say"): "when a line of a log was written, for people",
 }
 DAY = timedelta(days=1)

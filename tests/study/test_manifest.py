@@ -17,14 +17,34 @@ from autotune.schedules import Cosine
 from autotune.storage import manifest as file
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study import continuing, manifest
+from autotune.study.continuing import in_its_space
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
 from autotune.study.space_json import describe
 from autotune.tracking.uris import without_credentials
+from search_spaces import digits
 
 
 def resolved(experiment: at.Experiment) -> Manifest:
     return manifest.resolved(experiment, StudyOptions(seed=3))
+
+
+def test_a_study_from_before_a_coupling_goes_on_in_its_own_space(tmp_path: Path) -> None:
+    """Its recipe's learning rate follows the batch size now; its points mean other rates."""
+    now = digits.adamw()
+    lr = replace(now.space.entries["lr"], follows=None, rule="linear", reference=None)
+    older = replace(now, space=at.SearchSpace({**now.space.entries, "lr": lr}))
+    resolved(older).write(tmp_path)
+    written = Manifest.existing(tmp_path)
+    assert "reference" not in written.to_json()["space"]["entries"]["lr"]
+    again = in_its_space(now, written)
+    assert again.space == older.space
+    assert resolved(again).space == written.space
+    assert in_its_space(now, None) is now
+    assert in_its_space(older, written) is older
+    wider = at.SearchSpace({**now.space.entries, "momentum": at.Float(0.5, 0.9)})
+    other = replace(now, space=wider, baseline={**now.baseline, "momentum": 0.9})
+    assert in_its_space(other, written).space == wider
 
 
 def test_the_manifest_says_everything_that_was_resolved(fast_path: Path) -> None:
@@ -146,7 +166,7 @@ FINE = {"metric": "m", "value": 1, "limit": 1}
                 ({"sampler": 3}, "sampler must be a name or a sampler but got 3"),
                 ({"tracking_uri": []}, r"tracking_uri must be text but got \[\]"),
                 ({"mirrored": "yes"}, "mirror must be True or False but got 'yes'"),
-                ({"start_from": 3}, "start_from must be a path but got 3"),
+                ({"start_from": 3}, "start_from must be a path or a list of paths but got 3"),
             )
         ),
         ("[" * 100_000, "experiment.json cannot be read"),

@@ -25,7 +25,7 @@ KEPT = {  # what a resumed study needs, by its key in experiment.json
     *("trials", "sampler", "start_from", "pruner", "controller", "seed", "repeats", "top"),
     *("workers", "cpus_per_worker", "gpus_per_worker"),
     *("racing", "mirrored", "mix_hardware", "tracking_uri", "ray_address", "recipe"),
-    *("recipe_arguments", "backend", "concurrent_trials"),
+    *("recipe_arguments", "backend", "concurrent_trials", "experience"),
 }
 
 
@@ -85,7 +85,10 @@ def test_what_is_no_experiment_is_refused() -> None:
         ("sampler", 3, "a name or a sampler"),
         ("pruner", None, "a name or a function"),
         ("controller", 0.5, "a name or a function"),
-        ("start_from", 3, "a path"),
+        ("start_from", 3, "a path or a list of paths"),
+        ("start_from", (), "a path or a list of paths"),
+        ("start_from", ("a", ""), "a path or a list of paths"),
+        ("experience", 3, "a folder or off"),
         ("out", "", "a path"),
         ("tracking_uri", 3, "text"),
         ("ray_address", ("a", 1), "text"),
@@ -110,7 +113,7 @@ def test_a_value_outside_its_range_names_key_value_and_rule(
     ("given", "kept"),
     [
         ({"sampler": "TPE"}, {"sampler": "tpe"}),
-        ({"sampler": "Policy:PPO"}, {"sampler": "policy:ppo"}),
+        ({"sampler": "Policy:Actor"}, {"sampler": "policy:actor"}),
         ({"sampler": "optuna.samplers.TPESampler"}, {"sampler": "optuna.samplers.TPESampler"}),
         ({"sampler": "Unknown"}, {"sampler": "Unknown"}),  # refused where the study begins
         ({"pruner": "Hyperband(brackets=2)"}, {"pruner": "hyperband(brackets=2)"}),
@@ -118,10 +121,13 @@ def test_a_value_outside_its_range_names_key_value_and_rule(
         ({"controller": "PBT"}, {"controller": "pbt"}),
         ({"controller": "None"}, {"controller": "none"}),
         ({"backend": "Local"}, {"backend": "local"}),
+        ({"experience": "None"}, {"experience": "off"}),
+        ({"start_from": ["/a"]}, {"start_from": "/a"}),
+        ({"start_from": ["/a", "/b"]}, {"start_from": ["/a", "/b"]}),
     ],
 )
 def test_names_mean_the_same_in_any_case_and_are_kept_as_they_are_known(
-    given: dict[str, str], kept: dict[str, str]
+    given: dict[str, Any], kept: dict[str, Any]
 ) -> None:
     options = StudyOptions(**given)
     assert options == StudyOptions(**kept)
@@ -224,7 +230,21 @@ def test_a_command_with_a_study_takes_only_the_options_that_were_given() -> None
 
 def test_a_job_s_run_is_given_the_options_that_its_submission_was() -> None:
     """All options of `run` but the place, which the cluster has another of."""
-    words = ["--sampler", "tpe", "--from", "/e", "--seed", "3", "--racing", ".5", "--mirror"]
+    words = [
+        "--sampler",
+        "tpe",
+        "--from",
+        "/e",
+        "--from",
+        "/f",
+        "--experience",
+        "/g",
+        "--seed",
+        "3",
+        "--racing",
+        ".5",
+        "--mirror",
+    ]
     words += ["--workers", "2", "--cpus-per-worker", "4", "--gpus-per-worker", "0.5"]
     words += ["--time-limit", "90s", "--tracking-uri", "http://h", "--register", "m"]
     here = parsed(given_values.RunArguments, "run", "a:b", *words)

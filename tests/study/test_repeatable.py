@@ -18,7 +18,8 @@ from autotune.algorithms.samplers.optuna_names import NAMES
 SCRIPT = Path(seeded_studies.__file__)
 CASES = tuple(seeded_studies.studies())
 MODELLED = ("convergence, slower_than_best", "convergence, convergence, racing")
-MODELLED += ("policy, bottom_at_same_time", "policy from another")
+MODELLED += (next(case for case in CASES if case.startswith("policy:elite, ")),)
+MODELLED += ("policy from another",)
 Digests = dict[str, tuple[str, int]]  # digest, and how often a model was asked, by study
 
 
@@ -62,7 +63,7 @@ def test_nothing_that_can_be_named_is_left_out() -> None:
         assert any(case.startswith(controller) for case in CASES), controller
 
 
-@pytest.mark.parametrize("case", ["tpe", "convergence", "policy:ppo"])
+@pytest.mark.parametrize("case", ["tpe", "convergence", "policy:actor"])
 def test_another_seed_is_another_journal(case: str) -> None:
     study = next(s for name, s in seeded_studies.studies().items() if name.startswith(f"{case}, "))
     assert seeded_studies.digest(study, 3) != seeded_studies.digest(study, 4)

@@ -62,7 +62,9 @@ def random_event(
     if disturbing:
         waited = seconds * random.choice([0.0, 0.1, 0.4, 0.6])
     clock = Clock(train=seconds)
-    report = Report(step, seconds, {"acc": random.random() * 0.8}, clock, waited)
+    is_setup = step == 1 and random.random() < 0.5  # a report without metrics
+    metrics = {} if is_setup else {"acc": random.random() * 0.8}
+    report = Report(step, seconds, metrics, clock, waited)
     reported, last = Reported(number, report, at), Checkpoint(max(step - 1, 1), "x")
     lost = Interrupted(number, "worker died", at=at)
     return random.choice([reported, reported, Saved(number, last, at), lost, end, end])

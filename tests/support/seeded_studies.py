@@ -35,7 +35,7 @@ Study = Callable[[Path, int], Any]
 TRIALS = 18
 MANY = 46  # of samplers whose models begin once 16 trials have ended
 FEW = 16  # of one whose model begins at 10, and takes a second for each point
-_COUNTS = {"convergence": MANY, "policy": MANY, "gp": FEW}
+_COUNTS = {"convergence": MANY, "policy:elite": MANY, "gp": FEW}
 _WRITTEN = ("controller.json", "policy.json", "schedules.json")
 
 
@@ -43,7 +43,7 @@ def _searched(sampler: str, pruner: str, trials: int | None = None, **options: A
     count = trials or _COUNTS.get(sampler, TRIALS)
 
     def study(folder: Path, seed: int) -> Any:
-        asked = {"sampler": sampler, "pruner": pruner, "seed": seed, "workers": 4, **options}
+        asked = {"sampler": sampler, "pruner": pruner, "seed": seed, "workers": 4} | options
         return simulate(wide(), folder, count, learning, **asked)
 
     return study
@@ -67,8 +67,15 @@ def _population(controller: str, sampler: str) -> Study:
 
 def _warm(folder: Path, seed: int) -> Any:
     """A policy that goes on from another study's."""
-    _searched("policy", "none", TRIALS)(folder / "first", 0)
-    return _searched("policy", "asha", start_from=folder / "first")(folder, seed)
+    _searched("policy:elite", "none", TRIALS)(folder / "first", 0)
+    return _searched("policy:elite", "asha", start_from=folder / "first")(folder, seed)
+
+
+def _experienced(folder: Path, seed: int) -> Any:
+    """A search that knows another study."""
+    _searched("random", "none", TRIALS, experience=folder / "store")(folder / "first", 0)
+    asked = {"experience": folder / "store", "workers": 2}
+    return _searched("experienced", "asha", MANY - 20, **asked)(folder, seed)
 
 
 def studies() -> dict[str, Study]:
@@ -82,6 +89,7 @@ def studies() -> dict[str, Study]:
         made[f"random, {pruner}"] = _searched("random", pruner)
     made["convergence, convergence, racing"] = _searched("convergence", "convergence", racing=0.2)
     made["policy from another"] = _warm
+    made["experienced from another"] = _experienced
     settings = [f"policy(setting={s!r}, learner={n!r})" for s in SETTINGS for n in LEARNERS]
     named = [name for name in CONTROLLERS if name != "policy"]
     for controller in [*settings, *named]:

@@ -99,7 +99,7 @@ def fault(kind: str | None, step: int, fresh: bool) -> None:
 
 def full_on_the_last_rank() -> None:
     """What the trainers' warm-up does where memory runs out on one rank."""
-    from trainers.distributed import Ranks, raising_together
+    from trainers.parallel.ranks import Ranks, raising_together
 
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     with raising_together(ranks):

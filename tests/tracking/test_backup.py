@@ -89,11 +89,13 @@ def test_what_is_kept_and_what_is_given_back(study, tmp_path: Path) -> None:
     study.begin(1)
     study.report(1, [0, 100])
     save(study, 1, 100)
+    (study.path / "experience.json.gz").write_bytes(b"\x1f\x8b of others")
     shelf, kept = Shelf(tmp_path / "shelf"), backup.Backup(study.path, -1)
     kept.keep(shelf, over=False)
     assert shelf.uploads[0] == [
         "study/checkpoints/trial-0001/step-100/rank-0.pt",
         "study/checkpoints/trial-0001/step-100/rank-1.pt",
+        "study/experience.json.gz",
         "study/experiment.json",
         "study/journal.jsonl",
     ]
@@ -111,6 +113,8 @@ def test_what_is_kept_and_what_is_given_back(study, tmp_path: Path) -> None:
     said: list[str] = []
     restore(copy_of(shelf, tmp_path), tmp_path / "else" / "where", said.append)
     assert said == []
+    knew = tmp_path / "else" / "where" / "experience.json.gz"
+    assert knew.read_bytes() == b"\x1f\x8b of others"
     theirs, ours = journal.read(study.path), journal.read(tmp_path / "else" / "where")
     assert len(theirs) == len(ours)
     saved = [e for e in ours if isinstance(e, Saved)]

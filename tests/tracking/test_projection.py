@@ -11,12 +11,15 @@ from sims import METRIC, lines, racing, simulate
 
 from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.cli import main
+from autotune.evaluation.export import replay
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.tracking import backup
 from autotune.tracking.projection import Projection
 from autotune.tracking.run_content import outcome, read_study_info
 from autotune.trial import Report, Trial, fold
+from search_spaces import digits
+from trainers import image
 
 MANY = {f"metric_{i}": float(i) for i in range(40)}
 
@@ -78,3 +81,30 @@ def test_an_older_journal_with_values_that_are_refused_now_is_shown(fast_path: P
 
 def _kept(trial: Trial) -> int:
     return sum(len(report.metrics) for report in trial.reports)
+
+
+def test_the_plan_of_each_trial_is_in_its_run_and_in_its_export(fast_path: Path) -> None:
+    """As the trainer reads it: what of its configuration differs from the plan without a key."""
+    study, out = fast_path / "study", fast_path / "out"
+    points = [SimPoint(64 * t, float(t), {"val_accuracy": t / 10}) for t in range(10)]
+    result = simulate(digits.plans(), study, 6, lambda config, seed: SimCurve(points), workers=2)
+    projected = Projection(read_study_info(study))
+    for line in (study / JOURNAL).read_bytes().splitlines(keepends=True):
+        projected.take(line)
+    shown = [projected.content(t.number, True).tags["autotune.plan"] for t in result.trials]
+    assert shown == [str(image.read_settings(t.config).training.plan) for t in result.trials]
+    assert shown[0] == "default"
+    number = next(i for i, plan in enumerate(shown) if plan != "default")
+    asked = ["export", str(study), "--trial", str(number), "--to", str(out)]
+    assert main.main(asked) == main.DONE
+    assert json.loads((out / "trial.json").read_text())["plan"] == shown[number]
+    assert f"Plan: {shown[number]}." in (out / "README.md").read_text()
+    assert replay.read(out).trial.number == number
+
+
+def test_a_trainer_without_plans_has_none_to_show(fast_path: Path) -> None:
+    simulate(racing([1.0]), fast_path, 1)
+    projected = Projection(read_study_info(fast_path))
+    for line in (fast_path / JOURNAL).read_bytes().splitlines(keepends=True):
+        projected.take(line)
+    assert "autotune.plan" not in projected.content(0, True).tags

@@ -22,6 +22,7 @@ from autotune.errors import UserError
 from autotune.evaluation import register
 from autotune.storage import journal
 from autotune.study import factory, recipe_arguments, recipes
+from autotune.study.option import OFF
 from autotune.study.options import StudyOptions
 from autotune.study.options import options as all_options
 from autotune.tracking.uris import check_server, check_uri, has_credentials, is_server, label
@@ -196,7 +197,9 @@ def _check_places(options: StudyOptions, out: Path | None) -> None:
             "submit needs --out DIR on storage that all nodes share, or the --tracking-uri of an "
             "MLflow server (http://HOST:5000), which then keeps what resume needs"
         )
-    for flag, path in (("--out", out), ("--from", options.start_from)):
+    sources = [("--from", source) for source in options.sources]
+    experience = None if options.experience == OFF else options.experience
+    for flag, path in (("--out", out), *sources, ("--experience", experience)):
         if path is not None and not Path(path).is_absolute():
             raise UserError(
                 f"{flag} must be an absolute path on storage that all nodes share but got "
@@ -213,6 +216,9 @@ def _words(recipe: str, options: StudyOptions, register: str | None) -> list[str
             continue
         if flag.repeated:
             words += [f"{flag.name}={key}={item}" for key, item in value.items()]
+        elif flag.several:
+            several = value if isinstance(value, tuple) else (value,)
+            words += [f"{flag.name}={item}" for item in several]
         else:
             words.append(flag.name if flag.metavar is None else f"{flag.name}={value}")
     return [*words, *([f"--register={register}"] if register is not None else [])]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from autotune.evaluation import spreadsheet
+from autotune.evaluation.comparison.factors import of_row
 from autotune.evaluation.comparison.model import Comparison, Interval, Row
 from autotune.storage.codec import encode
 from autotune.trial import STEPS
@@ -101,9 +102,10 @@ def _speed(row: Row) -> str:
 
 
 def _why(row: Row) -> str:
-    if row.throughput_ratio is None or row.efficiency_ratio is None:
+    found = of_row(row)
+    if found is None:
         return "-" if not row.is_baseline else ""
-    return f"{row.throughput_ratio:.2f} x {row.efficiency_ratio:.2f}"
+    return f"{found.faster:.2f} x {found.fewer:.2f}"
 
 
 def _costs(row: Row) -> tuple[str, ...]:
@@ -127,6 +129,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     if comparison.tau_seconds is not None:
         tau = f"{comparison.tau_seconds:.4g} {comparison.unit}"
         remarks.append(f"restricted mean over the first {tau} (unreached runs count as {tau})")
+    remarks += _factors(comparison)
     if any(row.speedup_bound for row in comparison.rows):
         remarks.append(
             ">= and <=: runs that did not reach the target count with the time for which they were "
@@ -137,6 +140,16 @@ def _remarks(comparison: Comparison) -> list[str]:
         if row.candidate.kind == "confirmed" and seconds is not None:
             remarks.append(f"{row.name} took {seconds:.4g} {comparison.unit} in the search.")
     return [*remarks, *comparison.notes]
+
+
+def _factors(comparison: Comparison) -> list[str]:
+    """By what the first candidate with a speedup is faster than the baseline."""
+    for row in comparison.rows:
+        found = of_row(row) if row.speedup is not None else None
+        if found is not None:
+            times = f"{row.speedup_bound}{row.speedup:.2f} times as fast as {comparison.baseline}"
+            return [f"{row.name} is {times}: {found}."]
+    return []
 
 
 def _informative(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:

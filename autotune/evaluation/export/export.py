@@ -32,6 +32,7 @@ from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.tracking.run_content import document, schedules_of
 from autotune.trial import Report, Target, Trial
+from autotune.trial.plan_text import plan_text
 from autotune.trial.wording import aim, amount, metric_name, quantity
 
 TRIAL = "trial.json"
@@ -139,6 +140,7 @@ def document_of(manifest: Manifest, trial: Trial) -> dict[str, Any]:
         "python_path": folders,
         "target": encode(manifest.target),
         "scaling": manifest.scaling,
+        "plan": plan_text(trial.config, manifest.plan_keys),
         "failure": manifest.failure,
         **{name: encode(getattr(trial, name)) for name in _FIELDS},
         "reports": [
@@ -210,7 +212,7 @@ def _home(package: str, folders: list[str]) -> list[str]:
 _README = """\
 # Trial {number} of the study {study}
 
-{state} ({reason}): {came}; seed {seed}.
+{state} ({reason}): {came}; seed {seed}.{plan}
 
 | file | content |
 |---|---|
@@ -266,6 +268,7 @@ def _readme(content: Mapping[str, Any], schedules: Mapping[str, Any]) -> str:
         reason=content["reason"],
         came=_came(content, target),
         seed=content["seed"],
+        plan=f" Plan: {content['plan']}." if content["plan"] else "",
         more=more,
         path=_PATH if content["turned"] else "",
         command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",

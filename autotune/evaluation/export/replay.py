@@ -146,7 +146,7 @@ class RecordedChanges:
     changes: Mapping[int, Change]
 
     def __call__(self, trial: Trial, others: Sequence[Trial], target: Target) -> Change | None:
-        return self.changes.get(trial.reports[-1].step)
+        return self.changes.get(trial.reports[-1].decided_at)
 
 
 def experiment(exported: Exported) -> Experiment:

@@ -15,7 +15,8 @@ from autotune.study.result import StudyResult
 from autotune.tracking.run_content import KNOBS as SHOWN
 from autotune.trial import KNOBS, Metrics, State, Target, Trial, wording
 
-_TIMES = ("_per_second", "_seconds")  # metrics that measure time, which differ in every run
+_TIMES = ("_per_second", "_seconds", "exposed_communication")
+"""How metrics end that measure time and so differ in every run."""
 _VERSIONS = ("autotune", "torch", "numpy", "python")
 
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ def race(running: Steps, target: Target, changes: dict[int, Change]) -> str:
             milestone = returned
         trained, metrics = elapsed(begin) - milestone.eval_seconds, {}
         if last is not None or not ends_setup(milestone, 0):
-            metrics = {k: float(v) for k, v in milestone.evaluate().items()}
+            found = milestone.evaluate()
+            found = found.result() if isinstance(found, Future) else found
+            metrics = {k: float(v) for k, v in found.items()}
             seconds += elapsed(begin) if target.clock == "wall" else trained
         at = float(milestone.step) if target.clock == "steps" else seconds
         last, report = milestone, Report(milestone.step, at, metrics)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.algorithms.ranking.repeats import RACE
+from autotune.space.variants import searched_keys
 from autotune.study.rows import plain
 from autotune.trial import State, Trial
 from autotune.trial.plain_text import plain_text
@@ -66,7 +67,7 @@ def configuration(trial: Trial, trials: Iterable[Trial] = ()) -> str:
             return f"again, as trial {trial.repeats} was disturbed, seed {trial.seed}"
         return f"trial {trial.repeats} again, seed {trial.seed}"
     point = trial.point
-    names = trial.config if point is None else {n.partition(".")[0] for n in point}
+    names = trial.config if point is None else searched_keys(point)
     values = {name: trial.config[name] for name in trial.config if name in names}
     return plain_text("  ".join(f"{k}={number(plain(v))}" for k, v in values.items()))
 

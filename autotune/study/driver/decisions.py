@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.algorithms.pruners.rules import Pruner, never
+from autotune.algorithms.ranking.racing import given_up
 from autotune.backends.protocol import Finished
 from autotune.errors import StudyError, UserError, unknown
 from autotune.study.driver.calls import called
@@ -40,12 +41,17 @@ _UNCHECKED = (*INTERRUPTED_REASONS, "diverged", "finished")
 
 
 def decide(
-    trial: Trial, others: Sequence[Trial], target: Target, pruner: Pruner
+    trial: Trial,
+    others: Sequence[Trial],
+    target: Target,
+    pruner: Pruner,
+    repeated: Trial | None = None,
 ) -> tuple[State, Stop] | None:
     """The end of a trial after its last report, or None if it continues.
 
     The pruner comes last, and not for a baseline or a repeat: only the target's limit censors
-    these. It sees a trial that is disturbed without the seconds in which it waited.
+    these, and a race also what `racing.given_up` says of the trial that is `repeated`. The pruner
+    sees a trial that is disturbed without the seconds in which it waited.
 
     Raises:
         UserError: the pruner raised, or returned something else.
@@ -60,10 +66,26 @@ def decide(
         return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
     if spent := target.spent(trial):
         return target.end_of(trial), Stop("limit", spent)
+    if repeated is not None and (late := given_up(undisturbed(trial), repeated, target)):
+        return State.CENSORED, late
     if never_pruned(trial) or (not target.timed and len(trial.reports) < 2):
         return None  # without a value a trial's only report may be its result
     stop = called("pruner", (Stop,), pruner, undisturbed(trial), others, target)
     return (State.CENSORED, stop) if stop is not None else None
+
+
+def said_late(stop: Stop, report: Report) -> Stop:
+    """The decision on a report that came after its milestone; it says where the ranks were."""
+    if report.ahead is None:
+        return stop
+    late = f"decided at step {report.ahead:,}, on the report of step {report.step:,}"
+    return replace(stop, detail=f"{stop.detail}; {late}" if stop.detail else late)
+
+
+def repeated(state: StudyState, trial: Trial) -> Trial | None:
+    """The trial that a repeat runs again, without the seconds in which it waited."""
+    first = state.trials.get(trial.repeats) if trial.repeats is not None else None
+    return undisturbed(first) if first is not None else None
 
 
 def never_pruned(trial: Trial) -> bool:
@@ -80,8 +102,8 @@ def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
     controller = state.plan.controller
     if controller is None:
         return None
-    repeated = state.trials.get(trial.repeats) if trial.repeats is not None else None
-    if repeated is not None and repeated.kind == "baseline":
+    first = repeated(state, trial)
+    if first is not None and first.kind == "baseline":
         trial = replace(trial, kind="baseline")
     kinds, given = (Change, Fork), (undisturbed(trial), state.others(trial), state.target)
     decision: Change | Fork | None = called("controller", kinds, controller, *given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.backends.protocol import Launch, Pool, Signal
+from autotune.backends.protocol import KnowsMemory, Launch, Pool, Signal
 from autotune.storage.journal import Journal
 from autotune.trial import Change, Hardware
 
@@ -52,6 +52,10 @@ class DurablePool:
 
     def next_hardware(self, like: Hardware | None = None) -> Hardware:
         return self._pool.next_hardware(like)
+
+    def memory(self, like: Hardware | None = None) -> int | None:
+        """Bytes for each rank of the next trial; None where the pool does not know."""
+        return self._pool.memory(like) if isinstance(self._pool, KnowsMemory) else None
 
     def wake(self) -> None:
         self._pool.wake()

@@ -5,18 +5,23 @@ from __future__ import annotations
 from autotune.algorithms.ranking.hardware import began_on, comparable_hardware, trial_fingerprint
 from autotune.backends.protocol import Launch
 from autotune.study.driver.decisions import end
+from autotune.study.driver.memory import too_large
 from autotune.study.driver.microbatch import fitting
 from autotune.study.driver.state import StudyState
 from autotune.trial import STEPS, Hardware, Started, State, Stop, Trial
 
 
 def start(state: StudyState, trial: Trial) -> None:
-    """Give the trial to a worker group, unless it breaks a constraint."""
+    """Give the trial to a worker group, unless it breaks a constraint or cannot fit there."""
     broken = state.plan.experiment.space.broken(trial.config)
     if broken:
         end(state, trial.number, State.INFEASIBLE, Stop("constraint", broken))
         return
     comparable = comparable_hardware(trial, state.trials)
+    too_much = too_large(state, trial, comparable)
+    if too_much:
+        end(state, trial.number, State.INFEASIBLE, Stop("out of memory", too_much))
+        return
     launch = Launch(
         trial.number,
         trial.config,

@@ -46,6 +46,8 @@ from autotune.study.driver.decisions import (
     finish,
     interrupt_all,
     never_pruned,
+    repeated,
+    said_late,
     warn_of_setup,
 )
 from autotune.study.driver.idle import IdleWait
@@ -239,18 +241,32 @@ class Loop:
             state.warn_once(
                 f"trial {number}: a checkpoint could not be written: {signal.save_error}"
             )
+        if signal.report is None:
+            self.go_on(number)
+            return
         state.append(Reported(number, signal.report, state.elapsed()))
         trial = state.trials[number]
         check_metric(trial, state.target, ended=False)
         warn_of_setup(state, trial)
         others = () if never_pruned(trial) else state.others(trial)
-        decision = decide(trial, others, state.target, self.plan.pruner)
+        again = repeated(state, trial)
+        decision = decide(trial, others, state.target, self.plan.pruner, again)
         if decision is None and self.stop_reason():
             decision = State.CENSORED, Stop(self.stop_reason())
         if decision is None:
             self.resume(trial, signal)
         else:
-            self.stop(trial, signal, *decision)
+            ended, stop = decision
+            self.stop(trial, signal, ended, said_late(stop, trial.reports[-1]))
+
+    def go_on(self, number: int) -> None:
+        """Let a trial train whose report comes at its next milestone, unless the study stops."""
+        why = self.stop_reason()
+        if why:
+            end(self.state, number, State.CENSORED, Stop(why))
+            self.pool.stop(number, None)
+        else:
+            self.pool.resume(number, None, None)
 
     def stop(self, trial: Trial, signal: Progress, ended: State, stop: Stop) -> None:
         """End the trial, and have its ranks save their state if it is wanted."""
@@ -275,7 +291,8 @@ class Loop:
                 return
             decision = None
         if decision is not None:
-            state.append(Changed(trial.number, trial.reports[-1].step, decision, state.elapsed()))
+            at = trial.reports[-1].decided_at
+            state.append(Changed(trial.number, at, decision, state.elapsed()))
         save = signal.can_save and checkpoints.due(state, trial, signal.save_pending)
         path = retention.path(state.checkpoint_root, trial) if save else None
         self.pool.resume(trial.number, decision, path)

@@ -34,7 +34,8 @@ def resume_trials(state: StudyState) -> None:
         ):  # a later driver that searches resumes it
             decisions.interrupt(state, trial)
             continue
-        verdict = decisions.decide(trial, state.others(trial), state.target, state.plan.pruner)
+        about = trial, state.others(trial), state.target, state.plan.pruner
+        verdict = decisions.decide(*about, decisions.repeated(state, trial))
         if verdict is not None and not trial.ended:
             decisions.end(state, trial.number, *verdict)
         elif trial.attempts or trial.ended:
@@ -125,7 +126,8 @@ def _damaged(state: StudyState, trial: Trial, signal: Raised) -> None:
 def _out_of_memory(state: StudyState, trial: Trial, signal: Raised) -> None:
     """Retry with half the microbatch on all ranks, or end where it cannot be halved."""
     number, reason = trial.number, "out of memory"
-    smaller = halved(trial) if state.memory_keys else None
+    train = state.plan.experiment.train
+    smaller = halved(trial, train) if state.memory_keys else None
     if smaller is None:
         stop = Stop(reason, signal.reason)
         decisions.end(state, number, State.INFEASIBLE, stop, signal.error)

@@ -14,8 +14,6 @@ from autotune.study.driver.plan import fresh_seed
 from autotune.study.driver.state import StudyState
 from autotune.trial import INTERRUPTED_REASONS, Trial
 
-_FIRST_RACE = 0.5  # share of the search; an earlier leader will be overtaken anyway
-
 
 def runs_alone(trial: Trial) -> bool:
     """Whether the trial is to have the hardware for itself."""
@@ -40,9 +38,9 @@ def race(state: StudyState, searching: bool) -> Trial | None:
 
 
 def _race_due(state: StudyState) -> Trial | None:
-    """The leader, if it is to be raced now: in the second half, and after what is given."""
+    """The leader, if it is to be raced now: after what is given."""
     share = state.plan.racing
-    if not share or state.given_left or state.progress() < _FIRST_RACE:
+    if not share or state.given_left:
         return None
     return state.repeat_index.due(share) if state.trial_index.leader() is not None else None
 

@@ -45,6 +45,7 @@ class StudyState:
         checkpoint_root: the folder or URL of the study's checkpoints.
         has_checkpoints: whether any trial has had one.
         has_disturbed: whether any trial was disturbed at some time.
+        predicted: bytes that a rank needs for one sample, by what determines them (`memory`).
         unreachable: how often in a row the checkpoint of a trial could not be reached.
         final_saves: trials that have ended, and whose last checkpoint is still being written.
     """
@@ -60,13 +61,13 @@ class StudyState:
         self._folder = folder
         self.memory_keys = memory_keys(plan.experiment.train)
         self.checkpoint_root = plan.checkpoints or str(folder.absolute() / OWN)
-        self._opened = pool.now()
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
         self.count = len(searched(list(self.trials.values())))
         self.trial_index = TrialIndex(self.trials, self.target)
         self.repeat_index = RepeatIndex(self.trials, self.target, bool(plan.racing))
+        self.predicted: dict[str, int | None] = {}
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
         self._warnings: set[str] = set()
@@ -141,14 +142,6 @@ class StudyState:
     def elapsed(self) -> float:
         """Seconds since the study began, the time in which earlier drivers worked included."""
         return round(self.pool.now() - self._begin, 6)
-
-    def progress(self) -> float:
-        """The share of the search that is done: of its trials, or of this driver's time if more."""
-        plan = self.plan
-        trials = self.count / plan.trials
-        if plan.time_limit is None:
-            return trials
-        return max(trials, (self.pool.now() - self._opened) / plan.time_limit)
 
     @property
     def given_left(self) -> bool:

@@ -57,7 +57,8 @@ def lasting(trial: Trial, turned: set[int]) -> list[dict[str, float]]:
     """Its metrics but for the times, the knobs where they were turned, and progress."""
     rows = []
     for report in trial.reports:
-        left_out = {"samples_per_second", "progress", *(KNOBS if report.step in turned else ())}
+        left_out = {"samples_per_second", "flops_per_second", "progress"}
+        left_out |= {*KNOBS} if report.step in turned else set()
         rows.append({k: v for k, v in report.metrics.items() if k not in left_out})
     return rows
 

@@ -106,7 +106,6 @@ def in_terminal(folder: Path) -> Iterator[subprocess.Popen[str]]:
     master, slave = pty.openpty()
 
     def take() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup`
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
     process = drive(folder, "", nap=0.05, stdin=slave, stderr=slave, preexec_fn=take)

@@ -52,6 +52,31 @@ def test_a_given_microbatch_above_the_batch_is_not_halved_in_vain() -> None:
     assert halved(given) == 16
 
 
+@pytest.mark.parametrize(
+    ("keys", "ranks", "sizes"),
+    [
+        ({}, 2, [16, 8, 4, 2, 1]),
+        ({"gradient_accumulation_steps": 4}, 2, [4, 2, 1]),
+        ({"context_parallel_degree": 2}, 2, [32, 16, 8, 4, 2, 1]),
+        ({"pipeline_parallel_degree": 2}, 2, [8, 4, 2, 1]),  # four passes without being asked
+    ],
+)
+def test_every_halving_leaves_fewer_samples_in_a_pass(
+    keys: dict[str, Any], ranks: int, sizes: list[int]
+) -> None:
+    """Of what the plan puts into it, which is not always the batch divided by the ranks."""
+    from trainers import language
+
+    config = {"text": "synthetic", "lr": 0.1, "batch_size": 64, **keys}
+    tried: list[int] = []
+    found = Trial(0, config, hardware=Hardware("gpu", ranks))
+    while (smaller := halved(found, partial(language.train))) is not None:
+        tried.append(smaller)
+        found = replace(found, microbatch=smaller)
+        assert language.pass_size({**config, "microbatch": smaller}, ranks) <= smaller
+    assert tried == sizes
+
+
 def test_what_fitted_is_used_for_comparable_trials_on_comparable_hardware() -> None:
     known = [
         trial(0, microbatch=8, model="large", lr=0.1),
@@ -88,7 +113,7 @@ def test_the_trainers_keys_are_keys_of_theirs() -> None:
 
     common = {*training.TRAINING, *training.OPTIONS}
     assert {*memory_keys(image.train)} <= {*settings.KEYS, *common}
-    assert {*memory_keys(language.train)} <= {*language.OWN, *common}
+    assert {*memory_keys(language.train)} <= {*language.KEYS, *common}
 
 
 # --- whole studies, on a virtual clock ----------------------------------------------------------
@@ -200,8 +225,8 @@ def test_a_resumed_study_replays_it(studied: at.StudyResult, fast_path: Path) ->
 def test_the_microbatch_is_shown(studied: at.StudyResult) -> None:
     from autotune.tracking.run_content import tags
 
-    assert tags(studied.trials[0])["autotune.microbatch"] == "32"
-    assert "autotune.microbatch" not in tags(studied.trials[4])
+    assert tags(studied.trials[0], {})["autotune.microbatch"] == "32"
+    assert "autotune.microbatch" not in tags(studied.trials[4], {})
     frame = studied.to_frame()
     assert frame["microbatch"].tolist()[:2] == [32, 32]
 
