@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+os.environ.setdefault("AUTOTUNE_EXPERIENCE", "off")  # what was run before decides no benchmark
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
@@ -84,7 +85,7 @@ class CpuMeter:
             grown = bool(new)
         for pid in family & found.keys():
             _, key, used = found[pid]
-            if key not in self.seconds and self.name in _command(pid):
+            if key not in self.named and self.name in _command(pid):  # exec may have come since
                 self.named.add(key)
             self.seconds[key] = used
         named = sum(self.seconds[key] for key in self.named)

@@ -134,7 +134,7 @@ class Unmarked:
 
     def wait(self, timeout: float | None) -> Signal | None:
         signal: Signal | None = self._pool.wait(timeout)
-        if not isinstance(signal, Progress):
+        if not isinstance(signal, Progress) or signal.report is None:
             return signal
         return replace(signal, report=replace(signal.report, waited=None))
 

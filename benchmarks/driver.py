@@ -273,7 +273,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1000)
     parser.add_argument("--sampler", default="random", help="of the part `virtual`")
     parser.add_argument("--racing", type=float, default=0.0, help="likewise, a share")
-    parser.add_argument("--samplers", nargs="+", default=["random", "tpe", "convergence", "policy"])
+    parser.add_argument(
+        "--samplers", nargs="+", default=["random", "tpe", "convergence", "policy:elite"]
+    )
     parser.add_argument("--history", type=int, nargs="+", default=[100, 1000, 5000, 20000])
     parser.add_argument("--mirror", type=int, nargs=3, default=[100, 1000, 100])
     parser.add_argument("--mirror-seconds", type=float, default=9000.0)

@@ -168,7 +168,7 @@ def _process(
             command,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **own},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "AUTOTUNE_EXPERIENCE": "off", **own},
             start_new_session=True,
         )
         try:

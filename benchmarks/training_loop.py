@@ -201,7 +201,7 @@ def _joined(task: Task) -> Iterator[None]:
     """In the group of all ranks, which is closed at the end: its threads may not outlive Python."""
     import torch
 
-    from trainers.distributed import process_group
+    from trainers.parallel.ranks import process_group
 
     os.sched_setaffinity(0, {task["core"]})
     torch.set_num_threads(1)
@@ -215,7 +215,7 @@ def _plain_loop(task: Task) -> Iterator[int]:
     import torch.distributed as dist
     import torch.nn.functional as F
 
-    from trainers.data import read_images
+    from trainers.data.images import read_images
 
     images = read_images("digits", None, torch.device("cpu"))
     x, y = images.train_x, images.train_y
@@ -242,12 +242,12 @@ def _model(images: Any, task: Task) -> Any:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    from trainers.learner import _OWN_BUFFERS
-    from trainers.models import make_model
+    from trainers.models.images import make_model
+    from trainers.parallel.replicate import OWN_BUFFERS
 
     torch.manual_seed(0)
     model = make_model("resnet8", images.shape, images.classes, task["width"], "batch")
-    return DistributedDataParallel(model, gradient_as_bucket_view=True, **_OWN_BUFFERS)
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, **OWN_BUFFERS)
 
 
 def _optimizer(model: Any, name: str) -> Any:

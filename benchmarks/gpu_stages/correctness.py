@@ -1,4 +1,4 @@
-"""Whether results on the device are right: optimizers, precisions, resume, microbatches."""
+"""Whether training on the device is right: precisions, resume, microbatches, no waiting."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from gpu_stages.findings import Finding, Run, checked, close, distance, not_run
+from gpu_stages.optimizers import LR, SCALED_BY_TORCH, STEPS, WAITS, tolerance, usable
 from trainers import image, language
-from trainers.optimizers import VARIANTS, make_optimizer
 
 Config = dict[str, Any]
-OPTIMIZERS = ("sgd", "adamw", "lars", "lamb")
-LR = {"sgd": 0.05, "adamw": 0.005, "lars": 1.0, "lamb": 0.01}
-STEPS = 20
 
 
-def precisions_of(run: Run) -> tuple[str, ...]:
-    """The precisions of the trainers there."""
-    return ("fp32", "tf32", "bf16", "fp16") if run.on_gpu else ("fp32", "bf16", "fp16")
+def precisions_of(run: Run, optimizer: str = "sgd") -> tuple[str, ...]:
+    """The precisions of the trainers there in which nothing waits for the device."""
+    there = ("fp32", "tf32", "bf16", "fp16") if run.on_gpu else ("fp32", "bf16", "fp16")
+    return tuple(p for p in there if p in ("fp32", "bf16") or optimizer not in SCALED_BY_TORCH)
 
 
 def images(run: Run, **more: Any) -> Config:
@@ -38,95 +36,6 @@ def words(run: Run, **more: Any) -> Config:
     size = {"train_size": run.pick(200_000, 4000), "val_size": run.pick(8192, 256)}
     length = {"sequence_length": run.pick(128, 16), "batch_size": run.pick(32, 8)}
     return {"text": "synthetic", "lr": 0.05, "seed": 1, **model, **size, **length, **more}
-
-
-# --- optimizers -----------------------------------------------------------------------------------
-
-
-def optimizers(run: Run) -> Iterator[Finding]:
-    """Each optimizer on the device in fp32 against itself on the host in float64."""
-    for name in OPTIMIZERS:
-        for variant in (None, *VARIANTS.get(name, ())):
-            label = name if variant is None else f"{name} {variant}"
-            ends = [
-                _stepped(run, name, variant, device, dtype)
-                for device, dtype in (
-                    (run.device, torch.float32),
-                    (torch.device("cpu"), torch.float64),
-                )
-            ]
-            yield close(f"{label}, {STEPS} steps, against float64", distance(*ends), 1e-5)
-
-
-def _stepped(
-    run: Run, name: str, variant: str | None, device: torch.device, dtype: torch.dtype
-) -> list[Tensor]:
-    model = _layers(run).to(device, dtype)
-    chosen = {} if variant is None else {"variant": variant}
-    optimizer = make_optimizer(name, model, lr=0.0, weight_decay=0.01, **chosen)
-    for step in range(STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = LR[name] * 0.1 * (1 - step / (2 * STEPS))
-        for parameter in model.parameters():
-            parameter.grad = _gradient(parameter.detach(), step)
-        optimizer.step()
-    return list(model.parameters())
-
-
-def _layers(run: Run) -> nn.Module:
-    """Tensors of different sizes; the last one starts at zero."""
-    torch.manual_seed(0)
-    width = run.pick(512, 8)
-    model = nn.Sequential(
-        *(nn.Linear(width, width // k) for k in (1, 2, 4)), nn.Conv2d(3, width, 3), nn.LayerNorm(8)
-    )
-    nn.init.zeros_(model[-1].weight)
-    return model
-
-
-def _gradient(w: Tensor, step: int) -> Tensor:
-    """Of a bowl whose lowest point moves a little with the step."""
-    place = torch.arange(w.numel(), dtype=torch.float64).reshape(w.shape)
-    bowl, shift = (1 + 0.3 * torch.cos(place)), torch.sin(place + 0.1 * step)
-    return bowl.to(w) * (w - shift.to(w))
-
-
-def scaled_gradients(run: Run) -> Iterator[Finding]:
-    """Gradients of fp16's loss scaling: taken off on the device; steps with infinities left out."""
-    for name in OPTIMIZERS:
-        whole, scaled = (_scaled_steps(run, name, scale) for scale in (None, 1024.0))
-        yield close(f"{name} with scaled gradients", distance(scaled, whole), 1e-6)
-        before, after = _overflowing(run, name)
-        same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        yield checked(f"{name} leaves out a step whose gradient is not finite", same)
-
-
-def _scaled_steps(run: Run, name: str, scale: float | None) -> list[Tensor]:
-    model = _layers(run).to(run.device)
-    optimizer = make_optimizer(name, model, lr=LR[name] * 0.1, weight_decay=0.01)
-    scaler = None if scale is None else torch.amp.GradScaler(run.device.type, init_scale=scale)
-    if scaler is not None:
-        scaler.scale(torch.zeros((), device=run.device))  # makes its tensors
-    for step in range(3):
-        for parameter in model.parameters():
-            parameter.grad = _gradient(parameter.detach(), step) * (scale or 1.0)
-        optimizer.step() if scaler is None else scaler.step(optimizer)
-        if scaler is not None:
-            scaler.update()
-    return list(model.parameters())
-
-
-def _overflowing(run: Run, name: str) -> tuple[list[Tensor], list[Tensor]]:
-    model = _layers(run).to(run.device)
-    optimizer = make_optimizer(name, model, lr=LR[name], weight_decay=0.01)
-    scaler = torch.amp.GradScaler(run.device.type, init_scale=8.0)
-    scaler.scale(torch.zeros((), device=run.device))
-    before = [p.detach().clone() for p in model.parameters()]
-    for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, torch.inf)
-    scaler.step(optimizer)
-    scaler.update()
-    return before, [p.detach() for p in model.parameters()]
 
 
 # --- precisions -----------------------------------------------------------------------------------
@@ -149,7 +58,7 @@ def precisions(run: Run) -> Iterator[Finding]:
 
 
 def _errors(run: Run, precision: str) -> dict[str, float]:
-    from trainers.precision import DTYPES, numerics
+    from trainers.memory.precision import DTYPES, numerics
 
     torch.manual_seed(0)
     side = run.pick(1024, 64)
@@ -169,8 +78,8 @@ def _errors(run: Run, precision: str) -> dict[str, float]:
 
 def resumed(run: Run) -> Iterator[Finding]:
     """Training that goes on from a state ends in the same bits; with `deterministic`."""
-    for name in OPTIMIZERS:
-        for precision in precisions_of(run):
+    for name in usable():
+        for precision in precisions_of(run, name):
             more = {"optimizer": name, "lr": LR[name], "precision": precision}
             config = images(run, **more, deterministic=True, augment="crop+flip+cutout")
             yield _resumed(image.train, config, f"images, {name}, {precision}")
@@ -216,14 +125,15 @@ def _apart(a: Any, b: Any, path: str = "state") -> str:
 
 def microbatches(run: Run) -> Iterator[Finding]:
     """A step in microbatches is the step of the whole batch."""
-    for name in OPTIMIZERS:
+    same = 1e-4 if run.on_gpu else 1e-5
+    for name in usable():
         ends = []
         for most in (None, run.pick(48, 5)):
             config = images(run, norm="group", optimizer=name, lr=LR[name] * 0.1, microbatch=most)
             config = {**config, "milestone": config["batch_size"], "max_epochs": 1}
             state, _ = _ended(image.train, config, milestones=1, save_at=None)
             ends.append(list(state["learner"]["model"].values()))
-        yield close(f"{name} in microbatches", distance(*ends), 1e-4 if run.on_gpu else 1e-5)
+        yield close(f"{name} in microbatches", distance(*ends), tolerance(name, same))
 
 
 # --- waiting for the device -----------------------------------------------------------------------
@@ -231,8 +141,11 @@ def microbatches(run: Run) -> Iterator[Finding]:
 
 def never_waits(run: Run) -> Iterator[Finding]:
     """Twenty steps of each optimizer and precision, over two epochs, never wait for the device."""
-    for name in OPTIMIZERS:
-        for precision in precisions_of(run):
+    for name in usable():
+        if name in WAITS:
+            yield not_run(name, "torch's waits in each step")
+            continue
+        for precision in precisions_of(run, name):
             more = {"optimizer": name, "lr": LR[name], "precision": precision}
             epoch = {"train_size": run.pick(1024, 96)}
             pictures = images(run, **more, **epoch, augment="crop+flip+cutout")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from autotune.backends.worker.checkpoint_io import all_ranks
-from gpu_stages.correctness import images, words
+from gpu_stages.correctness import Config, images, words
 from gpu_stages.findings import Finding, Run, checked, close, measured, not_run
 from gpu_stages.processes import Group, group
 from gpu_stages.ranks import warm_up_without_memory
@@ -63,21 +62,39 @@ def _equal(run: Run) -> Iterator[Finding]:
     pictures["milestone"] = 2 * pictures["batch_size"]
     text = words(run, optimizer="sgd", lr=0.05)  # AdamW's first steps are gradients' signs
     text["milestone"] = 2 * text["batch_size"] * text["sequence_length"]
+    levels, first = ({"all_reduce_topology": n} for n in ("two_dimensional", "hierarchical"))
+    ahead = {"fsdp_prefetch_units": 2}
     cases = (
         ("DDP", "image", pictures),
+        ("DDP in two dimensions", "image", {**pictures, **levels, "bucket_cap_mb": 0.1}),
+        ("ZeRO-1, hierarchical", "image", {**pictures, **first, "shard_optimizer_state": True}),
         ("FSDP2", "language", {**text, "sharding": "full"}),
+        ("FSDP2, gathered ahead", "language", {**text, "sharding": "full", **ahead}),
         ("FSDP2 in bf16", "language", {**text, "sharding": "full", "precision": "bf16"}),
     )
     for label, trainer, config in cases:
-        ends = []
-        for ranks in (1, 2):
-            with group(by_name, ranks, run.gpus) as made:
-                ends.append(_weights(run, made, {**config, "trainer": trainer}, f"{label}-{ranks}"))
-        most = 2e-2 if "bf16" in label else 1e-4
-        yield close(f"{label} on two ranks against one", _apart(*ends), most)
+        yield _against_one(run, label, {**config, "trainer": trainer}, {})
+    text |= {"layers": run.pick(4, 2), "trainer": "language"}
+    divided = {"enable_sequence_parallel": True, "enable_loss_parallel": True}
+    for name, more in (("tensor", divided), ("pipeline", {}), ("context", {})):
+        plan = {f"{name}_parallel_degree": 2, **more}
+        yield _against_one(run, f"{name} parallel", text, plan)
+    sparse = {"attention": "sliding_window", "attention_window": run.pick(64, 4)}
+    plan = {"context_parallel_degree": 2}  # masks scores, where one rank has FlexAttention's kernel
+    yield _against_one(run, "context parallel, sliding window", {**text, **sparse}, plan)
 
 
-def _weights(run: Run, ranks: Group, config: dict[str, Any], name: str) -> dict[str, torch.Tensor]:
+def _against_one(run: Run, label: str, config: Config, plan: Config) -> Finding:
+    """Two ranks end with the weights of one, which trains without the plan."""
+    ends = []
+    for ranks, keys in ((1, config), (2, {**config, **plan})):
+        with group(by_name, ranks, run.gpus) as made:
+            ends.append(_weights(run, made, keys, f"{label}-{ranks}"))
+    most = 2e-2 if "bf16" in label else 1e-4
+    return close(f"{label} on two ranks against one", _apart(*ends), most)
+
+
+def _weights(run: Run, ranks: Group, config: Config, name: str) -> dict[str, torch.Tensor]:
     """The weights after one milestone, from the checkpoint of all ranks."""
     answers = ranks.start(config)
     answers = ranks("resume", None, None) if answers[0].kind == "milestone" else answers

@@ -10,8 +10,8 @@ import torch
 
 from autotune.schedules import stages
 from gpu_stages.findings import Finding, Run, checked, measured, seconds_of
-from trainers.gpt import flops_per_token
 from trainers.language import train
+from trainers.models.gpt import flops_per_token
 
 TOKENS = 58_000  # about as many are in the synthetic text's training part
 

@@ -1,4 +1,4 @@
-"""What share of the memory's bandwidth a step of LARS or LAMB uses."""
+"""What share of the memory's bandwidth an optimizer's step uses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ import torch
 from torch import nn
 
 from gpu_stages.findings import Finding, Run, copy_bandwidth, measured, seconds_of
+from gpu_stages.optimizers import trained, usable
 from trainers.optimizers import make_optimizer
 
-WORDS = {"sgd": 5, "adamw": 7, "lars": 7, "lamb": 10}
+WORDS = {
+    "sgd": 5,
+    "adamw": 7,
+    "lars": 7,
+    "lamb": 10,
+    "nadamw": 7,
+    "muon": 5,
+    "schedulefree_sgd": 5,
+    "schedulefree_adamw": 7,
+}
 """The least words of 4 bytes that a step reads and writes for each parameter.
 
 These are aims: what a step moves now, as separate operations on lists of tensors, is more, and one
@@ -18,7 +28,8 @@ kernel for the whole step is left until the shares measured here say what it wou
 
 LARS reads weights and gradients for the norms, then these and the velocity, and writes weights and
 velocity. LAMB reads weights, gradients and both moments and writes the moments, then reads weights
-and moments again and writes the weights.
+and moments again and writes the weights. Muon's time goes into products of matrices: its share says
+what these cost.
 """
 AIM = {"lars": 0.8, "lamb": 0.8}
 
@@ -28,13 +39,14 @@ def optimizer_bandwidth(run: Run) -> Iterator[Finding]:
     ceiling = copy_bandwidth(run)
     yield measured("copy on the device", ceiling / 1e12, "TB/s")
     for label, shapes in (("large tensors", _large(run)), ("ResNet-50's", _resnet50(run))):
-        for name, words in WORDS.items():
+        for name in usable():
             model = nn.ParameterList(torch.randn(s, device=run.device) for s in shapes)
-            optimizer = make_optimizer(name, model, lr=1e-6, weight_decay=1e-4)
+            optimizer = trained(make_optimizer(name, model, lr=1e-6, weight_decay=1e-4))
             for parameter in model:
                 parameter.grad = torch.randn_like(parameter)
             seconds = seconds_of(run, optimizer.step, run.pick(20, 2))
             count = sum(p.numel() for p in model)
+            words = WORDS[name]
             share = 4 * words * count / seconds / ceiling
             title = f"{name} on {label}, share of the bandwidth for {words} words"
             if name in AIM and label == "large tensors":

@@ -14,7 +14,7 @@ import torch
 
 from autotune.schedules import Linear, warmed
 from gpu_stages.findings import Finding, Run, measured, not_run
-from trainers.data import FILES
+from trainers.data.images import FILES
 from trainers.image import train
 
 SEEDS = (1, 2, 3)

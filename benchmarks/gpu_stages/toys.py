@@ -15,7 +15,7 @@ from torch import Tensor
 
 from autotune.trial import Milestone
 from trainers import image, language
-from trainers.stream import Batch, MemoryStream
+from trainers.data.stream import Batch, MemoryStream
 
 KEPT: list[Any] = []
 """What `leaves_memory` and `leaves_a_thread` do not give back."""

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_stages.findings import Finding, Run, measured, not_run
-from trainers.data import synthetic
+from trainers.data.images import synthetic
 from trainers.image import train
-from trainers.models import make_model
+from trainers.models.images import make_model
 
 AIM = 0.97
 MILESTONES_AIM = 0.01

@@ -158,15 +158,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "equal-time ranks in reverse",
         "ranking",
         f"{_RANKING}/equal_time.py",
-        "sum(other < gap for",
-        "sum(other > gap for",
+        "lost = (own > own.T)",
+        "lost = (own < own.T)",
     ),
     Mutant(
         "a leader is raced once too often",
         "ranking",
         f"{_RANKING}/racing.py",
-        "1 + len(own) >= MOST",
-        "1 + len(own) > MOST",
+        "1 + len(_own_races(leader, races)) >= MOST",
+        "1 + len(_own_races(leader, races)) > MOST",
     ),
     Mutant(
         "one finalist too many",
@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "gradients within the norm are scaled up",
         "trainers",
-        "trainers/layerwise.py",
+        "trainers/optimizers/layerwise.py",
         "torch.clamp(limit / factor, max=1.0)",
         "(limit / factor)",
     ),

@@ -5,8 +5,7 @@ others that have read everything they have take the same stretch of steps, so a 
 trained further than the one milestone that its reader waits for. A network that nobody holds any
 more (a stopped trial) is gone and costs nothing.
 
-A network's numbers depend on its plan and seed alone: whoever trains beside it, each call has the
-same count of slots and the same padded shapes.
+A network's numbers depend on its plan and seed alone: each call has the same shapes.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ class Plan:
         decay: L2 coefficient of the weight matrices, >= 0; biases have none.
         trust: LARS' trust coefficient, > 0, for the weight matrices; 0 is plain SGD.
         batch: samples of a step, 1 to 256.
+        beta2: of AdamW, whose beta1 is the momentum.
         stops: steps made at each milestone, rising.
         horizon: steps over which the learning rate's schedule runs.
     """
@@ -50,6 +51,7 @@ class Plan:
     batch: int
     stops: Sequence[int]
     horizon: float
+    beta2: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def stepped(
     matrix is trust |w| / (|g| + decay |w|), and the learning rate enters the velocity; SGD as in
     torch, where it does not.
     """
-    rate, momentum, decay, trust, acts = settings.unbind()
+    rate, momentum, decay, trust, acts, _, _ = settings.unbind()
     slope = grad(partial(loss, shapes))(flat, *batch)
     moves = []
     for weight, own, shape in zip(
@@ -142,7 +144,7 @@ def measures(shapes: Layout, flat: Tensor, inputs: Tensor, answers: Tensor) -> T
 
 @dataclass(eq=False)
 class Network:
-    """One network in training: where it stands, and what was measured at its milestones."""
+    """One network in training: its state, and what was measured at its milestones."""
 
     plan: Plan
     flat: Tensor
@@ -178,17 +180,19 @@ class Farm:
     Args:
         data: what all train on.
         widths: of the hidden layers; see `layout`.
+        rule, vectors: a network's step, and how many vectors its state has.
     """
 
-    def __init__(self, data: Data, widths: Sequence[int]) -> None:
+    def __init__(
+        self, data: Data, widths: Sequence[int], rule: Any = stepped, vectors: int = 1
+    ) -> None:
         torch.set_num_threads(1)
         self.data = data
         self.layout = layout(data, widths)
-        self.steps_made = 0
-        """Of all networks together: what the farm has cost."""
+        self.steps_made = 0  # of all networks
         self._classes = torch.eye(CLASSES)
         self._live: list[weakref.ref[Network]] = []
-        self._step = vmap(partial(stepped, self.layout))
+        self._vectors, self._step = vectors, vmap(partial(rule, self.layout))
         self._measure = vmap(partial(measures, self.layout), in_dims=(0, None, None))
 
     def plant(self, plan: Plan, seed: int) -> Network:
@@ -196,7 +200,7 @@ class Farm:
         rng = np.random.default_rng(seed)
         flat = initial(self.layout, rng)
         order = batches(len(self.data.targets), plan.batch, rng)
-        network = Network(plan, flat, torch.zeros_like(flat), order)
+        network = Network(plan, flat, torch.zeros(self._vectors * len(flat)), order)
         self._live.append(weakref.ref(network))
         return network
 
@@ -265,12 +269,13 @@ def _wanted(networks: Sequence[Network], padded: int) -> Tensor:
 
 
 def _settings(networks: Sequence[Network], counts: Sequence[int]) -> np.ndarray:
-    """Of each step and slot: learning rate, momentum, decay, trust, and whether it takes part."""
-    settings = np.zeros((max(counts), SLOTS, 5), dtype=np.float32)
+    """Of each step and slot: rate, momentum, decay, trust, whether it acts, beta2, its number."""
+    settings = np.zeros((max(counts), SLOTS, 7), dtype=np.float32)
     for slot, (network, count) in enumerate(zip(networks, counts, strict=True)):
         plan, begin = network.plan, network.steps
         settings[:count, slot, 0] = plan.rates[begin : begin + count]
-        settings[:count, slot, 1:] = (plan.momentum, plan.decay, plan.trust, 1.0)
+        settings[:count, slot, 1:6] = plan.momentum, plan.decay, plan.trust, 1.0, plan.beta2
+        settings[:count, slot, 6] = np.arange(begin + 1, begin + count + 1)
     return settings
 
 

@@ -13,8 +13,10 @@ from _shared import Answer
 
 Runs = dict[str, list[Answer]]
 """Of each method its studies: measures, with `task` and `seed`."""
-AGAINST = ("Optuna TPE + Hyperband", "Ray Tune's rule (ASHA, TPE)")
+AGAINST = ("tpe, capped", "tpe, capped, with a baseline")
+AGAINST += ("Optuna TPE + Hyperband", "Ray Tune's rule (ASHA, TPE)")
 DRAWS = 4000
+WIDTH = 42  # of the methods' names
 _HEADS = ("regret @1/4", "regret", "until 25 % (found)", "until 10 % (found)", "trials")
 _HEADS += ("saved", "lost of winners", "took")
 
@@ -51,13 +53,14 @@ def _as_text(mean: float, draws: np.ndarray) -> str:
 
 def row(name: str, runs: Sequence[Answer], spend: float) -> str:
     """A method's line of the table."""
-    cells = [f"{name:>29}"]
+    cells = [f"{name:>{WIDTH}}"]
     cells += [f"{interval([r[key] for r in runs]):>18}" for key in ("regret_quarter", "regret")]
     for key in ("until_25", "until_10"):
         times = [spend if r[key] is None else r[key] for r in runs]
         share = sum(r[key] is not None for r in runs) / len(runs)
         cells.append(f"{interval(times):>18} {share:4.0%}")
-    cells.append(f"{statistics.fmean(r['trials'] for r in runs):7.0f}")
+    counts = [r["trials"] for r in runs if r["trials"] is not None]
+    cells.append(f"{statistics.fmean(counts):7.0f}" if counts else "      -")
     cells += _stopping(runs)
     cells.append(f"{statistics.fmean(r['cpu'] for r in runs):6.1f} s")
     return "  ".join(cells)
@@ -82,13 +85,15 @@ def ratios(runs: Runs, against: str, worth: Callable[[Answer], float]) -> list[s
         if name != against and both:
             each = [theirs[r["task"], r["seed"]] / worth(r) for r in both]
             wider = by_task(each, [r["task"] for r in both])
-            found.append(f"{name:>29}  {interval(each)}  tasks drawn too {wider}  n={len(both)}")
+            found.append(
+                f"{name:>{WIDTH}}  {interval(each)}  tasks drawn too {wider}  n={len(both)}"
+            )
     return found
 
 
 def table(runs: Runs, spend: float) -> str:
     """The table of all methods, and the ratios to the peers that are in it."""
-    lines = ["  ".join(("method".rjust(29), *_HEADS))]
+    lines = ["  ".join(("method".rjust(WIDTH), *_HEADS))]
     lines += [row(name, own, spend) for name, own in runs.items() if own]
     for against in AGAINST:
         if runs.get(against):
@@ -99,22 +104,22 @@ def table(runs: Runs, spend: float) -> str:
     return "\n".join(lines)
 
 
-def merged(files: Sequence[Path]) -> tuple[Runs, float]:
-    """The studies of several `--json` files of one problem and spend, and that spend.
+def merged(files: Sequence[Path]) -> Runs:
+    """The studies of several `--json` files of one problem and the same spends.
 
     Raises:
-        ValueError: the files differ in problem or spend, or a study is in two of them.
+        ValueError: the files differ in problem or spends, or a study is in two of them.
     """
     read = [json.loads(file.read_text()) for file in files]
-    kinds = {(one["problem"], one["spend"]) for one in read}
+    kinds = {(one["problem"], tuple(one["spend"])) for one in read}
     if len(kinds) > 1:
         raise ValueError(f"files of different problems or spends: {sorted(kinds)}")
     runs: Runs = {}
     for file, one in zip(files, read, strict=True):
         for name, own in one["runs"].items():
-            known = {(r["task"], r["seed"]) for r in runs.setdefault(name, [])}
-            twice = [r for r in own if (r["task"], r["seed"]) in known]
+            known = {(r["task"], r["seed"], r["spend"]) for r in runs.setdefault(name, [])}
+            twice = [r for r in own if (r["task"], r["seed"], r["spend"]) in known]
             if twice:
                 raise ValueError(f"{file}: {name}, {twice[0]['task']} is there twice")
             runs[name] += own
-    return runs, float(read[0]["spend"])
+    return runs

@@ -16,22 +16,23 @@ import json
 import math
 import statistics
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from _live import live
 from _shared import introduce, keep
 
 import autotune as at
 from autotune.algorithms.controllers import policy, regulator, weights_file
 from autotune.algorithms.controllers.policy import Linear
-from autotune.backends.simulator import SimPoint, SimPool
+from autotune.backends.simulator import SimPool
 from autotune.evaluation.export.replay import SamePoint
 from trainers.image import train
 
-EPOCH = 1437
+EPOCH = 1078
 LR = 0.05  # the best constant one of a coarse grid
 WRONG = (0.1, 0.32, 1.0, 3.2, 10.0)
 TARGET = at.Target("val_accuracy", 0.97, limit=12.0)
@@ -52,18 +53,6 @@ SCHEDULE = at.ScheduleSpace(
 )
 
 
-def live(config: dict[str, Any], seed: int) -> Iterator[SimPoint]:
-    """The real trainer, a milestone every quarter of an epoch."""
-    running, change = train({**config, "seed": seed}), None
-    try:
-        while True:
-            milestone = running.send(change)
-            metrics = milestone.evaluate() if milestone.step else {}
-            change = yield SimPoint(milestone.step, milestone.step / EPOCH, metrics)
-    finally:
-        running.close()
-
-
 def study(
     lr: Any, trials: int, seed: int, controller: Any = None, **options: Any
 ) -> at.StudyResult:
@@ -79,7 +68,7 @@ def study(
             controller=controller,
             seed=seed,
             out=folder,
-            pool=SimPool(live, 1),
+            pool=SimPool(partial(live, train, epoch=EPOCH), 1),
             **options,
         )
         file = Path(folder) / weights_file.FILE

@@ -28,7 +28,7 @@ from autotune.backends.simulator import OUT_OF_MEMORY, SimCurve, SimPoint, SimPo
 from autotune.trial import Params, State, Trial
 
 METRIC = "val_accuracy"
-SAMPLERS = ("tpe", "convergence", "policy", "gp")
+SAMPLERS = ("tpe", "convergence", "policy:elite", "gp")
 LIMIT_MIB = 128
 SPACE = at.SearchSpace(
     {
@@ -136,7 +136,7 @@ def _sampler(problem: Problem, name: str, seed: int) -> Sampler:
 
     if name == "convergence":
         return ConvergenceSampler(problem.space, problem.target, seed)
-    if name == "policy":
+    if name == "policy:elite":
         return PolicySampler(name, problem.space, problem.target, seed)
     return OptunaSampler(name, problem.space, problem.target, seed)
 

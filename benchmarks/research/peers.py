@@ -149,7 +149,7 @@ def syne_tune(race: Race, method: str, seed: int, spend: float) -> Answer:
     logging.getLogger("syne_tune").setLevel(logging.ERROR)
     kinds = {"asha": ASHA, "bohb": BOHB}
     scheduler = kinds[method](
-        _syne_tune_space(race.space),
+        syne_tune_space(race.space),
         metric=METRIC,
         time_attr=EPOCH,
         max_t=race.milestones,
@@ -162,7 +162,7 @@ def syne_tune(race: Race, method: str, seed: int, spend: float) -> Answer:
         drawn = scheduler.suggest().config
         trial = Trial(workers.started, drawn, datetime.now())
         scheduler.on_trial_add(trial)
-        return workers.job(trial, _point(race.space, drawn))
+        return workers.job(trial, point_of(race.space, drawn))
 
     def stops(job: Job, milestone: int, accuracy: float) -> bool:
         result = {METRIC: accuracy, EPOCH: milestone + 1}
@@ -175,7 +175,7 @@ def syne_tune(race: Race, method: str, seed: int, spend: float) -> Answer:
     return workers.drive(ask, stops, spend)
 
 
-def _syne_tune_space(space: at.SearchSpace) -> Params:
+def syne_tune_space(space: at.SearchSpace) -> Params:
     """Its kinds of the parameters; without conditions: what is not active is drawn for nothing."""
     from syne_tune import config_space as cs
 
@@ -209,7 +209,7 @@ def smac_hyperband(race: Race, seed: int, spend: float) -> Answer:
             info = facade.ask()
             old = stopped.get(info.config)
             if old is None:
-                return workers.job(info, _point(race.space, info.config))
+                return workers.job(info, point_of(race.space, info.config))
             old.token = info
             return old
 
@@ -235,7 +235,7 @@ def smac_capping(race: Race, seed: int, spend: float) -> Answer:
 
         def ask() -> Job:
             info = facade.ask()
-            return workers.job(info, _point(race.space, info.config))
+            return workers.job(info, point_of(race.space, info.config))
 
         def stops(job: Job, milestone: int, accuracy: float) -> bool:
             spent = float(job.run.seconds[milestone])
@@ -320,7 +320,7 @@ def _range(parameter: at.Float | at.Int) -> tuple[Any, Any, bool]:
     return parameter.low, parameter.high, parameter.log
 
 
-def _point(space: at.SearchSpace, drawn: Mapping[str, Any]) -> Params:
+def point_of(space: at.SearchSpace, drawn: Mapping[str, Any]) -> Params:
     """A peer's configuration as a point of our space."""
 
     def value(name: str, parameter: Any) -> Any:

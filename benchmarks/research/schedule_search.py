@@ -85,6 +85,7 @@ def study_side(task: Task) -> Answer:
         sampler=sampler or task["sampler"],
         out=Path(task["folder"], "study"),
         tracking_uri="off",
+        experience="off",
         seed=task["seed"],
     )
     states = [str(trial.state) for trial in result.trials]
@@ -113,6 +114,7 @@ def confirm_side(task: Task) -> Answer:
         pruner="none",
         out=Path(task["folder"], "confirm"),
         tracking_uri="off",
+        experience="off",
         seed=task["seed"] + CONFIRM_SEED,
     )
     limit = experiment.target.limit

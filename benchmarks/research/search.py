@@ -1,14 +1,19 @@
 """How soon a search finds a fast configuration: samplers and pruners on a virtual clock.
 
     python benchmarks/research/search.py --problem lcbench --data FOLDER
-        [--tasks 10] [--seeds 3] [--spend 6]
+        [--tasks 10] [--seeds 3] [--spend 1 2 4 12.5] [--workers 8]
     python benchmarks/research/search.py --problem farm [--tasks 8] [--seeds 3] [--spend 4]
 
 `lcbench`: recorded learning curves with times, `FOLDER/lcbench_dev.npz` or another file of that
 form, 1000 configurations a task, of which the nearest stands for a proposed one; tasks from
-`--first-task` on. A task's target is the accuracy that 5 % of
-the configurations reach, its limit the median time of a whole run. `farm`: real training of small
-networks, see `farm.py`. Eight workers run at once for `--spend` limits of tuning time.
+`--first-task` on. A task's target is the accuracy that 5 % of the configurations reach, its limit
+the median time of a whole run. `farm`: real training of small networks, see `farm.py`. `--workers`
+run at once for `--spend` limits of tuning time. With several spends each has a table of its own: of
+one study, looked at after each of them.
+
+Rows "with a baseline" begin with a configuration that a person might take (`BASELINE`, and that of
+`trained`): common values, chosen before any study was run with them. "The default of 40 trials" is
+what most users have: it ends after 40 trials even if there is time left.
 
 Reported for each method, over tasks and seeds: *regret*, the time to target of the best
 configuration found over that of the best one known, after a quarter of the spend and after all of
@@ -18,14 +23,17 @@ found, with the share that found it); trials; and, on recorded curves, what stop
 seconds that the ended trials would have trained, and how many configurations within 25 % of the
 best were begun and how many of them were stopped for another reason than their time (a peer's:
 before they met the target). On the farm a configuration is judged by its median time on 25 fresh
-seeds, and one that was new to the study only because of a favourable seed is judged so too; ours
-is the one that a study would name as its best by then. Peers maximise accuracy over epochs (or
+seeds (`--by-mean`: by the mean, in which a run that misses the target counts as the limit), and one
+that was new to the study only because of a favourable seed is judged so too; ours is the one that a
+study would name as its best by then. Peers maximise accuracy over epochs (or
 milestones), as they are used: Optuna's samplers with its Hyperband and median pruners, Ray Tune's
 rule (ASHA; a stopped trial is reported as complete), and, where they are installed, SMAC3 and
-Syne Tune (see `peers.py`). Their incumbent is judged by its time to target all the same. Ratios
-to a peer are paired by task and seed. Intervals are bootstraps over those pairs; that of a ratio
-is also given with the tasks drawn, and the seeds of each drawn task. Studies may be made a few
-seeds at a time (`--first-seed`), and merged (`--merge`).
+Syne Tune (see `peers.py`). Their incumbent is judged by its time to target all the same. The
+nearest fair peer is `tpe, capped`: Optuna's sampler, which is given the target and whose trials end
+there, or once they have spent the incumbent's time. Ratios to a peer are paired by task and seed.
+Intervals are bootstraps over those pairs; that of a ratio is also given with the tasks drawn, and
+the seeds of each drawn task. Studies may be made a few seeds at a time (`--first-seed`), and merged
+(`--merge`).
 """
 
 from __future__ import annotations
@@ -40,9 +48,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import peers
@@ -54,10 +62,15 @@ from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool, Simulate
 from autotune.storage import journal
+from autotune.study.defaults import FEW
 from autotune.trial import INTERRUPTED_REASONS, Config, Ended, Event, Params, State, Trial, after
+
+if TYPE_CHECKING:  # it trains networks, which recorded curves do not need
+    import farm
 
 WORKERS = 8
 FRESH = 25  # seeds that judge a configuration of the farm: five say more of the seeds than of it
+FIRST_FRESH = 10**6  # the first of the seeds that no study uses
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 METRIC = "val_accuracy"
 Judge = Callable[[Config], float]
@@ -72,6 +85,7 @@ class Problem:
         milestones: of a whole run.
         best: the least seconds to the target that are known.
         judge: the seconds to the target that a configuration is worth, infinite if it misses it.
+        baseline: a configuration that a person might begin with.
         recorded: whether `judge` costs nothing.
         length: seconds of a configuration's whole curve, where it is recorded.
         effective: `space` with lr / (1 - momentum) in place of the learning rate.
@@ -84,6 +98,7 @@ class Problem:
     milestones: int
     best: float
     judge: Judge
+    baseline: Config
     recorded: bool
     length: Judge | None = None
     effective: at.SearchSpace | None = None
@@ -102,6 +117,17 @@ RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, log, whole
     "num_layers": (1, 5, False, True),
     "max_units": (64, 1024, True, True),
     "max_dropout": (0.0, 1.0, False, False),
+}
+
+
+BASELINE: Config = {
+    "batch_size": 128,
+    "learning_rate": 1e-2,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+    "num_layers": 3,
+    "max_units": 256,
+    "max_dropout": 0.2,
 }
 
 
@@ -158,21 +184,27 @@ def _recorded(number: int, unit: np.ndarray, accuracy: np.ndarray, seconds: np.n
         accuracy.shape[1],
         float(times.min()),
         lambda config: float(times[nearest(config)]),
+        BASELINE,
         recorded=True,
         length=lambda config: float(seconds[nearest(config), -1]),
         effective=at.SearchSpace({**entries, "learning_rate": rate}),
     )
 
 
+def judged(task: farm.Task, config: Config, *, by_mean: bool) -> float:
+    """Seconds on fresh seeds: the median, or the mean with a miss as the limit."""
+    times = task.times([config], range(FIRST_FRESH, FIRST_FRESH + FRESH))[0]
+    if by_mean:
+        return statistics.fmean(min(seconds, task.limit) for seconds in times)
+    return statistics.median(times)
+
+
 @lru_cache(maxsize=1)
-def trained() -> list[Problem]:
+def trained(by_mean: bool = False) -> list[Problem]:
     import farm
 
-    def judged(task: farm.Task) -> Judge:
-        def judge(config: Config) -> float:
-            return statistics.median(task.times([config], range(10**6, 10**6 + FRESH))[0])
-
-        return judge
+    usual = {"lr.family": "cosine", "lr.peak": 0.1, "lr.warmup": 0.0, "momentum": 0.9}
+    usual |= {"weight_decay": 1e-4, "horizon": 1.0, "batch_size": 64, "optimizer": "sgd"}
 
     return [
         Problem(
@@ -182,7 +214,8 @@ def trained() -> list[Problem]:
             task.simulate,
             farm.MILESTONES,
             task.best(),
-            judged(task),
+            partial(judged, task, by_mean=by_mean),
+            task.space().config(usual),
             recorded=False,
             effective=task.space(effective=True),
         )
@@ -211,19 +244,35 @@ def default_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend:
     return our_study(problem, sampler, pruner, seed, spend, racing=None)
 
 
+def based_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
+    """The same from a baseline."""
+    return our_study(problem, sampler, pruner, seed, spend, baseline=problem.baseline)
+
+
+def few_study(problem: Problem, sampler: str, pruner: Any, seed: int, spend: float) -> Answer:
+    """The same from a baseline, and with so few trials that the default is another one."""
+    known = problem.baseline
+    return our_study(problem, sampler, pruner, seed, spend, baseline=known, trials=FEW)
+
+
 def our_study(
     problem: Problem,
     sampler: str,
     pruner: Any,
     seed: int,
     spend: float,
+    *,
     racing: float | None = 0.0,
+    baseline: Config | None = None,
+    trials: int = 100_000,
 ) -> Answer:
-    experiment = at.Experiment(problem.name, _nothing, problem.space, problem.target)
+    experiment = at.Experiment(
+        problem.name, _nothing, problem.space, problem.target, baseline=baseline
+    )
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         result = at.run(
             experiment,
-            trials=100_000,
+            trials=trials,
             time_limit=spend,
             sampler=sampler,
             pruner=pruner,
@@ -390,17 +439,20 @@ def peer_study(problem: Problem, sampler: str, pruner: str, seed: int, spend: fl
 METHODS: dict[str, tuple[str, str, str]] = {
     "the default": ("default", "auto", "convergence"),
     "the default without races": ("ours", "auto", "convergence"),
+    "the default without races, with a baseline": ("based", "auto", "convergence"),
+    f"the default of {FEW} trials, with a baseline": ("few", "auto", "convergence"),
+    "widening, with a baseline": ("based", "widening", "convergence"),
+    "random, capped, with a baseline": ("based", "random", "slower_than_best"),
+    "tpe, capped, with a baseline": ("based", "tpe", "slower_than_best"),
     "random, none": ("ours", "random", "none"),
     "random, capped": ("ours", "random", "slower_than_best"),
     "random, bottom half": ("ours", "random", "bottom_at_same_time"),
     "tpe, capped": ("ours", "tpe", "slower_than_best"),
     "tpe, bottom half": ("ours", "tpe", "bottom_at_same_time"),
     "gp, capped": ("ours", "gp", "slower_than_best"),
-    "policy, capped": ("ours", "policy", "slower_than_best"),
-    "policy, bottom half": ("ours", "policy", "bottom_at_same_time"),
+    "policy:elite, capped": ("ours", "policy:elite", "slower_than_best"),
+    "policy:elite, bottom half": ("ours", "policy:elite", "bottom_at_same_time"),
     "policy:actor, bottom half": ("ours", "policy:actor", "bottom_at_same_time"),
-    "policy:reinforce, bottom half": ("ours", "policy:reinforce", "bottom_at_same_time"),
-    "policy:ppo, bottom half": ("ours", "policy:ppo", "bottom_at_same_time"),
     "convergence, none": ("ours", "convergence", "none"),
     "convergence, capped": ("ours", "convergence", "slower_than_best"),
     "convergence, bottom half": ("ours", "convergence", "bottom_at_same_time"),
@@ -413,7 +465,7 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "convergence, hyperband": ("ours", "convergence", "hyperband"),
     **{
         f"{sampler}, capped, effective lr": ("effective", sampler, "slower_than_best")
-        for sampler in ("random", "tpe", "gp", "policy", "policy:actor", "convergence")
+        for sampler in ("random", "tpe", "gp", "policy:elite", "policy:actor", "convergence")
     },
     "Optuna random + Hyperband": ("peer", "random", "hyperband"),
     "Optuna TPE": ("peer", "tpe", "none"),
@@ -429,29 +481,38 @@ METHODS: dict[str, tuple[str, str, str]] = {
 STUDIES = {
     "ours": our_study,
     "default": default_study,
+    "based": based_study,
+    "few": few_study,
     "effective": effective_study,
     "peer": peer_study,
 }
 
 
-def compared(problem: Problem, methods: Sequence[str], seed: int, spend: float) -> Answer:
-    """All methods on one task and seed; `spend` in limits."""
-    seconds = spend * problem.target.limit
-    answers: Answer = {}
-    for name in methods:
+def compared(
+    problem: Problem, methods: Sequence[str], seed: int, spends: Sequence[float]
+) -> dict[str, list[Answer]]:
+    """All methods on one task and seed: what each has found after each spend, in limits."""
+    found: dict[str, list[Answer]] = {name: [] for name in methods}
+    for name, answers in found.items():
         kind, sampler, pruner = METHODS[name]
-        begin = time.process_time()
-        if kind == "package":
-            answer = peers.study(problem, sampler, seed, seconds)
-        else:
-            run = STUDIES[kind]
-            answer = run(problem, sampler, pruner, seed, seconds)
-        took = time.process_time() - begin
-        answers[name] = {**measures(problem, answer, seconds), "cpu": took}
-    return answers
+        for spend in reversed(spends):
+            if not answers:
+                begin, whole = time.process_time(), spend * problem.target.limit
+                if kind == "package":
+                    answer = peers.study(problem, sampler, seed, whole)
+                else:
+                    answer = STUDIES[kind](problem, sampler, pruner, seed, whole)
+                took = time.process_time() - begin
+            made = measures(problem, answer, spend * problem.target.limit)
+            made |= {"cpu": took, "spend": spend}
+            if spend * problem.target.limit < whole:  # these are of the whole study
+                made |= {"trials": None, "saved": None}
+            answers.append(made)
+    return found
 
 
 def measures(problem: Problem, answer: Answer, spend: float) -> Answer:
+    """What a study has found after so many seconds of tuning time."""
     leaders: Leaders = answer["leaders"] if "leaders" in answer else fastest(answer["found"])
     incumbents = [(since, min(problem.judge(c), problem.target.limit)) for since, c in leaders]
 
@@ -460,7 +521,10 @@ def measures(problem: Problem, answer: Answer, spend: float) -> Answer:
         return (known[-1] if known else problem.target.limit) / problem.best
 
     def until(factor: float) -> float | None:
-        times = [at_second for at_second, worth in incumbents if worth <= factor * problem.best]
+        good = factor * problem.best
+        times = [
+            at_second for at_second, worth in incumbents if worth <= good and at_second <= spend
+        ]
         return min(times) / problem.target.limit if times else None
 
     return {
@@ -498,18 +562,27 @@ def _is_good(problem: Problem, config: Config) -> bool:
 
 def searched(options: argparse.Namespace, chosen: Sequence[str]) -> Runs:
     """Every method on every task and seed that was asked for."""
-    found = recorded(options.data) if options.problem == "lcbench" else trained()
+    problems = recorded(options.data) if options.problem == "lcbench" else trained(options.by_mean)
     runs: Runs = {name: [] for name in chosen}
-    first, tasks = options.first_seed, options.tasks or (1 if options.quick else len(found))
-    numbered = list(enumerate(found))[options.first_task :][:tasks]
+    first, tasks = options.first_seed, options.tasks or (1 if options.quick else len(problems))
+    numbered = list(enumerate(problems))[options.first_task :][:tasks]
     for seed in range(first, first + (options.seeds or (1 if options.quick else 3))):
         for number, problem in numbered:
             # Another seed for each task: the first points must not be the same ones everywhere.
-            answers = compared(problem, chosen, 100 * seed + number, options.spend)
+            found = compared(problem, chosen, 100 * seed + number, options.spend)
             print(f"{problem.name}, study {seed} done", file=sys.stderr, flush=True)
-            for name, answer in answers.items():
-                runs[name].append({**answer, "task": problem.name, "seed": seed})
+            for name, answers in found.items():
+                runs[name] += [{**answer, "task": problem.name, "seed": seed} for answer in answers]
     return runs
+
+
+def report(runs: Runs) -> None:
+    """Print a table for each spend."""
+    spends = sorted({answer["spend"] for own in runs.values() for answer in own})
+    for spend in spends:
+        print(f"\nafter {spend:g} limits")
+        now = {name: [a for a in own if a["spend"] == spend] for name, own in runs.items()}
+        print(table(now, spend))
 
 
 def main() -> None:
@@ -521,18 +594,23 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, help="how many tasks (all)")
     parser.add_argument("--seeds", type=int, help="studies of each (3)")
     parser.add_argument("--first-seed", type=int, default=0, help="number of the first study (0)")
-    parser.add_argument("--spend", type=float, default=6.0, help="tuning time, in limits (6)")
+    parser.add_argument(
+        "--spend", type=float, nargs="+", default=[6.0], help="tuning time, in limits (6)"
+    )
     parser.add_argument("--workers", type=int, default=WORKERS, help="at once, of ours and Optuna")
     parser.add_argument("--methods", help="some of the methods, separated by ';'")
+    parser.add_argument(
+        "--by-mean", action="store_true", help="the farm: judge by the mean, a miss as the limit"
+    )
     parser.add_argument("--seen", type=int, help="ended trials that tpe and gp look at (500, 250)")
     parser.add_argument(
         "--merge", nargs="+", type=Path, metavar="FILE", help="the table of several --json files"
     )
     options = parser.parse_args()
     if options.merge:
-        runs, options.spend = merged(options.merge)
-        print(table(runs, options.spend))
+        report(merged(options.merge))
         return
+    options.spend = sorted(set(options.spend))
     WORKERS = options.workers
     if options.seen:
         from autotune.algorithms.samplers import optuna as samplers
@@ -546,10 +624,10 @@ def main() -> None:
         parser.error(f"unknown method {wrong[0]!r}; there are: {'; '.join(METHODS)}")
     about = introduce()
     if options.quick:
-        options.spend = 0.5
+        options.spend = [0.25, 0.5]
         chosen = chosen if options.methods else ["random, capped", "Optuna TPE"]
     runs = searched(options, chosen)
-    print(table(runs, options.spend))
+    report(runs)
     keep(options.json, about, problem=options.problem, spend=options.spend, runs=runs)
 
 

@@ -25,21 +25,26 @@ SCRIPTS = {
     "driver.py": "virtual",
     "mlflow_ui.py": "runs",
     "decisions.py": "runs",
+    "memory_prediction.py": "runs",
     "checkpoints.py": "runs",
+    "validation.py": "runs",
     "recovery.py": "runs",
     "busy_machine.py": "runs",
+    "ray_tune.py": "pairs",
 }
 RESEARCH = {
     "controllers.py": (),
+    "controller_start.py": (),
     "farm.py": (),
     "infeasible.py": ("--problem", "square", "--samplers", "tpe"),
     "population.py": (),
     "racing.py": (),
+    "racing.py --misses": ("--misses",),
     "schedule_search.py": (),
     "scorings.py": ("--rows", "equal seconds"),
     "search.py": ("--methods", "the default;Optuna TPE + Hyperband"),
 }
-"""Research scripts, with the arguments of their smallest run."""
+"""Smallest runs of research scripts, by script (and mode): their arguments."""
 LONG = (
     "backends.py",
     "busy_machine.py",
@@ -48,12 +53,14 @@ LONG = (
     "farm.py",
     "mlflow_ui.py",
     "population.py",
+    "ray_tune.py",
     "recovery.py",
     "schedule_search.py",
     "schedules.py",
     "training_loop.py",
     "trial_cost.py",
     "trial_start.py",
+    "validation.py",
 )
 """Those whose smallest run takes half a minute or more."""
 
@@ -75,7 +82,7 @@ def test_smoke_run(script: str, tmp_path: Path) -> None:
     [pytest.param(s, marks=[pytest.mark.soak] if s in LONG else []) for s in RESEARCH],
 )
 def test_research_smoke_run(script: str, tmp_path: Path) -> None:
-    written = run_quick(FOLDER / "research" / script, RESEARCH[script], tmp_path)
+    written = run_quick(FOLDER / "research" / script.split()[0], RESEARCH[script], tmp_path)
     assert written.get("runs") or written["studies"]
 
 
@@ -101,6 +108,17 @@ def test_cpu_of_ended_children_is_counted() -> None:
         meter.sample(family)
         meter._over.wait(0.02)
     assert 0.6 < sum(meter.seconds.values()) < 2
+
+
+def test_a_process_is_known_by_its_name_also_after_exec() -> None:
+    common = _common()
+    late = "import os, time; time.sleep(0.3); os.execvp('sleep', ['the-' 'name', '0.3'])"
+    process = subprocess.Popen([sys.executable, "-c", late])
+    meter = common.CpuMeter(process.pid, name="the-name")
+    while process.poll() is None:
+        meter.sample({process.pid})
+        meter._over.wait(0.02)
+    assert len(meter.named) == 1
 
 
 def test_turns_go_there_and_back() -> None:

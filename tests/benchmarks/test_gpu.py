@@ -20,9 +20,11 @@ if str(BENCHMARKS) not in sys.path:
     sys.path.append(str(BENCHMARKS))
 
 import gpu  # noqa: E402
-from gpu_stages import correctness, listed, machine  # noqa: E402
+from gpu_stages import correctness, listed, machine, optimizers  # noqa: E402
 from gpu_stages.findings import Run  # noqa: E402
 from gpu_stages.listed import STAGES, Stage, chosen  # noqa: E402
+
+from trainers.optimizers import NAMES  # noqa: E402
 
 SCRIPT = str(BENCHMARKS / "gpu.py")
 ON_CPU = ["--device", "cpu", "--tiny"]
@@ -182,9 +184,10 @@ def tiny(tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize(
     "stage",
-    [correctness.optimizers, correctness.scaled_gradients, correctness.precisions],
+    [optimizers.against_float64, optimizers.scaled_gradients, correctness.precisions],
 )
 def test_results_are_right_on_a_cpu(stage: Any, tmp_path: Path) -> None:
+    assert {*optimizers.LR} == {*NAMES}, "all optimizers"
     found = list(stage(tiny(tmp_path)))
     assert found
     assert [str(f) for f in found if f.verdict == "wrong"] == []
@@ -192,15 +195,15 @@ def test_results_are_right_on_a_cpu(stage: Any, tmp_path: Path) -> None:
 
 def test_a_wrong_optimizer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison is sharp: a momentum that differs in float32 alone is seen."""
-    made = correctness.make_optimizer
+    made = optimizers.make_optimizer
 
     def differs(name: str, model: Any, **settings: Any) -> Any:
         single = next(model.parameters()).dtype == torch.float32
         more = {"momentum": 0.9001 if single else 0.9} if name in ("sgd", "lars") else {}
         return made(name, model, **settings, **more)
 
-    monkeypatch.setattr(correctness, "make_optimizer", differs)
-    found = {f.name: f.verdict for f in correctness.optimizers(tiny(tmp_path))}
+    monkeypatch.setattr(optimizers, "make_optimizer", differs)
+    found = {f.name: f.verdict for f in optimizers.against_float64(tiny(tmp_path))}
     assert [v for name, v in found.items() if "lars" in name] == ["wrong"] * 5
 
 

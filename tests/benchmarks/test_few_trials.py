@@ -1,0 +1,237 @@
+"""`few_trials.py`: its arithmetic, its peers, and that no task is among its own sources."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.algorithms.experience.canonical import CanonicalSpace
+from autotune.algorithms.experience.known_task import MARKS
+from autotune.errors import UserError
+
+TASKS, CONFIGS, EPOCHS = 3, 60, 12
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three tasks whose best learning rates differ, as a table of recorded curves."""
+    rng = np.random.default_rng(0)
+    configs = {
+        "batch_size": rng.integers(16, 512, CONFIGS),
+        "learning_rate": 10 ** rng.uniform(-4, -1, CONFIGS),
+        "momentum": rng.uniform(0.1, 0.99, CONFIGS),
+        "weight_decay": rng.uniform(1e-5, 0.1, CONFIGS),
+        "num_layers": rng.integers(1, 5, CONFIGS),
+        "max_units": rng.integers(64, 1024, CONFIGS),
+        "max_dropout": rng.uniform(0, 1, CONFIGS),
+    }
+    log = np.log10(configs["learning_rate"])
+    speed = np.stack([np.exp(-((log - best) ** 2)) for best in (-1.2, -2.5, -3.8)])
+    epochs = np.arange(1, EPOCHS + 1)
+    seconds = np.broadcast_to(epochs * (1 + configs["batch_size"][:, None] / 512), (3, 60, 12))
+    file = tmp_path_factory.mktemp("tables") / "tiny.npz"
+    np.savez(
+        file,
+        val_accuracy=90 * (1 - np.exp(-speed[:, :, None] * epochs / 4)),
+        time=seconds,
+        tasks=np.array(["11", "22", "33"]),
+        **{f"cfg_{name}": column for name, column in configs.items()},
+    )
+    return file
+
+
+def altered(data: Path, **arrays: Any) -> Path:
+    """The table with other arrays."""
+    with np.load(data) as read:
+        kept = {name: read[name] for name in read.files}
+    file = data.parent / f"altered-{len(list(data.parent.iterdir()))}.npz"
+    np.savez(file, **{**kept, **arrays})
+    return file
+
+
+# --- a task is never among its own sources --------------------------------------------------------
+
+
+def test_own_sources_by_name_and_by_content(module: Any, data: Path) -> None:
+    sources, problems = module("sources"), module("problems")
+    under_test = problems.recorded_task(str(data), 0)
+    known = sources.of_table(str(data), 40)
+    assert sources.own_sources(under_test, known) == {"11": "the same name"}
+    with np.load(data) as read:
+        percent, rates = read["val_accuracy"], read["cfg_learning_rate"]
+    # Other names, another unit, rounded, and only some of the configurations.
+    hidden = altered(
+        data,
+        tasks=np.array(["a", "b", "c"]),
+        val_accuracy=np.round(percent / 100, 4),
+        cfg_learning_rate=[float(f"{rate:.3g}") for rate in rates],
+    )
+    known = sources.of_table(str(hidden), 40)
+    assert sources.own_sources(under_test, known) == {"a": "equal curves"}
+    family = altered(data, tasks=np.array(["lcbench-11", "111", "x"]))
+    assert list(sources.own_sources(under_test, sources.of_table(str(family), 40))) == [
+        "lcbench-11"
+    ]
+
+
+def test_a_given_source_with_the_task_ends_with_2(
+    run: Callable[..., int], data: Path, capsys: Any
+) -> None:
+    hidden = altered(data, tasks=np.array(["a", "b", "c"]))
+    for source, name, why in ((data, "11", "the same name"), (hidden, "a", "equal curves")):
+        assert run("--data", data, "--source", source) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"--source {source}: its task '{name}' is '11'" in error
+        assert why in error
+
+
+def test_a_default_source_leaves_the_task_out_and_says_so(
+    module: Any, data: Path, capsys: Any
+) -> None:
+    sources, problems = module("sources"), module("problems")
+    known = sources.of_table(str(data), 40)
+    left = sources.checked(problems.recorded_task(str(data), 1), known, None)
+    assert [task.name for task in left] == ["11", "33"]
+    assert capsys.readouterr().out == "22: 22 is left out of its sources (the same name)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--data", "absent.npz"), "absent.npz: not a table of curves"),
+        ((), "--problem recorded needs --data"),
+        (("--rows", "randon"), "unknown row 'randon'; there are: random; tpe"),
+        (("--merge", "absent.json"), "--merge absent.json: not a file of --json"),
+    ],
+)
+def test_bad_input_is_one_line(
+    run: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: Any,
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = () if "--merge" in arguments else ("--source", "others")
+    assert run(*arguments, *source) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+
+
+def test_a_table_without_its_keys_is_told(module: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", time=np.zeros(3))
+    with pytest.raises(UserError, match="needs val_accuracy, cfg_batch_size"):
+        module("problems").table(str(tmp_path / "other.npz"))
+
+
+# --- problems and known tasks ---------------------------------------------------------------------
+
+
+def test_targets_and_their_best(module: Any, data: Path) -> None:
+    problems = module("problems")
+    table = problems.table(str(data))
+    for kind in problems.TARGETS:
+        case = problems.recorded_case(str(data), 2, kind)
+        value, limit = case.problem.target.value, case.problem.target.limit
+        times = problems.first_times(table.accuracy[2], table.seconds[2], value, limit)
+        assert case.problem.best == times.min() < limit
+        assert case.problem.judge(case.known_best) == case.problem.best
+        if kind == "baseline":  # it reaches its own last value
+            assert math.isfinite(case.problem.judge(case.problem.baseline))
+
+
+def test_first_times_end_before_the_limit(module: Any) -> None:
+    accuracy = np.array([[0.1, 0.9, 0.5], [0.1, 0.2, 0.9], [0.1, 0.2, 0.3]])
+    seconds = np.array([[1.0, 2.0, 3.0]] * 3)
+    found = module("problems").first_times(accuracy, seconds, 0.9, 3.0)
+    assert found.tolist() == [2.0, math.inf, math.inf]
+
+
+def test_a_known_task_has_the_best_until_each_mark(module: Any, data: Path) -> None:
+    task = module("problems").recorded_task(str(data), 0)
+    table = module("problems").table(str(data))
+    limit = float(np.median(table.seconds[0][:, -1]))
+    for row in (0, 7):
+        seen = table.seconds[0][row] <= MARKS[-1] * limit
+        assert task.curves[row][-1] == table.accuracy[0][row][seen].max()
+        assert np.isnan(task.curves[row][MARKS * limit < table.seconds[0][row][0]]).all()
+    assert task.points[3]["lr"] == table.points[3]["learning_rate"]
+
+
+def test_wrong_experience(module: Any, data: Path) -> None:
+    sources, problems = module("sources"), module("problems")
+    task = problems.recorded_task(str(data), 0)
+    space = CanonicalSpace(problems.recorded_case(str(data), 0, "quantile").problem.space)
+    turned = sources.reversed_task(task, space)
+    for old, new in zip(task.points, turned.points, strict=True):
+        assert old["lr"] * new["lr"] == pytest.approx(1e-4 * 1e-1)
+        assert new["effective_lr"] == pytest.approx(new["lr"] / (1 - new["momentum"]))
+    mixed = sources.permuted_task(task, 0)
+    assert list(mixed.points) != list(task.points)
+    assert sorted(map(repr, mixed.points)) == sorted(map(repr, task.points))
+    assert mixed.times is task.times
+
+
+# --- studies --------------------------------------------------------------------------------------
+
+
+def test_optuna_is_told_the_time_and_stops_at_the_target(
+    module: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+
+    studies: list[Any] = []
+    create = optuna.create_study
+    monkeypatch.setattr(
+        optuna, "create_study", lambda **given: studies.append(create(**given)) or studies[-1]
+    )
+    problem = module("problems").recorded_case(str(data), 1, "quantile").problem
+    leaders, begun = module("peers").optuna_study(problem, 0, 1e6, 2, 60)
+    (study,) = studies
+    assert begun == len(study.trials) == 60
+    states = optuna.trial.TrialState
+    reached = [t for t in study.trials if t.state is states.COMPLETE]
+    assert [t.value for t in reached] == [
+        problem.judge(problem.space.config(t.params)) for t in reached
+    ]
+    assert problem.judge(leaders[-1][1]) == min(t.value for t in reached)
+    stopped = [t for t in study.trials if t not in reached]
+    assert {t.state for t in stopped} == {states.PRUNED}
+    for trial in reached + stopped:  # lower is better for it, so it is told -accuracy
+        assert all(-90 <= told <= 0 for told in trial.intermediate_values.values())
+
+
+def test_rows_of_a_tiny_table(
+    few: ModuleType, run: Callable[..., int], data: Path, tmp_path: Path, capsys: Any
+) -> None:
+    rows = "random;the new default;Optuna TPE + Hyperband, time;posterior, reversed;the ceiling"
+    common = ("--data", data, "--source", "others", "--tasks", 1, "--workers", 1)
+    files = [tmp_path / f"seed{seed}.json" for seed in range(2)]
+    for seed, file in enumerate(files):
+        own = rows if seed == 0 else "random"
+        given = ("--rows", own, "--first-seed", seed, "--processes", 1, "--json", file)
+        assert run(*common, *given) in (0, 1)
+    found = json.loads(files[0].read_text())["runs"]
+    assert [one["row"] for one in found] == [name for name in few.rows.ROWS if name in rows]
+    for one in found:
+        after = [one["seconds"][f"{spend}"] for spend in few.rows.SPENDS]
+        assert after == sorted(after, reverse=True)
+        assert one["best"] <= after[-1] <= after[0] <= one["limit"]
+        assert 0 < one["trials"] <= few.rows.MOST_TRIALS
+    assert found[-1]["row"] == "the ceiling"
+    assert set(found[-1]["seconds"].values()) == {found[-1]["best"]}
+    capsys.readouterr()
+    run("--merge", *files)
+    assert "1 worker, 1 tasks, 2 studies a row" in capsys.readouterr().out  # of the first row
+    assert run("--merge", files[0], files[0]) == 2
+    assert "is there twice" in capsys.readouterr().err
