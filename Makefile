@@ -16,12 +16,12 @@ GPU_JSON ?= gpu.json
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-	    --editable '.[dev,oracles,services,lightning,huggingface]'
+	    --editable '.[dev,oracles,services,lightning,huggingface,lowbit,schedulefree]'
 	touch $@
 
 demo: .venv/installed
 	rm -rf studies/demo
-	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --repeats 3 --out studies/demo
+	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --repeats 3 --experience off --out studies/demo
 
 test: .venv/installed
 	$(PYTEST) $(PARALLEL) -m 'not slow and not soak'

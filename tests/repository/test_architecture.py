@@ -26,7 +26,7 @@ FOLDERS = (  # from the ground up: a folder imports only from folders before it
     "evaluation",
     "cli",
 )
-ROOT_FILES = {"__init__.py", "__init__.pyi", "__main__.py", "errors.py", "py.typed"}
+ROOT_FILES = {"data", "__init__.py", "__init__.pyi", "__main__.py", "errors.py", "py.typed"}
 LIBRARIES = {  # which files may import a library
     "ray": {
         "autotune/backends/ray/actors.py",

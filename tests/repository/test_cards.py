@@ -21,7 +21,10 @@ from autotune.evaluation.comparison import Row
 from autotune.schedules import Linear
 from autotune.space.schedule_space import FAMILIES
 from trainers import language, settings
+from trainers.models import library
+from trainers.models.images import WIDTHS
 from trainers.optimizers import make_optimizer
+from trainers.plan import KNOBS
 from trainers.training import OPTIONS, TAKES
 
 SOURCES = ("arXiv", "DAWNBench")
@@ -87,6 +90,48 @@ def test_an_optimizers_card_names_settings_that_it_takes(name: str) -> None:
     card = CARDS["docs/cards/optimizers.md"][name]
     common = {"lr", *inspect.signature(make_optimizer).parameters}
     assert named(card) <= {*TAKES[name], *common}
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def test_every_key_of_a_plan_has_a_card_and_a_row_with_its_effect() -> None:
+    page = "docs/cards/parallel.md"
+    found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
+    assert found.keys() == table.keys() == KNOBS.keys()
+    for key, knob in KNOBS.items():
+        points = found[key].points
+        assert list(points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
+        assert points["Effect"].startswith(knob.effect), key
+        assert table[key][1] == knob.effect
+        assert any(known in points["Source"] for known in SOURCES), key
+
+
+def test_every_key_of_input_has_a_card_and_a_row_with_its_effect() -> None:
+    page = "docs/cards/models-and-input.md"
+    found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
+    assert table.keys() == settings.INPUT.keys()
+    assert found.keys() == {*settings.INPUT, "weights"}
+    for key, knob in settings.INPUT.items():
+        points = found[key].points
+        assert list(points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
+        assert points["Effect"].startswith(knob.effect), key
+        assert table[key][1] == knob.effect
+        assert any(known in points["Source"] for known in SOURCES), key
+    models = {name.partition(":")[0] for row in rows(page, "`model`") for name in row[0].split("`")}
+    assert {*library.IMAGES, *library.TEXT, *WIDTHS, "gpt"} <= models
+
+
+def test_what_a_step_keeps_and_computes_has_cards_with_its_effect() -> None:
+    page = "docs/cards/memory.md"
+    found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
+    assert {*found} | {"optimizer"} == {*table}
+    for key, row in table.items():
+        assert row[1] == language.train.effects[key], key  # type: ignore[attr-defined]
+    for key, card in found.items():
+        assert list(card.points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
+        assert card.points["Effect"].startswith(table[key][1]), key
+        assert re.search(r"arXiv|doi", card.points["Source"]), key
 
 
 # --- schedules ------------------------------------------------------------------------------------

@@ -36,7 +36,11 @@ from autotune.study import recipes
 PAGES = pages()
 RUN = ("docs/get-started.md", "docs/how-to/results.md")  # by test_get_started.py
 MADE = ("README.md", "CONTRIBUTING.md")  # whose shell blocks are make's targets
-NEEDS = {"docs/how-to/lightning.md": "lightning", "docs/how-to/hugging-face.md": "transformers"}
+NEEDS = {
+    "docs/how-to/lightning.md": "lightning",
+    "docs/how-to/hugging-face.md": "transformers",
+    "docs/how-to/library-models.md": "transformers",
+}
 PYTHON = [
     pytest.param(page, marks=[pytest.mark.slow] if page in NEEDS else [])  # slow to import
     for page in PAGES
