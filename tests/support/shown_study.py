@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -128,18 +129,21 @@ def main() -> None:
     shown._PER_SECOND = 50
     script, drawn = Script(), [0]
     draw = Picture.__rich_console__
+    whole: list[threading.RLock] = [threading.RLock()]  # held from a drawing's start to its flush
 
-    def counted(*arguments: Any) -> Any:
+    def counted(picture: Picture, console: Any, options: Any) -> Any:
         drawn[0] += 1
-        return draw(*arguments)
+        whole[0] = console._whole
+        return draw(picture, console, options)
 
     Picture.__rich_console__ = counted  # type: ignore[method-assign]
 
     def stage(name: str, draws: int = 5) -> None:
         before = drawn[0]
-        while drawn[0] < before + draws:  # the last but one is on the terminal then
+        while drawn[0] < before + draws:
             time.sleep(0.01)
-        os.write(2, f"\x1b]0;{name}\x07".encode())
+        with whole[0]:  # a drawing is several writes: the title must not get between them
+            os.write(2, f"\x1b]0;{name}\x07".encode())
         sys.stdin.readline()
 
     options = StudyOptions(trials=12)
