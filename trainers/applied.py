@@ -11,6 +11,8 @@ from functools import partial
 
 from torch import nn
 
+from trainers.communication.averaged import Averaged
+from trainers.communication.synchronization import Synchronization, averaged
 from trainers.memory import recompute
 from trainers.models.described import units_of
 from trainers.parallel import context, mesh, tensor, topology
@@ -71,6 +73,7 @@ def parallel(
     forward: Forward,
     accumulates: bool = False,
     copied: Callable[[nn.Module, Ranks, Forward], Parallel] | None = None,
+    synchronization: Synchronization | None = None,
 ) -> Parallel:
     """The model on the ranks.
 
@@ -78,7 +81,10 @@ def parallel(
         units: of `prepared`.
         accumulates: a step may have several passes, of which DDP's static graph allows one only.
         copied: makes copies of the model on several ranks; None: as the plan says.
+        synchronization: of copies that differ between exchanges; None: gradients are averaged.
     """
+    if synchronization is not None and not synchronization.every_step:
+        return averaged(synchronization, model, ranks, forward)
     copied = copied or partial(_replicated, plan, accumulates)
     degrees, divided = plan.degrees(ranks.size), plan.tensor_parallel_degree != 1
 
@@ -124,7 +130,7 @@ def _replicated(
 
 def update(plan: Plan, ranks: Ranks, model: Parallel, exposed: Exposed | None) -> Update:
     """Who makes the optimizer's step of which parameters."""
-    if isinstance(model, Pipelined):
+    if isinstance(model, Pipelined | Averaged):
         return model.update
     deals = plan.shard_optimizer_state and ranks.size > 1
     return Dealt(ranks, exposed) if deals else Everywhere()

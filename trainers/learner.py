@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainers.communication.averaged import Averaged
 from trainers.data.stream import Batch
 from trainers.evaluation import sums
 from trainers.knobs import build_optimizer
@@ -57,6 +58,7 @@ class Learner:
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
         self.statistics = Statistics(model, parallel.owned)
+        self._apart = parallel if isinstance(parallel, Averaged) else None
         self._averages: schedule_free.Averages | None = None
         if training.optimizer in schedule_free.KINDS:
             self._averages = schedule_free.Averages(model, self._pass)
@@ -69,7 +71,9 @@ class Learner:
         self._scaler = torch.amp.GradScaler(self._ranks.device.type) if scales else None
 
     def begin(self) -> None:
-        """Before steps; a schedule-free optimizer then has the weights that it trains."""
+        """Before steps; the model then has the weights that are trained."""
+        if self._apart is not None:
+            self._apart.begin()
         if self._averages is None:
             return
         self.parallel.changed()
@@ -77,6 +81,9 @@ class Learner:
 
     def settle(self) -> None:
         """After steps, before evaluations and states; the weights are then the averages, if any."""
+        if self._apart is not None:
+            self.statistics.settle()
+            self._apart.settle()
         if self._averages is not None:
             self.statistics.settle()
             self._averages.settle(self.optimizer)
@@ -122,6 +129,10 @@ class Learner:
             return found if self._scaler is None else self._scaler.scale(found)
 
         return loss
+
+    def exchanged(self) -> dict[str, float]:
+        """What was measured of exchanges between ranks that differ, since the last call."""
+        return {} if self._apart is None else self._apart.metrics()
 
     @property
     def limit_met(self) -> bool:
@@ -185,6 +196,7 @@ class Learner:
         self.settle()
         self.evaluate(evaluated)
         self.model.load_state_dict(before)
+        self.parallel.changed()
         self.loss.zero_()
         self.statistics.clear()
         self._fresh()
@@ -222,6 +234,6 @@ class Learner:
         self.optimizer.state.clear()
         if isinstance(self.optimizer, LARS | LAMB):
             self.optimizer.kept.clear()
-        self._averages = None
+        self._averages = self._apart = None
         self.parallel.close()
         del self.parallel, self._update, self.model, self.optimizer, self.statistics

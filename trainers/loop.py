@@ -18,6 +18,7 @@ from torch import nn
 from autotune.trial import Change, Milestone
 from trainers import applied
 from trainers.beside import Beside
+from trainers.communication import synchronization
 from trainers.data.stream import Batch, Stream, passes
 from trainers.knobs import Knobs, fast, is_constant
 from trainers.learner import Learner
@@ -86,6 +87,7 @@ class Loop(Generic[S]):
         state = training.state or {"seen": 0}
         self._ranks = ranks
         self._data = applied.data_ranks(training.plan, ranks)
+        synchronization.check_ranks(training.synchronization, ranks.size)
         self._training = training = training.on(self._data.size)
         self._exposed = Exposed(ranks.device) if ranks.size > 1 else None
         self._task = task
@@ -151,7 +153,15 @@ class Loop(Generic[S]):
             self._exposed,
         )
         accumulates = training.microbatch is not None
-        parallel = applied.parallel(training.plan, model, units, self._ranks, forward, accumulates)
+        parallel = applied.parallel(
+            training.plan,
+            model,
+            units,
+            self._ranks,
+            forward,
+            accumulates,
+            synchronization=training.synchronization,
+        )
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
         return Learner(model, parallel, update, self._ranks, training, forward)
 
@@ -184,6 +194,7 @@ class Loop(Generic[S]):
             samples = batch_size * task.samples(size)
             batch = stream.take(self._seen, batch_size, size)
             learner.statistics.next(last=self._seen + samples >= target)
+            learner.parallel.at(progress)
             learner.step(batch, samples, knobs.smoothing(progress))
             self._seen += samples
             self._seen_by_size[size] += samples
@@ -235,7 +246,7 @@ class Loop(Generic[S]):
             "progress": self._seen / self._horizon,
         }
         if self._trained:
-            metrics |= self._learner.statistics.metrics()
+            metrics |= self._learner.statistics.metrics() | self._learner.exchanged()
             if self._learner.limit_met:
                 metrics["recompile_limit_met"] = 1.0
             metrics["train_loss"] = trained / self._trained

@@ -14,6 +14,7 @@
 | `deterministic` | kernels that give the same bits in every run, or an error (False) |
 | `compile` | False, True or units (False); see `trainers.memory.compiled` |
 | `validation` | inline, or beside training in a process of its own (inline): `trainers.beside` |
+| the keys of exchanges | how often: `trainers.communication.synchronization` (in every step) |
 | the keys of a plan | how ranks divide the work, and what is kept in memory: `trainers.plan` |
 | `seed`, `state` | reserved: set by autotune, as is `microbatch` once memory has run out |
 
@@ -30,6 +31,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.schedules import Constant
+from trainers.communication import synchronization
+from trainers.communication.synchronization import KNOBS as SYNCHRONIZED
+from trainers.communication.synchronization import Synchronization
 from trainers.memory import accumulate, compiled, low_bit
 from trainers.memory.precision import PRECISIONS
 from trainers.optimizers.make import NAMES, require_optimizer
@@ -77,6 +81,7 @@ class Training:
     seed: int
     state: dict[str, Any] | None
     options: Mapping[str, Any]
+    synchronization: Synchronization
 
     def on(self, ranks: int) -> Training:
         """As it is where so many ranks have other samples: with the plan's microbatch."""
@@ -177,7 +182,7 @@ EFFECTS: Mapping[str, Effect] = {
     **dict.fromkeys(OPTIONS, "statistical"),
     **dict.fromkeys(("precision",), "rounding"),
     **dict.fromkeys(("deterministic", "compile", "microbatch", "validation"), "exact"),
-    **{key: knob.effect for key, knob in KNOBS.items()},
+    **{key: knob.effect for key, knob in {**KNOBS, **SYNCHRONIZED}.items()},
 }
 """What the common keys change of a training (`trainers.technique.Effect`).
 
@@ -199,7 +204,7 @@ def read_training(
         ValueError: one line with the key, its value, what is allowed, and the nearest valid key.
     """
     for key in config:
-        if not any(key in known for known in (own, TRAINING, OPTIONS, KNOBS)):
+        if not any(key in known for known in (own, TRAINING, OPTIONS, KNOBS, SYNCHRONIZED)):
             raise ValueError(_unknown(key, own, trainer))
     values = {key: _value(config, key, *TRAINING[key]) for key in TRAINING}
     takes = TAKES[values["optimizer"]]
@@ -220,11 +225,15 @@ def read_training(
     smoothing = values["label_smoothing"]
     smoothed = not isinstance(smoothing, Constant) or smoothing.value > 0
     check(plan, values["optimizer"], values["precision"], values["compile"], smoothed)
+    sync = synchronization.read(
+        {k: _value(config, k, None, SYNCHRONIZED[k].reader) for k in SYNCHRONIZED if k in config}
+    )
+    synchronization.check(sync, plan, values["optimizer"], values["precision"])
     if values["validation"] != VALIDATIONS[0] and plan.pipeline_parallel_degree != 1:
         rule = f"must be {VALIDATIONS[0]!r} where no rank has all layers"
         raise ValueError(f"validation {rule} (pipeline_parallel_degree), got 'beside'")
     found = {key: _value(config, key, *own[key]) for key in own}
-    return Training(**values, options=options, plan=plan), found
+    return Training(**values, options=options, plan=plan, synchronization=sync), found
 
 
 def _check_averaged(optimizer: str, options: Mapping[str, Any]) -> None:
@@ -251,7 +260,7 @@ def _value(config: Mapping[str, Any], key: str, default: Any, reader: Any) -> An
 
 
 def _unknown(key: object, own: Mapping[str, Key], trainer: str) -> str:
-    names = sorted((*own, *TRAINING, *OPTIONS, *KNOBS))
+    names = sorted((*own, *TRAINING, *OPTIONS, *KNOBS, *SYNCHRONIZED))
     allowed = f"(allowed: {', '.join(names)})"
     owner = _OWNERS.get(str(key))
     if owner is not None:

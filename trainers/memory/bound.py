@@ -31,12 +31,13 @@ class _Outputs(TorchFunctionMode):
         return found
 
 
-def bound(make: Callable[[], nn.Module], batches: Sequence[Tensor]) -> int:
+def bound(make: Callable[[], nn.Module], batches: Sequence[Tensor], copies: int = 0) -> int:
     """Bytes that no plan of a training exceeds.
 
     Args:
         make: the model.
         batches: inputs of the largest forward passes in training and evaluation.
+        copies: of the weights that are kept beside.
 
     >>> 468 < bound(lambda: nn.Linear(2, 3), [torch.zeros(4, 2)]) < 1500
     True
@@ -49,4 +50,4 @@ def bound(make: Callable[[], nn.Module], batches: Sequence[Tensor]) -> int:
                 model(batch.to("meta"))
             most = max(most, seen.nbytes)
     weights = sum(p.nbytes for p in model.parameters())
-    return _OF_WEIGHTS * weights + _OF_OUTPUTS * most
+    return (_OF_WEIGHTS + copies) * weights + _OF_OUTPUTS * most

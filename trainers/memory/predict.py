@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from trainers import applied
+from trainers.communication import synchronization
 from trainers.data.stream import Batch, passes
 from trainers.knobs import is_constant
 from trainers.learner import Learner
@@ -63,7 +64,9 @@ def needed(training: Training, task: Task[Any], blank: Blank, ranks: int = 1, ha
         local, size = _largest(training, task, shares)
         sizes = (_added(training, local), size), (blank.evaluated, blank.evaluated_size)
         with suppress(RuntimeError):  # some models of libraries read numbers, which are not there
-            most = bound(lambda: task.model(blank.stream), [blank.batch(*of)[0] for of in sizes])
+            batches = [blank.batch(*of)[0] for of in sizes]
+            travelling = training.synchronization.in_flight
+            most = bound(lambda: task.model(blank.stream), batches, travelling)
             if most + blank.kept <= has:
                 return most + blank.kept
     return peak(training, task, blank, ranks) + blank.kept
@@ -153,6 +156,9 @@ def _learner(
     units = applied.prepared(training.plan, model, ranks)
     dtype = DTYPES.get(training.precision)
     forward = Counted(CPU, dtype, tracker=tracker)  # another layout has as many bytes
-    parallel = applied.parallel(training.plan, model, units, ranks, forward, copied=Copies)
+    found = synchronization.of_one_machine(training.synchronization)
+    parallel = applied.parallel(
+        training.plan, model, units, ranks, forward, copied=Copies, synchronization=found
+    )
     step = BlankStep(applied.update(training.plan, ranks, parallel, None))
     return Learner(model, parallel, step, Ranks(0, 1, CPU), training, forward)

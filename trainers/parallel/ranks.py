@@ -61,15 +61,19 @@ def along(mesh: DeviceMesh, name: str, ranks: Ranks) -> Ranks:
     return Ranks(dist.get_rank(group), dist.get_world_size(group), ranks.device, group)
 
 
-def ranks_of_a_machine(data: Ranks) -> int:
-    """How many ranks each machine has, by the machines' names; collective."""
+def ranks_of_a_machine(data: Ranks, key: str = "all_reduce_group_size") -> int:
+    """How many ranks each machine has, by the machines' names; collective.
+
+    Args:
+        key: that says it otherwise, for messages.
+    """
     names: list[str] = [""] * data.size
     dist.all_gather_object(names, socket.gethostname(), group=data.group)
     sizes = {*Counter(names).values()}
     neighbours = names == sorted(names, key=names.index)
     if len(sizes) > 1 or not neighbours:
         rule = "must be given where machines do not have equally many ranks, one after another"
-        raise ValueError(f"all_reduce_group_size {rule}: {', '.join(names)}")
+        raise ValueError(f"{key} {rule}: {', '.join(names)}")
     return sizes.pop()
 
 
