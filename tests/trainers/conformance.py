@@ -15,6 +15,7 @@ from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -198,7 +199,20 @@ def _copy(value: Any) -> Any:
     return [_copy(v) for v in value] if isinstance(value, list) else value
 
 
-OTHERS = {"gathered": gathered_gradients, "mixed": mixed_tensors, "hooks": hooks}
+def averaged(*given: Any) -> dict[str, Any]:
+    """Steps of `averaged_steps`."""
+    sys.path.append(str(Path(__file__).parents[1] / "support"))
+    from averaged_steps import taken
+
+    return taken(*given)
+
+
+OTHERS = {
+    "averaged": averaged,
+    "gathered": gathered_gradients,
+    "mixed": mixed_tensors,
+    "hooks": hooks,
+}
 
 
 def _rank(asked: Connection, rank: int, size: int, port: int) -> None:

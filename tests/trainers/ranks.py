@@ -12,6 +12,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from trainers import image, language
 from trainers.data.stream import MemoryStream
 from trainers.memory import measure
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 FAST = {"data": "digits", "lr": 0.1, "batch_size": 32, "horizon": 2, "milestone": 300}
 FAST_TEXT = {
     "optimizer": "adamw",
@@ -51,14 +53,19 @@ def record(
     full_in: str = "loss",
     peak: bool = False,
     done: bool = False,
+    by_hand: bool = False,
 ) -> dict[str, Any]:
     """Train for so many milestones after the first; what was yielded, and the state at the end.
 
     A configuration with a `text` is the language trainer's. `restore` holds the state of every
     rank. On the rank `full` the first loss, or the first batch, finds no memory (`full_in`). With
     `peak` it is only found how many bytes the training of a text needs. With `done` the metrics are
-    futures, which are awaited.
+    futures, which are awaited. With `by_hand` they are steps of `averaged_steps`.
     """
+    if by_hand:
+        from averaged_steps import taken
+
+        return taken(config, milestones)
     if peak:
         return {"peak": measure.peak(language.train, config, milestones)}
     if full is not None:

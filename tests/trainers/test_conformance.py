@@ -19,12 +19,14 @@ import pytest
 import torch
 from heads import free_ports
 
+from trainers.communication.synchronization import KNOBS as SYNCHRONIZED
 from trainers.models import library
 from trainers.plan import KNOBS
 
 HERE = Path(__file__).parent
 Run = Callable[..., list[dict[str, Any]]]
 CLOSE = 1e-5
+STEPS = 5
 
 ZERO3 = {"data_parallel_shard_degree": -1, "fsdp_reshard_after_forward": "always"}
 UNEVEN = {"batch_size": 7, "microbatch": 2, "val_size": 257}
@@ -221,6 +223,31 @@ ON_EIGHT: dict[str, dict[str, Any]] = {
         "layers": 8,
     },
 }
+AVERAGED: dict[str, dict[str, Any]] = {
+    "local sgd": {"synchronization": "local_sgd", "local_sgd_period": 1, **UNEVEN},
+    "post-local sgd, lamb": {"synchronization": "local_sgd", "local_sgd_start": STEPS, **LAMB},
+    "diloco": {
+        "synchronization": "diloco",
+        "diloco_period": 1,
+        "diloco_outer_lr": 1.0,
+        "diloco_outer_momentum": 0.0,
+        "gradient_accumulation_steps": 2,
+    },
+    "geo-sgd": {"synchronization": "geo_sgd", "geo_sgd_period": 1, "geo_sgd_delay": 0},
+    "no staleness, adamw": {
+        "synchronization": "bounded_staleness",
+        "staleness_bound": 0,
+        **ADAMW,
+        "eps": 0.01,
+    },
+}
+"""Exchanges in every step: copies that are averaged otherwise than by DDP then compute the same."""
+AVERAGED_ON_FOUR = {
+    "synchronization": "hierarchical",
+    "hierarchical_inner_period": 1,
+    "hierarchical_outer_period": 1,
+    "hierarchical_group_size": 2,
+}
 QUICK = {
     *("tensor", "tensor, sequence, loss", "1f1b", "1f1b, microbatches", "ZBVZeroBubble"),
     *("context, microbatches", "context, zero-1, recomputed"),
@@ -326,7 +353,17 @@ def trains_alike(ranks: list[dict[str, Any]], alone: dict[str, Any]) -> None:
 
 def trained(config: dict[str, Any]) -> dict[str, Any]:
     """The keys that change what is computed: no plan, no compiler, all of a batch at once."""
-    return {key: value for key, value in config.items() if key not in {*KNOBS, *SAME}}
+    without = {*KNOBS, *SYNCHRONIZED, *SAME}
+    return {key: value for key, value in config.items() if key not in without}
+
+
+def in_mean(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With the means over the ranks of their own gradients."""
+    for rank in ranks:
+        assert "error" not in rank, rank["error"]
+    by_step = zip(*(rank["gradients"] for rank in ranks), strict=True)
+    means = [[torch.stack(own).mean(0) for own in zip(*step, strict=True)] for step in by_step]
+    return [{**rank, "gradients": means} for rank in ranks]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -373,6 +410,21 @@ def test_eight_ranks_train_as_one(plan: dict[str, Any], steps: Any, on_ranks: An
 def test_four_ranks_train_on_images_as_one(plan: str, steps: Any, on_ranks: Any) -> None:
     found = on_ranks(4, "images", ON_FOUR[plan])
     trains_alike(found, steps("images", trained(ON_FOUR[plan])))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("plan", AVERAGED.values(), ids=AVERAGED)
+def test_copies_that_exchange_in_every_step_train_as_one_rank(
+    plan: dict[str, Any], task: str, steps: Any, on_ranks: Any
+) -> None:
+    trains_alike(in_mean(on_ranks(2, task, plan)), steps(task, trained(plan)))
+
+
+def test_copies_that_are_averaged_in_two_levels_train_as_one_rank(
+    steps: Any, on_ranks: Any
+) -> None:
+    found = on_ranks(4, "text", AVERAGED_ON_FOUR)
+    trains_alike(in_mean(found), steps("text", trained(AVERAGED_ON_FOUR)))
 
 
 @pytest.mark.parametrize("plan", OF_TEXT.values(), ids=OF_TEXT)
