@@ -1,4 +1,4 @@
-"""Copies that differ between exchanges: against the papers by hand, on real ranks; states; refusals.
+"""Copies that differ between exchanges: real ranks against the papers by hand; states; refusals.
 
 That exchanges in every step are the training of one rank is in `test_conformance.py`.
 """
@@ -6,15 +6,24 @@ That exchanges in every step are the training of one rank is in `test_conformanc
 from __future__ import annotations
 
 import doctest
+import json
+import os
+import subprocess
+import sys
+import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import killed_ranks
 import pytest
 import torch
 from averaged_steps import WEIGHTS, ByHand, exchanges, mean, taken
+from killed_ranks import RANKS, file
 from torch import Tensor
 
 from autotune.schedules import Constant, Linear, stages
+from trainers import language, served, settings
 from trainers.communication import (
     diloco,
     geo_sgd,
@@ -23,8 +32,10 @@ from trainers.communication import (
     staleness,
     synchronization,
 )
-from trainers.communication.synchronization import KINDS
+from trainers.communication.synchronization import KINDS, KNOBS
+from trainers.optimizers.make import NAMES
 
+ROOT = Path(__file__).parents[2]
 STEPS = 14
 Taken = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
@@ -201,4 +212,289 @@ def test_the_bytes_given_to_collectives_are_those_of_the_formula(
     keys: dict[str, Any], formula: float, on_ranks: Taken
 ) -> None:
     for rank in on_ranks(keys):
-        assert sum(rank["sent"]) / STEPS == formula
+        assert sum(rank["sent"]) / STEPS == pytest.approx(formula)
+
+
+# --- evaluations and states -----------------------------------------------------------------------
+
+TOKENS = 256  # of a step
+TRAINED = {
+    "text": "synthetic",
+    "optimizer": "sgd",
+    "lr": 0.1,
+    "milestone": TOKENS,
+    "width": 8,
+    "gradient_accumulation_steps": 2,
+}
+KEYS: dict[str, dict[str, Any]] = {
+    "local_sgd": {"local_sgd_period": 3},
+    "hierarchical": {"hierarchical_inner_period": 2, "hierarchical_outer_period": 3},
+    "diloco": {"diloco_period": 3},
+    "geo_sgd": {"geo_sgd_period": 3, "geo_sgd_delay": 2},
+    "bounded_staleness": {"staleness_bound": 2},
+}
+CONFIGS = {kind: {**TRAINED, "synchronization": kind, **keys} for kind, keys in KEYS.items()}
+
+
+def model(state: dict[str, Any]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = state["learner"]["model"]
+    return found
+
+
+def own(state: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = state["learner"]["optimizer"]["apart"]["own"]
+    return found
+
+
+def alone(config: dict[str, Any], states: list[Any]) -> Any:
+    """The first milestone of a training in this process that goes on from a state of two ranks."""
+    small = {"layers": 1, "heads": 2, "sequence_length": 32, "train_size": 9000, "val_size": 1000}
+    trainer = language.train({"batch_size": 8, **small, **config, "state": states[0]})
+    milestone = next(trainer)
+    found = milestone.evaluate(), milestone.state()
+    trainer.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_state_between_two_exchanges_goes_on_bit_for_bit(
+    kind: str, on_two_ranks: Any, same: Any
+) -> None:
+    """Evaluations and states at every step meanwhile change nothing."""
+    config = CONFIGS[kind]
+    whole = on_two_ranks(config, 7, save_at=4)
+    states = [rank["state"] for rank in whole]
+    again = on_two_ranks(config, 3, restore=states)
+    at_once = on_two_ranks({**config, "milestone": 7 * TOKENS}, 1, evaluations=0)
+    for rank, rest, undisturbed in zip(whole, again, at_once, strict=True):
+        for found in (rank, rest, undisturbed):
+            assert "error" not in found, found["error"]
+        assert same(rest["final"], rank["final"])
+        assert same(undisturbed["final"], rank["final"])
+        assert rest["metrics"][1]["val_loss"] == rank["metrics"][5]["val_loss"]
+        assert rank["freed"]
+    between = [own(state)["weights"] for state in states]
+    assert torch.equal(*between) == (kind == "bounded_staleness")
+    with_a_message = [state["learner"]["optimizer"]["apart"] for state in states]
+    if kind == "geo_sgd":
+        assert all("mean" in apart["own"] for apart in with_a_message), "in flight"
+    if kind == "bounded_staleness":
+        assert all(len(apart["shared"]["sending"]) == 2 for apart in with_a_message)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_what_is_evaluated_and_saved_is_one_model_with_which_other_ranks_begin(
+    kind: str, on_two_ranks: Any, same: Any
+) -> None:
+    config = CONFIGS[kind]
+    ranks = on_two_ranks(config, 4, save_at=4)
+    states, val_loss = [r["state"] for r in ranks], ranks[0]["metrics"][4]["val_loss"]
+    assert same(model(states[0]), model(states[1]))
+    momenta = [state["learner"]["optimizer"]["state"] for state in states]
+    assert same(*momenta), "as those who average gradients need it"
+    assert same(served.weights(states), model(states[0])), "is exported"
+    flat = torch.cat([value.flatten() for value in model(states[0]).values()])
+    if kind != "diloco":
+        average = torch.stack([own(state)["weights"] for state in states]).mean(0)
+        assert len(flat) == len(average)
+        assert torch.allclose(flat, average, rtol=0, atol=1e-7)
+    for keys in (config, TRAINED):
+        metrics, state = alone(keys, states)
+        assert metrics["val_loss"] == pytest.approx(val_loss, rel=1e-6)
+        assert same(model(state), model(states[0]))
+
+
+def test_the_outer_optimizer_and_gradients_in_flight_go_on_on_other_ranks(
+    on_two_ranks: Any, same: Any
+) -> None:
+    for kind in ("diloco", "bounded_staleness"):
+        states = [rank["final"] for rank in on_two_ranks(CONFIGS[kind], 4, evaluations=0)]
+        shared = states[0]["learner"]["optimizer"]["apart"]["shared"]
+        assert same(shared, states[1]["learner"]["optimizer"]["apart"]["shared"])
+        _, state = alone(CONFIGS[kind], states)
+        assert same(state["learner"]["optimizer"]["apart"]["shared"], shared)
+    assert shared["sending"]
+
+
+def test_a_state_of_averaged_gradients_or_of_another_kind_begins_with_its_model(
+    on_two_ranks: Any, same: Any
+) -> None:
+    before = on_two_ranks(TRAINED, 2, evaluations=0)
+    for kind in ("local_sgd", "geo_sgd"):
+        states = [rank["final"] for rank in before]
+        before = on_two_ranks(CONFIGS[kind], 2, restore=states)
+        for rank, state in zip(before, states, strict=True):
+            assert "error" not in rank, rank["error"]
+            assert len(rank["metrics"]) == 3
+            assert same(model(state), model(states[0]))
+
+
+@pytest.mark.parametrize("optimizer", [n for n in NAMES if not n.startswith("schedulefree")])
+def test_every_optimizer_makes_late_and_own_steps(optimizer: str, record: Any) -> None:
+    keys = {**TRAINED, "optimizer": optimizer, "lr": 1e-3}
+    for kind in ("bounded_staleness", "diloco"):
+        found = record({**keys, "synchronization": kind, **KEYS[kind]}, 4)
+        losses = [metrics["val_loss"] for metrics in found["metrics"]]
+        late = kind == "bounded_staleness"
+        assert len({*losses[:3]}) == 1, "nothing arrives, or the outer optimizer has no step, yet"
+        assert losses[-1] != losses[0]
+        assert found["metrics"][3].get("staleness") == (2.0 if late else None)
+        assert "staleness" not in found["metrics"][2]
+
+
+@pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"synchronization": "geo_sgd", "geo_sgd_period": 5, "geo_sgd_delay": 3},
+        {"synchronization": "bounded_staleness", "staleness_bound": 3, "momentum": 0.5},
+    ],
+    ids=lambda keys: keys["synchronization"],
+)
+def test_a_training_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
+    keys: dict[str, Any], tmp_path: Path, same: Any
+) -> None:
+    """What was in flight at a checkpoint is in it: not even what is allowed to be lost is lost."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    program = [sys.executable, str(ROOT / "tests/support/killed_ranks.py")]
+    ran = subprocess.run(
+        [*program, str(tmp_path), json.dumps(keys)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=1500,
+    )
+    said = json.loads(ran.stdout)
+    assert said["resumed"] == sorted(said["resumed"])
+    assert said["resumed"][0] > 0
+    for number in range(said["last"] - 1, said["last"] + 1):
+        for rank in range(RANKS):
+            killed, whole = (
+                torch.load(file(tmp_path / name, number, rank), weights_only=True)
+                for name in ("killed", "whole")
+            )
+            assert same(killed, whole)
+            assert killed["seen"] == number * killed_ranks.STEPS * killed_ranks.TOKENS
+
+
+@pytest.mark.slow
+def test_running_statistics_are_means_and_validation_may_be_beside(on_two_ranks: Any) -> None:
+    net = {"model": "resnet8", "width": 4, "train_size": 200, "val_size": 100, "batch_size": 50}
+    config = {**net, "milestone": 100, "synchronization": "local_sgd", "local_sgd_period": 3}
+    inline, beside = (
+        on_two_ranks({**config, "validation": v}, 2, done=v == "beside")[0]["metrics"]
+        for v in ("inline", "beside")
+    )
+    for one, other in zip(inline, beside, strict=True):
+        assert other["val_loss"] == pytest.approx(one["val_loss"], rel=1e-5)
+        assert other["val_accuracy"] == one["val_accuracy"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_memory_is_predicted_with_what_is_kept_beside(kind: str) -> None:
+    texts = {**TRAINED, "width": 64, "batch_size": 2, "train_size": 9000, "val_size": 100}
+    plain, found = (
+        language.memory({**texts, "synchronization": k, **KEYS.get(k, {})}, ranks=2)
+        for k in ("every_step", kind)
+    )
+    weights = sum(
+        p.numel() for p in language._model(language.read_settings(texts), 40, False).parameters()
+    )
+    assert found < plain + 6 * 4 * weights
+    if kind == "bounded_staleness":
+        more = language.memory({**texts, "synchronization": kind, "staleness_bound": 6}, ranks=2)
+        assert more > found + 3 * 4 * weights
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+LOCAL = {"synchronization": "local_sgd"}
+NEEDS = "needs synchronization 'every_step', got 'local_sgd'"
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"synchronization": "gossip"}, "synchronization must be one of every_step, local_sgd, hi"),
+        ({"local_sgd_period": 4}, "local_sgd_period 4 needs synchronization 'local_sgd'"),
+        ({**LOCAL, "diloco_period": 4}, "diloco_period 4 needs synchronization 'diloco'"),
+        ({**LOCAL, "geo_sgd_delay": 2}, "geo_sgd_delay 2 needs synchronization 'geo_sgd'"),
+        ({**LOCAL, "staleness_bound": 2}, "2 needs synchronization 'bounded_staleness'"),
+        ({"hierarchical_group_size": 2}, "size 2 needs synchronization 'hierarchical'"),
+        ({**LOCAL, "local_sgd_period": 0}, "local_sgd_period must be a whole number at least 1"),
+        ({**LOCAL, "local_sgd_period": Linear(4, 0)}, "local_sgd_period must be a number at least"),
+        ({**LOCAL, "local_sgd_start": -1}, "local_sgd_start must be a whole number at least 0"),
+        (
+            {"synchronization": "geo_sgd", "geo_sgd_period": Linear(4, 1), "geo_sgd_delay": 2},
+            "geo_sgd_period must be at least geo_sgd_delay, 2, but",
+        ),
+        (
+            {"synchronization": "diloco", "diloco_outer_lr": 0},
+            "diloco_outer_lr must be a number more than 0, got 0",
+        ),
+        (
+            {"synchronization": "diloco", "diloco_outer_momentum": 1},
+            "diloco_outer_momentum must be a number at least 0 and less than 1, got 1",
+        ),
+        ({**LOCAL, "data_parallel_shard_degree": 2}, f"data_parallel_shard_degree 2 {NEEDS}"),
+        ({**LOCAL, "bucket_cap_mb": 5}, f"bucket_cap_mb 5 {NEEDS}"),
+        ({**LOCAL, "static_graph": True}, f"static_graph True {NEEDS}"),
+        (
+            {**LOCAL, "all_reduce_topology": "hierarchical"},
+            f"all_reduce_topology 'hierarchical' {NEEDS}",
+        ),
+        ({**LOCAL, "shard_optimizer_state": True}, f"shard_optimizer_state True {NEEDS}"),
+        ({**LOCAL, "precision": "fp16"}, f"precision 'fp16' {NEEDS}"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("read", "known"),
+    [
+        (settings.read_settings, {"data": "digits", "model": "resnet8", "lr": 0.1}),
+        (language.read_settings, {"text": "synthetic", "lr": 0.1}),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    read: Any, known: dict[str, Any], keys: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        read({**known, **keys})
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["tensor", "pipeline", "context"])
+def test_divided_models_are_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=f"^{key}_parallel_degree 2 {NEEDS}$"):
+        language.read_settings({**TRAINED, **LOCAL, f"{key}_parallel_degree": 2})
+
+
+def test_states_of_8_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao.optim", types.ModuleType("torchao.optim"))
+    keys = {**TRAINED, **LOCAL, "optimizer": "adamw", "optimizer_state_bits": 8}
+    with pytest.raises(ValueError, match=f"^optimizer_state_bits 8 {NEEDS}$"):
+        language.read_settings(keys)
+
+
+def test_an_optimizer_that_changes_weights_between_steps_is_refused() -> None:
+    pytest.importorskip("schedulefree")
+    says = "synchronization must be 'every_step' with optimizer 'schedulefree_sgd'"
+    with pytest.raises(ValueError, match=says):
+        language.read_settings({**TRAINED, **LOCAL, "optimizer": "schedulefree_sgd"})
+
+
+def test_groups_that_do_not_divide_the_ranks_are_refused_before_data_is_read(
+    on_two_ranks: Any,
+) -> None:
+    keys = {"synchronization": "hierarchical", "hierarchical_group_size": 3}
+    for rank in on_two_ranks({**TRAINED, **keys}, 1):
+        assert rank["error"] == "hierarchical_group_size 3 must divide the 2 ranks"
+
+
+def test_all_keys_may_change_samples_and_seconds_or_samples_alone() -> None:
+    assert {KNOBS[key].effect for key in KNOBS} == {"both", "statistical"}
+    statistical = {key for key, knob in KNOBS.items() if knob.effect == "statistical"}
+    assert statistical == {"diloco_outer_lr", "diloco_outer_momentum"}
+    assert {*KNOBS} <= {*language.train.effects}  # type: ignore[attr-defined]

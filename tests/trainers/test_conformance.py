@@ -17,6 +17,7 @@ from typing import Any
 import documents
 import pytest
 import torch
+from averaged_steps import WEIGHTS, ByHand
 from heads import free_ports
 
 from trainers.communication.synchronization import KNOBS as SYNCHRONIZED
@@ -425,6 +426,29 @@ def test_copies_that_are_averaged_in_two_levels_train_as_one_rank(
 ) -> None:
     found = on_ranks(4, "text", AVERAGED_ON_FOUR)
     trains_alike(in_mean(found), steps("text", trained(AVERAGED_ON_FOUR)))
+
+
+def test_neighbours_average_at_the_inner_period_and_all_at_the_outer(on_ranks: Any) -> None:
+    keys = {"hierarchical_inner_period": 2, "hierarchical_outer_period": 5}
+    keys = {**AVERAGED_ON_FOUR, **keys}
+    found, hand = on_ranks(4, "averaged", keys, 12), ByHand(4)
+    for step in range(12):
+        hand.step(hand.gradients())
+        groups: list[list[int]] = []
+        if step % 5 == 4:
+            groups = [[0, 1, 2, 3]]
+        elif step % 5 in (1, 3):
+            groups = [[0, 1], [2, 3]]
+        for group in groups:
+            hand.average(group)
+            assert all(
+                torch.equal(found[rank]["weights"][step], found[group[0]]["weights"][step])
+                for rank in group
+            )
+        for rank, wanted in zip(found, hand.weights, strict=True):
+            assert torch.allclose(rank["weights"][step], wanted, rtol=0, atol=1e-12)
+            assert torch.allclose(rank["whole"][step], hand.mean(), rtol=0, atol=1e-12)
+            assert rank["sent"][step] == (WEIGHTS if groups else 0)
 
 
 @pytest.mark.parametrize("plan", OF_TEXT.values(), ids=OF_TEXT)
