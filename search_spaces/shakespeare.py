@@ -16,7 +16,7 @@ from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 from autotune.trial.scaling import Scaling
-from search_spaces import _plans
+from search_spaces import _averaging, _plans
 from search_spaces._spaces import BETAS, TEXTS, by_optimizer, point_of, rate
 from trainers.data.images import require_data
 from trainers.language import train
@@ -262,6 +262,26 @@ def plans() -> Experiment:
     made = _experiment(SMALL, "plans", "adamw", entries, {**usual, **_plans.LANGUAGE_BASELINE})
     others = [{**usual, **family} for family in _plans.LANGUAGE_FAMILIES]
     return replace(made, configs=others)
+
+
+def averaging() -> Experiment:
+    """AdamW, and how often two ranks exchange what; the baseline is that of `adamw`.
+
+    After the baseline, one of each other kind of synchronization runs.
+    """
+    own = TEXTS["adamw"]
+    entries: dict[str, SpaceEntry] = {
+        "batch_size": SMALL.batch_size,
+        "sequence_length": Fixed(SMALL.sequence_length),
+        **own.entries,
+        **_averaging.rates(own, 32, **_SHAPE),
+        "weight_decay": _DECAY,
+        **_averaging.ENTRIES,
+    }
+    usual = {**_BASELINE, "batch_size": 32}
+    baseline = _averaging.point(_averaging.BASELINE, usual)
+    made = _experiment(SMALL, "averaging", "adamw", entries, baseline)
+    return replace(made, configs=[_averaging.point(kind, usual) for kind in _averaging.FAMILIES])
 
 
 def schedules() -> Experiment:

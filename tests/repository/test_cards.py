@@ -21,6 +21,7 @@ from autotune.evaluation.comparison import Row
 from autotune.schedules import Linear
 from autotune.space.schedule_space import FAMILIES
 from trainers import language, settings
+from trainers.communication import synchronization
 from trainers.models import library
 from trainers.models.images import WIDTHS
 from trainers.optimizers import make_optimizer
@@ -95,11 +96,17 @@ def test_an_optimizers_card_names_settings_that_it_takes(name: str) -> None:
 # --- plans ----------------------------------------------------------------------------------------
 
 
-def test_every_key_of_a_plan_has_a_card_and_a_row_with_its_effect() -> None:
-    page = "docs/cards/parallel.md"
+OF_RANKS = {
+    "docs/cards/parallel.md": KNOBS,
+    "docs/cards/averaging.md": synchronization.KNOBS,
+}
+
+
+@pytest.mark.parametrize("page", OF_RANKS)
+def test_every_key_of_ranks_has_a_card_and_a_row_with_its_effect(page: str) -> None:
     found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
-    assert found.keys() == table.keys() == KNOBS.keys()
-    for key, knob in KNOBS.items():
+    assert found.keys() == table.keys() == OF_RANKS[page].keys()
+    for key, knob in OF_RANKS[page].items():
         points = found[key].points
         assert list(points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
         assert points["Effect"].startswith(knob.effect), key

@@ -21,6 +21,7 @@ from autotune.study.experiment import Experiment
 from autotune.trial.plan_text import plan_keys, plan_text
 from search_spaces import cifar10, digits, fashion_mnist, imagenet, shakespeare
 from trainers.applied import data_ranks
+from trainers.communication.synchronization import KINDS
 from trainers.image import train as image_train
 from trainers.language import read_settings as read_language
 from trainers.parallel.ranks import Ranks
@@ -36,7 +37,7 @@ NEWER = ("adamw", "nadamw", "muon", "schedulefree", "optimizers")
 MORE = [
     *(getattr(module, name) for module in (fashion_mnist, digits) for name in NEWER),
     *(shakespeare.nadamw, shakespeare.muon, shakespeare.schedulefree, shakespeare.optimizers),
-    *(shakespeare.plans, digits.plans),
+    *(shakespeare.plans, shakespeare.averaging, digits.plans),
 ]
 GPU_IMAGES = [
     getattr(module, f"gpu_{name}")
@@ -154,6 +155,21 @@ def test_a_plan_of_every_family_runs_before_the_search(monkeypatch: pytest.Monke
     families = [(p.shards, *(getattr(p, name) > 1 for name in MODEL_DEGREES)) for p in plans]
     assert [sum(family) for family in families] == [0, 1, 1, 1, 1]
     assert len({*families}) == 5
+
+
+def test_every_kind_of_synchronization_of_two_ranks_runs_before_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, kinds, peaks = experiment(shakespeare.averaging, monkeypatch), [], []
+    for given in found.given():
+        config, params = found.space.complete(given)
+        assert params is not None, "a point of the space"
+        training = read_language(config).training
+        kinds.append(training.synchronization.kind)
+        peaks.append(max(training.lr(progress / 20) for progress in range(21)))
+    assert {*kinds} == {*KINDS} - {"hierarchical"}
+    assert len(kinds) == len({*kinds})
+    assert peaks[kinds.index("bounded_staleness")] < min(peaks[:-1])
 
 
 @pytest.mark.parametrize("recipe", GPUS, ids=label)
