@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
 from trainers import served
+from trainers.communication import compression
 from trainers.data.folder import CENTRAL, MEAN, STD, FolderStream
 from trainers.data.formats import FORMATS, class_names
 from trainers.data.image_files import parts
@@ -140,6 +141,7 @@ train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the m
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
     *("optimizer", "precision", "deterministic", "compile"),
     *MEMORY_KEYS,
+    *compression.MEMORY_KEYS,
 )
 
 

@@ -151,7 +151,10 @@ class Loop(Generic[S]):
             self._exposed,
         )
         accumulates = training.microbatch is not None
-        parallel = applied.parallel(training.plan, model, units, self._ranks, forward, accumulates)
+        parallel = applied.parallel(
+            *(training.plan, model, units, self._ranks, forward, accumulates),
+            compression=training.compression,
+        )
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
         return Learner(model, parallel, update, self._ranks, training, forward)
 
@@ -181,6 +184,7 @@ class Loop(Generic[S]):
             progress = self._progress(self._seen)
             batch_size, size = knobs.batch_size(progress), round(self._size(progress))
             knobs.turn(learner.optimizer, progress)
+            learner.parallel.at(progress)
             samples = batch_size * task.samples(size)
             batch = stream.take(self._seen, batch_size, size)
             learner.statistics.next(last=self._seen + samples >= target)

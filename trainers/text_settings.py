@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainers.communication.compression import KEYS as COMPRESSION
 from trainers.data.text import TOKENS
 from trainers.data.tokenizer import is_file
 from trainers.models import attention
@@ -104,7 +105,7 @@ OWN: Mapping[str, Key] = {
     "attention_window": (None, optional(whole(1))),
     "sharding": ("none", one_of(("none", "full"))),
 }
-KEYS: Mapping[str, Key] = {**OWN, **TRAINING, **PLAN}
+KEYS: Mapping[str, Key] = {**OWN, **TRAINING, **PLAN, **COMPRESSION}
 """All keys but the optimizer's: the default and the reader."""
 
 

@@ -14,6 +14,7 @@
 | `deterministic` | kernels that give the same bits in every run, or an error (False) |
 | `compile` | False, True or units (False); see `trainers.memory.compiled` |
 | `validation` | inline, or beside training in a process of its own (inline): `trainers.beside` |
+| keys of fewer bytes | between copies of a model: `trainers.communication.compression` |
 | the keys of a plan | how ranks divide the work, and what is kept in memory: `trainers.plan` |
 | `seed`, `state` | reserved: set by autotune, as is `microbatch` once memory has run out |
 
@@ -30,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.schedules import Constant
+from trainers.communication import compression
 from trainers.memory import accumulate, compiled, low_bit
 from trainers.memory.precision import PRECISIONS
 from trainers.optimizers.make import NAMES, require_optimizer
@@ -77,6 +79,7 @@ class Training:
     seed: int
     state: dict[str, Any] | None
     options: Mapping[str, Any]
+    compression: Mapping[str, Any]
 
     def on(self, ranks: int) -> Training:
         """As it is where so many ranks have other samples: with the plan's microbatch."""
@@ -177,7 +180,7 @@ EFFECTS: Mapping[str, Effect] = {
     **dict.fromkeys(OPTIONS, "statistical"),
     **dict.fromkeys(("precision",), "rounding"),
     **dict.fromkeys(("deterministic", "compile", "microbatch", "validation"), "exact"),
-    **{key: knob.effect for key, knob in KNOBS.items()},
+    **{key: knob.effect for key, knob in {**KNOBS, **compression.KNOBS}.items()},
 }
 """What the common keys change of a training (`trainers.technique.Effect`).
 
@@ -199,7 +202,7 @@ def read_training(
         ValueError: one line with the key, its value, what is allowed, and the nearest valid key.
     """
     for key in config:
-        if not any(key in known for known in (own, TRAINING, OPTIONS, KNOBS)):
+        if not any(key in known for known in (own, TRAINING, OPTIONS, KNOBS, compression.KNOBS)):
             raise ValueError(_unknown(key, own, trainer))
     values = {key: _value(config, key, *TRAINING[key]) for key in TRAINING}
     takes = TAKES[values["optimizer"]]
@@ -216,6 +219,8 @@ def read_training(
     _check_averaged(values["optimizer"], options)
     chosen = {key: _value(config, key, None, KNOBS[key].reader) for key in KNOBS if key in config}
     plan = read_plan(chosen)
+    sent = {key: _value(config, key, *compression.KEYS[key]) for key in compression.KEYS}
+    compression.check(sent, plan, values["optimizer"], values["precision"], options)
     low_bit.check_options(plan.optimizer_state_bits, options)
     smoothing = values["label_smoothing"]
     smoothed = not isinstance(smoothing, Constant) or smoothing.value > 0
@@ -224,7 +229,7 @@ def read_training(
         rule = f"must be {VALIDATIONS[0]!r} where no rank has all layers"
         raise ValueError(f"validation {rule} (pipeline_parallel_degree), got 'beside'")
     found = {key: _value(config, key, *own[key]) for key in own}
-    return Training(**values, options=options, plan=plan), found
+    return Training(**values, options=options, plan=plan, compression=sent), found
 
 
 def _check_averaged(optimizer: str, options: Mapping[str, Any]) -> None:
@@ -251,7 +256,7 @@ def _value(config: Mapping[str, Any], key: str, default: Any, reader: Any) -> An
 
 
 def _unknown(key: object, own: Mapping[str, Key], trainer: str) -> str:
-    names = sorted((*own, *TRAINING, *OPTIONS, *KNOBS))
+    names = sorted((*own, *TRAINING, *OPTIONS, *KNOBS, *compression.KNOBS))
     allowed = f"(allowed: {', '.join(names)})"
     owner = _OWNERS.get(str(key))
     if owner is not None:

@@ -153,6 +153,10 @@ def _learner(
     units = applied.prepared(training.plan, model, ranks)
     dtype = DTYPES.get(training.precision)
     forward = Counted(CPU, dtype, tracker=tracker)  # another layout has as many bytes
-    parallel = applied.parallel(training.plan, model, units, ranks, forward, copied=Copies)
+    parallel = applied.parallel(
+        *(training.plan, model, units, ranks, forward),
+        copied=Copies,
+        compression=training.compression,
+    )
     step = BlankStep(applied.update(training.plan, ranks, parallel, None))
     return Learner(model, parallel, step, Ranks(0, 1, CPU), training, forward)

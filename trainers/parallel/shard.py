@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.memory.compiled import UNITS, is_compiled
 from trainers.memory.precision import cast_in
@@ -95,6 +96,7 @@ class Sharded:
     collective = True
     counts = True
     owned = None
+    exchange: Exchange | None = None
 
     def __init__(
         self,
@@ -119,6 +121,8 @@ class Sharded:
         dtype = forward.dtype if hooked else None
         self.network: Any = sharded(model, units, dtype, units_ahead, **settings)
         self._forward = forward
+
+    def at(self, progress: float) -> None: ...
 
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:
         self.network.set_requires_gradient_sync(False)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainers.communication.exchange import Exchange
 from trainers.data.stream import NO_LABEL, Batch
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.seam import Loss, Parallel
@@ -61,6 +62,13 @@ class Shared:
     @property
     def network(self) -> nn.Module:
         return self.inner.network
+
+    @property
+    def exchange(self) -> Exchange | None:
+        return self.inner.exchange
+
+    def at(self, progress: float) -> None:
+        self.inner.at(progress)
 
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:
         made = [(self._tokens(x), self.labels(y)) for x, y in parts]
