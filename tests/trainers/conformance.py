@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import compressing
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as functional
@@ -198,7 +199,18 @@ def _copy(value: Any) -> Any:
     return [_copy(v) for v in value] if isinstance(value, list) else value
 
 
-OTHERS = {"gathered": gathered_gradients, "mixed": mixed_tensors, "hooks": hooks}
+def differences(name: str) -> list[float]:
+    """Between what ranks had and what they have sent and kept."""
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    return compressing.differences(name, ranks)
+
+
+OTHERS = {
+    "gathered": gathered_gradients,
+    "mixed": mixed_tensors,
+    "hooks": hooks,
+    "differences": differences,
+}
 
 
 def _rank(asked: Connection, rank: int, size: int, port: int) -> None:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import compressing
 import pytest
 import torch
 import torch.distributed as dist
@@ -51,13 +52,15 @@ def record(
     full_in: str = "loss",
     peak: bool = False,
     done: bool = False,
+    sent: bool = False,
 ) -> dict[str, Any]:
     """Train for so many milestones after the first; what was yielded, and the state at the end.
 
     A configuration with a `text` is the language trainer's. `restore` holds the state of every
     rank. On the rank `full` the first loss, or the first batch, finds no memory (`full_in`). With
     `peak` it is only found how many bytes the training of a text needs. With `done` the metrics are
-    futures, which are awaited.
+    futures, which are awaited. With `sent` it is found how many bytes were given to collectives in
+    steps; the first milestones are a step each.
     """
     if peak:
         return {"peak": measure.peak(language.train, config, milestones)}
@@ -65,6 +68,8 @@ def record(
         with out_of_memory(full, full_in):
             return record(config, milestones)
     state = {} if restore is None else {"state": restore[dist.get_rank()]}
+    if sent:
+        return bytes_sent(config, milestones)
     if "text" in config:
         trainer = language.train({**FAST_TEXT, **config, **state})
     else:
@@ -91,6 +96,25 @@ def record(
     if "final" in found:
         gc.collect()
         found["freed"] = network() is None
+    return found
+
+
+def bytes_sent(config: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The bytes that this rank gives to collectives in each of so many steps."""
+    trainer = language.train({**FAST_TEXT, **config})
+    learner = next(trainer).evaluate.__self__._learner
+    found: dict[str, Any] = {"sent": [], "words": learner.model.embedding.num_embeddings}
+    step = learner.step
+
+    def counted(*given: Any) -> None:
+        with compressing.counted() as sizes:
+            step(*given)
+        found["sent"].append(sum(sizes))
+
+    learner.step = counted
+    for _ in range(steps):
+        next(trainer)
+    trainer.close()
     return found
 
 

@@ -21,14 +21,13 @@ from torch.optim import Optimizer
 
 from autotune.schedules import Constant
 from trainers.communication.exchange import Memory, Wire, gradients
+from trainers.communication.largest import count, share, taken
 from trainers.parallel.update import WithoutMomentum
 from trainers.readers import Number, Schedule, flag, optional, scheduled, whole
 from trainers.technique import Knob, When
 
 KIND = "dgc"
 _CHOSEN = When("gradient_compression 'dgc'", lambda keys: keys["gradient_compression"] == KIND)
-_MOST = 0.25
-"""The share that is sent in the first step of a warm-up."""
 KNOBS: Mapping[str, Knob] = {
     "dgc_ratio": Knob(
         Constant(0.01), scheduled(Number(0.0, math.nextafter(1, 2), True)), "both", _CHOSEN
@@ -51,26 +50,6 @@ def check(optimizer: str, corrects: bool, options: Mapping[str, Any]) -> None:
         raise ValueError(f"nesterov must be False {chosen} and dgc_momentum True, got True")
 
 
-def share(ratio: float, step: int, warmup: int) -> float:
-    """The share of a step, from 0: it falls exponentially from a quarter to `ratio`.
-
-    >>> [round(share(0.01, step, 2), 2) for step in range(4)]
-    [0.25, 0.05, 0.01, 0.01]
-    """
-    if step >= warmup or ratio >= _MOST:
-        return ratio
-    return _MOST * float((ratio / _MOST) ** (step / warmup))
-
-
-def count(elements: int, share: float) -> int:
-    """How many numbers are sent of so many, one at least.
-
-    >>> count(1000, 0.01), count(10, 0.01)
-    (10, 1)
-    """
-    return min(max(1, math.ceil(share * elements)), elements)
-
-
 def sent(shapes: Iterable[tuple[int, ...]], share: float, dense_below: int) -> int:
     """The bytes that a rank gives to the others in a step: a number and its place are 8.
 
@@ -79,22 +58,6 @@ def sent(shapes: Iterable[tuple[int, ...]], share: float, dense_below: int) -> i
     """
     sizes = [prod(shape) for shape in shapes]
     return sum(4 * n if n < dense_below else 8 * count(n, share) for n in sizes)
-
-
-def taken(velocity: Tensor, number: int, momentum: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The largest numbers of v by their amount, and their places; v and u are 0 there then.
-
-    >>> v = torch.tensor([1.0, -3.0, 2.0])
-    >>> taken(v, 1), v
-    ((tensor([-3.]), tensor([1])), tensor([1., 0., 2.]))
-    """
-    flat = velocity.view(-1)
-    places = flat.abs().topk(number, sorted=False).indices
-    values = flat[places]
-    for kept in (velocity, momentum):
-        if kept is not None:
-            kept.view(-1)[places] = 0.0
-    return values, places
 
 
 @dataclass

@@ -70,7 +70,7 @@ def packed(values: Sequence[Tensor]) -> Tensor:
     """The signs of all numbers, eight a byte, and then the scales of all rows.
 
     >>> packed([torch.tensor([[1.0, -3.0]])])
-    tensor([1, 0, 0, 0, 64], dtype=torch.uint8)
+    tensor([ 1,  0,  0,  0, 64], dtype=torch.uint8)
     """
     bits = torch.cat([value.flatten() >= 0 for value in values])
     bits = nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
