@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -85,8 +86,11 @@ def slow_link(mbit: float) -> Iterator[Link]:
     """A cable of so many Mbit/s, which is removed in the end.
 
     Raises:
+        ValueError: a speed that is none.
         OSError: no root, no `ip` or `tc`, or namespaces that cannot be made; one line.
     """
+    if not 0 < mbit < math.inf:
+        raise ValueError(f"mbit must be a finite number more than 0, got {mbit}")
     for program in ("ip", "tc"):
         if shutil.which(program) is None:
             raise OSError(f"needs the program {program} (iproute2)")

@@ -98,15 +98,20 @@ def test_two_ranks_train_alike_on_a_slow_link_and_on_loopback(
         assert all(other[kind] == losses for kind, losses in one.items())
 
 
-def test_a_link_is_removed_after_its_use_and_after_an_error(links: Any) -> None:
+def test_a_link_is_removed_after_its_use_and_after_an_error(
+    links: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with links.slow_link(100) as link:
         assert [*link.spaces] == sorted(of_process(os.getpid()))
         sides = [link.command(rank, 4)[-1] for rank in range(4)]
         assert sides == [name for name in link.spaces for _ in range(2)]
     assert not of_process(os.getpid())
-    with pytest.raises(OSError, match=r"^tc .*"), links.slow_link(float("nan")):
+    monkeypatch.setattr(links, "_ADDRESSES", ("10.213.8.1", "nowhere"))
+    with pytest.raises(OSError, match=r"^ip .*nowhere/24"), links.slow_link(100):
         pass
     assert not of_process(os.getpid())
+    with pytest.raises(ValueError, match="mbit must be a finite number more than 0, got 0"):
+        links.slow_link(0).__enter__()
 
 
 def test_a_link_is_removed_when_its_process_is_told_to_end(links: Any) -> None:
