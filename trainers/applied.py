@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from torch import nn
 
+from trainers.communication import compression as compressed
 from trainers.communication.averaged import Averaged
+from trainers.communication.exchange import Exchange
 from trainers.communication.synchronization import Synchronization, averaged
 from trainers.memory import recompute
 from trainers.models.described import units_of
@@ -27,6 +30,9 @@ from trainers.parallel.single import Single
 from trainers.parallel.update import Everywhere, Update
 from trainers.parallel.zero1 import Dealt
 from trainers.plan import Plan
+
+Copied = Callable[[nn.Module, Ranks, Forward, Exchange | None], Parallel]
+NO_COMPRESSION: Mapping[str, Any] = {"gradient_compression": "none"}
 
 
 def data_ranks(plan: Plan, ranks: Ranks) -> Ranks:
@@ -72,7 +78,8 @@ def parallel(
     ranks: Ranks,
     forward: Forward,
     accumulates: bool = False,
-    copied: Callable[[nn.Module, Ranks, Forward], Parallel] | None = None,
+    copied: Copied | None = None,
+    compression: Mapping[str, Any] = NO_COMPRESSION,
     synchronization: Synchronization | None = None,
 ) -> Parallel:
     """The model on the ranks.
@@ -81,11 +88,13 @@ def parallel(
         units: of `prepared`.
         accumulates: a step may have several passes, of which DDP's static graph allows one only.
         copied: makes copies of the model on several ranks; None: as the plan says.
+        compression: the keys of `trainers.communication.compression`.
         synchronization: of copies that differ between exchanges; None: gradients are averaged.
     """
     if synchronization is not None and not synchronization.every_step:
         return averaged(synchronization, model, ranks, forward)
-    copied = copied or partial(_replicated, plan, accumulates)
+    bits = compression["gradient_compression"]
+    copied = copied or partial(_replicated, plan, accumulates, bits)
     degrees, divided = plan.degrees(ranks.size), plan.tensor_parallel_degree != 1
 
     def among(others: Ranks) -> Parallel:
@@ -93,7 +102,8 @@ def parallel(
         if others.size == 1:
             return Single(model, others, forward)
         if not plan.shards and not divided:
-            return copied(model, others, forward)
+            exchange = compressed.exchange(compression, model, others, forward.waiting)
+            return copied(model, others, forward, exchange)
         copies = ("dp_replicate",) if degrees["data_parallel_replicate_degree"] > 1 else ()
         spread = mesh.part(mesh.of_weights(ranks.device.type, degrees), *copies, "dp_shard")
         return Sharded(
@@ -120,17 +130,25 @@ def parallel(
 
 
 def _replicated(
-    plan: Plan, accumulates: bool, model: nn.Module, ranks: Ranks, forward: Forward
+    plan: Plan,
+    accumulates: bool,
+    bits: str,
+    model: nn.Module,
+    ranks: Ranks,
+    forward: Forward,
+    exchange: Exchange | None,
 ) -> Replicated:
     static = plan.static_graph and not accumulates
     kind, size = plan.all_reduce_topology, plan.all_reduce_group_size
     averaging = None if kind == "flat" else topology.InLevels(kind, size, ranks)
-    return Replicated(model, ranks, forward, plan.bucket_cap_mb, static, averaging)
+    return Replicated(model, ranks, forward, plan.bucket_cap_mb, static, averaging, bits, exchange)
 
 
 def update(plan: Plan, ranks: Ranks, model: Parallel, exposed: Exposed | None) -> Update:
     """Who makes the optimizer's step of which parameters."""
     if isinstance(model, Pipelined | Averaged):
         return model.update
+    if model.exchange is not None and model.exchange.update is not None:
+        return model.exchange.update
     deals = plan.shard_optimizer_state and ranks.size > 1
     return Dealt(ranks, exposed) if deals else Everywhere()

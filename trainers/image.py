@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
 from trainers import served
-from trainers.communication.synchronization import MEMORY_KEYS as SYNCHRONIZED
+from trainers.communication.joined import MEMORY_KEYS as EXCHANGED
 from trainers.data.folder import CENTRAL, MEAN, STD, FolderStream
 from trainers.data.formats import FORMATS, class_names
 from trainers.data.image_files import parts
@@ -141,7 +141,7 @@ train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the m
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
     *("optimizer", "precision", "deterministic", "compile"),
     *MEMORY_KEYS,
-    *SYNCHRONIZED,
+    *EXCHANGED,
 )
 
 

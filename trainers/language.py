@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
 from trainers import served
-from trainers.communication.synchronization import MEMORY_KEYS as SYNCHRONIZED
+from trainers.communication.joined import MEMORY_KEYS as EXCHANGED
 from trainers.data.text import Text, TextStream, load_text
 from trainers.loop import StepAt, Task, run
 from trainers.models import attention, library_text
@@ -154,7 +154,7 @@ train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the m
     *("model", "weights", "layers", "width", "heads", "attention", "attention_window", "sharding"),
     *("optimizer", "precision", "deterministic", "compile"),
     *MEMORY_KEYS,
-    *SYNCHRONIZED,
+    *EXCHANGED,
 )
 
 

@@ -69,6 +69,8 @@ class Learner:
         self.optimizer = build_optimizer(self.model, self._training)
         scales = self._forward.dtype is torch.float16
         self._scaler = torch.amp.GradScaler(self._ranks.device.type) if scales else None
+        if self.parallel.exchange is not None:
+            self.parallel.exchange.start(self.optimizer)
 
     def begin(self) -> None:
         """Before steps; the model then has the weights that are trained."""
@@ -208,10 +210,12 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """This rank's checkpoint after `settle`; its tensors are those that are trained."""
+        exchange = self.parallel.exchange
         return {
             "model": self.parallel.state(),
             "optimizer": low_bit.whole(self._update.state(self.optimizer)),
             "scaler": {} if self._scaler is None else self._scaler.state_dict(),
+            "exchange": {} if exchange is None else exchange.memory.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -224,6 +228,8 @@ class Learner:
         low_bit.shrink(self.optimizer)
         for group, settings in zip(self.optimizer.param_groups, own, strict=True):
             group.update(settings)
+        if self.parallel.exchange is not None:
+            self.parallel.exchange.memory.restore(state.get("exchange", {}))
         if self._scaler is not None and state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
 

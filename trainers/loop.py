@@ -154,12 +154,8 @@ class Loop(Generic[S]):
         )
         accumulates = training.microbatch is not None
         parallel = applied.parallel(
-            training.plan,
-            model,
-            units,
-            self._ranks,
-            forward,
-            accumulates,
+            *(training.plan, model, units, self._ranks, forward, accumulates),
+            compression=training.compression,
             synchronization=training.synchronization,
         )
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
@@ -191,10 +187,10 @@ class Loop(Generic[S]):
             progress = self._progress(self._seen)
             batch_size, size = knobs.batch_size(progress), round(self._size(progress))
             knobs.turn(learner.optimizer, progress)
+            learner.parallel.at(progress)
             samples = batch_size * task.samples(size)
             batch = stream.take(self._seen, batch_size, size)
             learner.statistics.next(last=self._seen + samples >= target)
-            learner.parallel.at(progress)
             learner.step(batch, samples, knobs.smoothing(progress))
             self._seen += samples
             self._seen_by_size[size] += samples

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.schedules import Constant, as_schedule
-from trainers.communication.synchronization import KEYS as SYNCHRONIZATION
+from trainers.communication.joined import KEYS as EXCHANGES
 from trainers.data import cache, loader
 from trainers.data.augment import PARTS
 from trainers.data.images import READERS, SIDES
@@ -114,7 +114,7 @@ OWN: Mapping[str, Key] = {
     "weights": (None, optional(text)),
     "channels_last": (False, flag),
 }
-KEYS: Mapping[str, Key] = {**OWN, **TRAINING, **PLAN, **SYNCHRONIZATION}
+KEYS: Mapping[str, Key] = {**OWN, **TRAINING, **PLAN, **EXCHANGES}
 """All keys but the optimizer's: the default and the reader."""
 
 

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.communication.synchronization import KEYS as SYNCHRONIZATION
+from trainers.communication.joined import KEYS as EXCHANGES
 from trainers.data.text import TOKENS
 from trainers.data.tokenizer import is_file
 from trainers.models import attention
@@ -105,7 +105,7 @@ OWN: Mapping[str, Key] = {
     "attention_window": (None, optional(whole(1))),
     "sharding": ("none", one_of(("none", "full"))),
 }
-KEYS: Mapping[str, Key] = {**OWN, **TRAINING, **PLAN, **SYNCHRONIZATION}
+KEYS: Mapping[str, Key] = {**OWN, **TRAINING, **PLAN, **EXCHANGES}
 """All keys but the optimizer's: the default and the reader."""
 
 

@@ -15,6 +15,7 @@
 | `compile` | False, True or units (False); see `trainers.memory.compiled` |
 | `validation` | inline, or beside training in a process of its own (inline): `trainers.beside` |
 | the keys of exchanges | how often: `trainers.communication.synchronization` (in every step) |
+| keys of fewer bytes | between copies of a model: `trainers.communication.compression` |
 | the keys of a plan | how ranks divide the work, and what is kept in memory: `trainers.plan` |
 | `seed`, `state` | reserved: set by autotune, as is `microbatch` once memory has run out |
 
@@ -31,8 +32,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.schedules import Constant
-from trainers.communication import synchronization
-from trainers.communication.synchronization import KNOBS as SYNCHRONIZED
+from trainers.communication import compression, joined, synchronization
+from trainers.communication.joined import KNOBS as EXCHANGED
 from trainers.communication.synchronization import Synchronization
 from trainers.memory import accumulate, compiled, low_bit
 from trainers.memory.precision import PRECISIONS
@@ -82,6 +83,7 @@ class Training:
     state: dict[str, Any] | None
     options: Mapping[str, Any]
     synchronization: Synchronization
+    compression: Mapping[str, Any]
 
     def on(self, ranks: int) -> Training:
         """As it is where so many ranks have other samples: with the plan's microbatch."""
@@ -182,7 +184,7 @@ EFFECTS: Mapping[str, Effect] = {
     **dict.fromkeys(OPTIONS, "statistical"),
     **dict.fromkeys(("precision",), "rounding"),
     **dict.fromkeys(("deterministic", "compile", "microbatch", "validation"), "exact"),
-    **{key: knob.effect for key, knob in {**KNOBS, **SYNCHRONIZED}.items()},
+    **{key: knob.effect for key, knob in {**KNOBS, **EXCHANGED}.items()},
 }
 """What the common keys change of a training (`trainers.technique.Effect`).
 
@@ -204,7 +206,7 @@ def read_training(
         ValueError: one line with the key, its value, what is allowed, and the nearest valid key.
     """
     for key in config:
-        if not any(key in known for known in (own, TRAINING, OPTIONS, KNOBS, SYNCHRONIZED)):
+        if not any(key in known for known in (own, TRAINING, OPTIONS, KNOBS, EXCHANGED)):
             raise ValueError(_unknown(key, own, trainer))
     values = {key: _value(config, key, *TRAINING[key]) for key in TRAINING}
     takes = TAKES[values["optimizer"]]
@@ -221,19 +223,21 @@ def read_training(
     _check_averaged(values["optimizer"], options)
     chosen = {key: _value(config, key, None, KNOBS[key].reader) for key in KNOBS if key in config}
     plan = read_plan(chosen)
+    exchanged = {key: _value(config, key, *joined.KEYS[key]) for key in joined.KEYS}
+    sent, sync = joined.read(exchanged)
+    compression.check(sent, plan, values["optimizer"], values["precision"], options)
+    synchronization.check(sync, plan, values["optimizer"], values["precision"])
     low_bit.check_options(plan.optimizer_state_bits, options)
     smoothing = values["label_smoothing"]
     smoothed = not isinstance(smoothing, Constant) or smoothing.value > 0
     check(plan, values["optimizer"], values["precision"], values["compile"], smoothed)
-    sync = synchronization.read(
-        {k: _value(config, k, None, SYNCHRONIZED[k].reader) for k in SYNCHRONIZED if k in config}
-    )
-    synchronization.check(sync, plan, values["optimizer"], values["precision"])
     if values["validation"] != VALIDATIONS[0] and plan.pipeline_parallel_degree != 1:
         rule = f"must be {VALIDATIONS[0]!r} where no rank has all layers"
         raise ValueError(f"validation {rule} (pipeline_parallel_degree), got 'beside'")
     found = {key: _value(config, key, *own[key]) for key in own}
-    return Training(**values, options=options, plan=plan, synchronization=sync), found
+    return Training(
+        **values, options=options, plan=plan, synchronization=sync, compression=sent
+    ), found
 
 
 def _check_averaged(optimizer: str, options: Mapping[str, Any]) -> None:
@@ -260,7 +264,7 @@ def _value(config: Mapping[str, Any], key: str, default: Any, reader: Any) -> An
 
 
 def _unknown(key: object, own: Mapping[str, Key], trainer: str) -> str:
-    names = sorted((*own, *TRAINING, *OPTIONS, *KNOBS, *SYNCHRONIZED))
+    names = sorted((*own, *TRAINING, *OPTIONS, *KNOBS, *EXCHANGED))
     allowed = f"(allowed: {', '.join(names)})"
     owner = _OWNERS.get(str(key))
     if owner is not None:

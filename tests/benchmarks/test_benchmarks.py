@@ -29,6 +29,7 @@ SCRIPTS = {
     "checkpoints.py": "runs",
     "validation.py": "runs",
     "recovery.py": "runs",
+    "slow_link.py": "runs",
     "busy_machine.py": "runs",
     "ray_tune.py": "pairs",
 }
@@ -57,6 +58,7 @@ LONG = (
     "recovery.py",
     "schedule_search.py",
     "schedules.py",
+    "slow_link.py",
     "training_loop.py",
     "trial_cost.py",
     "trial_start.py",

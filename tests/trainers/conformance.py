@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import compressing
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as functional
@@ -207,11 +208,18 @@ def averaged(*given: Any) -> dict[str, Any]:
     return taken(*given)
 
 
+def differences(name: str) -> list[float]:
+    """Between what ranks had and what they have sent and kept."""
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    return compressing.differences(name, ranks)
+
+
 OTHERS = {
     "averaged": averaged,
     "gathered": gathered_gradients,
     "mixed": mixed_tensors,
     "hooks": hooks,
+    "differences": differences,
 }
 
 

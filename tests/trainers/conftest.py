@@ -42,7 +42,8 @@ def record() -> Record:
 def on_two_ranks() -> Iterator[Callable[..., list[dict[str, Any]]]]:
     """`record` on two ranks of a gloo group; gives what each of them recorded."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*free_ports(1)), "WORLD_SIZE": "2"}
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    ours = str(HERE.parents[1]), str(HERE.parent / "support")
+    path = os.pathsep.join([*ours, os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, **place, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(

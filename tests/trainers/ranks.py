@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import compressing
 import pytest
 import torch
 import torch.distributed as dist
@@ -54,13 +55,15 @@ def record(
     peak: bool = False,
     done: bool = False,
     by_hand: bool = False,
+    sent: bool = False,
 ) -> dict[str, Any]:
     """Train for so many milestones after the first; what was yielded, and the state at the end.
 
     A configuration with a `text` is the language trainer's. `restore` holds the state of every
     rank. On the rank `full` the first loss, or the first batch, finds no memory (`full_in`). With
     `peak` it is only found how many bytes the training of a text needs. With `done` the metrics are
-    futures, which are awaited. With `by_hand` they are steps of `averaged_steps`.
+    futures, which are awaited. With `by_hand` they are steps of `averaged_steps`. With `sent` it is
+    found how many bytes were given to collectives in steps; the first milestones are a step each.
     """
     if by_hand:
         from averaged_steps import taken
@@ -72,6 +75,8 @@ def record(
         with out_of_memory(full, full_in):
             return record(config, milestones)
     state = {} if restore is None else {"state": restore[dist.get_rank()]}
+    if sent:
+        return bytes_sent(config, milestones)
     if "text" in config:
         trainer = language.train({**FAST_TEXT, **config, **state})
     else:
@@ -98,6 +103,25 @@ def record(
     if "final" in found:
         gc.collect()
         found["freed"] = network() is None
+    return found
+
+
+def bytes_sent(config: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The bytes that this rank gives to collectives in each of so many steps."""
+    trainer = language.train({**FAST_TEXT, **config})
+    learner = next(trainer).evaluate.__self__._learner
+    found: dict[str, Any] = {"sent": [], "words": learner.model.embedding.num_embeddings}
+    step = learner.step
+
+    def counted(*given: Any) -> None:
+        with compressing.counted() as sizes:
+            step(*given)
+        found["sent"].append(sum(sizes))
+
+    learner.step = counted
+    for _ in range(steps):
+        next(trainer)
+    trainer.close()
     return found
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import compressing
 import documents
 import pytest
 import torch
@@ -33,6 +34,26 @@ ZERO3 = {"data_parallel_shard_degree": -1, "fsdp_reshard_after_forward": "always
 UNEVEN = {"batch_size": 7, "microbatch": 2, "val_size": 257}
 """Of two ranks one has fewer samples in a step, and fewer batches in an evaluation."""
 ADAFACTOR = {"optimizer": "adafactor", "lr": 0.05, "momentum": None}
+ADAPTED = {"optimizer": "lamb", "lr": 0.01, "momentum": None}
+DGC = {"gradient_compression": "dgc"}
+POWERSGD = {"gradient_compression": "powersgd", "powersgd_start": 2}
+ONE_BIT = {**ADAPTED, "gradient_compression": "one_bit", "one_bit_warmup_steps": 2}
+COMPRESSED: dict[str, dict[str, Any]] = {
+    "fp16": {"gradient_compression": "fp16", "bucket_cap_mb": 0.001},
+    "bf16, zero-1": {"gradient_compression": "bf16", "shard_optimizer_state": True},
+    "powersgd": {**POWERSGD, **UNEVEN},
+    "powersgd, fp16, zero-1": {
+        **POWERSGD,
+        "powersgd_rank": 1,
+        "powersgd_wire": "fp16",
+        "powersgd_warm_start": False,
+        "shard_optimizer_state": True,
+        "static_graph": True,
+    },
+    "dgc": {**DGC, "dgc_warmup_steps": 3, "dgc_dense_below": 50, "dgc_clip": 1.0, **UNEVEN},
+    "1-bit lamb": {**ONE_BIT, **UNEVEN},
+    "1-bit adam": {**ONE_BIT, "optimizer": "adamw"},
+}
 PLANS: dict[str, dict[str, Any]] = {
     "replicas": {"data_parallel_replicate_degree": 2},
     "buckets": {"bucket_cap_mb": 0.001},
@@ -66,6 +87,17 @@ PLANS: dict[str, dict[str, Any]] = {
     "foreach": {"optimizer_implementation": "foreach"},
     "for-loop": {"optimizer_implementation": "for-loop"},
     "adafactor": ADAFACTOR,
+    "dgc, all is sent": {**DGC, "dgc_ratio": 1.0, "dgc_dense_below": 0, "dgc_momentum": False},
+    "dgc, all is sent, momentum corrected": {
+        **DGC,
+        "dgc_ratio": 1.0,
+        "dgc_dense_below": 0,
+        "momentum": 0.0,  # that of what was sent is forgotten
+        **UNEVEN,
+    },
+    "dgc, all is dense": {**DGC, "dgc_dense_below": 10**9, "dgc_momentum": False},
+    "powersgd, before its start": {**POWERSGD, "powersgd_start": 99, "bucket_cap_mb": 0.001},
+    "1-bit, before its start": {**ADAPTED, "gradient_compression": "one_bit"},
     "adafactor, zero-1, foreach": {
         **ADAFACTOR,
         "shard_optimizer_state": True,
@@ -159,6 +191,8 @@ ROUNDING: dict[str, tuple[dict[str, Any], float]] = {
     "bf16": ({"precision": "bf16"}, 0.02),
     "bf16, units compiled, zero-3": ({"precision": "bf16", "compile": "units", **ZERO3}, 0.02),
     "fp16": ({"precision": "fp16"}, 0.005),
+    "gradients of 16 bits": ({"gradient_compression": "fp16"}, 0.001),
+    "gradients of 16 bits, bf16": ({"gradient_compression": "bf16"}, 0.01),
     "states of 8 bits": ({**ADAMW, "optimizer_state_bits": 8}, 0.02),
 }
 """Each with the bound of its losses, relative to those in full, and of a text's gradients."""
@@ -302,7 +336,8 @@ def steps() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="module")
 def on_ranks() -> Iterator[Run]:
     """A task of `conformance.py` on so many ranks; what each of them found, kept without states."""
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    ours = str(HERE.parents[1]), str(HERE.parent / "support")
+    path = os.pathsep.join([*ours, os.environ.get("PYTHONPATH", "")])
     server = subprocess.Popen(
         [sys.executable, str(HERE / "conformance.py")],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
@@ -387,6 +422,45 @@ def test_a_model_of_a_library_trains_as_one_rank_too(
     """A model without batch normalisation, whose units were found from its blocks."""
     pytest.importorskip(name)
     trains_alike(on_ranks(2, name, PLANS[plan]), steps(name, trained(PLANS[plan])))
+
+
+@pytest.mark.parametrize("plan", COMPRESSED.values(), ids=COMPRESSED)
+@pytest.mark.parametrize("task", ["text", pytest.param("images", marks=pytest.mark.slow)])
+def test_two_ranks_with_compressed_gradients_have_equal_weights(
+    plan: dict[str, Any], task: str, on_ranks: Any
+) -> None:
+    equal_weights(on_ranks(2, task, plan))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, {}) for name in ("powersgd", "dgc", "1-bit lamb")),
+        *((name, CONTEXT) for name in ("fp16", "dgc", "powersgd, fp16, zero-1", "1-bit adam")),
+    ],
+)
+def test_four_ranks_with_compressed_gradients_have_equal_weights(
+    name: str, more: dict[str, Any], on_ranks: Any
+) -> None:
+    equal_weights(on_ranks(4, "text", {**COMPRESSED[name], **more}))
+
+
+def equal_weights(ranks: list[dict[str, Any]]) -> None:
+    """To the last bit, and other ones than at the beginning."""
+    for rank in ranks:
+        assert "error" not in rank, rank["error"]
+        assert all(torch.equal(v, ranks[0]["ended"][k]) for k, v in rank["ended"].items())
+        assert len({*rank["val_loss"]}) == len(rank["val_loss"])
+        assert rank["val_loss"][-1] < 2 * rank["val_loss"][0]
+        assert rank["val_loss"] == ranks[0]["val_loss"]
+
+
+@pytest.mark.parametrize("name", compressing.SETTINGS)
+def test_ranks_send_and_keep_all_of_their_gradients(name: str, on_ranks: Any) -> None:
+    for found in on_ranks(2, "differences", name):
+        assert len(found) >= 12
+        assert max(found) < (1e-3 if "fp16" in name else 1e-6)
 
 
 @pytest.mark.parametrize("plan", rows(DIVIDED))

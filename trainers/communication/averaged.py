@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainers.communication.copies import Averaging, Copies
+from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.parallel.ranks import Ranks, average
 from trainers.parallel.seam import Forward, Loss
@@ -36,6 +37,7 @@ class Averaged:
     collective = False
     counts = True
     owned = None
+    exchange: Exchange | None = None
 
     def __init__(
         self,

@@ -158,7 +158,10 @@ def _learner(
     forward = Counted(CPU, dtype, tracker=tracker)  # another layout has as many bytes
     found = synchronization.of_one_machine(training.synchronization)
     parallel = applied.parallel(
-        training.plan, model, units, ranks, forward, copied=Copies, synchronization=found
+        *(training.plan, model, units, ranks, forward),
+        copied=Copies,
+        compression=training.compression,
+        synchronization=found,
     )
     step = BlankStep(applied.update(training.plan, ranks, parallel, None))
     return Learner(model, parallel, step, Ranks(0, 1, CPU), training, forward)

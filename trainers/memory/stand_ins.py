@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.parallel import mesh
 from trainers.parallel.ranks import Ranks
@@ -63,16 +64,27 @@ class Counted(Forward):
 
 
 class Copies(Single):
-    """A copy of the model whose gradients lie in buckets that are kept, as DDP's do."""
+    """A copy of the model whose gradients lie in buckets that are kept, as DDP's do.
 
-    def __init__(self, model: nn.Module, data: Ranks, forward: Forward) -> None:
+    Args:
+        exchange: of gradients, in every step.
+    """
+
+    def __init__(
+        self, model: nn.Module, data: Ranks, forward: Forward, exchange: Exchange | None = None
+    ) -> None:
         super().__init__(model, data, forward)
+        self.exchange = exchange
         self._buckets = [torch.zeros_like(p) for p in model.parameters()]
 
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:
         for parameter, bucket in zip(self.network.parameters(), self._buckets, strict=True):
             parameter.grad = bucket
         super().gradients(parts, loss)
+        if self.exchange is not None:
+            self.exchange.next()
+            with without_numbers():
+                self.exchange.average()
 
     alone = gradients
 

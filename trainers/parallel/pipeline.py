@@ -74,6 +74,7 @@ class Pipelined:
     """
 
     collective = True
+    exchange = None
 
     def __init__(
         self, model: Any, data: Ranks, place: Ranks, forward: Forward, schedule: str
@@ -92,6 +93,8 @@ class Pipelined:
         self._width: int = model.embedding.embedding_dim
         self._schedules: dict[tuple[int, ...], Any] = {}
         self._loss: Loss | None = None
+
+    def at(self, progress: float) -> None: ...
 
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:
         x, y = (torch.cat(found) for found in zip(*parts, strict=True))
@@ -134,8 +137,6 @@ class Pipelined:
 
     def labels(self, y: Tensor) -> Tensor:
         return y
-
-    def at(self, progress: float) -> None: ...
 
     def changed(self) -> None: ...
 

@@ -11,10 +11,13 @@ from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from trainers.communication.exchange import Exchange
+from trainers.communication.wire import HOOKS
 from trainers.data.stream import Batch
 from trainers.parallel import topology
 from trainers.parallel.ranks import Ranks
@@ -47,6 +50,8 @@ class Replicated:
         static_graph: every backward pass reaches the same parameters; DDP then looks once. Its
             first pass must be one of all ranks, so it is made after the passes that are not.
         averaging: of the gradients; None: over all ranks at once.
+        bits: of `trainers.communication.wire`, with which they are averaged; else none.
+        exchange: of the gradients, in the steps that it compresses.
     """
 
     collective = False
@@ -61,6 +66,8 @@ class Replicated:
         bucket_cap_mb: float | None = None,
         static_graph: bool = False,
         averaging: topology.InLevels | None = None,
+        bits: str = "none",
+        exchange: Exchange | None = None,
     ) -> None:
         self.data = data
         self._model = model
@@ -68,8 +75,10 @@ class Replicated:
         self._bucket_cap_mb = bucket_cap_mb
         self._static_graph = static_graph
         self._averaging = averaging
+        self._hook = HOOKS.get(bits)
+        self.exchange = exchange
         self.network: nn.Module = model
-        if not static_graph:
+        if not static_graph and exchange is None:
             self._wrap()
 
     def _wrap(self) -> None:
@@ -84,9 +93,19 @@ class Replicated:
         )
         if self._averaging is not None:
             network.register_comm_hook(self._averaging, topology.hook)
+        elif self._hook is not None:
+            network.register_comm_hook(self.data.group or dist.group.WORLD, self._hook)
         self.network = network
 
+    def at(self, progress: float) -> None:
+        if self.exchange is not None:
+            self.exchange.at(progress)
+
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:
+        if self.exchange is not None and self.exchange.next():
+            self.alone(parts, loss)
+            self.exchange.average()
+            return
         if self.network is self._model:
             self._wrap()
         if len(parts) > 1:
@@ -104,8 +123,6 @@ class Replicated:
 
     def labels(self, y: Tensor) -> Tensor:
         return y
-
-    def at(self, progress: float) -> None: ...
 
     def changed(self) -> None: ...
 

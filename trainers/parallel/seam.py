@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.memory.compiled import mark_varying
 from trainers.parallel.exposed import Exposed
@@ -111,6 +112,11 @@ class Parallel(Protocol):
     @property
     def owned(self) -> Owned | None:
         """This rank's parameters, where ranks have different ones; None: all."""
+        ...
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """What copies exchange in place of whole gradients; None: nothing else."""
         ...
 
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:

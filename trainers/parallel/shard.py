@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.memory.compiled import UNITS, is_compiled
 from trainers.memory.precision import cast_in
@@ -95,6 +96,7 @@ class Sharded:
     collective = True
     counts = True
     owned = None
+    exchange: Exchange | None = None
 
     def __init__(
         self,
@@ -120,6 +122,8 @@ class Sharded:
         self.network: Any = sharded(model, units, dtype, units_ahead, **settings)
         self._forward = forward
 
+    def at(self, progress: float) -> None: ...
+
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:
         self.network.set_requires_gradient_sync(False)
         try:
@@ -137,8 +141,6 @@ class Sharded:
 
     def labels(self, y: Tensor) -> Tensor:
         return y
-
-    def at(self, progress: float) -> None: ...
 
     def changed(self) -> None:
         self.network.reshard()  # evaluations leave weights gathered

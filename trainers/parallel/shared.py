@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainers.communication.exchange import Exchange
 from trainers.data.stream import NO_LABEL, Batch
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.seam import Loss, Parallel
@@ -62,6 +63,13 @@ class Shared:
     def network(self) -> nn.Module:
         return self.inner.network
 
+    @property
+    def exchange(self) -> Exchange | None:
+        return self.inner.exchange
+
+    def at(self, progress: float) -> None:
+        self.inner.at(progress)
+
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:
         made = [(self._tokens(x), self.labels(y)) for x, y in parts]
         with self.inside():
@@ -80,9 +88,6 @@ class Shared:
 
     def labels(self, y: Tensor) -> Tensor:
         return self.mine(multiple_of(self.multiple, y, NO_LABEL))
-
-    def at(self, progress: float) -> None:
-        self.inner.at(progress)
 
     def changed(self) -> None:
         self.inner.changed()

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.seam import Forward, Loss
@@ -20,11 +21,14 @@ class Single:
     collective = False
     counts = True
     owned = None
+    exchange: Exchange | None = None
 
     def __init__(self, model: nn.Module, data: Ranks, forward: Forward) -> None:
         self.data = data
         self.network = model
         self._forward = forward
+
+    def at(self, progress: float) -> None: ...
 
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:
         for part in parts:
@@ -37,8 +41,6 @@ class Single:
 
     def labels(self, y: Tensor) -> Tensor:
         return y
-
-    def at(self, progress: float) -> None: ...
 
     def changed(self) -> None: ...
 

@@ -45,3 +45,21 @@ class Everywhere:
 
     def own(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         return state
+
+
+class WithoutMomentum:
+    """The optimizer's step without its momentum, which gradients have already."""
+
+    def __init__(self) -> None:
+        self._inner = Everywhere()
+        self.state, self.own = self._inner.state, self._inner.own
+
+    def step(self, optimizer: Optimizer, scaler: GradScaler | None) -> None:
+        kept = [group["momentum"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["momentum"] = 0.0
+        self._inner.step(optimizer, scaler)
+        for group, momentum in zip(optimizer.param_groups, kept, strict=True):
+            group["momentum"] = momentum
+
+    alone = step

@@ -1,0 +1,129 @@
+"""Ranks on a slow network train as on any other, and what was made for it is removed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRAINING = """
+import json, sys, time
+import torch, torch.distributed as dist
+from trainers import language
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+found = {}
+for keys in json.loads(sys.argv[1]):
+    trainer = language.train(keys)
+    name = keys.get("gradient_compression", "none")
+    found[name] = [next(trainer).evaluate()["val_loss"] for _ in range(3)]
+    trainer.close()
+message = torch.ones(250_000)
+dist.barrier()
+begun = time.perf_counter()
+dist.all_reduce(message)
+found["seconds"] = time.perf_counter() - begun
+print(json.dumps(found))
+dist.destroy_process_group()
+"""
+TEXT = {
+    "text": "synthetic",
+    "optimizer": "sgd",
+    "lr": 0.1,
+    "layers": 1,
+    "heads": 1,
+    "width": 16,
+    "batch_size": 8,
+    "sequence_length": 16,
+    "train_size": 5000,
+    "val_size": 200,
+    "milestone": 384,
+}
+KINDS = [
+    TEXT,
+    {**TEXT, "gradient_compression": "powersgd", "powersgd_start": 2, "powersgd_rank": 1},
+    {**TEXT, "gradient_compression": "dgc", "dgc_dense_below": 50},
+]
+
+
+@pytest.fixture(scope="module")
+def links() -> Any:
+    """The module of benchmarks; skips where no slow link can be made."""
+    path = ROOT / "benchmarks" / "_slow_link.py"
+    spec = importlib.util.spec_from_file_location("autotune_slow_link", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    try:
+        with module.slow_link(1000):
+            pass
+    except OSError as error:
+        pytest.skip(f"cannot make a slow link: {error}")
+    return module
+
+
+def spaces() -> list[str]:
+    done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return [line.split()[0] for line in done.stdout.splitlines() if "autotune-slow" in line]
+
+
+def of_process(pid: int) -> list[str]:
+    return [name for name in spaces() if f"-{pid}-" in name]
+
+
+@pytest.mark.slow
+def test_two_ranks_train_alike_on_a_slow_link_and_on_loopback(
+    links: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    given = ["-c", TRAINING, json.dumps(KINDS)]
+    with links.slow_link(10) as link:
+        slow, before = links.answers(link, 2, given), link.sent()
+    fast = links.answers(links.loopback(), 2, given)
+    assert before > 1_000_000, "it went over the cable"
+    for one, other in zip(slow, fast, strict=True):
+        seconds = one.pop("seconds")
+        assert seconds > 0.5, "a megabyte, at 10 Mbit/s"
+        assert {*other} - {"seconds"} == {*one}
+        assert all(other[kind] == losses for kind, losses in one.items())
+
+
+def test_a_link_is_removed_after_its_use_and_after_an_error(
+    links: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with links.slow_link(100) as link:
+        assert [*link.spaces] == sorted(of_process(os.getpid()))
+        sides = [link.command(rank, 4)[-1] for rank in range(4)]
+        assert sides == [name for name in link.spaces for _ in range(2)]
+    assert not of_process(os.getpid())
+    monkeypatch.setattr(links, "_ADDRESSES", ("10.213.8.1", "nowhere"))
+    with pytest.raises(OSError, match=r"^ip .*nowhere/24"), links.slow_link(100):
+        pass
+    assert not of_process(os.getpid())
+    with pytest.raises(ValueError, match="mbit must be a finite number more than 0, got 0"):
+        links.slow_link(0).__enter__()
+
+
+def test_a_link_is_removed_when_its_process_is_told_to_end(links: Any) -> None:
+    code = (
+        f"import sys, time\nsys.path.insert(0, {str(ROOT / 'benchmarks')!r})\n"
+        "from _slow_link import slow_link\n"
+        "with slow_link(100):\n    print('made', flush=True)\n    time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "made\n"
+    assert len(of_process(process.pid)) == 2
+    process.terminate()
+    assert process.wait(timeout=120) == 143
+    assert not of_process(process.pid)
