@@ -80,10 +80,14 @@ class ChildProcesses:
             variables = environment(self._scaling)
             if placement.gpus[rank]:
                 variables["CUDA_VISIBLE_DEVICES"] = ",".join(placement.gpus[rank])
-            child = Child(variables, self._file(placement, rank))
+            child = Child(variables, self._file(placement, rank), self.launcher(rank))
             child.call(BECOME, self._train, path, rank, size)
             children.append(child)
         return children
+
+    def launcher(self, rank: int) -> Sequence[str]:
+        """The words before the command of this rank's process: none."""
+        return ()
 
     def call(self, process: Child, method: str, *arguments: Any) -> Future[Any]:
         return process.call(method, *arguments)
@@ -119,15 +123,18 @@ class Child:
     Args:
         variables: set in its environment.
         output: the file to which what it prints is appended; None drops it.
+        launcher: a command that becomes the one after it, with its arguments.
     """
 
-    def __init__(self, variables: Mapping[str, str], output: Path | None) -> None:
+    def __init__(
+        self, variables: Mapping[str, str], output: Path | None, launcher: Sequence[str] = ()
+    ) -> None:
         self._calls: deque[Future[Any]] = deque()
         self._lock = threading.Lock()
         self._gone: Exception | None = None
         self._connection, theirs = Pipe()
         path = chr(0x1F).join(sys.path)
-        command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), path]
+        command = [*launcher, sys.executable, "-c", _PROGRAM, str(theirs.fileno()), path]
         with theirs, _opened(output) as file:
             self.process = subprocess.Popen(  # noqa: S603 (a list of words and no shell)
                 command,

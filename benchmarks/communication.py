@@ -1,0 +1,295 @@
+"""What is each way to communicate less worth, in seconds to a target?
+
+    python benchmarks/communication.py --data-dir DIR [--parts techniques study images]
+        [--mbit 10] [--seeds 5] [--seconds 240] [--quick] [--json FILE]
+
+Two ranks of one thread each, on loopback and over a cable of so many Mbit/s (`_slow_link.py`, which
+needs root; without it loopback alone).
+
+`techniques`: a small GPT on Shakespeare. Each technique is run once at each of three learning
+rates; the best of them on fresh seeds, all techniques in turns. A run that misses the target counts
+as its limit. Ratios are over averaged gradients (DDP) with the better of SGD and AdamW, by seeds,
+with 95 % bootstrap intervals.
+`study`: two searches by autotune for the same wall seconds, one over the learning rate of DDP, one
+over all techniques as well. Both winners are run on fresh seeds, in turns.
+`images`: the same as `techniques` for a residual network on Fashion-MNIST, with the three
+techniques that the first part names the best (or `--best`).
+
+Four ranks are for tests, and prove equality: two cores cannot show their speed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from _common import arguments, introduce, keep
+from _link_runs import Config, Problem, measured
+from _slow_link import Link, loopback, slow_link
+
+DRAWS = 10_000
+TEXT: dict[str, Any] = {
+    "text": "tinyshakespeare",
+    "layers": 2,
+    "width": 48,
+    "heads": 3,
+    "sequence_length": 64,
+    "batch_size": 16,
+    "val_size": 16_384,
+    "milestone": 16 * 64 * 10,
+    "horizon": 100,
+}
+GPT = Problem("trainers.language", TEXT, "val_loss", 2.3, -1, 90.0)
+IMAGES = Problem(
+    "trainers.image",
+    {
+        "data": "fashion_mnist",
+        "model": "resnet8",
+        "width": 8,
+        "norm": "group",
+        "val_size": 2000,
+        "batch_size": 64,
+        "milestone": 64 * 10,
+        "horizon": 100,
+    },
+    "val_accuracy",
+    0.8,
+    1,
+    90.0,
+)
+SGD: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9}
+ADAMW: dict[str, Any] = {"optimizer": "adamw"}
+RATES = {"sgd": (0.1, 0.3, 0.6), "adamw": (3e-3, 1e-2, 2e-2)}
+DDP = ("DDP, SGD", "DDP, AdamW")
+TECHNIQUES: dict[str, dict[str, Any]] = {
+    DDP[0]: SGD,
+    DDP[1]: ADAMW,
+    "fp16": {**ADAMW, "gradient_compression": "fp16"},
+    "bf16": {**ADAMW, "gradient_compression": "bf16"},
+    "PowerSGD, rank 2": {**ADAMW, "gradient_compression": "powersgd"},
+    "PowerSGD, rank 2, fp16": {
+        **ADAMW,
+        "gradient_compression": "powersgd",
+        "powersgd_wire": "fp16",
+    },
+    "DGC, 1 %": {**SGD, "gradient_compression": "dgc"},
+    "1-bit Adam": {
+        "optimizer": "adamw",
+        "weight_decay": 0.0,
+        "gradient_compression": "one_bit",
+        "one_bit_warmup_steps": 30,
+    },
+    "local SGD, every 8": {**ADAMW, "synchronization": "local_sgd"},
+    "local SGD, every 32": {**ADAMW, "synchronization": "local_sgd", "local_sgd_period": 32},
+    "post-local SGD, every 16": {
+        **ADAMW,
+        "synchronization": "local_sgd",
+        "local_sgd_period": 16,
+        "local_sgd_start": 20,
+    },
+    "DiLoCo, every 32": {**ADAMW, "synchronization": "diloco"},
+    "Geo-SGD, every 8": {**ADAMW, "synchronization": "geo_sgd"},
+    "stale by 1": {**ADAMW, "synchronization": "bounded_staleness"},
+}
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
+    """Mean and 95 % bootstrap interval.
+
+    >>> interval([2.0, 2.0])
+    (2.0, 2.0, 2.0)
+    """
+    draw = random.Random(seed)
+    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(DRAWS))
+    return statistics.fmean(values), means[int(0.025 * DRAWS)], means[int(0.975 * DRAWS) - 1]
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float, float]:
+    """Ratio of mean seconds, seed by seed, with its 95 % bootstrap interval.
+
+    >>> ratio([4.0, 4.0], [2.0, 2.0])
+    (2.0, 2.0, 2.0)
+    """
+    draw, pairs = random.Random(0), [*zip(over, under, strict=True)]
+
+    def of(some: Sequence[tuple[float, float]]) -> float:
+        return sum(one for one, _ in some) / sum(other for _, other in some)
+
+    drawn = sorted(of(draw.choices(pairs, k=len(pairs))) for _ in range(DRAWS))
+    return of(pairs), drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
+
+
+def seconds_of(runs: Sequence[Mapping[str, Any]], limit: float) -> list[float]:
+    """Of runs in the order of their seeds; one that missed the target counts as the limit."""
+    ordered = sorted(runs, key=lambda run: run["seed"])
+    return [run["seconds"] if run["reached"] else limit for run in ordered]
+
+
+def table(runs: Sequence[Mapping[str, Any]], problem: Problem, head: str) -> list[str]:
+    """Rows of techniques: seconds a step, samples and seconds to the target, ratio over DDP.
+
+    Returns:
+        the techniques but DDP, the fastest first.
+    """
+    fresh: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        if not run["tuning"]:
+            fresh.setdefault(run["technique"], []).append(run)
+    seconds = {name: seconds_of(of, problem.limit) for name, of in fresh.items()}
+    means = {name: statistics.fmean(of) for name, of in seconds.items()}
+    least = min((name for name in DDP if name in means), key=means.__getitem__)
+    per_step = problem.fixed["batch_size"] * problem.fixed.get("sequence_length", 1)
+    print(f"\n{head}\n{'':<26}{'lr':>7}{'ms/step':>9}{'samples':>10}{'reached':>9}", end="  ")
+    print(f"{'seconds':<24}{least} over it")
+    for name, of in fresh.items():
+        speed = 1000 * statistics.fmean(r["seconds"] / (r["samples"] / per_step) for r in of)
+        arrived = [r["samples"] for r in of if r["reached"]]
+        samples = f"{statistics.fmean(arrived):.0f}" if arrived else "-"
+        mean, low, high = interval(seconds[name])
+        over = "{:.2f} ({:.2f} to {:.2f})".format(*ratio(seconds[least], seconds[name]))
+        rate = of[0]["config"]["lr"]
+        print(
+            f"{name:<26}{rate:7.3g}{speed:9.1f}{samples:>10}{len(arrived):>6}/{len(of)}"
+            f"  {f'{mean:.2f} ({low:.2f} to {high:.2f})':<24}{over}",
+            flush=True,
+        )
+    return sorted((name for name in fresh if name not in DDP), key=means.__getitem__)
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def with_rates(techniques: Mapping[str, Config], quick: bool) -> dict[str, list[Config]]:
+    """Each technique at each of its learning rates."""
+    return {
+        name: [{**keys, "lr": lr} for lr in RATES[keys["optimizer"]][: 1 if quick else None]]
+        for name, keys in techniques.items()
+    }
+
+
+def study(problem: Problem, link: Link, seconds: float, seed: int, everything: bool) -> Config:
+    """The configuration that a search over the link found in so many wall seconds."""
+    from _slow_pool import SlowLinkPool
+
+    import autotune as at
+    from trainers import language
+
+    space: dict[str, Any] = {
+        **{key: at.Fixed(value) for key, value in problem.fixed.items()},
+        "optimizer": at.Fixed("adamw"),
+        "lr": at.Float(1e-3, 3e-2, log=True),
+    }
+    if everything:
+        none, local = {"synchronization": "every_step"}, {"synchronization": "local_sgd"}
+        space |= {
+            "synchronization": at.Choice(
+                ["every_step", "local_sgd", "diloco", "geo_sgd", "bounded_staleness"]
+            ),
+            "local_sgd_period": at.Int(2, 32, log=True, when=local),
+            "diloco_period": at.Int(8, 64, log=True, when={"synchronization": "diloco"}),
+            "geo_sgd_period": at.Int(2, 32, log=True, when={"synchronization": "geo_sgd"}),
+            "gradient_compression": at.Choice(["none", "fp16", "bf16", "powersgd"], when=none),
+            "powersgd_rank": at.Int(1, 8, log=True, when={"gradient_compression": "powersgd"}),
+        }
+    mode = "max" if problem.sign > 0 else "min"
+    target = at.Target(problem.metric, problem.value, mode=mode, limit=problem.limit)
+    start = {"lr": 1e-2}
+    if everything:
+        start |= {"synchronization": "every_step", "gradient_compression": "none"}  # type: ignore[dict-item]
+    scaling = at.Scaling(num_workers=2, cpus_per_worker=1)
+    experiment = at.Experiment(
+        "communication",
+        language.train,
+        at.SearchSpace(space),
+        target,
+        baseline=start,
+        scaling=scaling,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        result = at.run(
+            experiment,
+            trials=1000,
+            time_limit=seconds,
+            seed=seed,
+            out=Path(folder, "study"),
+            experience="off",
+            backend=SlowLinkPool(language.train, link),
+            progress=False,
+        )
+        best = result.best
+        assert best is not None, "no trial"
+        print(
+            f"  {len(result.trials)} trials, best {best.seconds:.2f} s: {best.params}", flush=True
+        )
+        kept = {key: value for key, value in best.config.items() if key not in problem.fixed}
+        return {key: value(0.0) if callable(value) else value for key, value in kept.items()}
+
+
+@contextlib.contextmanager
+def network(mbit: float | None) -> Iterator[Link]:
+    """Loopback, or a cable of so many Mbit/s."""
+    with contextlib.nullcontext(loopback()) if mbit is None else slow_link(mbit) as link:
+        yield link
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "", 1)
+    parts = ("techniques", "study", "images")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts[:2])
+    parser.add_argument("--data-dir", required=True, help="folder of the data sets")
+    parser.add_argument("--mbit", type=float, nargs="+", default=[10.0], help="of the cable (10)")
+    parser.add_argument("--no-loopback", action="store_true", help="the cable only")
+    parser.add_argument("--seeds", type=int, default=5, help="fresh ones of each technique (5)")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of each search (240)")
+    parser.add_argument("--best", nargs="+", choices=[*TECHNIQUES], help="techniques for `images`")
+    options = parser.parse_args()
+    about = introduce()
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    quick, seeds = options.quick, [*range(100, 101 + (1 if options.quick else options.seeds))]
+    gpt, images = (
+        replace(p, fixed={**p.fixed, "data_dir": options.data_dir}, limit=5.0 if quick else p.limit)
+        for p in (GPT, IMAGES)
+    )
+    names = [*TECHNIQUES][: 3 if quick else None]
+    found: dict[str, Any] = {}
+    for mbit in [*([] if options.no_loopback else [None]), *options.mbit]:
+        place = "loopback" if mbit is None else f"{mbit:g} Mbit/s"
+        with network(mbit) as link, tempfile.TemporaryDirectory() as folder:
+            best = options.best or names[2:5]
+            if "techniques" in options.parts:
+                rates = with_rates({name: TECHNIQUES[name] for name in names}, quick)
+                runs = found[f"techniques, {place}"] = measured(
+                    link, gpt, rates, seeds, Path(folder)
+                )
+                best = options.best or table(runs, gpt, f"GPT on Shakespeare, {place}")[:3]
+            if "images" in options.parts:
+                chosen = with_rates({name: TECHNIQUES[name] for name in (*DDP, *best)}, quick)
+                runs = found[f"images, {place}"] = measured(
+                    link, images, chosen, seeds, Path(folder)
+                )
+                table(runs, images, f"ResNet on Fashion-MNIST, {place}")
+            if "study" in options.parts:
+                arms = {}
+                for name, everything in (("DDP, AdamW", False), ("all techniques", True)):
+                    print(f"search, {name}, {place}", flush=True)
+                    budget = 10.0 if quick else options.seconds
+                    arms[name] = [study(gpt, link, budget, options.seeds, everything)]
+                runs = measured(link, gpt, arms, seeds, Path(folder))
+                found[f"study, {place}"] = runs
+                table(runs, gpt, f"winners of searches of {options.seconds:g} s, {place}")
+    keep(options.json, about, runs=found)
+
+
+if __name__ == "__main__":
+    main()
