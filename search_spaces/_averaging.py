@@ -48,8 +48,8 @@ def rates(searched: Searched, batch_size: int, **shape: Any) -> dict[str, SpaceE
     low, high = searched.lr
     late = replace(searched, lr=(low / _SMALLER, high / _SMALLER))
     return {
-        "lr:in_step": replace(rate(searched, batch_size, **shape), when={_KIND: _IN_STEP}),
-        "lr:late": replace(rate(late, batch_size, **shape), when={_KIND: _LATE}),
+        f"lr:{_IN_STEP[0]}": replace(rate(searched, batch_size, **shape), when={_KIND: _IN_STEP}),
+        f"lr:{_LATE}": replace(rate(late, batch_size, **shape), when={_KIND: _LATE}),
     }
 
 
@@ -64,7 +64,7 @@ def point(kind: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in usual.items():
         key, dot, rest = name.partition(".")
         if key == "lr":
-            own = "lr:late" if late else "lr:in_step"
+            own = f"lr:{_LATE}" if late else f"lr:{_IN_STEP[0]}"
             found[f"{own}{dot}{rest}"] = value / _SMALLER if late and rest == "peak" else value
         else:
             found[name] = value

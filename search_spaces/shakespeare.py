@@ -274,9 +274,9 @@ def averaging() -> Experiment:
         "batch_size": SMALL.batch_size,
         "sequence_length": Fixed(SMALL.sequence_length),
         **own.entries,
+        **_averaging.ENTRIES,
         **_averaging.rates(own, 32, **_SHAPE),
         "weight_decay": _DECAY,
-        **_averaging.ENTRIES,
     }
     usual = {**_BASELINE, "batch_size": 32}
     baseline = _averaging.point(_averaging.BASELINE, usual)
