@@ -153,15 +153,8 @@ class Loop(Generic[S]):
             self._exposed,
         )
         accumulates = training.microbatch is not None
-        parallel = applied.parallel(
-            training.plan,
-            model,
-            units,
-            self._ranks,
-            forward,
-            accumulates,
-            synchronization=training.synchronization,
-        )
+        given = training.plan, model, units, self._ranks, forward, accumulates
+        parallel = applied.parallel(*given, synchronization=training.synchronization)
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
         return Learner(model, parallel, update, self._ranks, training, forward)
 
