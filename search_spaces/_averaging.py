@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.space.coupling import SpaceEntry
-from autotune.space.search_space import Choice, Float, Int
-from search_spaces._spaces import Searched, rate
+from autotune.space.search_space import Choice, Float, Int, ScheduleSpace
+from autotune.study.experiment import Experiment
 
 _KIND = "synchronization"
 _IN_STEP = ("every_step", "local_sgd", "diloco", "geo_sgd")
@@ -43,28 +43,38 @@ FAMILIES: tuple[Mapping[str, Any], ...] = (
 """One of each other kind."""
 
 
-def rates(searched: Searched, batch_size: int, **shape: Any) -> dict[str, SpaceEntry]:
-    """The learning rate of gradients that are applied at once, and of those that are late."""
-    low, high = searched.lr
-    late = replace(searched, lr=(low / _SMALLER, high / _SMALLER))
-    return {
-        "lr:in_step": replace(rate(searched, batch_size, **shape), when={_KIND: _IN_STEP}),
-        "lr:late": replace(rate(late, batch_size, **shape), when={_KIND: _LATE}),
-    }
-
-
-def point(kind: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """A point of the space with this kind, and otherwise the usual values.
+def searched(made: Experiment) -> Experiment:
+    """A recipe with these entries, a learning rate for late gradients, and points of each kind.
 
     Args:
-        usual: of an optimizer that averages gradients.
+        made: a recipe whose baseline averages gradients in every step.
     """
+    entries, usual = {**made.space.entries}, made.baseline or {}
+    lr = entries.pop("lr")
+    assert isinstance(lr, ScheduleSpace)
+    assert isinstance(lr.peak, Float)
+    smaller = replace(lr.peak, low=lr.peak.low / _SMALLER, high=lr.peak.high / _SMALLER)
+    rates = {
+        f"lr:{_IN_STEP[0]}": replace(lr, when={_KIND: _IN_STEP}),
+        f"lr:{_LATE}": replace(lr, peak=smaller, when={_KIND: _LATE}),
+    }
+    return replace(
+        made,
+        name=f"{made.name.rpartition('-')[0]}-averaging",
+        space=replace(made.space, entries={**entries, **ENTRIES, **rates}),
+        baseline=_point(BASELINE, usual),
+        configs=[_point(kind, usual) for kind in FAMILIES],
+    )
+
+
+def _point(kind: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """A point of the space with this kind, and otherwise the usual values."""
     late = kind[_KIND] == _LATE
     found: dict[str, Any] = dict(kind)
     for name, value in usual.items():
         key, dot, rest = name.partition(".")
         if key == "lr":
-            own = "lr:late" if late else "lr:in_step"
+            own = f"lr:{_LATE if late else _IN_STEP[0]}"
             found[f"{own}{dot}{rest}"] = value / _SMALLER if late and rest == "peak" else value
         else:
             found[name] = value

@@ -124,17 +124,11 @@ def _experiment(
     """Raises FileNotFoundError: the text is missing; one line that says where to put it."""
     data_dir = str(require_data("tinyshakespeare"))
     setting = {**problem.setting, "data_dir": data_dir, "optimizer": optimizer}
-    fixed = {key: value for key, value in setting.items() if key not in entries}
+    fixed = {key: Fixed(value) for key, value in setting.items() if key not in entries}
     return Experiment(
         name="-".join(part for part in ("shakespeare", problem.variant, name) if part),
         train=train,
-        space=SearchSpace(
-            {
-                **{key: Fixed(value) for key, value in fixed.items()},
-                "horizon": problem.horizon,
-                **entries,
-            }
-        ),
+        space=SearchSpace({**fixed, "horizon": problem.horizon, **entries}),
         target=problem.target,
         scaling=problem.scaling,
         baseline=baseline,
@@ -265,23 +259,8 @@ def plans() -> Experiment:
 
 
 def averaging() -> Experiment:
-    """AdamW, and how often two ranks exchange what; the baseline is that of `adamw`.
-
-    After the baseline, one of each other kind of synchronization runs.
-    """
-    own = TEXTS["adamw"]
-    entries: dict[str, SpaceEntry] = {
-        "batch_size": SMALL.batch_size,
-        "sequence_length": Fixed(SMALL.sequence_length),
-        **own.entries,
-        **_averaging.rates(own, 32, **_SHAPE),
-        "weight_decay": _DECAY,
-        **_averaging.ENTRIES,
-    }
-    usual = {**_BASELINE, "batch_size": 32}
-    baseline = _averaging.point(_averaging.BASELINE, usual)
-    made = _experiment(SMALL, "averaging", "adamw", entries, baseline)
-    return replace(made, configs=[_averaging.point(kind, usual) for kind in _averaging.FAMILIES])
+    """AdamW, and how often two ranks exchange what; the baseline, then one of each other kind."""
+    return _averaging.searched(adamw())
 
 
 def schedules() -> Experiment:

@@ -52,8 +52,8 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     over the same validation tokens each time; lr, momentum, batch_size, sequence_length and
     progress (above 1 beyond the horizon) now; and, once trained, train_loss, samples_per_second
     (tokens), flops_per_second of the model (as `trainers.models.gpt.flops_per_token`),
-    exposed_communication where there are several ranks, and what `trainers.statistics` measures,
-    all since the last milestone.
+    exposed_communication where there are several ranks, staleness where they exchange beside
+    steps, and what `trainers.statistics` measures, all since the last milestone.
 
     Raises:
         ValueError: a key or value that is not allowed; one line.

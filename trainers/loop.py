@@ -153,11 +153,9 @@ class Loop(Generic[S]):
             self._exposed,
         )
         accumulates = training.microbatch is not None
-        parallel = applied.parallel(
-            *(training.plan, model, units, self._ranks, forward, accumulates),
-            compression=training.compression,
-            synchronization=training.synchronization,
-        )
+        given = training.plan, model, units, self._ranks, forward, accumulates
+        exchanged = training.compression, training.synchronization
+        parallel = applied.parallel(*given, None, *exchanged)
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
         return Learner(model, parallel, update, self._ranks, training, forward)
 
