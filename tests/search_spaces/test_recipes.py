@@ -37,6 +37,7 @@ MORE = [
     *(getattr(module, name) for module in (fashion_mnist, digits) for name in NEWER),
     *(shakespeare.nadamw, shakespeare.muon, shakespeare.schedulefree, shakespeare.optimizers),
     *(shakespeare.plans, digits.plans),
+    *(shakespeare.communication, digits.communication),
 ]
 GPU_IMAGES = [
     getattr(module, f"gpu_{name}")
