@@ -26,6 +26,7 @@ from trainers.models import library
 from trainers.models.images import WIDTHS
 from trainers.optimizers import make_optimizer
 from trainers.plan import KNOBS
+from trainers.readers import shown
 from trainers.training import OPTIONS, TAKES
 
 SOURCES = ("arXiv", "DAWNBench")
@@ -117,7 +118,8 @@ def test_every_key_of_compressed_gradients_has_a_card_and_a_row_with_its_effect(
         assert list(points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
         assert points["Effect"].startswith(knob.effect), key
         assert table[key][1] == knob.effect
-        assert table[key][2] == str(getattr(knob.default, "value", knob.default)), key
+        default = knob.default
+        assert table[key][2] == (shown(default) if callable(default) else str(default)), key
         assert any(known in points["Source"] for known in SOURCES), key
     kinds = {name for row in rows(page, "compression") for name in re.findall(r"`(\w+)`", row[0])}
     assert kinds == {"none", *wire.HOOKS, *compression.EXCHANGES}
