@@ -74,6 +74,11 @@ def plans() -> Experiment:
     return _image.plans(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0})
 
 
+def communication() -> Experiment:
+    """SGD, and what two ranks send of their gradients; the baseline is that of `sgd`, plain."""
+    return _image.communication(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0})
+
+
 def schedules() -> Experiment:
     """SGD with schedules of learning rate, batch size, momentum, image size; `sgd`'s baseline."""
     baseline = {"batch_size.peak": 64, "horizon": 60.0}

@@ -16,7 +16,7 @@ from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 from autotune.trial.scaling import Scaling
-from search_spaces import _averaging, _plans
+from search_spaces import _averaging, _compression, _plans
 from search_spaces._spaces import BETAS, TEXTS, by_optimizer, point_of, rate
 from trainers.data.images import require_data
 from trainers.language import train
@@ -261,6 +261,21 @@ def plans() -> Experiment:
 def averaging() -> Experiment:
     """AdamW, and how often two ranks exchange what; the baseline, then one of each other kind."""
     return _averaging.searched(adamw())
+
+
+def communication() -> Experiment:
+    """AdamW, and what two ranks send of their gradients; the baseline is that of `adamw`."""
+    own = TEXTS["adamw"]
+    entries: dict[str, SpaceEntry] = {
+        "batch_size": SMALL.batch_size,
+        "sequence_length": Fixed(SMALL.sequence_length),
+        **own.entries,
+        "lr": rate(own, 32, **_SHAPE),
+        "weight_decay": _DECAY,
+        **_compression.OF_ADAMW,
+    }
+    usual = {**_BASELINE, "batch_size": 32, **_compression.BASELINE}
+    return _experiment(SMALL, "communication", "adamw", entries, usual)
 
 
 def schedules() -> Experiment:

@@ -21,11 +21,12 @@ from autotune.evaluation.comparison import Row
 from autotune.schedules import Linear
 from autotune.space.schedule_space import FAMILIES
 from trainers import language, settings
-from trainers.communication import synchronization
+from trainers.communication import compression, synchronization, wire
 from trainers.models import library
 from trainers.models.images import WIDTHS
 from trainers.optimizers import make_optimizer
 from trainers.plan import KNOBS
+from trainers.readers import shown
 from trainers.training import OPTIONS, TAKES
 
 SOURCES = ("arXiv", "DAWNBench")
@@ -112,6 +113,22 @@ def test_every_key_of_ranks_has_a_card_and_a_row_with_its_effect(page: str) -> N
         assert points["Effect"].startswith(knob.effect), key
         assert table[key][1] == knob.effect
         assert any(known in points["Source"] for known in SOURCES), key
+
+
+def test_every_key_of_compressed_gradients_has_a_card_and_a_row_with_its_effect() -> None:
+    page = "docs/cards/communication.md"
+    found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
+    assert found.keys() == table.keys() == compression.KNOBS.keys()
+    for key, knob in compression.KNOBS.items():
+        points = found[key].points
+        assert list(points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
+        assert points["Effect"].startswith(knob.effect), key
+        assert table[key][1] == knob.effect
+        default = knob.default
+        assert table[key][2] == (shown(default) if callable(default) else str(default)), key
+        assert any(known in points["Source"] for known in SOURCES), key
+    kinds = {name for row in rows(page, "compression") for name in re.findall(r"`(\w+)`", row[0])}
+    assert kinds == {"none", *wire.HOOKS, *compression.EXCHANGES}
 
 
 def test_every_key_of_input_has_a_card_and_a_row_with_its_effect() -> None:

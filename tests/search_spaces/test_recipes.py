@@ -38,6 +38,7 @@ MORE = [
     *(getattr(module, name) for module in (fashion_mnist, digits) for name in NEWER),
     *(shakespeare.nadamw, shakespeare.muon, shakespeare.schedulefree, shakespeare.optimizers),
     *(shakespeare.plans, shakespeare.averaging, digits.plans),
+    *(shakespeare.communication, digits.communication),
 ]
 GPU_IMAGES = [
     getattr(module, f"gpu_{name}")

@@ -31,7 +31,7 @@ _LEAST = 2
 """Times as many numbers as are sent must a matrix have."""
 KNOBS: Mapping[str, Knob] = {
     "powersgd_rank": Knob(Constant(2), counted(1), "both", _CHOSEN),
-    "powersgd_start": Knob(10, whole(2), "statistical", _CHOSEN, memory=False),
+    "powersgd_start": Knob(10, whole(2), "both", _CHOSEN, memory=False),
     "powersgd_warm_start": Knob(True, flag, "statistical", _CHOSEN),
     "powersgd_wire": Knob("fp32", one_of(_DTYPES), "rounding", _CHOSEN, memory=False),
 }
