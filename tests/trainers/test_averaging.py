@@ -273,6 +273,7 @@ def test_a_state_between_two_exchanges_goes_on_bit_for_bit(
         assert same(undisturbed["final"], rank["final"])
         assert rest["metrics"][1]["val_loss"] == rank["metrics"][5]["val_loss"]
         assert rank["freed"]
+        assert rank["metrics"][3]["exposed_communication"] > 0
     between = [own(state)["weights"] for state in states]
     assert torch.equal(*between) == (kind == "bounded_staleness")
     with_a_message = [state["learner"]["optimizer"]["apart"] for state in states]

@@ -487,8 +487,18 @@ def test_four_ranks_train_on_images_as_one(plan: str, steps: Any, on_ranks: Any)
     trains_alike(found, steps("images", trained(ON_FOUR[plan])))
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("plan", AVERAGED.values(), ids=AVERAGED)
+@pytest.mark.parametrize(
+    ("plan", "task"),
+    [
+        *(pytest.param(plan, "text", id=f"{name}-text") for name, plan in AVERAGED.items()),
+        pytest.param(AVERAGED["local sgd"], "images", id="local sgd-images"),
+        *(
+            pytest.param(plan, "images", id=f"{name}-images", marks=pytest.mark.slow)
+            for name, plan in AVERAGED.items()
+            if name != "local sgd"
+        ),
+    ],
+)
 def test_copies_that_exchange_in_every_step_train_as_one_rank(
     plan: dict[str, Any], task: str, steps: Any, on_ranks: Any
 ) -> None:
