@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainers.communication.exchange import Exchange
 from trainers.data.stream import Batch
 from trainers.memory.compiled import UNITS, is_compiled
 from trainers.memory.precision import cast_in
@@ -96,7 +95,7 @@ class Sharded:
     collective = True
     counts = True
     owned = None
-    exchange: Exchange | None = None
+    exchange = None
 
     def __init__(
         self,
