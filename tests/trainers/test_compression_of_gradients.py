@@ -369,6 +369,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dgc_ratio": 0.1}, "dgc_ratio 0.1 needs gradient_compression 'dgc'"),
     ({"powersgd_rank": 4}, "powersgd_rank 4 needs gradient_compression 'powersgd'"),
     ({"gradient_compression": "dgc", "powersgd_rank": 4}, "powersgd_rank 4 needs gradient_com"),
+    (
+        {"gradient_compression": "fp16", "synchronization": "diloco"},
+        "gradient_compression 'fp16' needs synchronization 'every_step', got 'diloco'",
+    ),
     ({"one_bit_warmup_steps": 5}, "one_bit_warmup_steps 5 needs gradient_compression 'one_bit'"),
     *(
         ({"gradient_compression": kind, **given}, f"gradient_compression {kind!r} needs {COPIES}")
