@@ -13,12 +13,14 @@ from torch import nn
 
 from trainers.memory import recompute
 from trainers.models.described import units_of
+from trainers.models.recognition import Recognition
 from trainers.parallel import context, mesh, tensor, topology
 from trainers.parallel.exposed import Exposed
 from trainers.parallel.matrices import beside
 from trainers.parallel.pipeline import Pipelined
 from trainers.parallel.ranks import Ranks, along
 from trainers.parallel.replicate import Replicated
+from trainers.parallel.rows import WithClasses
 from trainers.parallel.seam import Forward, Parallel
 from trainers.parallel.shard import RESHARD, Sharded
 from trainers.parallel.single import Single
@@ -80,6 +82,9 @@ def parallel(
         copied: makes copies of the model on several ranks; None: as the plan says.
     """
     copied = copied or partial(_replicated, plan, accumulates)
+    if isinstance(model, Recognition):
+        make = Single if ranks.size == 1 else copied
+        return WithClasses(model, make(model.backbone, ranks, forward))
     degrees, divided = plan.degrees(ranks.size), plan.tensor_parallel_degree != 1
 
     def among(others: Ranks) -> Parallel:
@@ -124,7 +129,7 @@ def _replicated(
 
 def update(plan: Plan, ranks: Ranks, model: Parallel, exposed: Exposed | None) -> Update:
     """Who makes the optimizer's step of which parameters."""
-    if isinstance(model, Pipelined):
+    if isinstance(model, Pipelined | WithClasses):
         return model.update
     deals = plan.shard_optimizer_state and ranks.size > 1
     return Dealt(ranks, exposed) if deals else Everywhere()

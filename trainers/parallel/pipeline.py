@@ -135,6 +135,8 @@ class Pipelined:
     def labels(self, y: Tensor) -> Tensor:
         return y
 
+    def at(self, progress: float) -> None: ...
+
     def changed(self) -> None: ...
 
     def state(self) -> dict[str, Any]:

@@ -105,6 +105,8 @@ class Replicated:
     def labels(self, y: Tensor) -> Tensor:
         return y
 
+    def at(self, progress: float) -> None: ...
+
     def changed(self) -> None: ...
 
     def state(self) -> dict[str, Any]:

@@ -129,6 +129,10 @@ class Parallel(Protocol):
         """Of a batch's labels those of the scores that `evaluate` gives here."""
         ...
 
+    def at(self, progress: float) -> None:
+        """Take the scheduled settings of this progress, in [0, 1]."""
+        ...
+
     def changed(self) -> None:
         """Forget what is kept of weights that were changed otherwise than by a step."""
         ...

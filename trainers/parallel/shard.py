@@ -138,6 +138,8 @@ class Sharded:
     def labels(self, y: Tensor) -> Tensor:
         return y
 
+    def at(self, progress: float) -> None: ...
+
     def changed(self) -> None:
         self.network.reshard()  # evaluations leave weights gathered
 

@@ -81,6 +81,9 @@ class Shared:
     def labels(self, y: Tensor) -> Tensor:
         return self.mine(multiple_of(self.multiple, y, NO_LABEL))
 
+    def at(self, progress: float) -> None:
+        self.inner.at(progress)
+
     def changed(self) -> None:
         self.inner.changed()
 

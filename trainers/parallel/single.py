@@ -38,6 +38,8 @@ class Single:
     def labels(self, y: Tensor) -> Tensor:
         return y
 
+    def at(self, progress: float) -> None: ...
+
     def changed(self) -> None: ...
 
     def state(self) -> dict[str, Any]:
