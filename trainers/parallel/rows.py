@@ -25,14 +25,14 @@ from trainers.parallel.update import Everywhere
 
 def _spread(value: Tensor, classes: Classes) -> Tensor:
     """This rank's rows as a part of the tensor of all; on one rank it is all."""
-    ranks = classes.ranks
+    ranks, value = classes.ranks, value.detach()
     if ranks.size == 1:
         return value
     from torch.distributed.tensor import DTensor, Shard
 
     shape = torch.Size((classes.count, *value.shape[1:]))
     return DTensor.from_local(
-        value.detach(),
+        value,
         mesh.opened(ranks.device.type, {"classes": ranks.size}),
         [Shard(0)],
         run_check=False,
