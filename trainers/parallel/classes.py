@@ -31,8 +31,8 @@ def _rate(value: Any) -> Any:
     try:
         return scheduled(Number(0.0, math.nextafter(1.0, 2.0), open_low=True))(value)
     except NotAllowedError as wrong:
-        allowed = "a number more than 0 and at most 1"
-        raise NotAllowedError(allowed + str(wrong).partition(",")[1]) from None
+        _, comma, fault = str(wrong).partition(",")  # in which stage of a schedule
+        raise NotAllowedError(f"a number more than 0 and at most 1{comma}{fault}") from None
 
 
 _MARGIN = When("margin 'arcface' or 'cosface'", lambda values: values["margin"] != "none")
