@@ -18,12 +18,14 @@ from trainers.communication.exchange import Exchange
 from trainers.communication.synchronization import Synchronization, averaged
 from trainers.memory import recompute
 from trainers.models.described import units_of
+from trainers.models.recognition import Recognition
 from trainers.parallel import context, mesh, tensor, topology
 from trainers.parallel.exposed import Exposed
 from trainers.parallel.matrices import beside
 from trainers.parallel.pipeline import Pipelined
 from trainers.parallel.ranks import Ranks, along
 from trainers.parallel.replicate import Replicated
+from trainers.parallel.rows import WithClasses
 from trainers.parallel.seam import Forward, Parallel
 from trainers.parallel.shard import RESHARD, Sharded
 from trainers.parallel.single import Single
@@ -95,6 +97,10 @@ def parallel(
         return averaged(synchronization, model, ranks, forward)
     bits = compression["gradient_compression"]
     copied = copied or partial(_replicated, plan, accumulates, bits)
+    if isinstance(model, Recognition):
+        if ranks.size == 1:
+            return WithClasses(model, Single(model.backbone, ranks, forward))
+        return WithClasses(model, copied(model.backbone, ranks, forward, None))
     degrees, divided = plan.degrees(ranks.size), plan.tensor_parallel_degree != 1
 
     def among(others: Ranks) -> Parallel:
@@ -146,7 +152,7 @@ def _replicated(
 
 def update(plan: Plan, ranks: Ranks, model: Parallel, exposed: Exposed | None) -> Update:
     """Who makes the optimizer's step of which parameters."""
-    if isinstance(model, Pipelined | Averaged):
+    if isinstance(model, Pipelined | Averaged | WithClasses):
         return model.update
     if model.exchange is not None and model.exchange.update is not None:
         return model.exchange.update

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from trainers.data.stream import NO_LABEL, Batch
+from trainers.criterion import Criterion, CrossEntropy
+from trainers.data.stream import Batch
 from trainers.parallel.parts import in_step, split
 from trainers.parallel.seam import Forward, Parallel
 
@@ -17,12 +17,20 @@ EVALUATED_MICROBATCHES = 4  # the most in a forward pass of an evaluation
 
 @torch.no_grad()
 def sums(
-    parallel: Parallel, batches: Iterable[Batch], microbatch: int | None, forward: Forward
+    parallel: Parallel,
+    batches: Iterable[Batch],
+    microbatch: int | None,
+    forward: Forward,
+    criterion: Criterion | None = None,
 ) -> Tensor:
     """Of this rank's batches: correct predictions, summed loss, and samples, in float64.
 
     The model is in evaluation mode. The label `NO_LABEL` marks padding.
+
+    Args:
+        criterion: of outputs and labels; None: `CrossEntropy`.
     """
+    criterion = criterion or CrossEntropy()
     found = torch.zeros(3, dtype=torch.float64, device=forward.device)
     with forward.autocast():
         for x, y in _fitting(parallel, batches, microbatch):
@@ -30,9 +38,7 @@ def sums(
             if out is None or not parallel.counts:
                 continue
             out, y = out.flatten(0, -2), parallel.labels(y).flatten()
-            found[0] += (out.argmax(1) == y).sum()
-            found[1] += F.cross_entropy(out.float(), y, ignore_index=NO_LABEL, reduction="sum")
-            found[2] += (y != NO_LABEL).sum()
+            found += criterion.judged(out, y)
     return found
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainers.communication.averaged import Averaged
+from trainers.criterion import criterion_of
 from trainers.data.stream import Batch
 from trainers.evaluation import sums
 from trainers.knobs import build_optimizer
@@ -30,7 +31,7 @@ class Learner:
 
     Args:
         model: on the ranks' device, with the same parameters on every rank; it gives the scores
-            of the classes in its output's last dimension.
+            of the classes in its output's last dimension, or has a `criterion` of its own.
         parallel: the model on the ranks.
         update: who makes the optimizer's step.
         ranks: all of them.
@@ -50,6 +51,7 @@ class Learner:
         self.model = model
         self.parallel = parallel
         self._update = update
+        self._criterion = criterion_of(model)
         self._ranks = ranks
         self._training = training
         self._forward = forward
@@ -122,7 +124,7 @@ class Learner:
 
         def loss(out: Tensor, y: Tensor) -> Tensor:
             out, y = out.flatten(0, -2), y.flatten()
-            found = whole(F.cross_entropy(out, y, label_smoothing=smoothing, reduction=how))
+            found = whole(self._criterion.loss(out, y, smoothing, how))
             count = 1 if together else y.numel()
             self.loss.add_(found.detach(), alpha=count)
             share = count * size / samples
@@ -152,12 +154,31 @@ class Learner:
         `batches` are this rank's; the label `NO_LABEL` marks padding. The model stays in training
         mode, with unchanged buffers.
         """
-        self.model.eval()
-        with averaged_buffers(self.model, self.parallel.data):
-            found = sums(self.parallel, batches, self._training.microbatch, self._forward)
-        self.model.train()
+        most, forward = self._training.microbatch, self._forward
+        with self._evaluating():
+            found = sums(self.parallel, batches, most, forward, self._criterion)
         right, loss, count = self._ranks.sum(found).tolist()
         return int(right), loss, int(count)
+
+    @torch.no_grad()
+    def outputs(self, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+        """Of this rank's batches, of which there are some: outputs as evaluated, and labels.
+
+        Only of models whose ranks evaluate each on their own.
+        """
+        most, found = self._training.microbatch, []
+        with self._evaluating(), self._forward.autocast():
+            for batch in batches:
+                found += [(self.parallel.evaluate(x), y) for x, y in split(batch, most)]
+        outputs, labels = zip(*found, strict=True)
+        return torch.cat(outputs), torch.cat(labels)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        self.model.eval()
+        with averaged_buffers(self.model, self.parallel.data):
+            yield
+        self.model.train()
 
     def trained_loss(self) -> float:
         """The sum of the training losses of all ranks."""

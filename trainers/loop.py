@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ from trainers.shapes import sampled, warmed_up
 from trainers.training import Training
 
 S = TypeVar("S", bound=Stream)
+Outputs = Callable[[Iterable[Batch]], tuple[torch.Tensor, torch.Tensor]]
 StepAt = Callable[[int], tuple[int, int]]
 
 
@@ -50,6 +51,7 @@ class Task(Generic[S]):
         flops: of training per sample, for a model and an item's size; nan if not countable.
         layout: memory format of the model's input.
         dims: of the input of a model that have the item's size.
+        further: more metrics of a validation, from a function for outputs and labels of batches.
         again: makes the task in another process, to evaluate models that were trained in this one.
     """
 
@@ -61,6 +63,7 @@ class Task(Generic[S]):
     flops: Callable[[Any, int], float]
     layout: torch.memory_format = torch.contiguous_format
     dims: tuple[int, ...] = ()
+    further: Callable[[S, Outputs], Mapping[str, float]] | None = None
     again: Callable[[], Task[S]] | None = None
 
 
@@ -153,9 +156,8 @@ class Loop(Generic[S]):
             self._exposed,
         )
         accumulates = training.microbatch is not None
-        given = training.plan, model, units, self._ranks, forward, accumulates
-        exchanged = training.compression, training.synchronization
-        parallel = applied.parallel(*given, None, *exchanged)
+        given = training.plan, model, units, self._ranks, forward, accumulates, None
+        parallel = applied.parallel(*given, training.compression, training.synchronization)
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
         return Learner(model, parallel, update, self._ranks, training, forward)
 
@@ -214,7 +216,10 @@ class Loop(Generic[S]):
         if self._beside_training:
             return self._submitted()
         right, loss, count = self._learner.evaluate(self._stream.validation())
-        return {"val_accuracy": right / count, "val_loss": loss / count, **self._measured()}
+        found = {"val_accuracy": right / count, "val_loss": loss / count}
+        if self._task.further is not None:
+            found |= self._task.further(self._stream, self._learner.outputs)
+        return {**found, **self._measured()}
 
     def _submitted(self) -> Future[dict[str, float]]:
         """The metrics once this state has been validated; on other ranks what they have measured.

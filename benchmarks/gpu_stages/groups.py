@@ -46,6 +46,17 @@ def shared(run: Run) -> Iterator[Finding]:
         yield checked("a model sharded over them trains", fine, text)
 
 
+CLASSES: Config = {
+    "data": "identities",
+    "identities": 1001,
+    "lr": 0.05,
+    "batch_size": 128,
+    "milestone": 256,
+    "margin_scale": 16.0,
+}
+"""One rank has 501 of the classes, the other 500."""
+
+
 def two_ranks(run: Run) -> Iterator[Finding]:
     """Two ranks train what one trains; one that runs out of memory does not hang the other."""
     if run.on_gpu and torch.cuda.device_count() < 2:
@@ -68,6 +79,7 @@ def _equal(run: Run) -> Iterator[Finding]:
         ("DDP", "image", pictures),
         ("DDP in two dimensions", "image", {**pictures, **levels, "bucket_cap_mb": 0.1}),
         ("ZeRO-1, hierarchical", "image", {**pictures, **first, "shard_optimizer_state": True}),
+        ("divided classes", "retrieval", CLASSES),
         ("FSDP2", "language", {**text, "sharding": "full"}),
         ("FSDP2, gathered ahead", "language", {**text, "sharding": "full", **ahead}),
         ("FSDP2 in bf16", "language", {**text, "sharding": "full", "precision": "bf16"}),

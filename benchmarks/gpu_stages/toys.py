@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autotune.trial import Milestone
-from trainers import image, language
+from trainers import image, language, retrieval
 from trainers.data.stream import Batch, MemoryStream
 
 KEPT: list[Any] = []
@@ -265,6 +265,7 @@ def large_state(config: dict[str, Any]) -> Iterator[Milestone]:
 TRAINERS: dict[str, Callable[[dict[str, Any]], Iterator[Milestone]]] = {
     "image": image.train,
     "language": language.train,
+    "retrieval": retrieval.train,
     "settings": settings,
     "leaves memory": leaves_memory,
     "leaves a thread": leaves_a_thread,

@@ -20,11 +20,12 @@ from autotune.algorithms.samplers.optuna_names import NAMES
 from autotune.evaluation.comparison import Row
 from autotune.schedules import Linear
 from autotune.space.schedule_space import FAMILIES
-from trainers import language, settings
+from trainers import language, retrieval_settings, settings
 from trainers.communication import compression, synchronization, wire
 from trainers.models import library
 from trainers.models.images import WIDTHS
 from trainers.optimizers import make_optimizer
+from trainers.parallel import classes
 from trainers.plan import KNOBS
 from trainers.readers import shown
 from trainers.training import OPTIONS, TAKES
@@ -158,6 +159,20 @@ def test_what_a_step_keeps_and_computes_has_cards_with_its_effect() -> None:
         assert re.search(r"arXiv|doi", card.points["Source"]), key
 
 
+def test_what_is_done_with_many_classes_has_cards_with_its_effect() -> None:
+    page = "docs/cards/classes.md"
+    found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
+    assert found.keys() == table.keys() == {"classes", *classes.KNOBS}
+    for key, card in found.items():
+        effect = classes.KNOBS[key].effect if key in classes.KNOBS else "exact"
+        assert list(card.points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
+        assert card.points["Effect"].startswith(effect), key
+        assert table[key][1] == effect
+        assert "arXiv" in card.points["Source"], key
+    text = (ROOT / page).read_text().partition("| key |")[0]
+    assert all(f"`{key}`" in text for key in retrieval_settings.TAKEN)
+
+
 # --- schedules ------------------------------------------------------------------------------------
 
 
@@ -197,9 +212,11 @@ def test_every_setting_that_takes_a_schedule_has_a_card_with_its_source() -> Non
     words = schedulable(language, {"text": "synthetic"})
     assert {"lr", "image_size", "momentum", "trust_coefficient"} <= images
     assert {"lr", "sequence_length", "beta1", "beta2"} <= words
+    many = schedulable(retrieval_settings, {"data": "identities"})
+    assert {"class_sample_rate", "lr", "batch_size"} <= many
     table = rows(SCHEDULES, "setting")
     found = {name: cells for cells in table for name in cells[0].split("`")[1::2]}
-    assert found.keys() == images | words
+    assert found.keys() == images | words | many
     sourced = " ".join(cells[-1] for cells in rows(SCHEDULES, "family") + table)
     for name, (_, how, usual, source) in found.items():
         assert how, name

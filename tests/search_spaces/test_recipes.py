@@ -19,7 +19,7 @@ from autotune.space.search_space import Choice, Float, Int, Parameter
 from autotune.space.variants import searched_keys
 from autotune.study.experiment import Experiment
 from autotune.trial.plan_text import plan_keys, plan_text
-from search_spaces import cifar10, digits, fashion_mnist, imagenet, shakespeare
+from search_spaces import cifar10, digits, fashion_mnist, identities, imagenet, shakespeare
 from trainers.applied import data_ranks
 from trainers.communication.synchronization import KINDS
 from trainers.image import train as image_train
@@ -37,7 +37,7 @@ NEWER = ("adamw", "nadamw", "muon", "schedulefree", "optimizers")
 MORE = [
     *(getattr(module, name) for module in (fashion_mnist, digits) for name in NEWER),
     *(shakespeare.nadamw, shakespeare.muon, shakespeare.schedulefree, shakespeare.optimizers),
-    *(shakespeare.plans, shakespeare.averaging, digits.plans),
+    *(shakespeare.plans, shakespeare.averaging, digits.plans, identities.arcface),
     *(shakespeare.communication, digits.communication),
 ]
 GPU_IMAGES = [
@@ -56,6 +56,7 @@ RECIPES = [*IMAGES, *TEXTS, *MORE, imagenet.resnet50_synthetic, *GPUS]
 FEW_STEPS: dict[str, dict[str, Any]] = {
     "trainers.image": {"train_size": 128, "val_size": 50, "batch_size": 32, "milestone": 128},
     "trainers.language": {"val_size": 256, "batch_size": 4, "milestone": 512},
+    "trainers.retrieval": {"identities": 64, "unseen": 16, "batch_size": 32, "milestone": 128},
 }
 SLIM: dict[str, dict[str, Any]] = {  # a GPU's models, for a CPU
     "trainers.image": {"width": 4},

@@ -994,5 +994,27 @@ def test_fused_adamw_takes_sharded_models(two_ranks):
     assert distance(two_ranks[0]["fused adamw"], want) < 1e-12
 
 
+def test_a_scaler_may_leave_out_the_first_step_of_fused_sgd() -> None:
+    """Torch would go on with momenta that it has not filled."""
+    models = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    models[1].load_state_dict(models[0].state_dict())
+    for model, first in zip(models, (math.inf, None), strict=True):
+        optimizer = make_optimizer("sgd", model, lr=0.1, momentum=0.9)
+        assert optimizer.param_groups[0]["fused"]
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for factor in (first, 1.0, 2.0):
+            if factor is not None:
+                loss = model(torch.ones(5, 3)).sum() * factor
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            if factor is first and first is not None:
+                kept = [state["momentum_buffer"] for state in optimizer.state.values()]
+                assert [(len(kept), bool(m.any())) for m in kept] == [(2, False)] * 2
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])

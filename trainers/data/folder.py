@@ -167,11 +167,18 @@ class FolderStream:
 
     Args:
         step_at: batch size and image size of the step after a number of samples.
+        files: to train and to validate on; None: as the folder is divided.
     """
 
-    def __init__(self, settings: Settings, ranks: Ranks, step_at: StepAt) -> None:
-        root, seed = data_folder(settings.data_dir), settings.training.seed
-        files = parts(root, settings.val_share)
+    def __init__(
+        self,
+        settings: Settings,
+        ranks: Ranks,
+        step_at: StepAt,
+        files: tuple[Files, Files] | None = None,
+    ) -> None:
+        seed = settings.training.seed
+        files = files or parts(data_folder(settings.data_dir), settings.val_share)
         check_classes(*files)
         train = Pictures(files[0], settings.augment, seed)
         self._val = Pictures(files[1], frozenset(), seed)

@@ -37,7 +37,9 @@ class Stream(Protocol):
     """
 
     train_size: int
-    waited: float
+
+    @property
+    def waited(self) -> float: ...
 
     def take(self, seen: int, batch_size: int, size: int) -> Batch:
         """This rank's share of the global batch that follows `seen` samples."""

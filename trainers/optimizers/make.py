@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import SGD, Adafactor, AdamW, NAdam, Optimizer
 from torch.optim.optimizer import ParamsT
@@ -216,4 +217,21 @@ def make_optimizer(
     here = [p for p in model.parameters() if not p.is_meta]  # others are on other ranks
     if free and all(p.is_floating_point() and p.device.type in _FUSED for p in here):
         chosen["fused"] = True
-    return kind(groups, lr=lr, **chosen)
+    made = kind(groups, lr=lr, **chosen)
+    if kind is SGD:
+        made.register_step_pre_hook(_begin_momenta)
+    return made
+
+
+def _begin_momenta(optimizer: Optimizer, *_: Any) -> None:
+    """Before a scaler's first step: torch's fused SGD begins with momenta that it does not fill.
+
+    It leaves them as the memory was where gradients overflow, and goes on with them.
+    """
+    if optimizer.state or getattr(optimizer, "found_inf", None) is None:
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            if parameter.grad is not None:
+                momentum = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                optimizer.state[parameter]["momentum_buffer"] = momentum
