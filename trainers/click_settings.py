@@ -4,7 +4,7 @@
 |---|---|
 | `data` | generated: `trainers.data.clicks`; criteo: files, `trainers.data.criteo` (required) |
 | `data_dir` | folder with `train/` and `val/`, whose files have Criteo's format; of criteo |
-| `train_size` | samples of an epoch; of generated (20000) |
+| `train_size` | samples of an epoch; of generated (50000) |
 | `val_size` | samples to validate on; of criteo the first ones (generated 10000; criteo all) |
 | `hash_size` | rows of the table for each category feature (1000) |
 | `reader_threads`, `shuffle_buffer` | queues of a rank (1), samples shuffled (8192); of criteo |
@@ -53,7 +53,7 @@ from trainers.technique import Effect, Knob, When, require_places
 from trainers.training import TRAINING, Training
 
 UPDATES = ("synchronous", "asynchronous", "geo_sgd", "hogwild")
-_GENERATED = {"train_size": 20_000, "val_size": 10_000}
+_GENERATED = {"train_size": 50_000, "val_size": 10_000}
 
 
 def _where(key: str, *values: str) -> When:

@@ -78,7 +78,7 @@ def generate(train_size: int, val_size: int, hash_size: int, seed: int = 0) -> G
     values = drawn.view(count, FEATURES)
     dense = torch.randn((count, NUMBERS), generator=random)
     weights = torch.randn((FEATURES, hash_size), generator=random) * 0.7
-    factors = torch.randn((FEATURES, hash_size, _FACTORS), generator=random) * 0.6
+    factors = torch.randn((FEATURES, hash_size, _FACTORS), generator=random) * 0.45
     slopes = torch.tensor([0.5, -0.4, 0.3, 0.0])
     every = torch.arange(FEATURES)
     found = factors[every, values]
