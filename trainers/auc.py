@@ -22,9 +22,9 @@ def auc(scores: Tensor, labels: Tensor) -> float:
     0.875
     """
     clicks = labels.double()
-    _, place, counts = scores.unique(return_inverse=True, return_counts=True)
+    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
     rank = last - (counts.double() - 1) / 2  # the mean of the ranks, from 1 on, of equal scores
     positive, total = clicks.sum(), len(clicks)
     above = (rank[place] * clicks).sum() - positive * (positive + 1) / 2
-    return (above / (positive * (total - positive))).item()
+    return float(above / (positive * (total - positive)))

@@ -233,9 +233,7 @@ def _parts(settings: Settings, stream: Clickstream, ranks: Ranks) -> Parts:
     blocks = Blocks(stream.rows, ranks.size)
     table = weights.begun(blocks, made.columns, seed, ranks.rank)
     sparse, dense = SPARSE[settings.optimizer_sparse], DENSE[settings.optimizer]
-    return Parts(
-        net, sparse.begun(table), dense.begun(net.first), blocks, sparse, dense, ranks
-    )
+    return Parts(net, sparse.begun(table), dense.begun(net.first), blocks, sparse, dense, ranks)
 
 
 def _update(settings: Settings, parts: Parts) -> Update:

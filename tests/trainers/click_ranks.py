@@ -84,4 +84,3 @@ def on(value: Any, device: str) -> Any:
     if isinstance(value, dict):
         return {key: on(v, device) for key, v in value.items()}
     return value.to(device) if isinstance(value, torch.Tensor) else value
-

@@ -59,7 +59,11 @@ def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
         {"model": "wide_deep", "batch_size": 33, "microbatch": 5},
         {"optimizer_sparse": "sparse_adam", "lr_sparse": 0.01},
         {"optimizer_sparse": "sgd", "lr_sparse": 1.0, "optimizer": "sgd", "lr": 0.1},
-        {"optimizer": "adagrad", "lr": warmed(Linear(0.05, 0.01), 0.1), "batch_size": Linear(3, 90)},
+        {
+            "optimizer": "adagrad",
+            "lr": warmed(Linear(0.05, 0.01), 0.1),
+            "batch_size": Linear(3, 90),
+        },
     ],
     ids=["rowwise_adagrad", "uneven microbatches", "sparse_adam", "sgd", "schedules"],
 )
@@ -153,8 +157,13 @@ def test_one_geo_step_is_the_mean_of_the_ranks_that_touch_a_row(
 ) -> None:
     """With SGD, of rows that one rank alone touches its own step, on twice the share's mean."""
     config = {
-        **{"data": "generated", "sparse_update": "geo_sgd", "push_every": 1},
-        **{"optimizer_sparse": "sgd", "optimizer": "sgd", "milestone": 64, "lr": 0.1},
+        "data": "generated",
+        "sparse_update": "geo_sgd",
+        "push_every": 1,
+        "optimizer_sparse": "sgd",
+        "optimizer": "sgd",
+        "milestone": 64,
+        "lr": 0.1,
     }
     both = whole(on_two_ranks(config, 1))
     exact = whole([own.record({**config, "sparse_update": "synchronous", "push_every": 8}, 1)])
@@ -190,7 +199,10 @@ def test_hogwild_trains_on_threads_of_a_rank_and_leaves_none(own: ModuleType) ->
         ({"staleness_bound": 2}, "staleness_bound 2 needs sparse_update asynchronous"),
         ({"push_every": 2}, "push_every 2 needs sparse_update geo_sgd or hogwild"),
         ({"hogwild_workers": 3, "sparse_update": "geo_sgd"}, "hogwild_workers 3 needs sparse_upd"),
-        ({"staleness_bound": 0, "sparse_update": "asynchronous"}, "staleness_bound must be a whole"),
+        (
+            {"staleness_bound": 0, "sparse_update": "asynchronous"},
+            "staleness_bound must be a whole",
+        ),
         ({"optimizer_sparse": "adam"}, "optimizer_sparse must be one of sparse_adam, rowwise_adag"),
         ({"optimizer": "sgd", "beta1": 0.5}, "beta1 needs optimizer adam or optimizer_sparse"),
         ({"reader_threads": 2}, "reader_threads 2 needs data criteo"),
@@ -217,7 +229,9 @@ def test_missing_data_names_the_folder(tmp_path: Path) -> None:
 
 def test_a_state_of_another_table_is_refused(own: ModuleType) -> None:
     state = assemble(own.record(GOOD, 0)["final"], None, 1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"weight of the table in the shape \(300, 6\).*\(300, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"weight of the table in the shape \(300, 6\).*\(300, 5\)"
+    ):
         next(clicks.train({**own.FAST, "width": 5, "state": state}))
 
 

@@ -106,9 +106,7 @@ def _category(field: str, feature: int, size: int) -> int:
         ) from None
 
 
-def blocks(
-    files: Sequence[Path], length: int, skipped: int, size: int
-) -> Iterator[Batch]:
+def blocks(files: Sequence[Path], length: int, skipped: int, size: int) -> Iterator[Batch]:
     """The samples of some files, one after another, in blocks of `length` lines of a file.
 
     Args:

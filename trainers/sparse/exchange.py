@@ -62,7 +62,7 @@ def spread(rows: int) -> int:
 
 def merged(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct rows, ascending; the sum of the values of each; and how many there were."""
-    distinct, index, counts = rows.unique(return_inverse=True, return_counts=True)
+    distinct, index, counts = torch.unique(rows, return_inverse=True, return_counts=True)
     total = values.new_zeros((len(distinct), values.shape[1])).index_add_(0, index, values)
     return distinct, total, counts
 
@@ -77,9 +77,7 @@ def swapped(values: Tensor, counts: Sequence[int], taken: Sequence[int], ranks: 
     if ranks.size == 1:
         return values
     found = values.new_empty((sum(taken), *values.shape[1:]))
-    dist.all_to_all_single(
-        found, values.contiguous(), list(taken), list(counts), group=ranks.group
-    )
+    dist.all_to_all_single(found, values.contiguous(), list(taken), list(counts), group=ranks.group)
     return found
 
 

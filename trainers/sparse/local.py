@@ -116,7 +116,7 @@ class Local:
 
     def _exchange(self) -> None:
         parts, none = self._parts, torch.zeros(0, dtype=torch.int64)
-        own = torch.cat([none, *self._touched]).unique()
+        own = torch.unique(torch.cat([none, *self._touched]))
         rows, total, counts = merged(
             gathered(own, parts.ranks), gathered(self._table.joined(own), parts.ranks)
         )
@@ -132,4 +132,3 @@ class Local:
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown()
-

@@ -28,7 +28,7 @@ class Lookup:
 
 def lookup(batch: Batch) -> Lookup:
     """The rows of a batch; one that several samples have is asked for and sent once."""
-    rows, index = batch.categories.unique(return_inverse=True)
+    rows, index = torch.unique(batch.categories, return_inverse=True)
     return Lookup(rows, index)
 
 

@@ -116,7 +116,7 @@ def adam(weight: Tensor, state: Tensor, gradient: Tensor, rates: Rates) -> tuple
     Ba 2015, arXiv 1412.6980.
     """
     width = weight.shape[1]
-    first, second, count = state.split((width, width, 1), 1)
+    first, second, count = torch.split(state, [width, width, 1], 1)
     first = torch.lerp(gradient, first, rates.beta1)
     second = torch.lerp(gradient.square(), second, rates.beta2)
     count = count + 1
