@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autotune.space.coupling import SpaceEntry
 from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
@@ -44,7 +45,7 @@ def _rate(low: float, high: float) -> ScheduleSpace:
 
 def generated() -> Experiment:
     """Both learning rates, batch size, and how sparse updates are made; synchronous at first."""
-    space = {
+    space: dict[str, SpaceEntry] = {
         **{key: Fixed(value) for key, value in SETTING.items()},
         "batch_size": Int(32, 1024, power_of_two=True, log=True),
         "horizon": Float(0.5, 3.0, log=True),

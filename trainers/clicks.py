@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 from autotune.trial import Change, Milestone
@@ -53,8 +54,8 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     staleness_max (steps: `trainers.sparse`) since the last milestone.
 
     Raises:
-        ValueError: a key or value that is not allowed, or a line of a file that is not of the
-            format, with its file and number; one line.
+        ValueError: a key or value that is not allowed, a process group without gloo, or a line of a
+            file that is not of the format, with its file and number; one line.
         FileNotFoundError: missing files; one line that says where to put them.
     """
     settings = read_settings(config)
@@ -89,6 +90,7 @@ class Loop:
         training = settings.training
         state = training.state or {"seen": 0}
         self._settings, self._ranks = settings, ranks
+        _require_gloo(ranks)
         self._seen: int = state["seen"]
         self._knobs = Knobs(training, ranks.size, state)
         self._sparse = Knobs(settings.sparse, ranks.size, state)
@@ -207,6 +209,15 @@ class Loop:
     def close(self) -> None:
         """End the threads of readers and workers."""
         self._opened.close()
+
+
+def _require_gloo(ranks: Ranks) -> None:
+    """Raise a ValueError, one line, where ranks cannot send what is in the host's memory."""
+    if ranks.size > 1 and "gloo" not in dist.get_backend_config(ranks.group):
+        found = dist.get_backend(ranks.group)
+        raise ValueError(
+            f"the process group must have gloo, as 'cpu:gloo,cuda:nccl', got {found!r}"
+        )
 
 
 def _stream(settings: Settings, ranks: Ranks, state: Mapping[str, Any]) -> Clickstream:

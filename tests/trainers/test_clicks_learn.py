@@ -40,16 +40,15 @@ def test_every_update_reaches_the_synchronous_auc_within_the_noise_of_seeds(
     synchronous = [reached(seed) for seed in range(3)]
     spread = statistics.stdev(synchronous)
     mean = statistics.mean(synchronous)
-    assert mean > 0.78
-    assert spread < 0.01
-    bound = max(0.02, 5 * spread)
+    assert mean > 0.79
+    assert spread < 0.005  # four seeds: 0.0014
     for update in (
         {"sparse_update": "asynchronous"},
         {"sparse_update": "asynchronous", "staleness_bound": 8},
         {"sparse_update": "geo_sgd", "push_every": 4},
         {"sparse_update": "hogwild", "push_every": 4},
     ):
-        assert abs(reached(0, **update) - mean) < bound, update
+        assert abs(reached(0, **update) - mean) < 0.01, update
 
 
 @pytest.mark.slow
