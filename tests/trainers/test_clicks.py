@@ -188,6 +188,38 @@ def test_hogwild_trains_on_threads_of_a_rank_and_leaves_none(own: ModuleType) ->
     assert found["metrics"][-1]["train_loss"] < found["metrics"][1]["train_loss"]
 
 
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("update", ["synchronous", "geo_sgd"])
+def test_ranks_read_files_of_their_own_and_go_on_bit_for_bit(
+    update: str, own: ModuleType, on_two_ranks: Any, same: Any, tmp_path: Path
+) -> None:
+    for name, count in (("train/a", 700), ("train/b", 500), ("train/c", 300), ("val/a", 200)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        fields = ([str(n % 2), *[str(n % 7)] * 13, *["abc"[n % 2]] * 26] for n in range(count))
+        (tmp_path / name).write_text("".join("\t".join(line) + "\n" for line in fields))
+    config = {
+        "data": "criteo",
+        "data_dir": str(tmp_path),
+        "train_size": None,
+        "reader_threads": 2,
+        "milestone": 640,
+        "shuffle_buffer": 100,
+        "sparse_update": update,
+        "width": 2,
+    }
+    ranks = on_two_ranks(config, 4, save_at=1)
+    assert ranks[0]["metrics"][-1]["val_auc"] == 1
+    assert all(rank["threads"] == [] for rank in ranks)
+    assert ranks[0]["saved"]["taken"] == [320, 320]
+    states = [rank["saved"] for rank in ranks]
+    rest = on_two_ranks(config, 3, restore=states)
+    assert all(same(a["final"], b["final"]) for a, b in zip(rest, ranks, strict=True))
+    alone = own.record(config, 1, restore=states)
+    assert alone["steps"] == [640, 1280]
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
