@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,9 +76,9 @@ class Reader:
         self._window, self._rest = divmod(offset, source.window)
         dealt = source.dealt(epoch)
         skipped, self._drop = [0] * len(dealt), self._window * source.window
-        turns = list(source.turns(dealt))
+        turns = deque(source.turns(dealt))
         while turns and self._drop >= turns[0][1]:
-            thread, length = turns.pop(0)
+            thread, length = turns.popleft()
             skipped[thread] += 1
             self._drop -= length
         self._order = [thread for thread, _ in turns]
