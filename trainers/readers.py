@@ -124,6 +124,21 @@ def saved_state(value: Any) -> Any:
     return value
 
 
+def value_of(config: Mapping[str, Any], key: str, default: Any, reader: Reader) -> Any:
+    """The value of a key of a configuration, or its default, as its reader gives it.
+
+    Raises:
+        ValueError: one line with the key, its value, and what is allowed.
+    """
+    if key not in config and default is REQUIRED:
+        raise ValueError(f"{key} is missing from the configuration")
+    value = config.get(key, default)
+    try:
+        return reader(value)
+    except NotAllowedError as wrong:
+        raise ValueError(f"{key} must be {wrong}, got {shown(value)}") from None
+
+
 def fault_of(schedule: Schedule, allows: Callable[[float], bool]) -> str | None:
     """Where a schedule leaves the allowed values, as the end of a message; None if it never does.
 

@@ -44,7 +44,6 @@ from trainers.plan import KNOBS, Plan, check, read_plan
 from trainers.readers import (
     REQUIRED,
     Key,
-    NotAllowedError,
     Number,
     Schedule,
     counted,
@@ -56,6 +55,7 @@ from trainers.readers import (
     scheduled,
     shown,
     unscheduled,
+    value_of,
     whole,
 )
 from trainers.technique import Effect
@@ -208,7 +208,7 @@ def read_training(
     for key in config:
         if not any(key in known for known in (own, TRAINING, OPTIONS, KNOBS, EXCHANGED)):
             raise ValueError(_unknown(key, own, trainer))
-    values = {key: _value(config, key, *TRAINING[key]) for key in TRAINING}
+    values = {key: value_of(config, key, *TRAINING[key]) for key in TRAINING}
     takes = TAKES[values["optimizer"]]
     for key in OPTIONS:
         if key in config and key not in takes:
@@ -219,11 +219,11 @@ def read_training(
     require_optimizer(values["optimizer"])
     usual = {key: OPTIONS[key][0] for key in takes} | dict(_USUAL.get(values["optimizer"], {}))
     wanted = (key for key in takes if key in config or usual[key] is not None)
-    options = {key: _value(config, key, usual[key], OPTIONS[key][1]) for key in wanted}
+    options = {key: value_of(config, key, usual[key], OPTIONS[key][1]) for key in wanted}
     _check_averaged(values["optimizer"], options)
-    chosen = {key: _value(config, key, None, KNOBS[key].reader) for key in KNOBS if key in config}
+    chosen = {key: value_of(config, key, None, KNOBS[key].reader) for key in KNOBS if key in config}
     plan = read_plan(chosen)
-    exchanged = {key: _value(config, key, *joined.KEYS[key]) for key in joined.KEYS}
+    exchanged = {key: value_of(config, key, *joined.KEYS[key]) for key in joined.KEYS}
     sent, sync = joined.read(exchanged)
     compression.check(sent, plan, values["optimizer"], values["precision"], options)
     synchronization.check(sync, plan, values["optimizer"], values["precision"])
@@ -234,7 +234,7 @@ def read_training(
     if values["validation"] != VALIDATIONS[0] and plan.pipeline_parallel_degree != 1:
         rule = f"must be {VALIDATIONS[0]!r} where no rank has all layers"
         raise ValueError(f"validation {rule} (pipeline_parallel_degree), got 'beside'")
-    found = {key: _value(config, key, *own[key]) for key in own}
+    found = {key: value_of(config, key, *own[key]) for key in own}
     return Training(
         **values, options=options, plan=plan, synchronization=sync, compression=sent
     ), found
@@ -251,16 +251,6 @@ def _check_averaged(optimizer: str, options: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{key} must be a number in (0, 1) with optimizer {optimizer!r}, no schedule, got {was}"
         )
-
-
-def _value(config: Mapping[str, Any], key: str, default: Any, reader: Any) -> Any:
-    if key not in config and default is REQUIRED:
-        raise ValueError(f"{key} is missing from the configuration")
-    value = config.get(key, default)
-    try:
-        return reader(value)
-    except NotAllowedError as wrong:
-        raise ValueError(f"{key} must be {wrong}, got {shown(value)}") from None
 
 
 def _unknown(key: object, own: Mapping[str, Key], trainer: str) -> str:

@@ -20,7 +20,7 @@ from autotune.algorithms.samplers.optuna_names import NAMES
 from autotune.evaluation.comparison import Row
 from autotune.schedules import Linear
 from autotune.space.schedule_space import FAMILIES
-from trainers import language, retrieval_settings, settings
+from trainers import click_settings, language, retrieval_settings, settings
 from trainers.communication import compression, synchronization, wire
 from trainers.models import library
 from trainers.models.images import WIDTHS
@@ -28,6 +28,7 @@ from trainers.optimizers import make_optimizer
 from trainers.parallel import classes
 from trainers.plan import KNOBS
 from trainers.readers import shown
+from trainers.sparse.rules import SPARSE
 from trainers.training import OPTIONS, TAKES
 
 SOURCES = ("arXiv", "DAWNBench")
@@ -171,6 +172,21 @@ def test_what_is_done_with_many_classes_has_cards_with_its_effect() -> None:
         assert "arXiv" in card.points["Source"], key
     text = (ROOT / page).read_text().partition("| key |")[0]
     assert all(f"`{key}`" in text for key in retrieval_settings.TAKEN)
+
+
+def test_clicks_have_a_row_for_every_key_and_a_card_for_every_way_of_updating() -> None:
+    page = "docs/cards/clicks.md"
+    found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
+    assert table.keys() == click_settings.KNOBS.keys()
+    for key, knob in click_settings.KNOBS.items():
+        _, effect, default, where = table[key]
+        assert effect == knob.effect, key
+        assert default.strip("`") == shown(knob.default).strip("'"), key
+        assert where.replace("`", "") == (knob.when.text if knob.when else "everywhere"), key
+    assert found.keys() == {*click_settings.UPDATES, *SPARSE, "reader_threads"} - {"sgd"}
+    for key, card in found.items():
+        assert list(card.points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
+        assert re.search(r"arXiv|github", card.points["Source"]), key
 
 
 # --- schedules ------------------------------------------------------------------------------------

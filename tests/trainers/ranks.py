@@ -151,6 +151,8 @@ def out_of_memory(on: int, place: str) -> Iterator[None]:
 
 
 def main() -> None:
+    import click_ranks  # beside this program
+
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
@@ -160,7 +162,8 @@ def main() -> None:
         except EOFError:
             break
         try:
-            answer = record(*arguments, **named)
+            recorder = click_ranks.record if click_ranks.is_own(arguments[0]) else record
+            answer = recorder(*arguments, **named)
         except (ValueError, RuntimeError) as error:
             answer = {"error": str(error), "on_all_ranks": getattr(error, "on_all_ranks", "")}
         pickle.dump(answer, answers)

@@ -1,0 +1,1 @@
+"""Large tables of embeddings: rows over the ranks, and how their sparse updates are made."""
