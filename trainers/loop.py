@@ -18,6 +18,7 @@ from torch import nn
 from autotune.trial import Change, Milestone
 from trainers import applied
 from trainers.beside import Beside
+from trainers.compression.applied import Compression
 from trainers.data.stream import Batch, Stream, passes
 from trainers.knobs import Knobs, fast, is_constant
 from trainers.learner import Learner
@@ -50,6 +51,7 @@ class Task(Generic[S]):
         layout: memory format of the model's input.
         dims: of the input of a model that have the item's size.
         again: makes the task in another process, to evaluate models that were trained in this one.
+        compression: of a model on its way to a device; it may change the model in place.
     """
 
     size_key: str
@@ -61,6 +63,7 @@ class Task(Generic[S]):
     layout: torch.memory_format = torch.contiguous_format
     dims: tuple[int, ...] = ()
     again: Callable[[], Task[S]] | None = None
+    compression: Callable[[nn.Module, S, torch.device], Compression] | None = None
 
 
 def run(
@@ -138,6 +141,8 @@ class Loop(Generic[S]):
             model = task.model(self._stream)
         counted = unallocated(model)  # whole, as it is no longer once ranks have divided it
         self._flops = cache(lambda size: task.flops(counted, size))
+        compress = task.compression
+        compression = compress(model, self._stream, device) if compress is not None else None
         model = model.to(device, memory_format=task.layout)  # type: ignore[call-overload]
         units = applied.prepared(training.plan, model, self._ranks)
         compile_model(model, units, training.compile)
@@ -153,7 +158,7 @@ class Loop(Generic[S]):
         accumulates = training.microbatch is not None
         parallel = applied.parallel(training.plan, model, units, self._ranks, forward, accumulates)
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
-        return Learner(model, parallel, update, self._ranks, training, forward)
+        return Learner(model, parallel, update, self._ranks, training, forward, compression)
 
     def milestones(self) -> Generator[Milestone, Change | None, None]:
         change = yield self._milestone(0.0)
@@ -181,6 +186,7 @@ class Loop(Generic[S]):
             progress = self._progress(self._seen)
             batch_size, size = knobs.batch_size(progress), round(self._size(progress))
             knobs.turn(learner.optimizer, progress)
+            learner.at(progress)
             samples = batch_size * task.samples(size)
             batch = stream.take(self._seen, batch_size, size)
             learner.statistics.next(last=self._seen + samples >= target)
@@ -203,7 +209,8 @@ class Loop(Generic[S]):
         return self._knobs.batch_size(progress), round(self._size(progress))
 
     def _milestone(self, data_seconds: float) -> Milestone:
-        return Milestone(self._seen, self._evaluate, self._state, data_seconds)
+        measure = self._learner.measure if self._task.compression is not None else None
+        return Milestone(self._seen, self._evaluate, self._state, data_seconds, measure=measure)
 
     def _evaluate(self) -> dict[str, float] | Future[dict[str, float]]:
         if self._beside_training:
@@ -235,9 +242,7 @@ class Loop(Generic[S]):
             "progress": self._seen / self._horizon,
         }
         if self._trained:
-            metrics |= self._learner.statistics.metrics()
-            if self._learner.limit_met:
-                metrics["recompile_limit_met"] = 1.0
+            metrics |= self._learner.metrics()
             metrics["train_loss"] = trained / self._trained
             metrics["samples_per_second"] = self._trained / self._seconds
             flops = sum(self._flops(size) * n for size, n in self._seen_by_size.items())
