@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.compression.applied import Compression, cross_entropy
+from trainers.compression.applied import Compression, Criterion, cross_entropy
 from trainers.data.stream import Batch
 from trainers.evaluation import sums
 from trainers.knobs import build_optimizer
@@ -121,7 +121,7 @@ class Learner:
 
     def _loss(self, parts: Sequence[Batch], samples: int, smoothing: float) -> Loss:
         """The loss of a part, so scaled that its mean over `data` is that of so many samples."""
-        criterion = cross_entropy
+        criterion: Criterion = cross_entropy
         if self.compression is not None:
             with self._forward.autocast():
                 criterion = self.compression.criterion(parts)

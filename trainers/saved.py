@@ -142,7 +142,7 @@ def _about(settings: Settings) -> dict[str, Any] | None:
         return None
     if settings.data == "folder":
         classes: Sequence[str] = parts(root, settings.val_share)[0].classes
-        mean, spread = MEAN, STD
+        mean, spread = list(MEAN), list(STD)
         size, crop = settings.val_image_size, CENTRAL
     else:
         mean, spread = normalisation(settings.data, settings.data_dir)
@@ -153,8 +153,8 @@ def _about(settings: Settings) -> dict[str, Any] | None:
         "decoded_size": size,
         "crop": crop,
         "classes": list(classes),
-        "mean": list(mean),
-        "std": list(spread),
+        "mean": mean,
+        "std": spread,
     }
 
 

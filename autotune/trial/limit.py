@@ -90,3 +90,11 @@ def missing(limits: Sequence[Limit], report: Report) -> list[str]:
 def all_broken(limits: Sequence[Limit], metrics: Mapping[str, float]) -> str:
     """All limits that metrics break, in words; empty where none is."""
     return ", ".join(filter(None, (limit.broken(metrics) for limit in limits)))
+
+
+def last_values(limits: Sequence[Limit], trial: Trial) -> dict[str, float | None]:
+    """The last value that a trial has of each metric that is limited; None where it has none."""
+    found: dict[str, float | None] = dict.fromkeys(limit.metric for limit in limits)
+    for report in trial.reports:
+        found |= {name: report.metrics[name] for name in found if name in report.metrics}
+    return found

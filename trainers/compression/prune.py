@@ -130,7 +130,8 @@ def _kept(scores: Mapping[str, Tensor], sparsity: float, scope: str) -> dict[str
     least = {name: _largest(score, 1.0) for name, score in scores.items()}  # of each layer one
     every = torch.cat([s.masked_fill(least[n], torch.inf) for n, s in scores.items()])
     sizes = [len(score) for score in scores.values()]
-    return dict(zip(scores, _largest(every, sparsity, len(sizes)).split(sizes), strict=True))
+    kept = torch.split(_largest(every, sparsity, len(sizes)), sizes)
+    return dict(zip(scores, kept, strict=True))
 
 
 def _largest(score: Tensor, sparsity: float, least: int = 1) -> Tensor:

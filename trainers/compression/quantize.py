@@ -65,8 +65,9 @@ class FakeQuantizedConv(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight_fake_quantizer(self.weight.flatten(1)).view_as(self.weight)
         if not self.thinned:
-            return self._conv_forward(x, weight, self.bias)
-        down, across = self.stride  # type: ignore[misc]
+            found: Tensor = self._conv_forward(x, weight, self.bias)
+            return found
+        down, across = self.stride
         return nn.functional.conv2d(x[:, :, ::down, ::across], weight)
 
 

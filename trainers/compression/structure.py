@@ -74,7 +74,7 @@ def fit(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """
     for name, part in model.named_modules():
         weight = weights.get(f"{name}.weight")
-        if weight is None or weight.shape == part.weight.shape:  # type: ignore[union-attr]
+        if weight is None or weight.shape == part.weight.shape:
             continue
         if isinstance(part, nn.Linear) and weight.dim() == 2:
             part.out_features, part.in_features = weight.shape
