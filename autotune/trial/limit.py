@@ -52,7 +52,8 @@ class Limit:
         if value is None or value <= self.at_most:
             return ""
         few = f"{value:.4g}"
-        return f"{self.metric} {few if float(few) > self.at_most else value!r} > {self.at_most:g}"
+        shown = few if float(few) > self.at_most else repr(value)  # all digits, where few hide it
+        return f"{self.metric} {shown} > {self.at_most:g}"
 
 
 def measured_by(train: Callable[..., Any]) -> tuple[str, ...]:
