@@ -58,7 +58,7 @@ class Manifest:
     baseline: Any = None
     configs: Sequence[Any] = field(default_factory=list)
     canonical: Mapping[str, str] = field(default_factory=dict)
-    limits: Sequence[Limit] = ()
+    limits: Sequence[Limit] = field(default_factory=list)
     plan_keys: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)
     known: Mapping[str, Any] = field(default_factory=dict)
@@ -207,7 +207,7 @@ def resolved(
         baseline=_given("baseline", experiment.baseline),
         configs=_given("configs", list(experiment.configs)),
         canonical=dict(experiment.canonical),
-        limits=tuple(experiment.limits),
+        limits=list(experiment.limits),
         plan_keys=_given("plan_keys", plan_keys(train)),
         start=dict(start or {}),
         known=dict(known or {}),

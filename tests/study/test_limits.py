@@ -217,7 +217,7 @@ def check_changed(folder: Path) -> None:
         at.run(other, trials=3, out=folder, backend="local", **quiet)
     kept = json.loads((folder / EXPERIMENT_JSON).read_text())
     assert kept.pop("limits") == [{"metric": "size", "at_most": 5}]
-    assert Manifest.from_json(kept, folder).limits == ()
+    assert Manifest.from_json(kept, folder).limits == []
     assert Manifest.read(folder).limits == [at.Limit("size", 5)]
 
 
