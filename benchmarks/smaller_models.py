@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from autotune.schedules import Cosine
 from trainers import image
+from trainers.compression.exported import MEASURES
 
 SEEDS = (0, 1, 2)
 COMMON: dict[str, Any] = {
@@ -46,11 +48,13 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def trained(config: dict[str, Any], file: Path | None = None) -> dict[str, float]:
-    """What a training over its horizon comes to; its model is written to a file, if one is given."""
+    """What a training over its horizon comes to; its model goes to a file, if one is given."""
     milestones = image.train(config)
+    found: dict[str, float] = {}
     for here in milestones:
-        found = here.evaluate()
-        assert isinstance(found, dict)
+        evaluated = here.evaluate()
+        assert not isinstance(evaluated, Future)
+        found = dict(evaluated)
         if found["progress"] >= 1:
             break
     assert here.measure is not None
@@ -77,7 +81,7 @@ def print_row(name: str, config: dict[str, Any], file: Path | None = None) -> No
     """One model with all seeds; the first seed's is written to the file."""
     runs = [trained({**COMMON, **config, "seed": s}, None if s else file) for s in SEEDS]
     right = [run["val_accuracy"] for run in runs]
-    size, latency = (statistics.median(r[m] for r in runs) for m in image.MEASURES)
+    size, latency = (statistics.median(r[m] for r in runs) for m in MEASURES)
     shown = " ".join(f"{x:.4f}" for x in right)
     print(
         f"{name:<44}{size:>8.3f}{latency:>8.3f}  {shown}  {statistics.mean(right):.4f}", flush=True

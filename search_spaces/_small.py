@@ -7,7 +7,7 @@ from pathlib import Path
 from autotune.space.coupling import SpaceEntry
 from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.study.experiment import Experiment
-from autotune.trial import Limit, Target
+from autotune.trial import FailurePolicy, Limit, Target
 from trainers.image import train
 
 
@@ -49,5 +49,6 @@ def small_mlp(data: str, target: Target, limits: list[Limit], teacher: Path | No
         space=SearchSpace(entries),
         target=target,
         limits=limits,
+        failure=FailurePolicy(keep_checkpoints=3),  # of which the file of the best is made
         canonical={"horizon": "epochs"},
     )

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from trainers import served
 from trainers.compression.applied import Compression, Masks, smaller_of
-from trainers.compression.distill import read_teacher
 from trainers.compression.exported import latency_ms, megabytes, small
 from trainers.compression.packed import Packed, unpacked
 from trainers.compression.quantize import prepare
 from trainers.compression.structure import fit
+from trainers.compression.teacher import read_teacher
 from trainers.data.folder import CENTRAL, MEAN, STD
 from trainers.data.formats import FORMATS, class_names
 from trainers.data.image_files import parts
