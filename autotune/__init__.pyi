@@ -41,6 +41,7 @@ from .study.tune import tune as tune
 from .trial import Change as Change
 from .trial import FailurePolicy as FailurePolicy
 from .trial import Fork as Fork
+from .trial import Limit as Limit
 from .trial import Milestone as Milestone
 from .trial import Report as Report
 from .trial import State as State

@@ -99,7 +99,8 @@ def study_page(
 
 def _page(result: StudyResult, manifest: Manifest | None, rows: Sequence[tables.Row]) -> Page:
     target = result.target
-    line = f"{_aim(target)}. {_states(result)}"
+    limits = "".join(f"; {limit}" for limit in result.limits)
+    line = f"{_aim(target)}{limits}. {_states(result)}"
     name = manifest.name if manifest is not None else result.folder.name
     foot = _foot(manifest, result) if manifest is not None else ""
     running = result.ended == "running" and journal.is_locked(result.folder)

@@ -56,7 +56,7 @@ class Beside:
     """The process that validates, as its rank has it.
 
     Args:
-        again: makes the `trainers.loop.Task`, in that process; it is pickled.
+        again: makes the `trainers.task.Task`, in that process; it is pickled.
         training: its precision and microbatch are used.
     """
 

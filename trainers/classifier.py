@@ -19,6 +19,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from trainers.compression.packed import unpacked
+from trainers.compression.structure import fit
 from trainers.data.augment import resized
 from trainers.data.folder import CENTRAL, MEAN, central_box, decoded
 from trainers.data.image_files import DECODED
@@ -86,8 +88,8 @@ def load(path: str | Path) -> Classifier:
         channels = len(saved["mean"])
         shape = (channels, saved["full_size"], saved["full_size"])
         names = tuple(saved["classes"])
-        model = make_model(saved["model"], shape, len(names), saved["width"], saved["norm"])
-        model.load_state_dict(saved["weights"])
+        made = make_model(saved["model"], shape, len(names), saved["width"], saved["norm"])
+        model = fit(made, unpacked(saved["weights"]))
     except OSError:
         raise
     except Exception as error:  # of the file's format, or of its content

@@ -16,14 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from autotune.trial import Change, Milestone
+from trainers import saved as files
 from trainers import served
 from trainers.communication.joined import MEMORY_KEYS as EXCHANGED
-from trainers.data.folder import CENTRAL, MEAN, STD, FolderStream
-from trainers.data.formats import FORMATS, class_names
-from trainers.data.image_files import parts
-from trainers.data.images import data_folder, read_images, synthetic
+from trainers.compression.applied import Compression
+from trainers.compression.distill import require_file
+from trainers.compression.exported import MEASURES
+from trainers.data.folder import FolderStream
+from trainers.data.images import read_images, synthetic
 from trainers.data.stream import MemoryStream
-from trainers.loop import StepAt, Task, run
+from trainers.loop import run
 from trainers.models import library_images
 from trainers.models import weights as given
 from trainers.models.flops import per_image
@@ -33,6 +35,7 @@ from trainers.parallel.ranks import Ranks, process_group, raising_together
 from trainers.plan import DEFAULTS, MEMORY_KEYS
 from trainers.readers import SAMPLED
 from trainers.settings import EFFECTS, Settings, read_settings
+from trainers.task import StepAt, Task
 
 Images = FolderStream | MemoryStream
 
@@ -68,11 +71,12 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
 def check(config: Mapping[str, Any]) -> None:
     """Raise a ValueError, one line, for a configuration that cannot be trained.
 
-    As `read_settings`; and a file of weights to begin with must be there.
+    As `read_settings`; and files of weights to begin with, and of a teacher, must be there.
     """
     settings = read_settings(config)
     if not settings.training.state:
         given.require_file(settings.weights)
+        require_file(settings.teacher)
 
 
 def trained(
@@ -89,16 +93,11 @@ def trained(
     No data is read: the weights' shapes determine that of the model.
     """
     settings, weights = read_settings(config), served.weights(states)
-    first, last = served.outer(weights)
-    side, size = settings.full_size, settings.val_image_size
-    if settings.model == "mlp":
-        channels = first.shape[1] // (side * side)
-    else:
-        channels = next(value for value in weights.values() if value.dim() == 4).shape[1]
-    shape = (channels, side, side)
-    made = make_model(settings.model, shape, len(last), settings.width, settings.norm)
-    made.load_state_dict(weights)
-    return made.eval(), torch.zeros(served.EXAMPLES, channels, size, size)
+    made = files.exported(settings, weights, files.masks_of(states))
+    first = next(value for value in made.state_dict().values() if value.dim() > 1)
+    size, side = settings.val_image_size, settings.full_size
+    channels = first.shape[1] // (side * side) if settings.model == "mlp" else first.shape[1]
+    return made, torch.zeros(served.EXAMPLES, channels, size, size)
 
 
 def memory(config: Mapping[str, Any], ranks: int = 1, has: int = 0) -> int:
@@ -140,50 +139,24 @@ train.plan_keys = DEFAULTS  # type: ignore[attr-defined]  # of a plan, with thei
 train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the memory of a step
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
     *("optimizer", "precision", "deterministic", "compile"),
-    *MEMORY_KEYS,
     *EXCHANGED,
+    *(*MEMORY_KEYS, "quantization", "teacher"),
 )
 
 
 def saved(config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """What a file of the trained classifier holds: `trainers.classifier` makes it of that again.
 
-    Tensors, numbers and text only, so that `torch.load(weights_only=True)` reads it. None for data
-    that is not in files of images (digits, synthetic).
+    Tensors, numbers and text only, so that `torch.load(weights_only=True)` reads it: what the
+    compression has left of the weights (`trainers.compression.packed`). None for synthetic data.
 
     Args:
         states: the checkpoint of every rank, in the order of ranks.
     """
-    settings = read_settings(config)
-    root = data_folder(settings.data_dir)
-    if settings.data == "folder":
-        classes: Sequence[str] = parts(root, settings.val_share)[0].classes
-        mean, spread = MEAN, STD
-        size, crop = settings.val_image_size, CENTRAL
-    elif settings.data in FORMATS:
-        images = read_images(settings.data, settings.data_dir, torch.device("cpu"))
-        assert images.mean is not None
-        assert images.spread is not None
-        mean, spread = (tuple(part.flatten().tolist()) for part in (images.mean, images.spread))
-        classes = class_names(settings.data, root)[: images.classes]
-        size, crop = settings.full_size, 1.0
-    else:
-        return None
-    return {
-        "weights": served.weights(states),
-        "model": settings.model,
-        "width": settings.width,
-        "norm": settings.norm,
-        "full_size": settings.full_size,
-        "image_size": settings.val_image_size,
-        "decoded_size": size,
-        "crop": crop,
-        "classes": list(classes),
-        "mean": list(mean),
-        "std": list(spread),
-    }
+    return files.content(read_settings(config), states)
 
 
+train.measures = MEASURES  # type: ignore[attr-defined]  # metrics of what is saved, for limits
 train.saved = saved  # type: ignore[attr-defined]  # for the file of the best model
 
 
@@ -238,6 +211,9 @@ def _task(settings: Settings, begins: bool = True) -> Task[Images]:
             given.load(made, settings.weights, classes)
         return made
 
+    def compression(made: nn.Module, stream: Images, device: torch.device) -> Compression:
+        return files.compression(settings, made, stream.shape, device)
+
     return Task(
         size_key="image_size",
         size=settings.image_size,
@@ -248,6 +224,7 @@ def _task(settings: Settings, begins: bool = True) -> Task[Images]:
         layout=torch.channels_last if settings.channels_last else torch.contiguous_format,
         dims=(2, 3),
         again=partial(_task, _as_validated(settings), begins=False),
+        compression=compression if begins else None,
     )
 
 

@@ -19,7 +19,7 @@ from autotune.trial import Change, Milestone
 from trainers import served
 from trainers.communication.joined import MEMORY_KEYS as EXCHANGED
 from trainers.data.text import Text, TextStream, load_text
-from trainers.loop import StepAt, Task, run
+from trainers.loop import run
 from trainers.models import attention, library_text
 from trainers.models import weights as given
 from trainers.models.gpt import GPT
@@ -28,6 +28,7 @@ from trainers.parallel.ranks import Ranks, process_group
 from trainers.parallel.states import reshaped
 from trainers.plan import DEFAULTS, MEMORY_KEYS
 from trainers.readers import greatest, require
+from trainers.task import StepAt, Task
 from trainers.text_settings import EFFECTS, KEYS, OWN, USUAL, Settings, read_settings
 
 __all__ = [

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainers.communication.averaged import Averaged
+from trainers.compression.applied import Compared, Compression
 from trainers.criterion import criterion_of
 from trainers.data.stream import Batch
 from trainers.evaluation import sums
@@ -37,6 +38,7 @@ class Learner:
         ranks: all of them.
         training: its optimizer and microbatch are used.
         forward: how a batch goes through the model.
+        compression: what makes the model smaller (`trainers.compression`); None: nothing.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Learner:
         ranks: Ranks,
         training: Training,
         forward: Forward,
+        compression: Compression | None = None,
     ) -> None:
         self.model = model
         self.parallel = parallel
@@ -55,6 +58,7 @@ class Learner:
         self._ranks = ranks
         self._training = training
         self._forward = forward
+        self.compression = compression
         self.prepares = bool(training.compile) or ranks.device.type != "cpu"
         """Whether kernels are compiled or chosen for each input shape."""
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
@@ -92,19 +96,29 @@ class Learner:
             self.statistics.settle()
             self._averages.settle(self.optimizer)
 
+    def at(self, progress: float) -> None:
+        """Before each step, with the progress at which it is made, in [0, 1]."""
+        self.parallel.at(progress)
+        if self.compression is not None:
+            self.compression.at(progress)
+
     def step(self, batch: Batch, samples: int, smoothing: float) -> None:
         """One optimizer step on this rank's share of a global batch of so many samples (labels).
 
         The gradient is that of the mean loss over the global batch, for any split over ranks.
         """
-        self.parallel.gradients(self._parts(batch, samples), self._loss(samples, smoothing))
+        parts = self._parts(batch, samples)
+        self.parallel.gradients(parts, self._loss(parts, samples, smoothing))
         self.statistics.before(self._scaler)
         self._update.step(self.optimizer, self._scaler)
         self.optimizer.zero_grad()
+        if self.compression is not None:
+            self.compression.mask()
 
     def _step_alone(self, batch: Batch, samples: int) -> None:
         """A step of this rank without the others; parameters differ between ranks afterwards."""
-        self.parallel.alone(self._parts(batch, samples), self._loss(samples, 0.0))
+        parts = self._parts(batch, samples)
+        self.parallel.alone(parts, self._loss(parts, samples, 0.0))
         self._update.alone(self.optimizer, self._scaler)
         self.optimizer.zero_grad()
 
@@ -117,14 +131,18 @@ class Learner:
                 self._averages.keep(x)
         return parts
 
-    def _loss(self, samples: int, smoothing: float) -> Loss:
+    def _loss(self, parts: Sequence[Batch], samples: int, smoothing: float) -> Loss:
         """The loss of a part, so scaled that its mean over `data` is that of so many samples."""
+        compared: Compared = self._criterion.loss
+        if self.compression is not None:
+            with self._forward.autocast():
+                compared = self.compression.compared(parts, compared)
         together, size = self.parallel.collective, self.parallel.data.size
         how = "sum" if together else "mean"  # a part that all ranks make may be empty on this one
 
         def loss(out: Tensor, y: Tensor) -> Tensor:
             out, y = out.flatten(0, -2), y.flatten()
-            found = whole(self._criterion.loss(out, y, smoothing, how))
+            found = whole(compared(out, y, smoothing, how))
             count = 1 if together else y.numel()
             self.loss.add_(found.detach(), alpha=count)
             share = count * size / samples
@@ -134,14 +152,20 @@ class Learner:
 
         return loss
 
-    def exchanged(self) -> dict[str, float]:
-        """What was measured of exchanges between ranks that differ, since the last call."""
-        return {} if self._apart is None else self._apart.metrics()
+    def metrics(self) -> dict[str, float]:
+        """What is known of the steps and the model without a validation."""
+        found = self.statistics.metrics()
+        for more in (self.compression, self._apart):
+            found |= {} if more is None else more.metrics()
+        if self._limit is not None and self._limit.met:  # some shapes run uncompiled
+            found["recompile_limit_met"] = 1.0
+        return found
 
-    @property
-    def limit_met(self) -> bool:
-        """Whether some shapes run uncompiled as there are too many."""
-        return self._limit is not None and self._limit.met
+    def measure(self) -> dict[str, float]:
+        """Metrics of the model that would be exported now, on rank 0; none on others."""
+        assert self.compression is not None
+        weights = self.snapshot(exported=False)
+        return self.compression.measure(weights) if self._ranks.rank == 0 else {}
 
     def _pass(self, x: Tensor) -> None:
         with self._forward.autocast():
@@ -176,9 +200,13 @@ class Learner:
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
         self.model.eval()
-        with averaged_buffers(self.model, self.parallel.data):
+        with averaged_buffers(self.model, self.parallel.data), self._exported():
             yield
         self.model.train()
+
+    def _exported(self, copied: bool = False) -> AbstractContextManager[None]:
+        """Within it the weights are those of the exported model."""
+        return nullcontext() if self.compression is None else self.compression.exported(copied)
 
     def trained_loss(self) -> float:
         """The sum of the training losses of all ranks."""
@@ -186,10 +214,11 @@ class Learner:
         return self._ranks.sum(own.clone()).item()
 
     @torch.no_grad()
-    def snapshot(self) -> dict[str, Tensor]:
-        """A copy of the whole weights as they are evaluated, on rank 0's host; empty on others."""
+    def snapshot(self, exported: bool = True) -> dict[str, Tensor]:
+        """The whole weights as evaluated (or trained), copied to rank 0's host; empty on others."""
         found = {}
-        with averaged_buffers(self.model, self.parallel.data):
+        own = self._exported(copied=True) if exported else nullcontext()
+        with averaged_buffers(self.model, self.parallel.data), own:
             for key, value in self.parallel.state().items():
                 full = whole(value)
                 if self._ranks.rank == 0:
@@ -231,17 +260,20 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """This rank's checkpoint after `settle`; its tensors are those that are trained."""
-        exchange = self.parallel.exchange
+        exchange, compression = self.parallel.exchange, self.compression
         return {
             "model": self.parallel.state(),
             "optimizer": low_bit.whole(self._update.state(self.optimizer)),
             "scaler": {} if self._scaler is None else self._scaler.state_dict(),
             "exchange": {} if exchange is None else exchange.memory.state(),
+            "compression": {} if compression is None else compression.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore `state`; the optimizer keeps the settings of this configuration."""
         state = self.parallel.restore(state, self.optimizer)
+        if self.compression is not None:
+            self.compression.restore(state.get("compression", {}))
         kept = ("params", *(schedule_free.RUNNING if self._averages is not None else ()))
         groups = self.optimizer.param_groups
         own = [{k: v for k, v in group.items() if k not in kept} for group in groups]
@@ -261,6 +293,6 @@ class Learner:
         self.optimizer.state.clear()
         if isinstance(self.optimizer, LARS | LAMB):
             self.optimizer.kept.clear()
-        self._averages = self._apart = None
+        self._averages = self._apart = self.compression = None
         self.parallel.close()
         del self.parallel, self._update, self.model, self.optimizer, self.statistics

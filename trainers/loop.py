@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import torch
-from torch import nn
 
 from autotune.trial import Change, Milestone
 from trainers import applied
 from trainers.beside import Beside
 from trainers.communication import synchronization
-from trainers.data.stream import Batch, Stream, passes
+from trainers.data.stream import Batch, passes
 from trainers.knobs import Knobs, fast, is_constant
 from trainers.learner import Learner
 from trainers.memory.compiled import compile_model
@@ -28,43 +26,9 @@ from trainers.models.flops import unallocated
 from trainers.parallel.exposed import Exposed
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.seam import Forward
-from trainers.readers import Schedule
 from trainers.shapes import sampled, warmed_up
+from trainers.task import S, Task
 from trainers.training import Training
-
-S = TypeVar("S", bound=Stream)
-Outputs = Callable[[Iterable[Batch]], tuple[torch.Tensor, torch.Tensor]]
-StepAt = Callable[[int], tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Task(Generic[S]):
-    """The parts of one kind of training: its data, its model, and its scheduled size.
-
-    Args:
-        size_key: the key and the metric of an item's size.
-        size: that size, a schedule; rounded to a whole number at every step.
-        samples: samples in an item of a given size: 1 image, or the tokens of a sequence.
-        stream: opens the data for these ranks' parts; its first argument gives batch size and size
-            of the step after a number of samples, and may be called once training has started.
-        model: builds the model for a stream, on the host, with torch's global generator.
-        flops: of training per sample, for a model and an item's size; nan if not countable.
-        layout: memory format of the model's input.
-        dims: of the input of a model that have the item's size.
-        further: more metrics of a validation, from a function for outputs and labels of batches.
-        again: makes the task in another process, to evaluate models that were trained in this one.
-    """
-
-    size_key: str
-    size: Schedule
-    samples: Callable[[int], int]
-    stream: Callable[[StepAt, Ranks], S]
-    model: Callable[[S], nn.Module]
-    flops: Callable[[Any, int], float]
-    layout: torch.memory_format = torch.contiguous_format
-    dims: tuple[int, ...] = ()
-    further: Callable[[S, Outputs], Mapping[str, float]] | None = None
-    again: Callable[[], Task[S]] | None = None
 
 
 def run(
@@ -143,6 +107,8 @@ class Loop(Generic[S]):
             model = task.model(self._stream)
         counted = unallocated(model)  # whole, as it is no longer once ranks have divided it
         self._flops = cache(lambda size: task.flops(counted, size))
+        compress = task.compression
+        compression = compress(model, self._stream, device) if compress is not None else None
         model = model.to(device, memory_format=task.layout)  # type: ignore[call-overload]
         units = applied.prepared(training.plan, model, self._ranks)
         compile_model(model, units, training.compile)
@@ -157,9 +123,9 @@ class Loop(Generic[S]):
         )
         accumulates = training.microbatch is not None
         given = training.plan, model, units, self._ranks, forward, accumulates, None
-        parallel = applied.parallel(*given, training.compression, training.synchronization)
+        parallel = applied.parallel(*given, training.gradient_compression, training.synchronization)
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
-        return Learner(model, parallel, update, self._ranks, training, forward)
+        return Learner(model, parallel, update, self._ranks, training, forward, compression)
 
     def milestones(self) -> Generator[Milestone, Change | None, None]:
         change = yield self._milestone(0.0)
@@ -187,7 +153,7 @@ class Loop(Generic[S]):
             progress = self._progress(self._seen)
             batch_size, size = knobs.batch_size(progress), round(self._size(progress))
             knobs.turn(learner.optimizer, progress)
-            learner.parallel.at(progress)
+            learner.at(progress)
             samples = batch_size * task.samples(size)
             batch = stream.take(self._seen, batch_size, size)
             learner.statistics.next(last=self._seen + samples >= target)
@@ -210,7 +176,8 @@ class Loop(Generic[S]):
         return self._knobs.batch_size(progress), round(self._size(progress))
 
     def _milestone(self, data_seconds: float) -> Milestone:
-        return Milestone(self._seen, self._evaluate, self._state, data_seconds)
+        measure = self._learner.measure if self._task.compression is not None else None
+        return Milestone(self._seen, self._evaluate, self._state, data_seconds, measure=measure)
 
     def _evaluate(self) -> dict[str, float] | Future[dict[str, float]]:
         if self._beside_training:
@@ -245,9 +212,7 @@ class Loop(Generic[S]):
             "progress": self._seen / self._horizon,
         }
         if self._trained:
-            metrics |= self._learner.statistics.metrics() | self._learner.exchanged()
-            if self._learner.limit_met:
-                metrics["recompile_limit_met"] = 1.0
+            metrics |= self._learner.metrics()
             metrics["train_loss"] = trained / self._trained
             metrics["samples_per_second"] = self._trained / self._seconds
             flops = sum(self._flops(size) * n for size, n in self._seen_by_size.items())

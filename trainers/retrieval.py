@@ -21,13 +21,14 @@ from trainers.data.folder import FolderStream
 from trainers.data.identities import IdentityStream, made_up, of_folder
 from trainers.data.images import Images, data_folder
 from trainers.data.stream import MemoryStream, Stream
-from trainers.loop import Outputs, StepAt, Task, run
+from trainers.loop import run
 from trainers.models.images import Chain, make_model
 from trainers.models.recognition import Classes, Normalised, Recognition
 from trainers.parallel.ranks import Ranks, process_group, raising_together
 from trainers.plan import MEMORY_KEYS
 from trainers.recall import recall_at_1
 from trainers.retrieval_settings import EFFECTS, KEYS, TAKEN, Settings, read_settings
+from trainers.task import Outputs, StepAt, Task
 
 __all__ = ["KEYS", "Settings", "check", "pass_size", "read_settings", "train", "trained"]
 

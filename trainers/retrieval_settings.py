@@ -201,7 +201,10 @@ def _check_training(training: Training) -> None:
         raise ValueError(f"compile must be False or 'units' {where}, got True")
     if training.validation != "inline":
         raise ValueError(f"validation must be 'inline' {where}, got {training.validation!r}")
-    kind, bits = training.synchronization.kind, training.compression["gradient_compression"]
+    kind, bits = (
+        training.synchronization.kind,
+        training.gradient_compression["gradient_compression"],
+    )
     if kind != EVERY_STEP:
         raise ValueError(f"synchronization must be {EVERY_STEP!r} {where}, got {kind!r}")
     if bits != "none":

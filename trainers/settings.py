@@ -14,6 +14,7 @@
 | `width`, `norm` | of a model that is none of a library: its width; batch or group (batch) |
 | `weights` | a file of weights to begin with: `trainers.models.weights` (new ones) |
 | `channels_last` | (False) |
+| the keys of smaller models | `trainers.compression.prune`, `quantize` and `distill` beside it |
 
 `image_size` takes a number or a schedule, rounded to a whole number at each step and at least the
 model's total stride; mlp takes one size only. The full size, which also chooses the stem of a
@@ -30,6 +31,8 @@ from typing import Any
 
 from autotune.schedules import Constant, as_schedule
 from trainers.communication.joined import KEYS as EXCHANGES
+from trainers.compression import applied as smaller
+from trainers.compression import distill, prune, quantize
 from trainers.data import cache, loader
 from trainers.data.augment import PARTS
 from trainers.data.images import READERS, SIDES
@@ -86,6 +89,19 @@ class Settings:
     norm: str
     weights: str | None
     channels_last: bool
+    pruning: str
+    sparsity: Schedule
+    sparsity_ramp: float
+    pruning_scope: str
+    quantization: str
+    teacher: str | None
+    distill_weight: float
+    distill_temperature: float
+
+    @property
+    def compression(self) -> dict[str, Any]:
+        """The values of the keys of `trainers.compression`."""
+        return {key: getattr(self, key) for key in COMPRESSION}
 
 
 def _augment(value: Any) -> Any:
@@ -97,6 +113,9 @@ def _augment(value: Any) -> Any:
 
 INPUT: Mapping[str, Knob] = {**loader.KNOBS, **cache.KNOBS}
 """The keys of how images of a folder are loaded, and what is kept of them."""
+
+COMPRESSION: Mapping[str, Knob] = {**prune.KNOBS, **quantize.KNOBS, **distill.KNOBS}
+"""The keys of smaller models."""
 
 OWN: Mapping[str, Key] = {
     "data": (REQUIRED, one_of((*READERS, "folder", "synthetic"))),
@@ -113,6 +132,7 @@ OWN: Mapping[str, Key] = {
     "norm": ("batch", one_of(NORMS)),
     "weights": (None, optional(text)),
     "channels_last": (False, flag),
+    **{key: (knob.default, knob.reader) for key, knob in COMPRESSION.items()},
 }
 KEYS: Mapping[str, Key] = {**OWN, **TRAINING, **PLAN, **EXCHANGES}
 """All keys but the optimizer's: the default and the reader."""
@@ -123,7 +143,7 @@ EFFECTS: Mapping[str, Effect] = {
     **dict.fromkeys(("image_size", "augment", "model", "width", "norm"), "both"),
     **dict.fromkeys(("weights",), "statistical"),
     **dict.fromkeys(("channels_last",), "exact"),
-    **{key: knob.effect for key, knob in INPUT.items()},
+    **{key: knob.effect for key, knob in {**INPUT, **COMPRESSION}.items()},
 }
 """What the keys change of a training; those of the data are its problem."""
 
@@ -137,7 +157,9 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     training, own = read_training(config, OWN, "trainers.image")
     if own["data"] == "folder" and "cutout" in own["augment"]:
         raise ValueError("augment must be without cutout when data is 'folder' (crop, flip)")
-    require_places(INPUT, own)
+    require_places({**INPUT, **COMPRESSION}, own)
+    every_step = training.synchronization.every_step
+    smaller.check(own, training.optimizer, training.compile, training.plan.shards, every_step)
     cache.check(own)
     for key in ("width", "norm"):
         if key in config and library.named(own["model"]):

@@ -83,7 +83,7 @@ class Training:
     state: dict[str, Any] | None
     options: Mapping[str, Any]
     synchronization: Synchronization
-    compression: Mapping[str, Any]
+    gradient_compression: Mapping[str, Any]
 
     def on(self, ranks: int) -> Training:
         """As it is where so many ranks have other samples: with the plan's microbatch."""
@@ -236,7 +236,7 @@ def read_training(
         raise ValueError(f"validation {rule} (pipeline_parallel_degree), got 'beside'")
     found = {key: value_of(config, key, *own[key]) for key in own}
     return Training(
-        **values, options=options, plan=plan, synchronization=sync, compression=sent
+        **values, options=options, plan=plan, synchronization=sync, gradient_compression=sent
     ), found
 
 

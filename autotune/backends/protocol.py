@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from autotune.backends.monitoring import Figure
-from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Report
+from autotune.trial import Change, Checkpoint, Clock, Config, Hardware, Metrics, Report
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,14 @@ class Progress:
     saved: Checkpoint | None = None
     save_pending: bool = False
     save_error: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All ranks have measured what their milestone can, and wait at it still; rank 0's metrics."""
+
+    trial: int
+    metrics: Metrics
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class WorkerFailed:
     node_lost: bool = field(default=False, kw_only=True)
 
 
-Signal = Progress | Stopped | Finished | Raised | WorkerFailed
+Signal = Progress | Measured | Stopped | Finished | Raised | WorkerFailed
 
 
 class Pool(Protocol):
@@ -173,6 +181,15 @@ class Observed(Protocol):
 
     def endpoints(self) -> list[str]:
         """Addresses at which they can be read, as host:port."""
+        ...
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """A pool whose ranks can measure the model that a waiting trial has trained."""
+
+    def measure(self, trial: int) -> None:
+        """Call `Milestone.measure` on all ranks of a waiting trial; `Measured` follows."""
         ...
 
 

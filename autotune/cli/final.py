@@ -34,10 +34,15 @@ from autotune.trial.wording import came_to, disturbed_note, goal, lead, outcome,
 _MOST = 10  # trials of the final table
 
 
+def headline(result: StudyResult, manifest: Manifest) -> str:
+    """The study's name, what it is about, and its limits."""
+    return "; ".join([f"{manifest.name}: {goal(result.target)}", *map(str, manifest.limits)])
+
+
 def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
     """The best ten trials and the confirmed ones, the conclusion, and how to open MLflow."""
     on = screen(out)
-    on.lines([f"{manifest.name}: {goal(result.target)}"])
+    on.lines([headline(result, manifest)])
     left = len(result.ranking) - _MOST
     more = f"{left} more: autotune trials {shlex.quote(str(result.folder))}" if left > 0 else ""
     print_trials(on, result.ranking[:_MOST][::-1], result.target, more)
@@ -48,7 +53,7 @@ def print_result(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
 def print_confirmed(result: StudyResult, manifest: Manifest, out: TextIO) -> None:
     """The confirmed trials and the conclusion."""
     on = screen(out)
-    on.lines([f"{manifest.name}: {goal(result.target)}"])
+    on.lines([headline(result, manifest)])
     _print_end(result, manifest, on)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from autotune.algorithms.ranking.best import Ranked
 from autotune.cli.columns import MIDDLE, Column, table
 from autotune.cli.console import DONE, study_in
-from autotune.cli.final import conclusion
+from autotune.cli.final import conclusion, headline
 from autotune.cli.screen import screen
 from autotune.cli.trial_table import print_trials
 from autotune.errors import UserError
@@ -20,7 +20,6 @@ from autotune.evaluation.studies import Overview, listed
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.study.rows import rows
-from autotune.trial.wording import goal
 
 _UNCUT = 100_000  # columns
 _COLUMNS = (
@@ -82,7 +81,9 @@ def trials(folder: Path, as_csv: bool, as_json: bool) -> int:
     if as_json:
         print(json.dumps(summary.document(result, manifest.name)["trials"]))
     elif as_csv:
-        spreadsheet.write(rows(result.trials, result.ranking, result.target), sys.stdout)
+        spreadsheet.write(
+            rows(result.trials, result.ranking, result.target, result.limits), sys.stdout
+        )
     else:
         _print_trials(result, manifest)
     return DONE
@@ -90,7 +91,7 @@ def trials(folder: Path, as_csv: bool, as_json: bool) -> int:
 
 def _print_trials(result: StudyResult, manifest: Manifest) -> None:
     on = screen(sys.stdout)
-    on.lines([f"{manifest.name}: {goal(result.target)}"])
+    on.lines([headline(result, manifest)])
     ranks = {entry.trial.number: entry.rank for entry in result.ranking}
     entries = [Ranked(trial, ranks.get(trial.number)) for trial in result.trials]
     print_trials(on, entries, result.target)

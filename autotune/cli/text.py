@@ -9,7 +9,7 @@ from autotune.evaluation import experience
 from autotune.evaluation.summary import confirmed_text, races_text
 from autotune.study.experience import keeping
 from autotune.study.rows import plain
-from autotune.trial import Target
+from autotune.trial import Limit, Target
 from autotune.trial.wording import (
     aim,
     quantity,
@@ -70,6 +70,8 @@ def print_best(best: Mapping[str, Any], out: TextIO) -> None:
     found = f"{found} to target" if best["unit"] else f"{best['ranked_by']} {found}"
     print(f"trial {best['trial']}{forked}: {found}{tuned}", file=out)
     _print_repeats(best, out)
+    for limit in best["limits"]:
+        print(f"  {limit['metric']}: {quantity(best[limit['metric']], '')}", file=out)
     from autotune.storage.codec import decode_config
 
     for name, value in decode_config(best["config"]).items():
@@ -91,6 +93,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     states = ", ".join(f"{n} {s.lower()}" for s, n in summary["counts"].items() if n) or "none yet"
     print(f"{summary['study']} ({alive})", file=out)
     print(f"  target: {aim(target)}", file=out)
+    for limit in summary.get("limits", ()):
+        print(f"  limit: {Limit(**limit)}", file=out)
     print(f"  trials: {states} of {summary['trials_planned']}", file=out)
     for sentence in summary.get("machine", ()):
         print(f"  machine: {sentence}", file=out)

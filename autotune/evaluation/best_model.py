@@ -40,7 +40,8 @@ def write(experiment: Experiment, result: StudyResult) -> Path | None:
     about = {"study": experiment.name, "trial": trial.number, "seed": trial.seed}
     part = path.with_name(f"{BEST_MODEL}.part")
     try:
-        torch.save({**made, "trained_by": about}, part)
+        with part.open("wb") as file:  # not by its name, which torch would repeat in every record
+            torch.save({**made, "trained_by": about}, file)
         os.replace(part, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None

@@ -15,13 +15,13 @@ from autotune.storage.codec import encode
 from autotune.study.options import StudyOptions
 from autotune.study.result import StudyResult
 from autotune.study.rows import CONFIG, POINT, row
-from autotune.trial import State, Target, Trial, wording
+from autotune.trial import State, Trial, wording
 
 
 def document(result: StudyResult, name: str) -> dict[str, Any]:
     """The whole result as one JSON document."""
     trials = [
-        {**_trial(t, result.target), "clock": encode(t.clock), "attempts": t.attempts}
+        {**_trial(t, result), "clock": encode(t.clock), "attempts": t.attempts}
         for t in result.trials
     ]
     return {**summary(result, name), "trials": trials}
@@ -35,10 +35,11 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "folder": str(result.folder),
         "ended": result.ended,
         "target": encode(result.target),
+        **({"limits": encode(result.limits)} if result.limits else {}),
         "counts": by_state,
         "best": best(result) if result.best is not None else None,
         "nearest": _nearest(result),
-        "baseline": _trial(result.baseline, result.target) if result.baseline else None,
+        "baseline": _trial(result.baseline, result) if result.baseline else None,
         "speedup_vs_baseline": result.speedup,
         "compared_runs": result.compared_runs,
         "machine": machine.sentences(result),
@@ -72,10 +73,11 @@ def best(result: StudyResult) -> dict[str, Any]:
     confirmed = result.confirmation(result.best)
     races = raced(result.best, result.trials, result.target)
     return {
-        **_trial(result.best, result.target),
+        **_trial(result.best, result),
         "ranked_by": wording.result_name(result.target),
         "result": wording.plain_result(result.target, result.target.result(result.best)),
         "unit": wording.unit(result.target),
+        "limits": encode(result.limits),
         "raced": confirmation(races) if races is not None else None,
         "confirmed": confirmation(confirmed) if confirmed is not None else None,
     }
@@ -123,8 +125,8 @@ def _nearest(result: StudyResult) -> dict[str, Any] | None:
     return {"trial": trial.number, f"best_{target.metric}": target.best(trial)}
 
 
-def _trial(trial: Trial, target: Target) -> dict[str, Any]:
-    every = row(trial, target).items()
+def _trial(trial: Trial, result: StudyResult) -> dict[str, Any]:
+    every = row(trial, result.target, result.limits).items()
     columns = {k: v for k, v in every if not k.startswith((POINT, CONFIG))}
     config, params = encode(dict(trial.config)), encode(trial.params)
     return {**encode(columns), "config": config, "params": params}

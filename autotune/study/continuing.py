@@ -23,7 +23,7 @@ from autotune.trial import Reported, State, Suggested, fold
 
 _FILES = ("mlflow.json", EXPERIENCE, EXPERIMENT_JSON, JOURNAL)
 _FOLDERS = ("checkpoints", long_text.ERRORS)
-_SAME = ("name", "train", "target", "space", "scaling", "baseline", "configs", "seed")
+_SAME = ("name", "train", "target", "limits", "space", "scaling", "baseline", "configs", "seed")
 
 
 def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bool) -> Manifest:

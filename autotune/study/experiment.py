@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
@@ -11,9 +12,11 @@ from autotune.errors import UserError, checked, raised_by, shown, text_of, unkno
 from autotune.space.search_space import SearchSpace
 from autotune.space.variants import key_of
 from autotune.storage.manifest import STUDY_NAME
-from autotune.trial import KNOBS, Config, FailurePolicy, Target
+from autotune.trial import KNOBS, Config, FailurePolicy, Limit, Target
+from autotune.trial.limit import measured_by
 from autotune.trial.scaling import Scaling
 
+_ALIKE = 0.87  # a name so like that of a metric that is measured is taken for a mistake
 _SAMPLED = 20  # points of the space that the trainer checks
 
 
@@ -35,6 +38,8 @@ class Experiment:
             `momentum`.
         canonical: what parameters are called in other studies, by their names here, as in
             {"eta": "lr"}: by these names experience is found and used. Usual names are known.
+        limits: the most that metrics may be where a trial has its result; a trial that breaks one
+            is INFEASIBLE.
 
     Raises:
         UserError: naming the argument, its value and what is allowed.
@@ -51,6 +56,7 @@ class Experiment:
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     knobs: Sequence[str] = ("lr",)
     canonical: Mapping[str, str] = field(default_factory=dict)
+    limits: Sequence[Limit] = ()
 
     @checked
     def __post_init__(self) -> None:
@@ -82,6 +88,7 @@ class Experiment:
             allowed = ", ".join(KNOBS)
             raise ValueError(f"Experiment knobs must be some of {allowed} but got {shown(knobs)}")
         self._check_canonical()
+        self._check_limits()
         if not _is_list(self.configs):
             raise ValueError(f"Experiment configs must be a list but got {shown(self.configs)}")
         for i, given in enumerate(self.given()):
@@ -113,6 +120,15 @@ class Experiment:
                 raise ValueError(
                     f"Experiment canonical: {name!r} and {others[0]!r} are both {meant!r}"
                 )
+
+    def _check_limits(self) -> None:
+        """Refuse what is no list of limits, and two on one metric."""
+        limits = self.limits
+        if not _is_list(limits) or not all(isinstance(limit, Limit) for limit in limits):
+            raise ValueError(f"Experiment limits must be a list of Limit but got {shown(limits)}")
+        names = [limit.metric for limit in limits]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"Experiment limits has two limits on {twice[0]!r}")
 
     def given(self) -> list[Mapping[str, Any]]:
         """The configurations to run before the search, the baseline first."""
@@ -162,9 +178,15 @@ def check_trainer(experiment: Experiment) -> None:
     """Let the trainer's `check`, if it has one, look at the given configurations and the space.
 
     Raises:
-        UserError: the trainer refuses a given configuration, or every sampled point of the space.
+        UserError: the trainer refuses a given configuration, or every sampled point of the space;
+            or a limit's metric is written almost as one that the trainer measures.
     """
     check = getattr(experiment.train, "check", None)
+    measured = measured_by(experiment.train)
+    for name in (limit.metric for limit in experiment.limits):
+        near = difflib.get_close_matches(name, measured, n=1, cutoff=_ALIKE)
+        if name not in measured and near:
+            raise UserError(unknown("limited metric", name, measured))
     if check is None:
         return
     space = experiment.space

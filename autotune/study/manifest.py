@@ -23,7 +23,7 @@ from autotune.study.experiment import Experiment
 from autotune.study.options import StudyOptions, options_from_json
 from autotune.study.space_json import describe, space_from_json
 from autotune.study.versions import commit, versions
-from autotune.trial import FailurePolicy, Target
+from autotune.trial import FailurePolicy, Limit, Target
 from autotune.trial.plan_text import plan_keys
 from autotune.trial.scaling import Scaling
 
@@ -58,6 +58,7 @@ class Manifest:
     baseline: Any = None
     configs: Sequence[Any] = field(default_factory=list)
     canonical: Mapping[str, str] = field(default_factory=dict)
+    limits: Sequence[Limit] = field(default_factory=list)
     plan_keys: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)
     known: Mapping[str, Any] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class Manifest:
         """The manifest as JSON types, without credentials."""
         own = {name: getattr(self, name) for name in _PLAIN}
         after = {name: own.pop(name) for name in _AFTER_OPTIONS}
-        own["target"] = encode(self.target)
+        own["target"], own["limits"] = encode(self.target), encode(self.limits)
         return {**own, **self.options.to_json(), **self.start, **after}
 
     def write(self, folder: Path) -> None:
@@ -163,7 +164,7 @@ _PLAIN = (  # what is in the manifest under its own name, in this order
         "max_concurrent_trials",
         "failure",
     ),
-    *("knobs", "baseline", "configs", "canonical", "plan_keys", *_AFTER_OPTIONS),
+    *("knobs", "baseline", "configs", "canonical", "limits", "plan_keys", *_AFTER_OPTIONS),
 )
 
 
@@ -206,6 +207,7 @@ def resolved(
         baseline=_given("baseline", experiment.baseline),
         configs=_given("configs", list(experiment.configs)),
         canonical=dict(experiment.canonical),
+        limits=list(experiment.limits),
         plan_keys=_given("plan_keys", plan_keys(train)),
         start=dict(start or {}),
         known=dict(known or {}),

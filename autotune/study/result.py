@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +24,12 @@ from autotune.algorithms.ranking.speedup import Speedup
 from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.storage.journal import Closed, Entry, Opened
+from autotune.study.manifest import Manifest
 from autotune.study.rows import html_row, rows
 from autotune.trial import (
     Config,
     Event,
+    Limit,
     Report,
     Reported,
     State,
@@ -199,6 +201,15 @@ class StudyResult:
         """The trials of the search: all but those that repeat another one."""
         return tuple(searched(self.trials))
 
+    @cached_property
+    def limits(self) -> Sequence[Limit]:
+        """The study's limits, as its folder has them; none where that has no manifest."""
+        try:
+            manifest = Manifest.existing(self.folder)
+        except UserError:  # damaged: who needs it will say so
+            return ()
+        return manifest.limits if manifest is not None else ()
+
     def ranked(self) -> list[Trial]:
         """The searched trials, the best first: those of `ranking`."""
         return [entry.trial for entry in self.ranking]
@@ -240,7 +251,7 @@ class StudyResult:
         """
         import pandas as pd
 
-        return pd.DataFrame(rows(self.trials, self.ranking, self.target))
+        return pd.DataFrame(rows(self.trials, self.ranking, self.target, self.limits))
 
 
 def read(folder: Path, target: Target, metrics: Collection[str] | None = None) -> StudyResult:

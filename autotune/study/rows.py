@@ -9,17 +9,21 @@ from typing import Any
 from autotune.algorithms.ranking.best import Ranked
 from autotune.algorithms.ranking.repeats import Confirmation
 from autotune.space.variants import searched_keys as searched_keys
-from autotune.trial import State, Target, Trial, wording
+from autotune.trial import Limit, State, Target, Trial, wording
+from autotune.trial.limit import last_values
 
 POINT, CONFIG = "params.", "config."  # what begins the names of searched, and of all, settings
 
 
 def rows(
-    trials: Sequence[Trial], ranking: Sequence[Ranked], target: Target
+    trials: Sequence[Trial],
+    ranking: Sequence[Ranked],
+    target: Target,
+    limits: Sequence[Limit] = (),
 ) -> list[dict[str, Any]]:
     """One row for each trial, all with the same columns: `row`, and the rank after the kind."""
     ranks = {entry.trial.number: entry.rank for entry in ranking}
-    made = [row(trial, target) for trial in trials]
+    made = [row(trial, target, limits) for trial in trials]
     names = list(dict.fromkeys(name for one in made for name in one))
     flat = [name for name in names if not name.startswith((POINT, CONFIG))]
     flat.insert(2, "rank")
@@ -28,12 +32,12 @@ def rows(
     return [{name: one.get(name) for name in columns} for one in ranked]
 
 
-def row(trial: Trial, target: Target) -> dict[str, Any]:
+def row(trial: Trial, target: Target, limits: Sequence[Limit] = ()) -> dict[str, Any]:
     """A trial as one flat row; None for unknown values.
 
     `result` is the time to target, or the best metric of a trial that completed. The names of
     `Trial.point` begin with `params.`, those of the configuration, whose schedules are text, with
-    `config.`.
+    `config.`. A metric that is limited has its last value.
     """
     return {
         "trial": trial.number,
@@ -48,6 +52,7 @@ def row(trial: Trial, target: Target) -> dict[str, Any]:
         "time_to_target_seconds": trial.time_to_target,
         "censored_at_seconds": trial.seconds if trial.state is State.CENSORED else None,
         f"best_{target.metric}": target.best(trial),
+        **last_values(limits, trial),
         "spent_seconds": trial.spent_seconds,
         "microbatch": trial.microbatch,
         "cpu_share": trial.cpu_share,

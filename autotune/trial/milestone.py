@@ -29,6 +29,9 @@ class Milestone:
         data_seconds: seconds since the last milestone spent waiting for input data.
         eval_seconds: seconds since the last milestone spent evaluating, for trainers whose
             framework evaluates before the milestone; not training.
+        measure: metrics of the trained model that are too slow to measure at every milestone, such
+            as its size: `train.measures` names them. Called on every rank, with all clocks paused,
+            where an `autotune.Limit` asks for one and this milestone has the trial's result.
 
     A first milestone at the starting step (0, or the restored step) ends the set-up, which the
     clock leaves out. If a trainer trains before its first milestone, its set-up counts.
@@ -43,10 +46,11 @@ class Milestone:
     state: Callable[[], dict[str, Any]] | None = None
     data_seconds: float = 0.0
     eval_seconds: float = 0.0
+    measure: Callable[[], Metrics] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", whole("Milestone step", self.step, 0))
-        for name in ("evaluate", "state"):
+        for name in ("evaluate", "state", "measure"):
             given = getattr(self, name)
             if not callable(given) and (name == "evaluate" or given is not None):
                 raise ValueError(f"Milestone {name} must be a function but got {shown(given)}")

@@ -189,6 +189,18 @@ def test_clicks_have_a_row_for_every_key_and_a_card_for_every_way_of_updating() 
         assert re.search(r"arXiv|github", card.points["Source"]), key
 
 
+def test_every_key_of_smaller_models_has_a_card_and_a_row_with_its_effect() -> None:
+    page = "docs/cards/compression.md"
+    found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
+    assert found.keys() == table.keys() == settings.COMPRESSION.keys()
+    for key, knob in settings.COMPRESSION.items():
+        points = found[key].points
+        assert list(points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
+        assert points["Effect"].startswith(knob.effect), key
+        assert table[key][1] == knob.effect
+        assert any(known in points["Source"] for known in SOURCES), key
+
+
 # --- schedules ------------------------------------------------------------------------------------
 
 
@@ -224,7 +236,9 @@ def schedulable(trainer: Any, known: dict[str, Any]) -> set[str]:
 
 
 def test_every_setting_that_takes_a_schedule_has_a_card_with_its_source() -> None:
-    images = schedulable(settings, {"data": "digits", "model": "resnet8"})
+    images = schedulable(
+        settings, {"data": "digits", "model": "resnet8", "pruning": "unstructured"}
+    )
     words = schedulable(language, {"text": "synthetic"})
     assert {"lr", "image_size", "momentum", "trust_coefficient"} <= images
     assert {"lr", "sequence_length", "beta1", "beta2"} <= words

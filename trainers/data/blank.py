@@ -14,8 +14,8 @@ from trainers.parallel.ranks import Ranks
 
 if TYPE_CHECKING:
     from trainers.data.text import TextStream
-    from trainers.loop import StepAt
     from trainers.settings import Settings
+    from trainers.task import StepAt
 
 Shape = tuple[int, int, int]
 

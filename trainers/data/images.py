@@ -188,6 +188,21 @@ def synthetic(train_size: int, val_size: int, image_size: int, device: torch.dev
     return Images(x[:train_size], y[:train_size], x[train_size:], y[train_size:], 10)
 
 
+def normalisation(name: str, data_dir: str | None) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each channel over the training images, of pixels from 0 to 255.
+
+    Raises:
+        FileNotFoundError: a file is missing; one line that says where to put it.
+    """
+    images = read_images(name, data_dir, torch.device("cpu"))
+    mean, spread = images.mean, images.spread
+    if mean is None or spread is None:
+        pixels = torch.from_numpy(np.asarray(READERS[name](Path())[0], dtype=np.float32))
+        variance, mean = torch.var_mean(pixels, (0, 1, 2))
+        spread = variance.sqrt()
+    return mean.flatten().tolist(), spread.flatten().tolist()
+
+
 def read_images(name: str, data_dir: str | None, device: torch.device) -> Images:
     """The data set `name` of `READERS`, on `device`; a process reads it only once.
 

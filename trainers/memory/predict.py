@@ -20,7 +20,6 @@ from trainers.communication import synchronization
 from trainers.data.stream import Batch, passes
 from trainers.knobs import is_constant
 from trainers.learner import Learner
-from trainers.loop import Task
 from trainers.memory import low_bit
 from trainers.memory.bound import bound
 from trainers.memory.precision import DTYPES
@@ -35,6 +34,7 @@ from trainers.memory.stand_ins import (
 )
 from trainers.parallel.ranks import Ranks
 from trainers.shapes import GRID, warmed_up
+from trainers.task import Task
 from trainers.training import Training
 
 if TYPE_CHECKING:  # imports of more than a second, for predictions only
@@ -160,7 +160,7 @@ def _learner(
     parallel = applied.parallel(
         *(training.plan, model, units, ranks, forward),
         copied=Copies,
-        compression=training.compression,
+        compression=training.gradient_compression,
         synchronization=found,
     )
     step = BlankStep(applied.update(training.plan, ranks, parallel, None))

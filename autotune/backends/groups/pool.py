@@ -64,6 +64,9 @@ class WorkerPool:
             group.checkpoint = PendingCheckpoint(str(save), group.step, group.clock)
         self._call(group, "resume", change, str(save) if save else None)
 
+    def measure(self, trial: int) -> None:
+        self._call(self._groups.of(trial), "measure")
+
     def stop(self, trial: int, save: str | None) -> None:
         group = self._groups.of(trial)
         group.state = "closing"
@@ -118,7 +121,9 @@ class WorkerPool:
         lost = self._lost(turns.nodes_of_failed(group))
         signal = turns.signal(group, lost)
         broken = group.failed or group.unanswered or isinstance(signal, WorkerFailed)
-        inside = any(a.kind == "milestone" for a in turns.trial_answers(group).values())
+        inside = any(
+            a.kind in ("milestone", "measured") for a in turns.trial_answers(group).values()
+        )
         if broken or (isinstance(signal, Raised) and inside):
             self._groups.replace(group, lost)  # some ranks are within their trainer still
         elif isinstance(signal, Finished | Stopped | Raised):

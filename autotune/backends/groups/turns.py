@@ -17,6 +17,7 @@ from typing import Any
 from autotune.backends.protocol import (
     Finished,
     Launch,
+    Measured,
     Progress,
     Raised,
     Signal,
@@ -133,6 +134,8 @@ def signal(group: Group, lost_nodes: list[str]) -> Signal:
         return _raised(group, answers)
     if len({(a.kind, a.step) for a in answers.values()}) > 1:
         return _disagreement(trial, answers)
+    if answers[0].kind == "measured":
+        return Measured(trial, answers[0].metrics or {})
     return (_finished if answers[0].kind == "finished" else _progress)(group, answers)
 
 

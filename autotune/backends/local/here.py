@@ -106,6 +106,9 @@ class ThisProcess:
         self._expect(save)
         self._call = "resume", (change, str(save) if save else None)
 
+    def measure(self, trial: int) -> None:
+        self._call = "measure", ()
+
     def stop(self, trial: int, save: str | None) -> None:
         self._group.state = "closing"
         self._expect(save)

@@ -10,7 +10,7 @@ from autotune.backends.worker.cpu_wait import Wait
 from autotune.backends.worker.hardware_probe import Machine
 from autotune.trial import Clock
 
-Kind = Literal["milestone", "finished", "stopped", "raised"]
+Kind = Literal["milestone", "measured", "finished", "stopped", "raised"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Answer:
     """One rank's answer to a call: how the trainer went on, and how long each part took.
 
     Args:
-        kind: what the rank's generator did: it is at a milestone, or at an end of one of three
-            kinds.
+        kind: what the rank's generator did: it is at a milestone, where it may have measured its
+            model, or at an end of one of three kinds.
         step, metrics: the milestone's, or those of what a function returned at its end (or None).
             At a milestone None says that there is nothing to report yet (`beside`).
         clock: seconds since the previous answer; of a report that came later, since the milestone

@@ -24,7 +24,7 @@ from autotune.backends.worker.beside import Awaited, Later, promised
 from autotune.backends.worker.diagnostics import free_frames, from_trainer, out_of_memory
 from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous, Written
 from autotune.backends.worker.own_process import OwnProcess
-from autotune.backends.worker.reported import check_milestone, evaluated, returned_metrics
+from autotune.backends.worker.reported import check_milestone, evaluated, measured, returned_metrics
 from autotune.backends.worker.torch_import import mentions_torch
 from autotune.errors import text_of
 from autotune.storage.remote import is_gone
@@ -74,8 +74,6 @@ class Rank:
         self._answered = 0.0
         self._restoring = False
 
-    # --- becoming a group ---------------------------------------------------------------------
-
     def place(self, node: str, host: str, cores: int, gpus: float = 0) -> Place:
         """Claim `cores` cores of the node and find out what this process, with `gpus`, runs on."""
         return self._process.place(node, host, cores, gpus)
@@ -91,8 +89,6 @@ class Rank:
     def leave(self) -> None:
         """Leave the group, in a process that lives on."""
         self._process.leave()
-
-    # --- one trial ----------------------------------------------------------------------------
 
     def start(self, launch: Launch) -> Answer:
         """Start a trial and run it to its first milestone."""
@@ -127,6 +123,15 @@ class Rank:
             answer = self._advance(change, clock)
             saved, save_error = self._taken()
             return replace(answer, saved=saved, save_error=save_error)
+        except BaseException as error:
+            return self._raised(error)
+
+    def measure(self) -> Answer:
+        """Measure what the milestone can; nan where its trainer has come to its end already."""
+        try:
+            assert self._milestone is not None
+            metrics = measured(self._milestone, self._end is not None, self._train)
+            return self._at_milestone(Answer("measured", self._milestone.step, metrics))
         except BaseException as error:
             return self._raised(error)
 
@@ -221,12 +226,9 @@ class Rank:
         from autotune.backends.worker.checkpoint_io import restored, retry_reading
 
         seconds = min(_RETRY_SECONDS, _RETRY_SHARE * self._process.seconds)
-        state: dict[str, Any] = retry_reading(
-            lambda: restored(saved.path, saved.sums), saved.path, seconds
-        )
+        state: dict[str, Any]
+        state = retry_reading(lambda: restored(saved.path, saved.sums), saved.path, seconds)
         return state
-
-    # --- and its end --------------------------------------------------------------------------
 
     def _returned(self, end: object, begin: float, clock: Clock) -> Answer:
         """The trainer came to its own end; what a function returned is its last report."""

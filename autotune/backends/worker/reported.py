@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotune.errors import shown
 from autotune.trial import Milestone
+from autotune.trial.limit import measured_by
 
 
 def check_milestone(milestone: object, before: Milestone | None) -> None:
@@ -34,6 +36,17 @@ def evaluated(values: object) -> dict[str, float]:
     if not isinstance(values, Mapping):
         raise TypeError(f"evaluate must return a dict of metrics but got {values!r:.80}")
     return numbers("evaluate must return numbers", values)
+
+
+def measured(milestone: Milestone, ended: bool, train: Callable[..., Any]) -> dict[str, float]:
+    """The metrics that a milestone measures; nan for those of a trainer that has ended already.
+
+    Raises:
+        TypeError: they are no dict of numbers.
+    """
+    if ended or milestone.measure is None:
+        return dict.fromkeys(measured_by(train), math.nan)
+    return evaluated(milestone.measure())
 
 
 def numbers(needed: str, values: Mapping[Any, Any]) -> dict[str, float]:

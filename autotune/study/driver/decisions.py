@@ -19,12 +19,14 @@ from autotune.backends.protocol import Finished
 from autotune.errors import StudyError, UserError, unknown
 from autotune.study.driver.calls import called
 from autotune.study.driver.checkpoints import sweep
+from autotune.study.driver.limits import check_limits, within
 from autotune.study.driver.state import StudyState
 from autotune.trial import (
     INTERRUPTED_REASONS,
     Change,
     Ended,
     Fork,
+    Limit,
     Report,
     Reported,
     State,
@@ -46,15 +48,18 @@ def decide(
     target: Target,
     pruner: Pruner,
     repeated: Trial | None = None,
+    limits: Sequence[Limit] = (),
 ) -> tuple[State, Stop] | None:
     """The end of a trial after its last report, or None if it continues.
 
     The pruner comes last, and not for a baseline or a repeat: only the target's limit censors
     these, and a race also what `racing.given_up` says of the trial that is `repeated`. The pruner
-    sees a trial that is disturbed without the seconds in which it waited.
+    sees a trial that is disturbed without the seconds in which it waited. A result that breaks one
+    of the `limits` is none: the trial is INFEASIBLE.
 
     Raises:
-        UserError: the pruner raised, or returned something else.
+        UserError: the pruner raised, or returned something else; or a result comes without a metric
+            that is limited.
     """
     if not trial.reports:
         return None
@@ -63,9 +68,10 @@ def decide(
         value = trial.reports[-1].metrics[bad]
         return State.CENSORED, Stop("diverged", f"{bad} is {value}")
     if target.in_time(trial.reports[-1]) and target.met(trial.reports):
-        return State.REACHED, Stop("target", f"{target.metric} {target.best(trial):.6g}")
+        stop = Stop("target", f"{target.metric} {target.best(trial):.6g}")
+        return within(trial, target, limits, State.REACHED, stop)
     if spent := target.spent(trial):
-        return target.end_of(trial), Stop("limit", spent)
+        return within(trial, target, limits, target.end_of(trial), Stop("limit", spent))
     if repeated is not None and (late := given_up(undisturbed(trial), repeated, target)):
         return State.CENSORED, late
     if never_pruned(trial) or (not target.timed and len(trial.reports) < 2):
@@ -136,12 +142,15 @@ def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
         UserError: the trainer never reported the target's metric, and did not return it.
     """
     number, metric, verdict = trial.number, state.target.metric, None
+    limits = state.plan.experiment.limits
     if signal.report is not None:
         state.append(Reported(number, signal.report, state.elapsed()))
         trial = state.trials[number]
-        verdict = _diverged_at_end(trial, metric) or decide(trial, (), state.target, never)
+        verdict = _diverged_at_end(trial, metric)
+        verdict = verdict or decide(trial, (), state.target, never, limits=limits)
     stop = Stop("finished", "the trainer came to its end")
-    end(state, number, *(verdict or (state.target.end_of(trial), stop)))
+    own = trial, state.target, limits, state.target.end_of(trial), stop
+    end(state, number, *(verdict or within(*own)))
     if not any(metric in report.metrics for report in trial.reports):
         raise UserError(unreported(trial.reports, metric, signal.returned))
     if _has_no_number(state.trials[number], metric):
@@ -210,6 +219,7 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
         "finished",
     ):
         check_metric(trial, state.target, ended=True)
+        check_limits(trial, state.plan.experiment.limits, state.plan.experiment.train)
     sweep(state)
     limit = state.plan.experiment.failure.max_consecutive_failed_trials
     last = state.trial_index.last_ended(limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.backends.protocol import KnowsMemory, Launch, Pool, Signal
+from autotune.backends.protocol import KnowsMemory, Launch, Measures, Pool, Signal
 from autotune.storage.journal import Journal
 from autotune.trial import Change, Hardware
 
@@ -36,6 +36,14 @@ class DurablePool:
     def wait(self, timeout: float | None) -> Signal | None:
         self._journal.sync()
         return self._pool.wait(timeout)
+
+    def measure(self, trial: int) -> bool:
+        """Have a waiting trial's ranks measure their model; False where the pool cannot."""
+        if not isinstance(self._pool, Measures):
+            return False
+        self._journal.sync()
+        self._pool.measure(trial)
+        return True
 
     @property
     def training(self) -> bool:

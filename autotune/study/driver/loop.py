@@ -12,11 +12,9 @@ first trial that waits for one: trial 9, which starts from its checkpoint as a t
 lost a worker.
 
 A trial gets its number when it is written down (`StudyState.add`). Whatever waits for a worker
-group has been written down; whatever is still computed is an ask of the sampler, with a number of
-its own.
+group has been written down; what is still computed is an ask of the sampler, with its own number.
 
-Other modules do the rest: `creation` of trials, `recovery` of interrupted attempts, `forking`,
-`replication`, `idle`.
+Other modules do the rest: `creation`, `recovery` of interrupted attempts, `forking`, `idle`, ...
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ import math
 from autotune.algorithms.samplers import Sampler
 from autotune.backends.protocol import (
     Finished,
+    Measured,
     Progress,
     Raised,
     Signal,
@@ -35,21 +34,16 @@ from autotune.backends.protocol import (
 from autotune.errors import StudyError, UserError
 from autotune.storage import retention
 from autotune.storage.journal import VERSION, Closed, Opened
-from autotune.study.driver import checkpoints, creation, forking, recovery, replication
-from autotune.study.driver.calls import checked_point
-from autotune.study.driver.decisions import (
-    ask_controller,
-    check_metric,
-    check_numbers,
-    decide,
-    end,
-    finish,
-    interrupt_all,
-    never_pruned,
-    repeated,
-    said_late,
-    warn_of_setup,
+from autotune.study.driver import (
+    checkpoints,
+    creation,
+    decisions,
+    forking,
+    limits,
+    recovery,
+    replication,
 )
+from autotune.study.driver.calls import checked_point
 from autotune.study.driver.idle import IdleWait
 from autotune.study.driver.launch import start
 from autotune.study.driver.signals import interrupts
@@ -94,11 +88,11 @@ class Loop:
             reason = self.conclude()
         except KeyboardInterrupt:
             reason = "interrupted"
-            interrupt_all(state)
+            decisions.interrupt_all(state)
             raise
         except (UserError, StudyError) as error:
             reason = str(error)
-            interrupt_all(state)
+            decisions.interrupt_all(state)
             raise
         finally:
             self.suggester.close()
@@ -121,12 +115,12 @@ class Loop:
         """End the trials that still wait for a group; returns why the driver stops."""
         why = self.stop_reason()
         for trial in [t for t in self.state.trials.values() if not t.ended]:
-            end(self.state, trial.number, State.CENSORED, Stop(why))
+            decisions.end(self.state, trial.number, State.CENSORED, Stop(why))
         checkpoints.sweep(self.state)  # a trial's last checkpoint may come after its own sweep
         ended = self.state.all_trials()
         if ended and all(t.state is State.FAILED for t in ended) and not why:
             raise StudyError(f"every trial failed; the last: {ended[-1].reason}")
-        check_numbers(ended, self.state.target.metric)
+        decisions.check_numbers(ended, self.state.target.metric)
         complete = self.state.count >= self.plan.trials or self.suggester.exhausted
         interrupted = any(t.reason in INTERRUPTED_REASONS for t in ended)
         return "done" if complete and not interrupted else why or "done"
@@ -209,7 +203,7 @@ class Loop:
             fault = str(error)
         trial = creation.add(state, config, "trial", params, suggestion.ask)
         if fault:
-            end(state, trial.number, State.INFEASIBLE, Stop("no configuration", fault))
+            decisions.end(state, trial.number, State.INFEASIBLE, Stop("no configuration", fault))
         return state.trials[trial.number]
 
     # --- what comes back ----------------------------------------------------------------------
@@ -225,15 +219,17 @@ class Loop:
                 return
             case Progress():
                 self.progress(signal)
+            case Measured():
+                self.report(limits.completed(state, signal))
             case Finished():
-                finish(state, trial, signal)
+                decisions.finish(state, trial, signal)
             case Raised():
                 recovery.raised(state, trial, signal)
             case WorkerFailed():
                 recovery.broke(state, trial, signal)
 
     def progress(self, signal: Progress) -> None:
-        """Write the report down, and stop or resume the trial's ranks."""
+        """Take a checkpoint that has been written, and the report once it is complete."""
         state, number = self.state, signal.trial
         state.unreachable.pop(number, None)
         checkpoints.saved(state, state.trials[number], signal.saved)
@@ -243,27 +239,33 @@ class Loop:
             )
         if signal.report is None:
             self.go_on(number)
-            return
+        elif not limits.asked(state, signal):
+            self.report(signal)
+
+    def report(self, signal: Progress) -> None:
+        """Write the report down, and stop or resume the trial's ranks."""
+        state, number = self.state, signal.trial
+        assert signal.report is not None, "complete by now"
         state.append(Reported(number, signal.report, state.elapsed()))
         trial = state.trials[number]
-        check_metric(trial, state.target, ended=False)
-        warn_of_setup(state, trial)
-        others = () if never_pruned(trial) else state.others(trial)
-        again = repeated(state, trial)
-        decision = decide(trial, others, state.target, self.plan.pruner, again)
+        decisions.check_metric(trial, state.target, ended=False)
+        decisions.warn_of_setup(state, trial)
+        others = () if decisions.never_pruned(trial) else state.others(trial)
+        about = trial, others, state.target, self.plan.pruner, decisions.repeated(state, trial)
+        decision = decisions.decide(*about, self.plan.experiment.limits)
         if decision is None and self.stop_reason():
             decision = State.CENSORED, Stop(self.stop_reason())
         if decision is None:
             self.resume(trial, signal)
         else:
             ended, stop = decision
-            self.stop(trial, signal, ended, said_late(stop, trial.reports[-1]))
+            self.stop(trial, signal, ended, decisions.said_late(stop, trial.reports[-1]))
 
     def go_on(self, number: int) -> None:
         """Let a trial train whose report comes at its next milestone, unless the study stops."""
         why = self.stop_reason()
         if why:
-            end(self.state, number, State.CENSORED, Stop(why))
+            decisions.end(self.state, number, State.CENSORED, Stop(why))
             self.pool.stop(number, None)
         else:
             self.pool.resume(number, None, None)
@@ -274,7 +276,7 @@ class Loop:
         save = signal.can_save and checkpoints.wanted_at_end(state, trial, ended, stop.reason)
         if save:
             state.final_saves.add(trial.number)
-        end(state, trial.number, ended, stop)
+        decisions.end(state, trial.number, ended, stop)
         path = retention.path(state.checkpoint_root, trial) if save else None
         self.pool.stop(trial.number, path)
 
@@ -285,7 +287,7 @@ class Loop:
             raise UserError(
                 "the controller forks trials, but the trainer's milestones have no state"
             )
-        decision = ask_controller(state, trial)
+        decision = decisions.ask_controller(state, trial)
         if isinstance(decision, Fork):
             if forking.fork(state, trial, decision):
                 return

@@ -35,7 +35,8 @@ def resume_trials(state: StudyState) -> None:
             decisions.interrupt(state, trial)
             continue
         about = trial, state.others(trial), state.target, state.plan.pruner
-        verdict = decisions.decide(*about, decisions.repeated(state, trial))
+        limits = state.plan.experiment.limits
+        verdict = decisions.decide(*about, decisions.repeated(state, trial), limits)
         if verdict is not None and not trial.ended:
             decisions.end(state, trial.number, *verdict)
         elif trial.attempts or trial.ended:

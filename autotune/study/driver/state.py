@@ -12,7 +12,7 @@ from typing import Any
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import searched
 from autotune.algorithms.ranking.trial_index import TrialIndex
-from autotune.backends.protocol import Pool
+from autotune.backends.protocol import Pool, Progress
 from autotune.storage import long_text
 from autotune.storage.checkpoint_files import OWN
 from autotune.storage.journal import Closed, Journal, Opened
@@ -47,6 +47,7 @@ class StudyState:
         has_disturbed: whether any trial was disturbed at some time.
         predicted: bytes that a rank needs for one sample, by what determines them (`memory`).
         unreachable: how often in a row the checkpoint of a trial could not be reached.
+        measuring: the milestones whose reports wait for what is measured of the model, by trial.
         final_saves: trials that have ended, and whose last checkpoint is still being written.
     """
 
@@ -70,6 +71,7 @@ class StudyState:
         self.predicted: dict[str, int | None] = {}
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
+        self.measuring: dict[int, Progress] = {}
         self._warnings: set[str] = set()
         self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
         self.has_disturbed = any(t.disturbed for t in self.trials.values())
