@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.algorithms.ranking.repeats import searched
 from autotune.algorithms.samplers.distribution import document, from_document
 from autotune.algorithms.samplers.elite import learned_policy
+from autotune.algorithms.samplers.planned import PlannedSampler
 from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.errors import StudyError, UserError
 from autotune.storage import atomic
@@ -158,6 +160,8 @@ def documents(start: Start) -> dict[str, Any]:
 
 def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
     """Write what the sampler has learned into the study's folder, if it is a policy."""
+    if isinstance(sampler, PlannedSampler):
+        sampler, trials = sampler.then, sampler.seen(searched(trials))
     sampler = sampler.then if isinstance(sampler, FirstPoints) else sampler
     if not isinstance(sampler, PolicySampler):
         return
