@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.algorithms.ranking.best import Ranked
-from autotune.algorithms.ranking.repeats import Confirmation
+from autotune.algorithms.ranking.repeats import PROBE, Confirmation
 from autotune.space.variants import searched_keys as searched_keys
 from autotune.trial import State, Target, Trial, wording
 
@@ -35,6 +35,7 @@ def row(trial: Trial, target: Target) -> dict[str, Any]:
     `Trial.point` begin with `params.`, those of the configuration, whose schedules are text, with
     `config.`.
     """
+    censored = trial.state is State.CENSORED and trial.kind != PROBE
     return {
         "trial": trial.number,
         "kind": trial.kind,
@@ -46,7 +47,7 @@ def row(trial: Trial, target: Target) -> dict[str, Any]:
         "result": wording.plain_result(target, target.result(trial)),
         "seconds": trial.seconds,
         "time_to_target_seconds": trial.time_to_target,
-        "censored_at_seconds": trial.seconds if trial.state is State.CENSORED else None,
+        "censored_at_seconds": trial.seconds if censored else None,
         f"best_{target.metric}": target.best(trial),
         "spent_seconds": trial.spent_seconds,
         "microbatch": trial.microbatch,

@@ -15,6 +15,8 @@ from autotune.study.option import OFF
 from autotune.study.options import StudyOptions
 from autotune.trial import STEPS
 
+_NAMED = 4  # parameters of a line
+
 
 @dataclass(frozen=True)
 class Stages:
@@ -44,7 +46,8 @@ def resolve_stages(
     names = _names(experiment)
     if options.stages == OFF or not names or options.seeds or not options.search:
         return OFF, None
-    listed = f"what changes only the seconds per sample ({', '.join(names)})"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    listed = f"what changes only the seconds per sample ({', '.join(names[:_NAMED])}{more})"
     if why := _why_not(experiment, options):
         return OFF, f"{OFF}, as {why}: {listed} is searched like all else"
     seconds = _seconds(experiment, options)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.algorithms.plans.choice import chosen
-from autotune.algorithms.plans.factors import Factor, default_seconds, factors, pareto, same
+from autotune.algorithms.plans.factors import (
+    Factor,
+    changes,
+    default_seconds,
+    factors,
+    pareto,
+    same,
+)
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Trial
 
@@ -65,6 +72,14 @@ def plan_of(factor: Factor) -> str:
     return ", ".join(f"{name} {value}" for name, value in factor.changes)
 
 
+def probed_plan(probe: Trial, trials: Iterable[Trial]) -> str:
+    """What a probe changes of the default plan, which is that of the first probe."""
+    first = next(iter(probes(trials)), probe)
+    if probe.params is None or first.params is None or same(probe.params, first.params):
+        return "the default plan"
+    return plan_of(Factor(probe.params, changes(probe.params, first.params)))
+
+
 def times(factor: Factor) -> str:
     """How many times as fast as the default, with its interval; a dash where nothing is known.
 
@@ -77,6 +92,12 @@ def times(factor: Factor) -> str:
     if not math.isfinite(high):
         return f"{factor.ratio:.2f}x (too few blocks for an interval)"
     return f"{factor.ratio:.2f}x ({low:.2f} to {high:.2f})"
+
+
+def so_far(trials: Sequence[Trial]) -> str:
+    """How many probes there are, while it is not decided which plan is kept."""
+    every = probes(trials)
+    return f"probing: {len(every)} so far, {math.fsum(t.spent_seconds for t in every):.0f} s"
 
 
 def decision(trials: Sequence[Trial]) -> str:
