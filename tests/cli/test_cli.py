@@ -19,7 +19,7 @@ from autotune.study.flags import duration
 RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
     "run": "--trials --sampler --from --experience --pruner --controller --out --workers "
-    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
+    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing --stages "
     "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
     "try": "--with --trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials "
@@ -42,7 +42,7 @@ FLAGS = {
     "train-policy": "--data --experience --out --minutes --studies --seed",
     "doctor": "--json",
     "submit": "--trials --sampler --from --experience --pruner --controller --out --workers "
-    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing "
+    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing --stages "
     "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --address --follow --driver-cpus --driver-resources --pip --env "
     "--json",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -100,6 +100,50 @@ class _Run:
         """Of how many times as fast it is."""
         return fmean(math.log(d.seconds) for d in self.beside) - math.log(self.own.seconds)
 
+    @property
+    def within(self) -> float:
+        """The variance of that, in variances of a block."""
+        return 1 / self.own.blocks + sum(1 / d.blocks for d in self.beside) / len(self.beside) ** 2
+
+    @property
+    def between(self) -> float:
+        """The variance of that, in variances of a probe beyond its blocks'."""
+        return 1 + 1 / len(self.beside)
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """What the probes of a study show of chance: variances of logarithms.
+
+    Args:
+        block: of a block of any probe about the mean of its probe; infinite if none shows it.
+        blocks: degrees of freedom of that.
+        probe: of a probe of the default plan, beyond what its blocks show.
+        probes: degrees of freedom of that.
+    """
+
+    block: float
+    blocks: int
+    probe: float
+    probes: int
+
+
+def _noise(known: Sequence[Measured], defaults: Sequence[Measured]) -> _Noise:
+    """The noise of all probes, of which some are the default's.
+
+    The blocks' variance is that of all probes together: a probe that is over as soon as its blocks
+    agree would say that they always do.
+    """
+    shown = [(m.spread**2, m.blocks - 1) for m in known if m.blocks > 1]
+    freedom = sum(count for _, count in shown)
+    block = math.fsum(v * count for v, count in shown) / freedom if freedom else math.inf
+    logs = [math.log(m.seconds) for m in defaults]
+    steps = [(b - a) ** 2 for a, b in pairwise(logs)]
+    if not steps or not freedom:
+        return _Noise(block, freedom, 0.0, len(steps))
+    own = block * fmean(1 / m.blocks for m in defaults)
+    return _Noise(block, freedom, max(fmean(steps) / 2 - own, 0.0), len(steps))
+
 
 def factors(trials: Iterable[Trial]) -> list[Factor]:
     """Every plan that was probed beside the default, in the order of the first probes."""
@@ -109,7 +153,8 @@ def factors(trials: Iterable[Trial]) -> list[Factor]:
     default = done[0].params
     found = [measured(trial) for trial in done]
     mine = [same(trial.params, default) for trial in done]
-    drift = _drift([m for m, own in zip(found, mine, strict=True) if own and m is not None])
+    known = [m for m in found if m is not None]
+    noise = _noise(known, [m for m, own in zip(found, mine, strict=True) if own and m is not None])
     plans: list[Params] = []
     for trial, own in zip(done, mine, strict=True):
         if not own and trial.params and not any(same(trial.params, p) for p in plans):
@@ -120,7 +165,7 @@ def factors(trials: Iterable[Trial]) -> list[Factor]:
         runs = [run for i in at if (run := _run(i, found, mine)) is not None]
         last = done[at[-1]]
         state = Factor(point, changes(point, default), state=str(last.state), reason=last.reason)
-        made.append(_factor(state, runs, drift))
+        made.append(_factor(state, runs, noise))
     return made
 
 
@@ -140,45 +185,28 @@ def _run(at: int, found: Sequence[Measured | None], mine: Sequence[bool]) -> _Ru
     return _Run(own, tuple(beside)) if own is not None and beside else None
 
 
-def _drift(defaults: Sequence[Measured]) -> tuple[float, int]:
-    """The variance of a probe's logarithm that its blocks do not show, and how well it is known."""
-    logs = [math.log(m.seconds) for m in defaults]
-    steps = [(b - a) ** 2 for a, b in pairwise(logs)]
-    if not steps:
-        return 0.0, 0
-    within = fmean(m.error**2 for m in defaults)
-    return max(fmean(steps) / 2 - within, 0.0), len(steps)
-
-
-def _factor(plan: Factor, runs: Sequence[_Run], drift: tuple[float, int]) -> Factor:
+def _factor(plan: Factor, runs: Sequence[_Run], noise: _Noise) -> Factor:
     """The plan with what its runs say, by Student's t with Welch's degrees of freedom."""
     if not runs:
         return plan
-    scale = len(runs) ** 2
-    parts: list[tuple[float, float]] = []  # variances, each with its degrees of freedom
-    for run in runs:
-        parts.append((run.own.error**2 / scale, run.own.blocks - 1))
-        share = scale * len(run.beside) ** 2
-        parts += [(d.error**2 / share, d.blocks - 1) for d in run.beside]
-    between, known = drift
-    parts.append((between * sum(1 + 1 / len(run.beside) for run in runs) / scale, known))
-    mean = fmean(run.logarithm for run in runs)
+    squared, mean = len(runs) ** 2, fmean(run.logarithm for run in runs)
+    parts = [
+        (noise.block * math.fsum(run.within for run in runs) / squared, noise.blocks),
+        (noise.probe * math.fsum(run.between for run in runs) / squared, noise.probes),
+    ]
     reach = _reach([(variance, freedom) for variance, freedom in parts if variance > 0])
     peaks = [run.own.peak for run in runs if run.own.peak is not None]
-    return Factor(
-        plan.point,
-        plan.changes,
-        len(runs),
-        math.exp(mean),
-        (math.exp(mean - reach), math.exp(mean + reach) if reach < 700 else math.inf),
-        fmean(run.own.seconds for run in runs),
-        max(peaks, default=None),
-        plan.state,
-        plan.reason,
+    return replace(
+        plan,
+        runs=len(runs),
+        ratio=math.exp(mean),
+        interval=(math.exp(mean - reach), math.exp(mean + reach) if reach < 700 else math.inf),
+        seconds=fmean(run.own.seconds for run in runs),
+        peak=max(peaks, default=None),
     )
 
 
-def _reach(parts: Sequence[tuple[float, float]]) -> float:
+def _reach(parts: Sequence[tuple[float, int]]) -> float:
     """Half of the interval of a sum with these variances."""
     total = math.fsum(variance for variance, _ in parts)
     if total == 0:

@@ -57,8 +57,8 @@ def name_of(trial: Trial, trials: Iterable[Trial] = ()) -> str:
 def configuration(trial: Trial, trials: Iterable[Trial] = ()) -> str:
     """The searched part of the trial's configuration on one line; all of it if it was given.
 
-    For a repeat, the trial that it repeats and its seed; for a probe, where `trials` are given, what
-    it changes of the default plan.
+    For a repeat, the trial that it repeats and its seed; for a probe what it changes of the default
+    plan, where `trials` are given.
 
     >>> from autotune.schedules import Cosine
     >>> configuration(Trial(0, {"lr": Cosine(0.4, 0.0), "data": "digits"}, {"lr.peak": 0.4}))
