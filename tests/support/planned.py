@@ -77,9 +77,9 @@ def curve(
         speed = math.prod(speeds[pair] for pair in at)
         random = Random(f"{seed}/{sorted(map(str, config.items()))}")
         seconds, points = 0.0, [SimPoint(0, 0.0, {})]
-        for i in range(1, 400):
+        for i in range(1, 130):
             seconds += 0.2 / speed * math.exp(random.gauss(0, noise))
-            points.append(SimPoint(i * 64, seconds, {METRIC: min(config["rate"] * i / 200, 1)}))
+            points.append(SimPoint(i * 64, seconds, {METRIC: min(config["rate"] * i / 60, 1)}))
         broken = next((end for (k, v), end in (ends or {}).items() if config.get(k) == v), "")
         if broken:
             return SimCurve(points[:1], end=broken, setup_seconds=0.5)
@@ -97,7 +97,7 @@ def experiment(**options: Any) -> at.Experiment:
 
 def study(
     folder: Path,
-    trials: int = 12,
+    trials: int = 6,
     curve: Callable[..., SimCurve] | None = None,
     experiment: at.Experiment | None = None,
     **options: Any,

@@ -48,7 +48,7 @@ def spans(folder: Path) -> dict[int, tuple[float, float]]:
 def whole() -> Any:
     """A study in which two plans are faster, and together still more."""
     with memory() as folder:
-        result = study(folder)
+        result = study(folder, 12)
         yield result, (folder / JOURNAL).read_bytes(), spans(folder), folder
 
 
@@ -180,7 +180,7 @@ def test_given_configurations_keep_their_plans(fast_path: Path) -> None:
 def resumed(data: bytes, folder: Path, of: Path, **options: Any) -> at.StudyResult:
     shutil.copy(of / "experiment.json", folder)
     (folder / JOURNAL).write_bytes(data)
-    return study(folder, **options)
+    return study(folder, **{"trials": 12, **options})
 
 
 def test_a_driver_killed_while_it_probes_repeats_no_probe(whole: Any) -> None:
@@ -188,7 +188,7 @@ def test_a_driver_killed_while_it_probes_repeats_no_probe(whole: Any) -> None:
     rows = data.splitlines(keepends=True)
     last = next(i for i, row in enumerate(rows) if b'"kind":"trial"' in row)
     wanted = [(t.number, t.kind, plan(t)) for t in result.trials]
-    for cut in range(3, last, 23):
+    for cut in range(3, last, 90):
         with memory() as folder:
             again = resumed(b"".join(rows[:cut]), folder, of)
             own = probes(again.trials)
@@ -206,12 +206,12 @@ def test_a_driver_killed_while_it_probes_repeats_no_probe(whole: Any) -> None:
 def test_the_plan_stays_whatever_the_study_is_resumed_with(whole: Any) -> None:
     result, data, _, of = whole
     with memory() as folder:
-        again = resumed(data, folder, of, trials=20, stages="off", time_limit=10_000)
+        again = resumed(data, folder, of, trials=14, stages="off", time_limit=10_000)
         assert probes(again.trials) == probes(result.trials)
         assert {tuple(plan(t).items()) for t in suggested(again)} == {
             tuple(plan(suggested(result)[0]).items())
         }
-        assert len(again.searched) == 20
+        assert len(again.searched) == 14
 
 
 def test_a_study_from_before_stays_in_one_stage(fast_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_when_a_study_is_searched_in_two_stages(options: dict[str, Any], said: s
 
 
 def test_a_limit_must_say_how_long_it_takes() -> None:
-    made = experiment(target=at.Target(METRIC, 0.9, limit_steps=1000))
+    made = experiment(target=at.Target(METRIC, limit_steps=1000, clock="train"))
     assert stages.resolve_stages(made, StudyOptions(), None)[0] == "off"
     timed = StudyOptions(time_limit="10m")
     assert stages.resolve_stages(made, timed, None)[0] == "auto"
@@ -278,7 +278,7 @@ def test_a_probe_has_short_milestones() -> None:
     "sampler", ["widening", "convergence", "tpe", "policy:elite", "policy:actor", "qmc"]
 )
 def test_every_sampler_samples_what_is_left(sampler: str, fast_path: Path) -> None:
-    result = study(fast_path, 22, sampler=sampler)
+    result = study(fast_path, 5, sampler=sampler)
     assert len({tuple(plan(t).items()) for t in suggested(result)}) == 1
     assert plan(suggested(result)[0])["fused"] is True
 
