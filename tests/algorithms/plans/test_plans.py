@@ -294,7 +294,8 @@ def meshes(ranks: int, copies: int, **more: Any) -> set[tuple[int, int]]:
     )
     points = about.alternatives()
     assert points[0]["precision"] == "bf16"
-    return {(p["shard_degree"], p["tensor_degree"]) for p in points if p["precision"] == "fp32"}
+    others = [p for p in points if p["precision"] == "fp32" and p.get("prefetch", 1) == 1]
+    return {(p["shard_degree"], p["tensor_degree"]) for p in others}
 
 
 def test_all_meshes_that_make_up_the_ranks() -> None:
