@@ -31,6 +31,7 @@ SCRIPTS = {
     "recovery.py": "runs",
     "busy_machine.py": "runs",
     "ray_tune.py": "pairs",
+    "two_stages.py": "runs",
 }
 RESEARCH = {
     "controllers.py": (),

@@ -153,6 +153,7 @@ MISTAKES = [
     (["resume", ".", "--trials", "0"], "trials must be a whole number >= 1 but got 0"),
     (["replay", ".", "--repeats", "-1"], "repeats must be a whole number >= 0 but got -1"),
     (["run", f"{RECIPES}:good", "--time-limit", "9" * 400], "at most 1e+09"),
+    (["run", f"{RECIPES}:good", "--stages", "on"], "must be auto or off but got 'on'"),
     (["run", f"{RECIPES}:good", "--racing", "nan"], "must be a share like 0.2"),
     (["run", f"{RECIPES}:good", "--racing", "1"], "must be a share like 0.2"),
     (["run", f"{RECIPES}:good", "--trials", "9" * 5000], "--trials: "),
