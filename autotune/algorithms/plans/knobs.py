@@ -141,10 +141,11 @@ class Knobs:
         return name, [v for v in own if repr(v) != repr(default[name])]
 
     def _meshes(self, degrees: Collection[str]) -> list[dict[str, Any]]:
-        """All arrangements of the ranks, the default's too."""
-        parameters = self.space.parameters()
+        """All other arrangements of the ranks than the default's."""
+        parameters, default = self.space.parameters(), self.default
         every = product(*(values(parameters[name]) for name in degrees))
-        return [dict(zip(degrees, one, strict=True)) for one in every]
+        made = [dict(zip(degrees, one, strict=True)) for one in every]
+        return [m for m in made if any(m[name] != default.get(name, m[name]) for name in m)]
 
     def _point(self, changes: Mapping[str, Any]) -> Params | None:
         """The point with these changes, if the trainer and the number of ranks allow it."""
