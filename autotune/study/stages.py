@@ -97,6 +97,8 @@ def _why_not(experiment: Experiment, options: StudyOptions) -> str:
         return "the target counts steps and no seconds"
     if len(experiment.given()) >= options.trials:
         return "only given configurations run"
+    if len(_names(experiment)) == len(experiment.space.parameters()):
+        return "nothing else is searched"
     if not isinstance(options.sampler, str):
         return "its sampler is an object that knows the whole space"
     controller = options.controller

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections.abc import Mapping, Sequence
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from autotune.algorithms.plans import choice, knobs, words
+from autotune.algorithms.plans import factors as factoring
 from autotune.algorithms.plans.factors import Factor, changes, factors, pareto, same
 from autotune.algorithms.plans.knobs import Knobs, extended, searched_knobs, within, without
 from autotune.algorithms.plans.measured import blocks, enough, measured, usable
@@ -43,6 +46,13 @@ def probe(
         reports=tuple(reports),
         spent_seconds=spent,
     )
+
+
+@pytest.mark.parametrize("module", [choice, factoring, knobs, words])
+def test_examples(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
 
 
 # --- one probe ------------------------------------------------------------------------------------

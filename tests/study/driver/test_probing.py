@@ -19,6 +19,7 @@ from autotune.algorithms.plans.factors import factors
 from autotune.algorithms.ranking.repeats import probes
 from autotune.backends.simulator import OUT_OF_MEMORY, SimPool
 from autotune.evaluation import summary
+from autotune.space.search_space import Choice, SearchSpace
 from autotune.storage.journal import JOURNAL
 from autotune.study import stages
 from autotune.study.driver import probing
@@ -259,6 +260,13 @@ def test_a_limit_must_say_how_long_it_takes() -> None:
 def test_without_such_parameters_nothing_is_said() -> None:
     plain = at.Experiment("x", lambda config: None, SPACE, at.Target(METRIC, 0.9, limit=9))
     assert stages.resolve_stages(plain, StudyOptions(), None) == ("off", None)
+
+
+def test_without_anything_else_to_search_there_is_one_stage() -> None:
+    alone = SearchSpace({"fused": Choice((False, True))})
+    made = at.Experiment("x", train, alone, at.Target(METRIC, 0.9, limit=9))
+    found, because = stages.resolve_stages(made, StudyOptions(), None)
+    assert (found, "nothing else is searched" in str(because)) == ("off", True)
 
 
 def test_stages_is_auto_or_off() -> None:
