@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from autotune.algorithms.ranking.repeats import probes
 from autotune.evaluation import experience
 from autotune.evaluation.comparison.metrics import MetricComparison
 from autotune.evaluation.comparison.model import Comparison
@@ -129,8 +130,9 @@ def _aim(target: Target) -> str:
 def _states(result: StudyResult) -> str:
     counts = [f"{sum(t.state is s for t in result.searched)} {s.lower()}" for s in State]
     states = ", ".join(c for c in counts if not c.startswith("0 "))
-    again = len(result.trials) - len(result.searched)
+    again, probed = sum(t.repeats is not None for t in result.trials), len(probes(result.trials))
     more = f" and {again} repeats" if again else ""
+    more += f" and {probed} probes" if probed else ""
     return f"{len(result.searched)} trials{more}: {states or 'none yet'}; {result.ended}."
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.study.result import StudyResult
 from autotune.trial import STEPS, State, Target, Trial, wording
-from dashboards import figures, leaderboard, search_plots, tables, time_spent
+from dashboards import figures, leaderboard, plans, search_plots, tables, time_spent
 from dashboards import importance as parameters
 from dashboards.page import Section
 
@@ -23,7 +23,7 @@ def sections(result: StudyResult, rows: Sequence[tables.Row]) -> list[Section]:
     first = leaderboard.section(result, rows)
     of_times = () if result.target.timed else (_distribution,)
     near = tables.by_metric(result)
-    made = [first]
+    made = [first, *plans.sections(result)]
     for make in SECTIONS:
         if near is not result and make in _OF_RESULTS:
             own = make(near, tables.searched(near))

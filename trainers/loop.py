@@ -146,6 +146,8 @@ class Loop(Generic[S]):
         if self._exposed is not None:
             self._exposed.clear()
         self._seen_by_size.clear()
+        if self._ranks.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._ranks.device)
         begun, first = time.perf_counter(), self._seen
         knobs.set(learner.optimizer, self._progress(self._seen))
         learner.begin()
@@ -218,6 +220,9 @@ class Loop(Generic[S]):
             flops = sum(self._flops(size) * n for size, n in self._seen_by_size.items())
             if math.isfinite(flops):
                 metrics["flops_per_second"] = flops / self._seconds
+            if self._ranks.device.type == "cuda":
+                most = torch.cuda.max_memory_allocated(self._ranks.device)
+                metrics["peak_memory_bytes"] = float(most)
             if self._exposed is not None:
                 metrics["exposed_communication"] = self._share(self._exposed.seconds())
         return metrics

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.algorithms.ranking.best import best
+from autotune.algorithms.ranking.repeats import searched
 from autotune.trial import Event, Interrupted, State, Target, Trial
 from autotune.trial.wording import plain_result, unit
 
@@ -92,7 +93,7 @@ class Meter:
 
     def _count(self, trial: Trial) -> None:
         assert self._seen is not None
-        own = trial.repeats is None  # repeats are on top of the trials that are planned
+        own = bool(searched([trial]))  # repeats and probes are on top of what is planned
         before = self._seen.get(trial.number)
         if before is not None:
             self._states[before.state] -= own

@@ -100,6 +100,7 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
         print(f"  machine: {sentence}", file=out)
     if summary.get("sampler_chosen_because"):
         print(f"  sampler: {summary['sampler']}, as {summary['sampler_chosen_because']}", file=out)
+    _print_plans(summary.get("plans"), out)
     if summary.get("experience") and (like := experience.sentence(summary["experience"])):
         print(f"  experience: {like}", file=out)
     if summary.get("experience_summary"):
@@ -127,6 +128,15 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     again = summary["repeats_spent_seconds"]
     more = f", {again:.0f} s of it on repeats" if again else ""
     print(f"  spent: {summary['spent_seconds']:.0f} s{more}", file=out)
+
+
+def _print_plans(found: Mapping[str, Any] | None, out: TextIO) -> None:
+    """Which plan the search has, and one line for each that was probed."""
+    if found is None:
+        return
+    print(f"  plan: {found['said']}", file=out)
+    for row in found["plans"]:
+        print(f"    {row['plan']}: {row['shown']}, {row['verdict']}", file=out)
 
 
 def _confirming(found: Mapping[str, Any]) -> str:

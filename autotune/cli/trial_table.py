@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.algorithms.ranking.best import Ranked
+from autotune.algorithms.ranking.repeats import PROBE, probes
 from autotune.cli.columns import END, Column, table
 from autotune.cli.screen import Screen
 from autotune.study.display.trial_text import COLOURS, configuration, name_of, number
@@ -29,22 +30,23 @@ def print_trials(screen: Screen, entries: Sequence[Ranked], target: Target, more
         Column("reason", cut=END),
         Column("configuration"),
     )
-    head, *rows = table(columns, [_cells(e, target) for e in entries], screen.width)
+    probed = probes(entry.trial for entry in entries)
+    head, *rows = table(columns, [_cells(e, target, probed) for e in entries], screen.width)
     screen.lines([*([more] if more else []), *head])
     for entry, lines in zip(entries, rows, strict=True):
         screen.lines(lines, COLOURS[entry.trial.state])
 
 
-def _cells(entry: Ranked, target: Target) -> list[str]:
+def _cells(entry: Ranked, target: Target, probed: Sequence[Trial]) -> list[str]:
     trial = entry.trial
     return [
         str(entry.rank or "-"),
         name_of(trial),
-        so_far(trial, target),
+        so_far(trial, target) if trial.kind != PROBE else "-",  # it is no result
         f"{trial.spent_seconds:.1f} s",
         number(target.best(trial)) if target.timed else _after(trial, target),
         _reason(trial),
-        configuration(trial),
+        configuration(trial, probed if trial.kind == PROBE else ()),
     ]
 
 

@@ -22,9 +22,8 @@ def sentences(result: StudyResult) -> list[str]:
     target = result.target
     if target.clock == STEPS or (not target.timed and target.limit is None):
         return []
-    searched = [t for t in result.trials if t.repeats is None]
     repeats = [t for t in result.trials if t.repeats is not None]
-    found = disturbed(searched, "trials"), disturbed(repeats, "repeats"), busier(result)
+    found = disturbed(result.searched, "trials"), disturbed(repeats, "repeats"), busier(result)
     return [sentence for sentence in found if sentence]
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from autotune.algorithms.plans import words
 from autotune.algorithms.ranking.finalists import progress
-from autotune.algorithms.ranking.repeats import Confirmation, raced
+from autotune.algorithms.ranking.repeats import Confirmation, probes, raced
 from autotune.evaluation import machine
 from autotune.storage.codec import encode
 from autotune.study.options import StudyOptions
@@ -43,6 +44,7 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "speedup_vs_baseline": result.speedup,
         "compared_runs": result.compared_runs,
         "machine": machine.sentences(result),
+        "plans": plans(result),
         "confirmed": [confirmation(c) for c in result.confirmed],
         **speedup(result),
         **gain(result),
@@ -51,6 +53,31 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
             t.spent_seconds for t in result.trials if t.repeats is not None
         ),
     }
+
+
+def plans(result: StudyResult) -> dict[str, Any] | None:
+    """What probes have shown of plans, as JSON types; None without any."""
+    if not probes(result.trials):
+        return None
+    rows = [
+        {
+            "plan": line.plan,
+            "changes": dict(line.factor.changes),
+            "times_as_fast": line.factor.ratio,
+            "interval": encode(line.factor.interval),
+            "shown": words.times(line.factor),
+            "seconds_per_sample": line.factor.seconds,
+            "peak_memory_bytes": line.factor.peak,
+            "probes": line.factor.runs,
+            "kept": line.kept,
+            "leading": line.leading,
+            "verdict": line.verdict,
+        }
+        for line in words.lines(result.trials)
+    ]
+    decided = any(t.ask is not None for t in result.searched)
+    said = words.decision(result.trials) if decided else words.so_far(result.trials)
+    return {"decided": decided, "said": said, "plans": rows}
 
 
 def confirmations(result: StudyResult, options: StudyOptions) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from autotune.study.experience.known import NOTHING, Known
 from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
+from autotune.study.stages import resolve_stages
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class ResolvedOptions:
     sampler_because: str | None = None
     racing_because: str | None = None
     pruner_because: str | None = None
+    stages_because: str | None = None
 
     def notes(self) -> list[str]:
         """The choices in words."""
@@ -31,6 +33,8 @@ class ResolvedOptions:
             notes.append(f"racing: {chosen.racing:g} of the training, as {self.racing_because}")
         if self.pruner_because is not None:
             notes.append(f"pruner: {chosen.pruner}, as {self.pruner_because}")
+        if self.stages_because is not None:
+            notes.append(f"stages: {self.stages_because}")
         return notes
 
 
@@ -65,7 +69,9 @@ def resolve_options(
     if options.racing is None:
         racing, racing_because = _auto_racing(options, existing)
         options = replace(options, racing=racing)
-    return ResolvedOptions(options, sampler_because, racing_because, pruner_because)
+    stages, stages_because = resolve_stages(experiment, options, existing)
+    options = replace(options, stages=stages)
+    return ResolvedOptions(options, sampler_because, racing_because, pruner_because, stages_because)
 
 
 def _auto_sampler(

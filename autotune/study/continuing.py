@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.backends.recipe_modules import FILE_PREFIX
 from autotune.errors import UserError
 from autotune.storage import journal, long_text
@@ -153,7 +154,8 @@ def _check_total(folder: Path, before: int, trials: int) -> None:
     """Refuse fewer trials in all than there are."""
     if trials >= before:
         return
-    known = [e for e in journal.entries(folder) if isinstance(e, Suggested) and e.repeats is None]
+    suggested = [e for e in journal.entries(folder) if isinstance(e, Suggested)]
+    known = [e for e in suggested if e.repeats is None and e.kind != PROBE]
     if trials < len(known):
         raise UserError(
             f"{folder} has {len(known)} trials already: their number (--trials) is a total and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Entry
 from autotune.storage.manifest import EXPERIMENT_JSON
@@ -13,12 +14,12 @@ from autotune.trial import INTERRUPTED_REASONS, Ended, Interrupted, State, Sugge
 
 
 def done(entries: Iterable[Entry], trials: int) -> str:
-    """How many of so many trials were done, in words; repeats are on top of them."""
+    """How many of so many trials were done, in words; repeats and probes are on top of them."""
     searched: set[int] = set()
     ended: set[int] = set()
     for entry in entries:
         match entry:
-            case Suggested(repeats=None):
+            case Suggested(repeats=None) if entry.kind != PROBE:
                 searched.add(entry.trial)
             case Ended() if entry.reason not in INTERRUPTED_REASONS:
                 ended.add(entry.trial)
@@ -46,7 +47,7 @@ def _failed(entries: Iterable[Entry]) -> str:
     failed: set[int] = set()
     for entry in entries:
         match entry:
-            case Suggested(repeats=None):
+            case Suggested(repeats=None) if entry.kind != PROBE:
                 kinds[entry.trial] = " (the baseline)" * (entry.kind == "baseline")
             case Ended(state=State.FAILED):
                 failed.add(entry.trial)

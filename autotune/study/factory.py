@@ -8,12 +8,15 @@ from typing import Any
 
 from autotune.algorithms import specs
 from autotune.algorithms.names import EXPERIENCED, POLICIES, weights_file
+from autotune.algorithms.plans.knobs import first_plan, within
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers import policy as policies
 from autotune.algorithms.samplers.distribution import from_document
 from autotune.algorithms.samplers.optuna_names import parse_sampler
+from autotune.algorithms.samplers.planned import PlannedSampler
 from autotune.errors import UserError, shown
+from autotune.space.search_space import SearchSpace
 from autotune.study import place, recipes, warm_start
 from autotune.study.choices import ResolvedOptions, resolve_options
 from autotune.study.defaults import sampler_for
@@ -25,6 +28,7 @@ from autotune.study.experiment import Experiment
 from autotune.study.manifest import Manifest
 from autotune.study.options import Controller, StudyOptions
 from autotune.study.place import Backend
+from autotune.study.stages import in_space, made_stages
 from autotune.study.warm_start import Start
 from autotune.trial import Target
 
@@ -81,17 +85,21 @@ def make_parts(
     pruner = _pruner(options.pruner, controller, experiment.target)
     own = {"experiment": experiment, "pruner": pruner, "controller": controller, "checkpoints": ""}
     own["look"] = None  # until it is known where the trials run
+    own["stages"] = made_stages(experiment, options)
     planned = [f.name for f in fields(Plan) if f.name not in own]
     values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
     plan = Plan(**values)
-    if options.sampler == EXPERIENCED:
-        sampler = _experienced(plan, known)
-    elif weights_file(options.sampler) is not None:
-        sampler = _trained(plan, known)
-    else:
-        sampler = _sampler(options.sampler, plan, start)
-    first = FirstPoints(known.first, sampler) if known.first else sampler
-    return Parts(plan, first, start, known)
+    stages, space = plan.stages, experiment.space
+    if stages is None:
+        return Parts(plan, _proposing(options, plan, start, known), start, known)
+
+    def narrow(space: SearchSpace) -> Sampler:
+        """The sampler of the second stage."""
+        rest = replace(plan, experiment=in_space(experiment, space))
+        return _proposing(options, rest, start, known)
+
+    sampler = PlannedSampler(space, narrow, first_plan(space, stages.names))
+    return Parts(plan, sampler, start, known)
 
 
 def check_named(options: StudyOptions) -> None:
@@ -113,6 +121,21 @@ def check_named(options: StudyOptions) -> None:
         from autotune.algorithms.controllers import check_controller
 
         check_controller(controller)
+
+
+def _proposing(options: StudyOptions, plan: Plan, start: Start, known: Known) -> Sampler:
+    """The sampler of the plan's space, after the points with which it begins."""
+    if options.sampler == EXPERIENCED:
+        sampler = _experienced(plan, known)
+    elif weights_file(options.sampler) is not None:
+        sampler = _trained(plan, known)
+    else:
+        sampler = _sampler(options.sampler, plan, start)
+    first = known.first
+    if plan.stages is not None:
+        own = (within(plan.experiment.space, point) for point in first)
+        first = tuple(point for point in own if point is not None)
+    return FirstPoints(first, sampler) if first else sampler
 
 
 # --- samplers -------------------------------------------------------------------------------------

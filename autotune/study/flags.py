@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.errors import canonical, unknown
-from autotune.study.option import BACKENDS, Flag
+from autotune.study.option import BACKENDS, STAGES_NAMES, Flag, stages_named
 from autotune.study.recipe_arguments import pair
 from autotune.trial.checks import LONGEST_SECONDS
 
@@ -78,6 +78,18 @@ def share(text: str) -> float:
     if not re.fullmatch(r"0?\.\d+|0", text):
         raise ValueError(f"must be a share like 0.2, below 1, but got {text!r}")
     return float(text)
+
+
+def stages(text: str) -> str:
+    """`auto` or `off` that was typed.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    name = str(stages_named(text))
+    if name not in STAGES_NAMES:
+        raise ValueError(f"must be auto or off but got {text!r}")
+    return name
 
 
 FLAGS: Mapping[str, Flag] = {
@@ -153,6 +165,15 @@ FLAGS: Mapping[str, Flag] = {
         "else 0)",
         "SHARE",
         share,
+    ),
+    "stages": Flag(
+        "--stages",
+        "search",
+        "auto: where the recipe searches parameters that change only the seconds per sample, probe "
+        "these first and search the others; off: search all of them (auto; in a resumed study as "
+        "before)",
+        "auto|off",
+        stages,
     ),
     "recipe_arguments": Flag(
         "--with",

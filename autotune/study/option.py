@@ -131,6 +131,18 @@ BACKEND = Rule(
 )
 
 
+STAGES_NAMES = ("auto", OFF)
+STAGES = Rule("auto or off", lambda value: value in STAGES_NAMES)
+
+
+def stages_named(value: Any) -> Any:
+    """`auto` or `off`, in any case; `none` is `off`."""
+    if not isinstance(value, str):
+        return value
+    name = value.strip().lower()
+    return OFF if name == "none" else name
+
+
 def named(names: Collection[str]) -> Callable[[Any], Any]:
     """What a part means that may be one of `names`, in any case."""
     return lambda part: canonical_spec(part, names) if isinstance(part, str) else part

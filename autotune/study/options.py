@@ -26,6 +26,7 @@ from autotune.study.option import (
     FUNCTION,
     GPUS,
     NAMED,
+    OFF,
     PATH,
     PATHS,
     POOL,
@@ -34,6 +35,7 @@ from autotune.study.option import (
     SEEDS,
     SETTINGS,
     SHARE,
+    STAGES,
     TEXT,
     TEXTS,
     YES_OR_NO,
@@ -44,6 +46,7 @@ from autotune.study.option import (
     named,
     one_or_tuple,
     option,
+    stages_named,
     stored_folder_or_off,
     whole,
 )
@@ -94,6 +97,7 @@ class StudyOptions:
     seed: int = option(0, kept=True, rule=whole(0))
     repeats: int = option(0, kept=True, rule=whole(0))
     racing: float | None = option(None, kept=True, unsaid=0.0, rule=SHARE)
+    stages: str = option("auto", kept=True, unsaid=OFF, rule=STAGES, meant=stages_named)
     recipe_arguments: Mapping[str, str] | None = option(None, kept=True, rule=TEXTS)
     mirror: bool = option(False, kept="mirrored", rule=YES_OR_NO)
     mix_hardware: bool = option(False, kept=True, rule=YES_OR_NO)

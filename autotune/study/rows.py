@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.algorithms.ranking.best import Ranked
-from autotune.algorithms.ranking.repeats import Confirmation
+from autotune.algorithms.ranking.repeats import PROBE, Confirmation
 from autotune.space.variants import searched_keys as searched_keys
 from autotune.trial import Limit, State, Target, Trial, wording
 from autotune.trial.limit import last_values
@@ -39,6 +39,7 @@ def row(trial: Trial, target: Target, limits: Sequence[Limit] = ()) -> dict[str,
     `Trial.point` begin with `params.`, those of the configuration, whose schedules are text, with
     `config.`. A metric that is limited has its last value.
     """
+    censored = trial.state is State.CENSORED and trial.kind != PROBE
     return {
         "trial": trial.number,
         "kind": trial.kind,
@@ -50,7 +51,7 @@ def row(trial: Trial, target: Target, limits: Sequence[Limit] = ()) -> dict[str,
         "result": wording.plain_result(target, target.result(trial)),
         "seconds": trial.seconds,
         "time_to_target_seconds": trial.time_to_target,
-        "censored_at_seconds": trial.seconds if trial.state is State.CENSORED else None,
+        "censored_at_seconds": trial.seconds if censored else None,
         f"best_{target.metric}": target.best(trial),
         **last_values(limits, trial),
         "spent_seconds": trial.spent_seconds,

@@ -94,6 +94,10 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             when the study ends, its own is added. "off": nothing is read or written. By default
             what AUTOTUNE_EXPERIENCE says, else `~/.local/share/autotune/experience`; on a virtual
             clock off. A study that goes on knows what it knew when it began.
+        stages: `auto`: where the trainer's `effects` say that searched parameters change only the
+            seconds per sample, these are probed for a few seconds each before the search, which
+            then has one plan for them; `off`: they are searched like all others. A resumed study
+            stays as it began. See `algorithms.plans`.
         recipe: where the experiment comes from, kept for `autotune resume`.
         recipe_arguments: the recipe's arguments by name, as text, kept with it.
         mirror: copy what `autotune resume --from-mlflow` needs to MLflow: the journal, the manifest

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.algorithms.ranking.repeats import PROBE, searched
 from autotune.algorithms.samplers.distribution import document, from_document
 from autotune.algorithms.samplers.elite import learned_policy
+from autotune.algorithms.samplers.planned import PlannedSampler
 from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.errors import StudyError, UserError
 from autotune.storage import atomic
@@ -124,7 +126,8 @@ def _of_sampler(source: Path) -> dict[str, Any]:
     if manifest_file.exists(source):
         manifest = Manifest.read(source)
         space, target = manifest.search_space(source), manifest.target
-        policy = learned_policy(space, target, result.read(source, target).trials)
+        trials = [t for t in result.read(source, target).trials if t.kind != PROBE]
+        policy = learned_policy(space, target, trials)
         if policy is None:
             raise UserError(f"start_from (--from) {str(source)!r}: no trial of it has ended")
         return document(policy)
@@ -158,6 +161,8 @@ def documents(start: Start) -> dict[str, Any]:
 
 def keep(folder: Path, sampler: Any, trials: Sequence[Trial]) -> None:
     """Write what the sampler has learned into the study's folder, if it is a policy."""
+    if isinstance(sampler, PlannedSampler):
+        sampler, trials = sampler.then, sampler.seen(searched(trials))
     sampler = sampler.then if isinstance(sampler, FirstPoints) else sampler
     if not isinstance(sampler, PolicySampler):
         return

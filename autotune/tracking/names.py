@@ -22,6 +22,8 @@ def run_name(trial: Trial, count: int) -> str:
     ('trial-0011', 'baseline')
     >>> run_name(Trial(20, {}, kind="confirm", repeats=11), 2)
     'confirm-0011-seed2'
+    >>> run_name(Trial(3, {}, kind="probe"), 2)
+    'probe-0003'
     """
     if trial.repeats is not None:
         return f"{trial.kind}-{trial.repeats:04d}-seed{count}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.algorithms.plans.measured import measured
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.errors import UserError
 from autotune.schedules import Constant
 from autotune.storage import manifest
@@ -115,9 +117,15 @@ def reported(config: Config, report: Report, last: Report | None) -> dict[str, f
 
 
 def outcome(trial: Trial, target: Target) -> dict[str, float]:
-    """The values that a trial has once, at its end. A resumable trial is not censored yet."""
+    """The values that a trial has once, at its end. A resumable trial is not censored yet.
+
+    A probe has no result, but its seconds per sample.
+    """
     clock = trial.clock
     values = {f"clock/{f.name}": float(getattr(clock, f.name)) for f in fields(clock)}
+    if trial.kind == PROBE:
+        found = measured(trial)
+        return values if found is None else {**values, "seconds_per_sample": found.seconds}
     best = target.best(trial)
     if best is not None:
         values[f"best_{target.metric}"] = best

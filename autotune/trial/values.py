@@ -105,8 +105,9 @@ class Origin:
 class Trial:
     """One configuration's run towards the target; `after` replaces this value at every event.
 
-    `kind` is "trial", "baseline", "race" or "confirm". `placed` says whether a worker group runs
-    it, and `spent_seconds` how long groups have run it in all, interrupted attempts included.
+    `kind` is "trial", "baseline", "probe", "race" or "confirm"; a probe only measures seconds per
+    sample (`algorithms.plans`). `placed` says whether a worker group runs it, and `spent_seconds`
+    how long groups have run it in all, interrupted attempts included.
 
     With `repeats` it runs that trial's configuration again with a new seed (`ranking.repeats`): as
     a "race" during the search, or after the search to "confirm" its time.

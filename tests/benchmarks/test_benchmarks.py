@@ -32,6 +32,7 @@ SCRIPTS = {
     "slow_link.py": "runs",
     "busy_machine.py": "runs",
     "ray_tune.py": "pairs",
+    "two_stages.py": "runs",
 }
 RESEARCH = {
     "controllers.py": (),

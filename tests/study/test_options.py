@@ -24,7 +24,7 @@ NAMES = [option.name for option in options()]
 KEPT = {  # what a resumed study needs, by its key in experiment.json
     *("trials", "sampler", "start_from", "pruner", "controller", "seed", "repeats", "top"),
     *("workers", "cpus_per_worker", "gpus_per_worker"),
-    *("racing", "mirrored", "mix_hardware", "tracking_uri", "ray_address", "recipe"),
+    *("racing", "stages", "mirrored", "mix_hardware", "tracking_uri", "ray_address", "recipe"),
     *("recipe_arguments", "backend", "concurrent_trials", "experience"),
 }
 

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import planned
 import pytest
 from sims import METRIC, lines, racing, simulate
 
@@ -16,7 +17,7 @@ from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.tracking import backup
 from autotune.tracking.projection import Projection
-from autotune.tracking.run_content import outcome, read_study_info
+from autotune.tracking.run_content import MetricPoint, outcome, read_study_info
 from autotune.trial import Report, Trial, fold
 from search_spaces import digits
 from trainers import image
@@ -87,7 +88,10 @@ def test_the_plan_of_each_trial_is_in_its_run_and_in_its_export(fast_path: Path)
     """As the trainer reads it: what of its configuration differs from the plan without a key."""
     study, out = fast_path / "study", fast_path / "out"
     points = [SimPoint(64 * t, float(t), {"val_accuracy": t / 10}) for t in range(10)]
-    result = simulate(digits.plans(), study, 6, lambda config, seed: SimCurve(points), workers=2)
+    made = digits.plans()
+    result = simulate(
+        made, study, 6, lambda config, seed: SimCurve(points), workers=2, stages="off"
+    )
     projected = Projection(read_study_info(study))
     for line in (study / JOURNAL).read_bytes().splitlines(keepends=True):
         projected.take(line)
@@ -100,6 +104,22 @@ def test_the_plan_of_each_trial_is_in_its_run_and_in_its_export(fast_path: Path)
     assert json.loads((out / "trial.json").read_text())["plan"] == shown[number]
     assert f"Plan: {shown[number]}." in (out / "README.md").read_text()
     assert replay.read(out).trial.number == number
+
+
+def test_probes_have_runs_of_their_own_and_no_result(fast_path: Path) -> None:
+    result = planned.study(fast_path, 3)
+    projected, points = Projection(read_study_info(fast_path)), list[MetricPoint]()
+    for line in (fast_path / JOURNAL).read_bytes().splitlines(keepends=True):
+        points += projected.take(line).get(3, [])
+    assert result.trials[3].kind == "probe"
+    content = projected.content(3, True)
+    assert content.name == "probe-0003"
+    assert content.tags["autotune.kind"] == "probe"
+    assert content.tags["autotune.reason"] == "probed"
+    assert content.params["precision"] == "fp32"
+    keys = {point.key for point in points}
+    assert {"seconds_per_sample", "clock/setup", "clock/train", "samples_per_second"} <= keys
+    assert not keys & {"censored_at_seconds", "time_to_target_seconds", "speedup_vs_baseline"}
 
 
 def test_a_trainer_without_plans_has_none_to_show(fast_path: Path) -> None:

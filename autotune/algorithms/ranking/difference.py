@@ -53,7 +53,7 @@ def difference(own: Sequence[Timed], baseline: Sequence[Timed]) -> Difference | 
     parts = [(variance(values) / len(values), len(values)) for values in (mine, others)]
     total = math.fsum(part for part, _ in parts)
     squares = math.fsum(part**2 / (count - 1) for part, count in parts)
-    reach = _t(total**2 / squares if squares > 0 else 1.0) * math.sqrt(total)
+    reach = student_t(total**2 / squares if squares > 0 else 1.0) * math.sqrt(total)
     return Difference(gain, (gain - reach, gain + reach), 0)
 
 
@@ -61,12 +61,13 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """The interval of a mean at 95 %, by Student's t; None for fewer than two finite values."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
-    reach = _t(len(values) - 1) * math.sqrt(variance(values) / len(values))
+    reach = student_t(len(values) - 1) * math.sqrt(variance(values) / len(values))
     mean = fmean(values)
     return mean - reach, mean + reach
 
 
-def _t(freedom: float) -> float:
+def student_t(freedom: float) -> float:
+    """Half of the width of a 95 % interval, in standard errors, for so many degrees of freedom."""
     from scipy import stats
 
     return float(stats.t.ppf((1 + LEVEL) / 2, freedom))

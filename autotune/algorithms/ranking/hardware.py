@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import floor
 
+from autotune.algorithms.ranking.repeats import PROBE, probes
 from autotune.trial import Hardware, State, Target, Trial
 
 
@@ -52,11 +53,14 @@ def trial_fingerprint(ran: Hardware, began: Hardware | None, mixed: bool = False
 def comparable_hardware(trial: Trial, trials: Mapping[int, Trial]) -> Hardware | None:
     """The hardware on which a trial's time stays comparable with its origin's; None for any.
 
-    It is the hardware that it `began_on`, or that of the trial that it repeats.
+    It is the hardware that it `began_on`, or that of the trial that it repeats; for a probe that of
+    the first one.
     """
     before = began_on(trial, trials)
     if before is None and trial.repeats is not None:
         before = trials[trial.repeats].hardware
+    if before is None and trial.kind == PROBE:
+        before = next((t.hardware for t in probes(trials.values()) if t.attempts), None)
     return before.now if before is not None else None
 
 

@@ -10,7 +10,7 @@ the trials; which trial is best is defined in `best`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -28,14 +28,19 @@ from autotune.trial import (
     usual_hardware,
 )
 
-CONFIRM, RACE = "confirm", "race"
+CONFIRM, RACE, PROBE = "confirm", "race", "probe"
 VALIDATED = 3
 """Runs of one configuration whose mean is taken as its time, without a correction for luck."""
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that are no repeats: those that a study's number of trials counts."""
-    return [t for t in trials if t.repeats is None]
+    """The trials that are no repeats and no probes: those that a study's number counts."""
+    return [t for t in trials if t.repeats is None and t.kind != PROBE]
+
+
+def probes(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that only measure seconds per sample (`algorithms.plans`), by number."""
+    return sorted((t for t in trials if t.kind == PROBE), key=lambda t: t.number)
 
 
 def confirming(trials: Sequence[Trial]) -> list[Trial]:
@@ -45,7 +50,7 @@ def confirming(trials: Sequence[Trial]) -> list[Trial]:
 
 def unconfirmed(trials: Sequence[Trial]) -> list[Trial]:
     """The trials of the search, races included."""
-    return [t for t in trials if t.kind != CONFIRM or t.repeats is None]
+    return [t for t in trials if t.kind != PROBE and (t.kind != CONFIRM or t.repeats is None)]
 
 
 def with_mean_times(trials: Sequence[Trial], target: Target) -> tuple[Trial, ...]:

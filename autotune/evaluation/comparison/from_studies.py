@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from autotune.algorithms.ranking.repeats import timed, unconfirmed
+from autotune.algorithms.ranking.repeats import probes, timed, unconfirmed
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison.model import (
     CONFIRMED,
@@ -200,7 +200,7 @@ def _candidate(study: Study, number: int | None, trials: Sequence[Trial]) -> Can
 
 def _searching(study: Study) -> float:
     """Worker-group seconds that the search has spent, races included."""
-    return sum(t.spent_seconds for t in unconfirmed(study.trials))
+    return sum(t.spent_seconds for t in (*unconfirmed(study.trials), *probes(study.trials)))
 
 
 def _hardware(study: Study, trials: Sequence[Trial]) -> Hardware | None:

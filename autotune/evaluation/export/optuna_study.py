@@ -8,6 +8,7 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.algorithms.samplers.optuna_space import frozen_trial
 from autotune.errors import UserError
 from autotune.space.search_space import SearchSpace
@@ -38,7 +39,8 @@ def export(trials: Sequence[Trial], space: SearchSpace, target: Target, url: str
     """
     lowest = target.timed or target.mode == "min"
     direction = StudyDirection.MINIMIZE if lowest else StudyDirection.MAXIMIZE
-    within = [_exported(t, space, target) for t in trials if t.params is not None]
+    own = [t for t in trials if t.params is not None and t.kind != PROBE]
+    within = [_exported(t, space, target) for t in own]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         study = optuna.create_study(storage=url, study_name=name, direction=direction)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from autotune.algorithms.ranking.repeats import RACE
+from autotune.algorithms.plans.words import probed_plan
+from autotune.algorithms.ranking.repeats import PROBE, RACE
 from autotune.space.variants import searched_keys
 from autotune.study.rows import plain
 from autotune.trial import State, Trial
@@ -56,7 +57,8 @@ def name_of(trial: Trial, trials: Iterable[Trial] = ()) -> str:
 def configuration(trial: Trial, trials: Iterable[Trial] = ()) -> str:
     """The searched part of the trial's configuration on one line; all of it if it was given.
 
-    For a repeat, the trial that it repeats and its seed; `trials` as for `name_of`.
+    For a repeat, the trial that it repeats and its seed; for a probe what it changes of the default
+    plan, where `trials` are given.
 
     >>> from autotune.schedules import Cosine
     >>> configuration(Trial(0, {"lr": Cosine(0.4, 0.0), "data": "digits"}, {"lr.peak": 0.4}))
@@ -66,6 +68,8 @@ def configuration(trial: Trial, trials: Iterable[Trial] = ()) -> str:
         if trials and runs_disturbed_again(trial, trials):
             return f"again, as trial {trial.repeats} was disturbed, seed {trial.seed}"
         return f"trial {trial.repeats} again, seed {trial.seed}"
+    if trial.kind == PROBE and trials:
+        return probed_plan(trial, trials)
     point = trial.point
     names = trial.config if point is None else searched_keys(point)
     values = {name: trial.config[name] for name in trial.config if name in names}

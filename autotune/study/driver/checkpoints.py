@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from autotune.algorithms.ranking.best import by_result
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.storage import retention
 from autotune.study.driver.state import StudyState, warn
 from autotune.trial import Checkpoint, Saved, State, Target, Trial
@@ -56,7 +57,7 @@ def wanted_at_end(state: StudyState, trial: Trial, ended: State, reason: str) ->
 def _is_best(state: StudyState, trial: Trial, ended: State) -> bool:
     """Whether a trial that ends so is one of the best on its kind of hardware."""
     done = replace(trial, state=ended)
-    if trial.repeats is not None or not done.succeeded:
+    if trial.repeats is not None or trial.kind == PROBE or not done.succeeded:
         return False
     return state.better(done) < _count(state)
 

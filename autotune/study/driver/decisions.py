@@ -13,8 +13,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autotune.algorithms.plans.measured import PROBED, enough, probe_text, usable
 from autotune.algorithms.pruners.rules import Pruner, never
 from autotune.algorithms.ranking.racing import given_up
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.backends.protocol import Finished
 from autotune.errors import StudyError, UserError, unknown
 from autotune.study.driver.calls import called
@@ -63,6 +65,8 @@ def decide(
     """
     if not trial.reports:
         return None
+    if trial.kind == PROBE:
+        return end_of_probe(trial)
     bad = diverged(trial.reports[-1].metrics)
     if bad:
         value = trial.reports[-1].metrics[bad]
@@ -78,6 +82,19 @@ def decide(
         return None  # without a value a trial's only report may be its result
     stop = called("pruner", (Stop,), pruner, undisturbed(trial), others, target)
     return (State.CENSORED, stop) if stop is not None else None
+
+
+def end_of_probe(trial: Trial) -> tuple[State, Stop] | None:
+    """The end of a probe after its last report, or None while it has not measured enough.
+
+    It is never REACHED: it is no result of its configuration.
+    """
+    bad = diverged(trial.reports[-1].metrics)
+    if bad:
+        return State.CENSORED, Stop("diverged", f"{bad} is {trial.reports[-1].metrics[bad]}")
+    if not enough(trial):
+        return None
+    return State.CENSORED, Stop(PROBED, probe_text(trial))
 
 
 def said_late(stop: Stop, report: Report) -> Stop:
@@ -96,7 +113,7 @@ def repeated(state: StudyState, trial: Trial) -> Trial | None:
 
 def never_pruned(trial: Trial) -> bool:
     """Whether no pruner may stop the trial, because it measures a configuration."""
-    return trial.kind == "baseline" or trial.repeats is not None
+    return trial.kind in ("baseline", PROBE) or trial.repeats is not None
 
 
 def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
@@ -106,7 +123,7 @@ def ask_controller(state: StudyState, trial: Trial) -> Change | Fork | None:
         UserError: the controller raised, or returned something else.
     """
     controller = state.plan.controller
-    if controller is None:
+    if controller is None or trial.kind == PROBE:
         return None
     first = repeated(state, trial)
     if first is not None and first.kind == "baseline":
@@ -123,7 +140,7 @@ def check_metric(trial: Trial, target: Target, ended: bool) -> None:
         UserError: names the metric and those that are reported.
     """
     reported = any(target.metric in report.metrics for report in reversed(trial.reports))
-    if reported or len(trial.reports) < 2:
+    if trial.kind == PROBE or reported or len(trial.reports) < 2:
         return
     names = {name for report in trial.reports for name in report.metrics}
     if ended or difflib.get_close_matches(target.metric, names, n=1, cutoff=0.87):
@@ -149,6 +166,10 @@ def finish(state: StudyState, trial: Trial, signal: Finished) -> None:
         verdict = _diverged_at_end(trial, metric)
         verdict = verdict or decide(trial, (), state.target, never, limits=limits)
     stop = Stop("finished", "the trainer came to its end")
+    if trial.kind == PROBE:
+        measures = usable(trial) and not diverged(trial.reports[-1].metrics)
+        end(state, number, State.CENSORED, Stop(PROBED, probe_text(trial)) if measures else stop)
+        return
     own = trial, state.target, limits, state.target.end_of(trial), stop
     end(state, number, *(verdict or within(*own)))
     if not any(metric in report.metrics for report in trial.reports):
@@ -212,6 +233,8 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     trial = state.trials[number]
     seconds, at = trial.seconds, state.elapsed()
     state.append(Ended(number, ended, stop.reason, seconds, stop.detail, error, at))
+    if trial.kind == PROBE:
+        return  # what it shows of the study, the other trials show too
     _warn_if_too_late(state, trial)
     if ended is State.CENSORED and stop.reason not in (
         *INTERRUPTED_REASONS,

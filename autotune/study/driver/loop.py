@@ -11,10 +11,10 @@ which also says that trial 5 ends `exploited`. Trial 5's group stops and, idle a
 first trial that waits for one: trial 9, which starts from its checkpoint as a trial does that has
 lost a worker.
 
-A trial gets its number when it is written down (`StudyState.add`). Whatever waits for a worker
-group has been written down; what is still computed is an ask of the sampler, with its own number.
+A trial gets its number when it is written down (`StudyState.add`). What waits for a worker group
+has been written down; what is still computed is an ask of the sampler, with a number of its own.
 
-Other modules do the rest: `creation`, `recovery` of interrupted attempts, `forking`, `idle`, ...
+Other modules do the rest: `creation`, `probing`, `recovery` of interrupted attempts, `forking`, ...
 """
 
 from __future__ import annotations
@@ -46,19 +46,11 @@ from autotune.study.driver import (
 from autotune.study.driver.calls import checked_point
 from autotune.study.driver.idle import IdleWait
 from autotune.study.driver.launch import start
+from autotune.study.driver.probing import Probing
 from autotune.study.driver.signals import interrupts
 from autotune.study.driver.state import StudyState, warn
 from autotune.study.driver.suggester import Suggester
-from autotune.trial import (
-    INTERRUPTED_REASONS,
-    Changed,
-    Config,
-    Fork,
-    Reported,
-    State,
-    Stop,
-    Trial,
-)
+from autotune.trial import INTERRUPTED_REASONS, Changed, Config, Fork, Reported, State, Stop, Trial
 
 
 class Loop:
@@ -69,10 +61,11 @@ class Loop:
         self.plan = state.plan
         self.pool = state.pool
         self.suggester = Suggester(sampler, state.pool)
+        self.probing = Probing.of(state, sampler)
         self.interruptions = 0
-        limit = state.plan.time_limit
-        self._await_idle = IdleWait(state.plan.wait_idle, state.plan.look, warn)
-        self._deadline = state.pool.now() + limit if limit is not None else None
+        self._await_idle = IdleWait(self.plan.wait_idle, self.plan.look, warn)
+        limit = self.plan.time_limit
+        self._deadline = self.pool.now() + limit if limit is not None else None
 
     def run(self) -> str:
         """Work until nothing is left to do; returns why it ended. Everything is written down."""
@@ -115,7 +108,7 @@ class Loop:
         """End the trials that still wait for a group; returns why the driver stops."""
         why = self.stop_reason()
         for trial in [t for t in self.state.trials.values() if not t.ended]:
-            decisions.end(self.state, trial.number, State.CENSORED, Stop(why))
+            decisions.end(self.state, trial.number, State.CENSORED, Stop(why or "not needed"))
         checkpoints.sweep(self.state)  # a trial's last checkpoint may come after its own sweep
         ended = self.state.all_trials()
         if ended and all(t.state is State.FAILED for t in ended) and not why:
@@ -175,6 +168,8 @@ class Loop:
         trial = replication.waiting(self.state)
         if trial is not None and not replication.runs_alone(trial):
             return trial
+        if self.searching and self.probing is not None and self.probing.left():
+            return None if self.pool.busy() else self.probing.trial()
         again = replication.race(self.state, self.searching)
         if again is not None or self.searching:
             return again or self.create()

@@ -10,6 +10,7 @@ from autotune.algorithms.pruners.rules import Pruner
 from autotune.backends.machine_load import MachineLoad
 from autotune.study.experiment import Experiment
 from autotune.study.options import Controller
+from autotune.study.stages import Stages
 from autotune.trial import Trial
 
 
@@ -18,9 +19,9 @@ class Plan:
     """What a driver has to do: the experiment, how much of it, and who decides.
 
     What has the name of an option of the study (`study.options`) has its value and meaning, with
-    `racing` resolved. `checkpoints` is the folder or URL of checkpoints, empty for the study
-    folder. `look` says how busy the machine is on which all trials run; None where that is not
-    known.
+    `racing` resolved; `stages` is what is probed first, None for a search in one stage.
+    `checkpoints` is the folder or URL of checkpoints, empty for the study folder. `look` says how
+    busy the machine is on which all trials run; None where that is not known.
     """
 
     experiment: Experiment
@@ -38,6 +39,7 @@ class Plan:
     checkpoints: str
     wait_idle: float | None = None
     look: Callable[[], MachineLoad] | None = None
+    stages: Stages | None = None
 
 
 def trial_seed(seed: int, number: int | str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
-from autotune.algorithms.ranking.repeats import searched
+from autotune.algorithms.ranking.repeats import PROBE, searched
 from autotune.algorithms.ranking.trial_index import TrialIndex
 from autotune.backends.protocol import Pool, Progress
 from autotune.storage import long_text
@@ -41,6 +41,7 @@ class StudyState:
 
     Attributes:
         pool: where trials run; it flushes the journal before it acts.
+        compared: the trials without probes, which alone are told to whatever decides.
         count: how many of the plan's trials there are; repeats are on top of it.
         checkpoint_root: the folder or URL of the study's checkpoints.
         has_checkpoints: whether any trial has had one.
@@ -65,16 +66,17 @@ class StudyState:
         self._begin = pool.now() - max((e.at for e in journal.entries), default=0.0)
         events = [e for e in journal.entries if not isinstance(e, Opened | Closed)]
         self.trials = fold(events)
+        self.compared = {n: t for n, t in self.trials.items() if t.kind != PROBE}
         self.count = len(searched(list(self.trials.values())))
-        self.trial_index = TrialIndex(self.trials, self.target)
-        self.repeat_index = RepeatIndex(self.trials, self.target, bool(plan.racing))
+        self.trial_index = TrialIndex(self.compared, self.target)
+        self.repeat_index = RepeatIndex(self.compared, self.target, bool(plan.racing))
         self.predicted: dict[str, int | None] = {}
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
         self.measuring: dict[int, Progress] = {}
         self._warnings: set[str] = set()
         self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
-        self.has_disturbed = any(t.disturbed for t in self.trials.values())
+        self.has_disturbed = any(t.disturbed for t in self.compared.values())
         self._asks = max((t.ask + 1 for t in self.trials.values() if t.ask is not None), default=0)
         journal.entries.clear()  # `trials` has all that they say
 
@@ -88,17 +90,23 @@ class StudyState:
             event = replace(event, error=long_text.kept(self._folder, name, event.error))
         self.journal.append(event)
         now = self.trials[event.trial] = after(before, event)
-        self.trial_index.note(before, now)
-        self.repeat_index.note(before, now)
         self.has_checkpoints = self.has_checkpoints or now.checkpoint is not None
-        self.has_disturbed = self.has_disturbed or now.disturbed
-        if isinstance(event, Suggested):
-            self.count += event.repeats is None
-            self._asks = max(self._asks, -1 if event.ask is None else event.ask + 1)
+        if now.kind != PROBE:
+            self._note(event, before, now)
         watch, self.watch = self.watch, None  # one that fails is not called again
         if watch is not None:
             called("watch", (), _watched, watch, event, self.trials)
             self.watch = watch
+
+    def _note(self, event: Event, before: Trial | None, now: Trial) -> None:
+        """Bring what decides up to date with a trial that is no probe."""
+        self.compared[now.number] = now
+        self.trial_index.note(before, now)
+        self.repeat_index.note(before, now)
+        self.has_disturbed = self.has_disturbed or now.disturbed
+        if isinstance(event, Suggested):
+            self.count += event.repeats is None
+            self._asks = max(self._asks, -1 if event.ask is None else event.ask + 1)
 
     def add(
         self,
@@ -157,7 +165,7 @@ class StudyState:
     @property
     def has_repeats(self) -> bool:
         """Whether some trials run the configuration of another one again."""
-        return self.count < len(self.trials)
+        return self.count < len(self.compared)
 
     @property
     def _adjusted(self) -> bool:
@@ -166,7 +174,7 @@ class StudyState:
 
     def with_mean_times(self) -> Collection[Trial]:
         """The searched trials, each with the mean time of its runs, as samplers see them."""
-        return self.repeat_index.means() if self._adjusted else self.trials.values()
+        return self.repeat_index.means() if self._adjusted else self.compared.values()
 
     def better(self, trial: Trial) -> int:
         """How many trials have a result as good as this trial's, on its kind of hardware."""
@@ -181,6 +189,11 @@ def _watched(watch: Callable[..., Any], event: Event, trials: Mapping[int, Trial
     with contextlib.suppress(OSError):  # a closed terminal is no reason to stop
         return watch(event, trials)
     return None
+
+
+def say(text: str) -> None:
+    """Print a line to stderr."""
+    print(plain_text(text), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:

@@ -1,0 +1,140 @@
+"""Which plan is probed next, and which one is kept: functions of the probes so far.
+
+1. The default plan, and after every other probe that has measured: pairs, between which a machine
+   that slows down cancels.
+2. Each alternative once, in the order in which they are given, as long as the budget lasts.
+3. Of those that are faster and not only by chance, the best of each parameter: the best alone, the
+   best two together, and so on to all of them. They are probed again in turns, of which each leaves
+   the faster half (successive halving, Jamieson and Talwalkar 2016), to the last.
+
+The fastest that is faster than the default beyond chance is kept; the default where none is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+
+from autotune.algorithms.plans.factors import Factor, ended, factors, same
+from autotune.algorithms.plans.measured import measured
+from autotune.algorithms.ranking.repeats import probes
+from autotune.trial import Params, Trial
+
+SHARE = 0.05
+"""Of a study's seconds: what probes may take."""
+
+Combine = Callable[[Sequence[Factor]], Params | None]
+"""The point with the changes of several plans together; None where that is not allowed."""
+
+
+def budget(trials: int, limit: float | None, time_limit: float | None) -> float | None:
+    """The seconds that probes may take; None where nothing says how long the study takes.
+
+    Args:
+        trials: of the study, in all.
+        limit: seconds of a trial, at most.
+        time_limit: seconds of the study.
+
+    >>> budget(20, 30.0, None), budget(20, 30.0, 60.0), budget(20, None, None)
+    (30.0, 3.0, None)
+    """
+    whole = time_limit if time_limit is not None else trials * limit if limit is not None else None
+    return SHARE * whole if whole is not None and math.isfinite(whole) else None
+
+
+def next_probe(
+    trials: Iterable[Trial],
+    default: Params,
+    alternatives: Sequence[Params],
+    combine: Combine,
+    seconds: float,
+) -> Params | None:
+    """The point of the next probe; None once there is nothing more to probe, or to pay for.
+
+    Args:
+        trials: all of them; of those that are probes, all have ended.
+        default: the point of the default plan.
+        alternatives: further points, the one that promises most first.
+        seconds: the budget. The default and one alternative are probed in any case.
+    """
+    done = ended(trials)
+    if not done:
+        return default if alternatives else None
+    if measured(done[0]) is None:
+        return None  # the default fails: there is nothing to compare with
+    last = done[-1]
+    if not same(last.params, default) and measured(last) is not None:
+        return default
+    known = factors(done)
+    probed = {key(plan.point) for plan in known}
+    if not known:
+        return alternatives[0]
+    pairs = left_pairs(trials, seconds)
+    reserve = 1 if any(plan.faster for plan in known) else 0
+    if pairs > reserve:
+        for point in alternatives:
+            if key(point) not in probed:
+                return point
+    return _again(known, combine) if pairs > 0 else None
+
+
+def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
+    """How many pairs of probes are still to be paid for."""
+    every = probes(trials)
+    spent = math.fsum(trial.spent_seconds for trial in every)
+    costs = [t.spent_seconds for t in every if measured(t) is not None]
+    pair = 2 * fmean(costs)
+    return math.floor((seconds - spent) / pair + 1e-9) if pair > 0 else 1
+
+
+def key(point: Params) -> frozenset[tuple[str, str]]:
+    """What makes two points the same one."""
+    return frozenset((name, repr(value)) for name, value in point.items())
+
+
+def _again(known: Sequence[Factor], combine: Combine) -> Params | None:
+    """The next of the combinations, in rounds of which each leaves the faster half."""
+    by_key = {key(plan.point): plan for plan in known}
+    alive = combinations(known, combine)
+    runs = 2
+    while alive:
+        for point in alive:
+            plan = by_key.get(key(point))
+            if plan is None or (plan.runs < runs and plan.ratio is not None):
+                return point
+        if len(alive) == 1:
+            return None
+        known_now = [by_key[key(p)] for p in alive if by_key[key(p)].ratio is not None]
+        best = sorted(known_now, key=lambda plan: plan.ratio or 0.0, reverse=True)
+        alive = [plan.point for plan in best[: len(alive) // 2]]
+        runs += 1
+    return None
+
+
+def combinations(known: Sequence[Factor], combine: Combine) -> list[Params]:
+    """The best plan alone, the best two together, and so on: one of each parameter."""
+    winners: list[Factor] = []
+    for plan in sorted(_single(known), key=lambda p: p.ratio or 0.0, reverse=True):
+        if plan.faster and not any(plan.names & other.names for other in winners):
+            winners.append(plan)
+    together = [combine(winners[:count]) for count in range(2, len(winners) + 1)]
+    return [*(w.point for w in winners[:1]), *(point for point in together if point is not None)]
+
+
+def _single(known: Sequence[Factor]) -> list[Factor]:
+    """The plans that are no union of others."""
+    return [
+        plan
+        for plan in known
+        if not any(
+            other is not plan and set(map(repr, other.changes)) < set(map(repr, plan.changes))
+            for other in known
+        )
+    ]
+
+
+def chosen(trials: Iterable[Trial]) -> Factor | None:
+    """The plan to be kept; None for the default."""
+    faster = [plan for plan in factors(trials) if plan.faster]
+    return max(faster, key=lambda plan: plan.ratio or 0.0, default=None)

@@ -1,0 +1,116 @@
+"""What probes have shown, in words: one line a plan, and one for what was decided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.algorithms.plans.choice import chosen
+from autotune.algorithms.plans.factors import (
+    Factor,
+    changes,
+    default_seconds,
+    factors,
+    pareto,
+    same,
+)
+from autotune.algorithms.ranking.repeats import probes
+from autotune.trial import Trial
+
+
+@dataclass(frozen=True)
+class Line:
+    """A probed plan as tables show it.
+
+    Args:
+        plan: what it changes of the default, such as `precision bf16`.
+        factor: what is known of it.
+        kept: whether the search goes on with it.
+        leading: whether no other plan is both faster and smaller.
+    """
+
+    plan: str
+    factor: Factor
+    kept: bool
+    leading: bool
+
+    @property
+    def verdict(self) -> str:
+        """`kept`, or why it is not."""
+        if self.kept:
+            return "kept"
+        found = self.factor
+        if found.ratio is None:
+            return f"out: {found.reason}" if found.reason else "running"
+        if found.interval is None or found.interval[0] <= 1 <= found.interval[1]:
+            return "within the noise"
+        return "faster, but not the fastest" if found.faster else "slower"
+
+
+def lines(trials: Sequence[Trial]) -> list[Line]:
+    """One line for each plan that was probed beside the default, in the order of the probes."""
+    known, kept = factors(trials), chosen(trials)
+    front = pareto(known)
+    return [
+        Line(
+            plan_of(one),
+            one,
+            kept is not None and same(one.point, kept.point),
+            any(one is other for other in front),
+        )
+        for one in known
+    ]
+
+
+def plan_of(factor: Factor) -> str:
+    """What a plan changes of the default.
+
+    >>> plan_of(Factor({}, (("precision", "bf16"), ("compile", True))))
+    'precision bf16, compile True'
+    """
+    return ", ".join(f"{name} {value}" for name, value in factor.changes)
+
+
+def probed_plan(probe: Trial, trials: Iterable[Trial]) -> str:
+    """What a probe changes of the default plan, which is that of the first probe."""
+    first = next(iter(probes(trials)), probe)
+    if probe.params is None or first.params is None or same(probe.params, first.params):
+        return "the default plan"
+    return plan_of(Factor(probe.params, changes(probe.params, first.params)))
+
+
+def times(factor: Factor) -> str:
+    """How many times as fast as the default, with its interval; a dash where nothing is known.
+
+    >>> times(Factor({}, (), 1, 1.5, (1.4, 1.61)))
+    '1.50x (1.40 to 1.61)'
+    """
+    if factor.ratio is None or factor.interval is None:
+        return "-"
+    low, high = factor.interval
+    if not math.isfinite(high):
+        return f"{factor.ratio:.2f}x (too few blocks for an interval)"
+    return f"{factor.ratio:.2f}x ({low:.2f} to {high:.2f})"
+
+
+def so_far(trials: Sequence[Trial]) -> str:
+    """How many probes there are, while it is not decided which plan is kept."""
+    every = probes(trials)
+    return f"probing: {len(every)} so far, {math.fsum(t.spent_seconds for t in every):.0f} s"
+
+
+def decision(trials: Sequence[Trial]) -> str:
+    """Which plan is kept, and why, in one line; empty without any probe."""
+    every = probes(trials)
+    if not every:
+        return ""
+    spent = math.fsum(trial.spent_seconds for trial in every)
+    after = f"after {len(every)} probe{'' if len(every) == 1 else 's'}, {spent:.0f} s"
+    kept = chosen(trials)
+    if kept is not None:
+        faster = f"{times(kept)} the default's samples a second"
+        return f"{plan_of(kept)} is kept, {faster}, {after}"
+    if default_seconds(trials) is None:
+        return f"the default is kept, as its probe measured nothing, {after}"
+    return f"the default is kept, as nothing is faster beyond the noise, {after}"

@@ -1,0 +1,258 @@
+"""What a search in two stages is worth, after the same wall seconds, probes included.
+
+    python benchmarks/two_stages.py [--problem digits] [--pairs 5] [--seconds 600]
+        [--confirm 5] [--first-pair 0] [--json FILE]
+
+    one       all parameters are searched together (`stages="off"`)
+    two       what changes only the seconds per sample is probed first, and then fixed
+    default   only the parameters that change the learning are searched, in the baseline's plan
+
+Each side searches for so many seconds of wall time, its probes too; then its best configuration and
+the baseline run again on fresh seeds. The figure is the time of the best on these over the other
+sides', pair by pair: a pair has one seed, and its sides take turns.
+
+    digits       the recipe `digits:plans`, on two ranks of this machine
+    shakespeare  the recipe `shakespeare:plans`, without the plans that it gives
+    control      a small network over the loopback interface, where no way to communicate can be
+                 worth anything, and half precision is many times slower: the default must be kept,
+                 and fp16 be out after one probe (exit code 1)
+    simulated    a virtual clock, where it is known what each parameter is worth; one is five times
+                 as fast and learns nothing, which no probe may fix (exit code 1)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from _common import (
+    Answer,
+    Task,
+    arguments,
+    in_turns,
+    introduce,
+    keep,
+    measure,
+    ratios,
+    serve,
+    summary,
+)
+
+SIDES = ("one", "two", "default")
+PROBLEMS = ("digits", "shakespeare", "control", "simulated")
+MANY = 1000  # trials, of which the seconds are over before
+LEARNS_NOTHING = "skip_updates"
+_SPEED: Mapping[tuple[str, Any], float] = {
+    ("fused", True): 1.5,
+    ("precision", "bf16"): 1.2,
+    ("precision", "fp16"): 0.11,
+    (LEARNS_NOTHING, True): 5.0,
+}
+
+
+def learn(config: dict[str, Any]) -> Iterator[Any]:
+    """Stands for the trainer of the simulated problem, which is not run."""
+    yield from ()
+
+
+learn.effects = {  # type: ignore[attr-defined]
+    "rate": "statistical",
+    "fused": "exact",
+    "precision": "rounding",
+    LEARNS_NOTHING: "both",
+}
+
+
+def simulated() -> Any:
+    """The experiment on a virtual clock."""
+    import autotune as at
+
+    space: dict[str, Any] = {
+        "rate": at.Float(0.25, 4.0, log=True),
+        "fused": at.Choice((False, True)),
+        "precision": at.Choice(("fp32", "bf16", "fp16")),
+        LEARNS_NOTHING: at.Choice((False, True)),
+    }
+    baseline = {"rate": 0.5, "fused": False, "precision": "fp32", LEARNS_NOTHING: False}
+    target = at.Target("accuracy", 0.9, limit=60.0)
+    return at.Experiment("simulated", learn, at.SearchSpace(space), target, baseline=baseline)
+
+
+def curve(config: Mapping[str, Any], seed: int) -> Any:
+    """What the simulated trainer reports: it learns fastest at a rate of 1."""
+    import math
+    from random import Random
+
+    from autotune.backends.simulator import SimCurve, SimPoint
+
+    random, seconds = Random(seed), 0.0
+    speed = math.prod(v for (name, value), v in _SPEED.items() if config[name] == value)
+    learns = 0.0 if config[LEARNS_NOTHING] else math.exp(-(math.log(config["rate"]) ** 2))
+    learns *= 1 + 0.1 * random.gauss(0, 1)
+    points = [SimPoint(0, 0.0, {})]
+    for i in range(1, 151):
+        seconds += 0.2 / speed * math.exp(random.gauss(0, 0.02))
+        points.append(SimPoint(64 * i, seconds, {"accuracy": 1 - math.exp(-0.03 * learns * i)}))
+    return SimCurve(points, setup_seconds=1.0)
+
+
+def control() -> Any:
+    """Digits with a small network: copies over loopback, and half precision on a CPU."""
+    import autotune as at
+    from search_spaces import digits
+
+    made = digits.sgd()
+    given = dict(made.space.entries)
+    entries = {
+        **given,
+        "width": at.Fixed(8),
+        "precision": at.Choice(("fp32", "fp16")),
+        "bucket_cap_mb": at.Choice((None, 1, 100)),
+        "static_graph": at.Choice((False, True)),
+    }
+    plan = {"precision": "fp32", "bucket_cap_mb": None, "static_graph": False}
+    return replace(
+        made,
+        name="control",
+        space=replace(made.space, entries=entries),
+        baseline={**(made.baseline or {}), **plan},
+    )
+
+
+def experiment(problem: str) -> Any:
+    if problem == "simulated":
+        return simulated()
+    if problem == "control":
+        return control()
+    from search_spaces import digits, shakespeare
+
+    made = digits.plans() if problem == "digits" else shakespeare.plans()
+    return replace(made, configs=())
+
+
+def fixed(made: Any) -> Any:
+    """The experiment in the plan of its baseline, of which nothing is searched."""
+    from autotune.algorithms.plans.knobs import Knobs, effects_of, searched_knobs, without
+    from autotune.study.stages import in_space
+    from autotune.trial.plan_text import plan_keys
+
+    point = made.space.complete(made.baseline)[1]
+    names = tuple(searched_knobs(made.space, effects_of(made.train)))
+    about = Knobs(made.space, names, plan_keys(made.train), point, made.scaling.num_workers)
+    return in_space(made, without(made.space, about.fixed(point)))
+
+
+def side(name: str, task: Task) -> Answer:
+    """Search for so many seconds, then confirm."""
+    import autotune as at
+    from autotune.algorithms.plans import words
+    from autotune.algorithms.plans.factors import factors
+    from autotune.algorithms.ranking.repeats import probes
+
+    made = experiment(task["problem"])
+    if name == "default":
+        made = fixed(made)
+    options: dict[str, Any] = {
+        "backend": "local",
+        "max_concurrent_trials": 1,
+        "stages": "auto" if name == "two" else "off",
+        "tracking_uri": "off",
+        "racing": 0,
+        "sampler": "widening",  # what a study of few trials with a baseline has
+        "seed": task["seed"],
+        "out": Path(task["folder"], "study"),
+        "trials": task["trials"],
+    }
+    if task["problem"] == "simulated":
+        from autotune.backends.simulator import SimPool
+
+        del options["backend"], options["max_concurrent_trials"]
+        options["pool"] = SimPool(curve, 1)
+    result = at.run(made, time_limit=task["seconds"], **options)
+    if task["problem"] == "simulated":
+        options["pool"] = SimPool(curve, 1)
+    result = at.run(made, search=False, repeats=task["confirm"], top=1, **options)
+    own = {c.number: c for c in result.confirmed}
+    best, baseline = result.best, result.baseline
+    plans = {words.plan_of(f): f.runs for f in factors(result.trials)}
+    return {
+        "best": own[best.number].mean if best is not None and best.number in own else None,
+        "baseline": own[baseline.number].mean if baseline and baseline.number in own else None,
+        "limit": result.target.horizon,
+        "trials": len(result.searched),
+        "probes": len(probes(result.trials)),
+        "probe_seconds": sum(t.spent_seconds for t in probes(result.trials)),
+        "plan": words.decision(result.trials),
+        "probed": plans,
+        "kept": [line.plan for line in words.lines(result.trials) if line.kept],
+    }
+
+
+def faults(problem: str, answers: list[Answer]) -> list[str]:
+    """What a control shows that it must not."""
+    found = []
+    for answer in answers:
+        probed, kept = answer["probed"], ", ".join(answer["kept"])
+        if probed.get("precision fp16", 1) > 1 or "fp16" in kept:
+            found.append(f"fp16 was not out after one probe: {answer['plan']}")
+        if any(LEARNS_NOTHING in plan for plan in probed):
+            found.append(f"what learns nothing was probed: {answer['plan']}")
+        if problem == "control" and kept:
+            found.append(f"another plan than the default was kept: {answer['plan']}")
+    return found
+
+
+def show(runs: dict[str, list[Answer]]) -> None:
+    """Print the confirmed times of each side, and the ratios of those of `two` to the others'."""
+    times = {
+        name: [a["limit"] if a["best"] is None else a["best"] for a in answers]
+        for name, answers in runs.items()
+    }
+    for name, answers in runs.items():
+        tried = summary([a["trials"] for a in answers])
+        print(f"  {name:8} best {summary(times[name], ' s'):34} trials {tried}")
+    print(f"  probes   {summary([a['probe_seconds'] for a in runs['two']], ' s')}")
+    for answer in runs["two"]:
+        print(f"  plan     {answer['plan']}")
+    for name in ("one", "default"):
+        print(f"  {name} / two: {summary(ratios(times[name], times['two']))}")
+
+
+def main() -> int:
+    parser = arguments(__doc__, repeats=5)
+    parser.add_argument("--problem", choices=PROBLEMS, default="digits")
+    parser.add_argument("--pairs", type=int, help="of sides, each with another seed (5)")
+    parser.add_argument("--first-pair", type=int, default=0, help="go on with this one (0)")
+    parser.add_argument("--seconds", type=float, help="of wall time for each search (600)")
+    parser.add_argument("--confirm", type=int, help="runs of the best on fresh seeds (5)")
+    options = parser.parse_args()
+    problem = "simulated" if options.quick else options.problem
+    pairs = options.pairs or options.repeats or (1 if options.quick else options.full_repeats)
+    seconds = options.seconds or 600.0
+    trials = 6 if options.quick else MANY
+    confirm = options.confirm or (1 if options.quick else 5)
+    about = introduce()
+    runs: dict[str, list[Answer]] = {name: [] for name in SIDES}
+    raw = []
+    for pair, name in in_turns(SIDES, pairs):
+        seed = options.first_pair + pair
+        task = {"problem": problem, "seed": seed, "seconds": seconds, "trials": trials}
+        answer = measure(__file__, name, {**task, "confirm": confirm})
+        runs[name].append(answer)
+        raw.append({"side": name, "pair": seed, **answer})
+    print(f"\n{problem}, {seconds:g} s of search: median (range)")
+    show(runs)
+    wrong = faults(problem, runs["two"])
+    for fault in wrong:
+        print(fault)
+    keep(options.json, about, problem=problem, seconds=seconds, runs=raw)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    if not serve({name: partial(side, name) for name in SIDES}, sys.argv[1:]):
+        sys.exit(main())
