@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.backends.protocol import Measured, Progress
 from autotune.errors import UserError, unknown
 from autotune.study.driver.state import StudyState
@@ -22,7 +23,7 @@ def asked(state: StudyState, signal: Progress) -> bool:
     """Whether the ranks have been asked to measure what the report of `signal` lacks."""
     assert signal.report is not None
     experiment, number = state.plan.experiment, signal.trial
-    if not experiment.limits:
+    if not experiment.limits or state.trials[number].kind == PROBE:
         return False
     trial = after(state.trials[number], Reported(number, signal.report))
     if not to_measure(experiment.limits, state.target, trial, experiment.train):
