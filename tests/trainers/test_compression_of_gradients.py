@@ -76,7 +76,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 
-SLOW = {"fp16", "bf16", "powersgd, fp16, cold", "one_bit"}
+SLOW = {"fp16", "bf16", "powersgd, fp16, cold", "dgc, clipped", "one_bit"}
 
 
 def rows(*names: str) -> list[Any]:

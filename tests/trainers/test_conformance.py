@@ -304,8 +304,8 @@ def rows(plans: dict[str, dict[str, Any]]) -> list[Any]:
 
 
 def marked(plan: dict[str, Any], *bound: float) -> Any:
-    """A row of a test: slow where graphs are made, by `compile` or by torchao."""
-    slow = "compile" in plan or "optimizer_state_bits" in plan
+    """A row of a test: slow where graphs are made, by `compile` or by torchao, and of DGC some."""
+    slow = "compile" in plan or "optimizer_state_bits" in plan or bool(plan.get("dgc_dense_below"))
     return pytest.param(plan, *bound, marks=[pytest.mark.slow] if slow else [])
 
 

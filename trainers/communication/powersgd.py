@@ -134,6 +134,6 @@ class PowerSGD:
         rows, columns = matrix.shape
         rank, kept = min(rows, columns, self._rank), self.memory.shared["factors"].get(index)
         known = matrix[:0, :].t() if kept is None or not self._warm else kept[:, :rank]
-        seed = torch.Generator().manual_seed(self.memory.steps * len(self.memory.own) + index)
+        seed = torch.Generator().manual_seed(2**20 * self.memory.steps + index)
         new = torch.randn(columns, rank - known.shape[1], generator=seed).to(matrix)
         return torch.cat([known, new], 1)
