@@ -452,7 +452,7 @@ def test_states_of_8_bits_are_not_those_of_1_bit_steps() -> None:
 def test_all_that_is_not_refused_is_read() -> None:
     for name in KINDS:
         made = language.read_settings(config(name)).training
-        assert made.compression["gradient_compression"] == name.partition(",")[0]
+        assert made.gradient_compression["gradient_compression"] == name.partition(",")[0]
     zero1 = config("powersgd", shard_optimizer_state=True, bucket_cap_mb=1, static_graph=True)
     assert language.read_settings(zero1).training.plan.shard_optimizer_state
 
