@@ -235,7 +235,7 @@ def validates_alike(config: dict[str, Any], images: list[Image.Image], folder: P
 
 
 def test_a_trainer_without_files_writes_none(data: Path) -> None:
-    config = {"data": "digits", "model": "mlp", "lr": 0.1}
+    config = {"data": "synthetic", "model": "mlp", "lr": 0.1}
     assert train.saved(config, []) is None
 
 

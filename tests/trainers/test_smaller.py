@@ -18,7 +18,8 @@ from trainers.compression.applied import Compression, smaller_of
 from trainers.compression.distill import Teacher
 from trainers.compression.exported import megabytes, small
 from trainers.compression.packed import packed, unpacked
-from trainers.compression.prune import Ramp, prunable, removed
+from trainers.compression.prune import Ramp, prunable
+from trainers.compression.smallest import removed
 from trainers.compression.structure import fit, groups_of, without_masked
 from trainers.data.images import read_images
 from trainers.models.images import make_model

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from autotune.schedules import Constant
+from trainers.compression.smallest import kept_of, removed
 from trainers.compression.structure import Group, groups_of
 from trainers.models.library import named
 from trainers.readers import SAMPLED, NotAllowedError, Number, Schedule, one_of, scheduled
@@ -23,7 +23,6 @@ from trainers.technique import Knob, When
 
 PRUNINGS = ("none", "unstructured", "structured")
 SCOPES = ("layer", "global")
-_EXACT = 1e-9  # of a product that is a whole number but for its rounding
 
 
 def _rising(value: Any) -> Any:
@@ -100,7 +99,7 @@ class Prunable:
             scores = {g.weight: _rms(values[g.weight]) for g in self.groups}
         else:
             scores = {name: values[name].detach().abs().flatten() for name in self.weights}
-        kept = _kept(scores, sparsity, self.scope)
+        kept = kept_of(scores, sparsity, self.scope)
         if not self.groups:
             return {name: mask.view_as(values[name]) for name, mask in kept.items()}
         found = {}
@@ -122,33 +121,6 @@ def prunable(model: nn.Module, pruning: str, scope: str) -> Prunable:
 def _rms(weight: Tensor) -> Tensor:
     """The root mean square of each channel's weights, so that layers can be compared."""
     return weight.detach().flatten(1).square().mean(1).sqrt()
-
-
-def _kept(scores: Mapping[str, Tensor], sparsity: float, scope: str) -> dict[str, Tensor]:
-    if scope == "layer":
-        return {name: _largest(score, sparsity) for name, score in scores.items()}
-    least = {name: _largest(score, 1.0) for name, score in scores.items()}  # of each layer one
-    every = torch.cat([s.masked_fill(least[n], torch.inf) for n, s in scores.items()])
-    sizes = [len(score) for score in scores.values()]
-    kept = torch.split(_largest(every, sparsity, len(sizes)), sizes)
-    return dict(zip(scores, kept, strict=True))
-
-
-def _largest(score: Tensor, sparsity: float, least: int = 1) -> Tensor:
-    """Where the scores are largest: all but int(n * sparsity) of n, and at least so many."""
-    count = max(len(score) - removed(len(score), sparsity), least)
-    mask = torch.zeros_like(score, dtype=torch.bool)
-    mask[torch.topk(score, count).indices] = True
-    return mask
-
-
-def removed(count: int, sparsity: float) -> int:
-    """How many of `count` weights or channels go.
-
-    >>> removed(10, 0.9), removed(10, 0.7), removed(3, 0.5)
-    (9, 7, 1)
-    """
-    return int(count * sparsity + _EXACT)
 
 
 def check(own: Mapping[str, Any], optimizer: str) -> None:
