@@ -1,8 +1,9 @@
 """`experienced`: a search that begins with what other studies have shown.
 
 The first trials go to the points with the largest expected improvement in log time under the
-posterior over known tasks (`experience.posterior`), and with the probability that the study is like
-none of them, to points of a search of its own. From the 20th ended trial on all points come from
+posterior over known tasks (`experience.posterior`), corrected by what the study's own trials have
+shown near them (`samplers.own_results`), and with the probability that the study is like none of
+them, to points of a search of its own. From the 20th ended trial on all points come from
 `convergence`, with the posterior's expectation as the mean of its Gaussian process. Ideas: Feurer
 et al. 2018 (RGPE, arXiv 1802.02219) and Wang et al. 2024 (HyperBO, JMLR 25).
 """

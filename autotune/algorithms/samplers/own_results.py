@@ -42,7 +42,7 @@ class OwnResults:
         curves: GapCurves,
         points: Sequence[Params],
     ) -> Array:
-        """What to add to the predicted log time of each point, (points,).
+        """What to add to the predicted log time of each point, or to its place: (points,).
 
         Args:
             ended: the ended trials, with what is `predicted` of their points.
