@@ -4,7 +4,7 @@
         [--source shipped|others|FILE] [--target quantile|baseline|both] [--workers 1 4]
         [--tasks 17] [--seeds 1] [--json FILE]
     python benchmarks/few_trials.py --problem farm [--data FILE]
-    python benchmarks/few_trials.py --problem real --data-dir DIR [--seeds 10]
+    python benchmarks/few_trials.py --problem real --data-dir DIR [--seeds 10] [--virtual]
     python benchmarks/few_trials.py --merge FILE ...
 
 Reported is *regret*: the time to target of the best configuration found so far over that of the
@@ -244,6 +244,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--problem", choices=("recorded", "farm", "real"), default="recorded")
     parser.add_argument("--data", metavar="FILE", help="a table of curves")
     parser.add_argument("--data-dir", metavar="DIR", help="where Fashion-MNIST is (real)")
+    parser.add_argument("--spends", type=int, nargs="+", default=_few_real.SPENDS, help="(real)")
+    parser.add_argument("--virtual", action="store_true", help="count seconds by steps (real)")
     parser.add_argument("--source", default="shipped", help="shipped, others or a FILE (shipped)")
     parser.add_argument("--source-trials", type=int, help="of a known task made here (300, 128)")
     parser.add_argument("--target", choices=(*problems.TARGETS, "both"), default="quantile")

@@ -4,7 +4,9 @@ Studies of one data set know experience of other data sets only. A pair is a dat
 on which all rows run in turns, in this process, for as long as ten full trials of five seconds.
 Spends are wall seconds of tuning. The best configuration after each spend is trained again with
 `--confirm` fresh seeds, those of all rows in turns: it is worth the mean of their times, where a
-miss is the limit. Regret is over the best such mean of the data set.
+miss is the limit. Regret is over the best such mean of the data set. With `--virtual` training is
+as real, but its seconds are those of `COSTS`, so that a busy machine changes nothing; the time that
+samplers take is then not counted.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ import _few_sources as sources
 import numpy as np
 import search
 from _few_rows import MOST_TRIALS, NEW, OWN, PRUNER, RANDOM
+from _live import live
 from _shared import Answer, repeats_of
 
 import autotune as at
@@ -32,9 +36,10 @@ from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import KnownTask
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
 from autotune.algorithms.samplers.experienced import ExperiencedSampler
+from autotune.backends.simulator import SimPool
 from autotune.errors import UserError
 from autotune.storage import journal
-from autotune.trial import Params, State, Trial
+from autotune.trial import Config, Params, State, Trial
 from autotune.trial.scaling import Scaling
 from search_spaces import _image
 from search_spaces.digits import PROBLEM as DIGITS
@@ -43,6 +48,8 @@ from search_spaces.fashion_mnist import PROBLEM as FASHION_MNIST
 ROWS = (RANDOM, "tpe", NEW, OWN)
 SPENDS = (3, 5, 10)
 LIMIT = 5.0  # seconds of a trial
+COSTS = {"digits": (5e-3, 120e-6), "fashion_mnist": (0.7e-3, 9e-6)}
+"""CPU seconds of a step and of each sample, measured with one thread: what `--virtual` counts."""
 SOURCE_TRIALS = 24  # random trials of a known task that is made here
 _ONE = Scaling(num_workers=1, max_concurrent_trials=1)
 
@@ -90,7 +97,8 @@ def known_for(
     """
     if options.source == "others":
         trials = options.source_trials or SOURCE_TRIALS
-        return [made_here(one, trials) for other, one in all_of.items() if other != name]
+        others = [one for other, one in all_of.items() if other != name]
+        return [made_here(one, trials, options.virtual) for one in others]
     if options.source != "shipped":
         trials = options.source_trials or 300
         return sources.of_table(options.source, trials)
@@ -102,9 +110,10 @@ def known_for(
     return [task for task in shipped if task not in left]
 
 
-def made_here(experiment: at.Experiment, trials: int) -> KnownTask:
+def made_here(experiment: at.Experiment, trials: int, virtual: bool) -> KnownTask:
     """A known task from a random search in which no trial is stopped before its limit."""
-    result, _ = _searched(experiment, "random", "none", problems.SOURCE_SEED, trials, None)
+    ran = Ran("none", problems.SOURCE_SEED, trials, None, virtual)
+    result, _ = _searched(experiment, "random", ran)
     return as_known(experiment, [t for t in result.trials if t.reports and t.params])
 
 
@@ -125,6 +134,17 @@ def as_known(experiment: at.Experiment, trials: Sequence[Trial]) -> KnownTask:
 
 
 # --- studies --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a study is run: see `at.run`; `virtual` is on the clock of `COSTS`."""
+
+    pruner: str
+    seed: int
+    trials: int
+    time_limit: float | None
+    virtual: bool
 
 
 @dataclass(frozen=True)
@@ -164,16 +184,18 @@ def pair(
     """All rows on a data set with a seed, and what their best points are worth."""
     order = list(options.rows) if seed % 2 == 0 else list(reversed(options.rows))
     winners, about = list[Winner](), dict[str, Answer]()
-    spend = (1 if options.quick else max(SPENDS)) * LIMIT
+    spend = (1 if options.quick else max(options.spends)) * LIMIT
     for row in order:
         sampler, begin = sampler_of(row, experiment, known, seed), time.process_time()
-        result, leaders = _searched(experiment, sampler, PRUNER, seed, MOST_TRIALS, spend)
+        ran = Ran(PRUNER, seed, MOST_TRIALS, spend, options.virtual)
+        result, leaders = _searched(experiment, sampler, ran)
         about[row] = {"trials": len(result.searched), "cpu": time.process_time() - begin}
-        for spent in SPENDS:
+        for spent in options.spends:
             now = [config for since, config in leaders if since <= spent * LIMIT]
             same = [t.params for t in result.trials if now and t.config == now[-1]]
             winners.append(Winner(row, spent, same[0] if same else None))
-    worth = confirmed(experiment, winners, 1 if options.quick else options.confirm, seed)
+    runs = 1 if options.quick else options.confirm
+    worth = confirmed(experiment, winners, runs, seed, options.virtual)
     return [
         {
             "row": row,
@@ -212,15 +234,15 @@ class Repeated:
 
 
 def confirmed(
-    experiment: at.Experiment, winners: Sequence[Winner], runs: int, seed: int
+    experiment: at.Experiment, winners: Sequence[Winner], runs: int, seed: int, virtual: bool
 ) -> dict[str, float]:
     """What each point is worth on fresh seeds: the mean of its times; a miss is the limit."""
     points = {_key(w.point): w.point for w in winners if w.point is not None}
     if not points:
         return {_key(None): LIMIT}
     again = Repeated(list(points.values()))
-    fresh = problems.FRESH + seed
-    result, _ = _searched(experiment, again, "none", fresh, runs * len(points), None)
+    ran = Ran("none", problems.FRESH + seed, runs * len(points), None, virtual)
+    result, _ = _searched(experiment, again, ran)
     times: dict[str, list[float]] = {}
     for trial in result.trials:
         took = trial.seconds if trial.state is State.REACHED else LIMIT
@@ -228,25 +250,20 @@ def confirmed(
     return {_key(None): LIMIT, **{key: statistics.fmean(own) for key, own in times.items()}}
 
 
-def _searched(
-    experiment: at.Experiment,
-    sampler: Any,
-    pruner: str,
-    seed: int,
-    trials: int,
-    spend: float | None,
-) -> tuple[Any, search.Leaders]:
+def _searched(experiment: at.Experiment, sampler: Any, ran: Ran) -> tuple[Any, search.Leaders]:
     """A study in this process: its result, and who was the best when."""
+    virtual = SimPool(partial(_trained, experiment), workers=1) if ran.virtual else None
     with tempfile.TemporaryDirectory() as folder:
         result = at.run(
             experiment,
-            trials=trials,
-            time_limit=spend,
+            trials=ran.trials,
+            time_limit=ran.time_limit,
             sampler=sampler,
-            pruner=pruner,
+            pruner=ran.pruner,
             backend="local",
+            pool=virtual,
             out=Path(folder, "study"),
-            seed=seed,
+            seed=ran.seed,
             racing=0.0,
             progress=False,
             experience="off",
@@ -254,6 +271,13 @@ def _searched(
         read = journal.read(Path(folder, "study"))
     events = [e for e in read if not isinstance(e, journal.Opened | journal.Closed)]
     return result, search.led(events, experiment.target)
+
+
+def _trained(experiment: at.Experiment, config: Config, seed: int) -> Any:
+    """A training whose seconds are those of its steps and samples."""
+    of_step, of_sample = next(c for name, c in COSTS.items() if experiment.name.startswith(name))
+    each = of_sample + of_step / config["batch_size"]
+    return live(experiment.train, dict(config), seed, epoch=1 / each)
 
 
 def _key(point: Params | None) -> str:

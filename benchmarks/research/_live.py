@@ -9,7 +9,7 @@ from autotune.backends.simulator import SimPoint
 
 
 def live(
-    train: Callable[..., Any], config: dict[str, Any], seed: int, *, epoch: int
+    train: Callable[..., Any], config: dict[str, Any], seed: int, *, epoch: float
 ) -> Iterator[SimPoint]:
     """An image trainer, whose seconds are epochs of so many samples; it takes changes."""
     running, change = train({**config, "seed": seed}), None

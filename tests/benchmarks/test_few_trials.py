@@ -235,3 +235,17 @@ def test_rows_of_a_tiny_table(
     assert "1 worker, 1 tasks, 2 studies a row" in capsys.readouterr().out  # of the first row
     assert run("--merge", files[0], files[0]) == 2
     assert "is there twice" in capsys.readouterr().err
+
+
+def test_with_virtual_seconds_training_is_real_and_steps_are_counted(module: Any) -> None:
+    from search_spaces.digits import sgd
+
+    experiment = sgd()
+    config = experiment.space.config(experiment.baseline or {})
+    trained = module("real")._trained(experiment, config, 0)
+    start, first = next(trained), next(trained)
+    trained.close()
+    assert (start.step, start.seconds) == (0, 0.0)
+    of_step, of_sample = module("real").COSTS["digits"]
+    assert first.seconds == pytest.approx(first.step * (of_sample + of_step / 64))
+    assert 0.1 < first.metrics["val_accuracy"] < 1

@@ -80,7 +80,7 @@ def posterior(
             log = max(log, 0.0) if trial.reason in NEVER else log
             own, other = of_time(log, trial.state is State.REACHED, predicted.of([i]))
             logs, none = logs + own, none + other
-        pairs = [(j, *_compared(trials[j], trial, target, curves)) for j in range(i)]
+        pairs = [(j, *compared(trials[j], trial, target, curves)) for j in range(i)]
         pairs = [pair for pair in pairs if pair[2] is not None]
         if pairs:
             earlier = predicted.of([j for j, _, _ in pairs])
@@ -155,18 +155,29 @@ def of_pairs(
         one: predicted of the trial's point.
         others: predicted of the others' points.
     """
-    step = math.log(MARKS[1] / MARKS[0])
-    logs = np.log(np.maximum(shares, 1e-6))[:, None] - math.log(MARKS[0]) - shifts()[None]
-    marks = np.clip(np.floor(logs / step + 1e-9).astype(int), 0, len(MARKS) - 1)
-    pairs = np.arange(len(shares))[:, None]
-    ahead = (one.scores[:, 0, :][:, marks] - others.scores[:, pairs, marks]) / _PLACE_NOISE
-    likely = _below(np.where(leads[:, None], ahead, -ahead))
+    chances = lead_chances(shares, one, others)
+    likely = np.where(leads[:, None], chances, 1.0 - chances)
     root = math.sqrt(len(shares))
     found = np.log((1 - 2 * _FLOOR) * likely + _FLOOR).sum(axis=1) / root
     return np.asarray(found), math.log(0.5) * root
 
 
-def _compared(
+def lead_chances(shares: Array, one: Predictions, others: Predictions) -> Array:
+    """The probability that each other trial is better than one: (models, others, scales).
+
+    Args:
+        shares: of the limit at which both of a pair were last seen, (others,).
+        one: predicted of the trial's point.
+        others: predicted of the others' points.
+    """
+    step = math.log(MARKS[1] / MARKS[0])
+    logs = np.log(np.maximum(shares, 1e-6))[:, None] - math.log(MARKS[0]) - shifts()[None]
+    marks = np.clip(np.floor(logs / step + 1e-9).astype(int), 0, len(MARKS) - 1)
+    pairs = np.arange(len(shares))[:, None]
+    return _below((one.scores[:, 0, :][:, marks] - others.scores[:, pairs, marks]) / _PLACE_NOISE)
+
+
+def compared(
     one: Trial, other: Trial, target: Target, curves: GapCurves
 ) -> tuple[float, bool | None]:
     """The last time at which both were seen, and whether `one` was better; None: neither was."""

@@ -1,8 +1,9 @@
 """`experienced`: a search that begins with what other studies have shown.
 
 The first trials go to the points with the largest expected improvement in log time under the
-posterior over known tasks (`experience.posterior`), and with the probability that the study is like
-none of them, to points of a search of its own. From the 20th ended trial on all points come from
+posterior over known tasks (`experience.posterior`), corrected by what the study's own trials have
+shown near them (`samplers.own_results`), and with the probability that the study is like none of
+them, to points of a search of its own. From the 20th ended trial on all points come from
 `convergence`, with the posterior's expectation as the mean of its Gaussian process. Ideas: Feurer
 et al. 2018 (RGPE, arXiv 1802.02219) and Wang et al. 2024 (HyperBO, JMLR 25).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from threading import Lock
 from typing import Any
@@ -33,6 +35,7 @@ from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
 from autotune.algorithms.samplers.elite import informative_trials
 from autotune.algorithms.samplers.feasibility import Feasible
+from autotune.algorithms.samplers.own_results import OwnResults
 from autotune.algorithms.samplers.trained_policy.expected import Expected, expectation
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, State, Target, Trial, incumbent
@@ -77,7 +80,8 @@ class ExperiencedSampler:
         self._pool: tuple[Params | None, list[Params], Predictions] | None = None
         self._seen: dict[str, Predictions] = {}
         self._curves = GapCurves()
-        self._feasible = Feasible(space)
+        self._feasible = Feasible(space, diverged=True)
+        self._results = OwnResults(space, target)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params | None:
         """A point: a function of the trials, the seed and the number of the ask."""
@@ -146,7 +150,11 @@ class ExperiencedSampler:
         """The point with the largest expected improvement that has not been tried."""
         pool, predicted = self._pool_of(trials)
         best = self._best_so_far(ended, trials)
-        gains = expected_improvement(self._goal(predicted), now.weights, best)
+        of_trials = self._predictions([t.params or {} for t in ended])
+        known = self._goal(predicted)
+        seen = self._results.correction(ended, self._goal(of_trials), now, self._curves, pool)
+        known = replace(known, logs=known.logs + seen)
+        gains = expected_improvement(known, now.weights, best)
         gains = gains * self._feasible.chances(ended, pool)
         tried = {_key(t.params) for t in trials if t.params}
         new = [_key(point) not in tried for point in pool]

@@ -1,10 +1,10 @@
 """The probability that a point is feasible, learned from feasible and infeasible trials.
 
 A trial is infeasible if it ran out of memory with the smallest microbatch, if its configuration
-violated a constraint, or if its schedules did not fit together. A Gaussian process over the points
-of all trials, with label +1 for feasible and -1 for infeasible ones, gives the probability; a
-sampler proposes points for which it is high (Gardner et al. 2014, Gelbart et al. 2014: arXiv
-1403.5607).
+violated a constraint, or if its schedules did not fit together; a sampler may count those that
+diverged, too. A Gaussian process over the points of all trials, with label +1 for feasible and -1
+for infeasible ones, gives the probability; a sampler proposes points for which it is high (Gardner
+et al. 2014, Gelbart et al. 2014: arXiv 1403.5607).
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ _NOISE = 0.05  # the variance of a label
 
 
 class Feasible:
-    """The probability that a point of a space is feasible."""
+    """The probability that a point of a space is feasible.
 
-    def __init__(self, space: SearchSpace) -> None:
+    Args:
+        diverged: whether trials that diverged count as infeasible.
+    """
+
+    def __init__(self, space: SearchSpace, diverged: bool = False) -> None:
+        self._diverged = diverged
         self._parameters = space.parameters()
         self._effective = effective_rate(space)
         self._fitted_to: Sequence[Trial] | None = None
@@ -45,8 +50,9 @@ class Feasible:
         return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in normal])
 
     def _fit(self, trials: Sequence[Trial]) -> Process | None:
-        bad = [t for t in trials if t.state is State.INFEASIBLE][-_NEWEST:]
-        good = [t for t in trials if t.succeeded or t.state is State.CENSORED][-_NEWEST:]
+        bad = [t for t in trials if self._is_bad(t)][-_NEWEST:]
+        ran = [t for t in trials if t.succeeded or t.state is State.CENSORED]
+        good = [t for t in ran if not self._is_bad(t)][-_NEWEST:]
         if not bad:
             return None
         rows = self._rows([t.params or {} for t in (*good, *bad)])
@@ -56,6 +62,10 @@ class Feasible:
         if min(len(good), len(bad)) >= _FIT_LEAST:
             hyper = fit(rows, labels, weights)
         return Process(rows, labels, weights, hyper)
+
+    def _is_bad(self, trial: Trial) -> bool:
+        failed = self._diverged and trial.reason == "diverged"
+        return failed or trial.state is State.INFEASIBLE
 
     def _rows(self, points: Sequence[Params]) -> Array:
         rows = [encoded(self._parameters, point, self._effective) for point in points]

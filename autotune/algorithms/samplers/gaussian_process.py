@@ -53,13 +53,16 @@ class Process:
         y: the values, (n,).
         weights: multiple of the noise's variance for each value, (n,).
         hyper: see `Hyper`.
+        mean: what is expected far from all points; by default the mean of the values.
     """
 
-    def __init__(self, x: Array, y: Array, weights: Array, hyper: Hyper) -> None:
+    def __init__(
+        self, x: Array, y: Array, weights: Array, hyper: Hyper, mean: float | None = None
+    ) -> None:
         from scipy.linalg import cho_solve
 
         self._x, self._hyper = x, hyper
-        self._mean = float(y.mean())
+        self._mean = float(y.mean()) if mean is None else mean
         covariance = math.exp(hyper.signal) * matern(x, x, hyper.scales)
         covariance[np.diag_indices_from(covariance)] += math.exp(hyper.noise) * weights + _JITTER
         self._lower = np.linalg.cholesky(covariance)
@@ -76,11 +79,13 @@ class Process:
         return cross @ self._weights + self._mean, np.sqrt(variance)
 
 
-def fit(x: Array, y: Array, weights: Array, iterations: int = 12) -> Hyper:
+def fit(
+    x: Array, y: Array, weights: Array, iterations: int = 12, mean: float | None = None
+) -> Hyper:
     """The most probable hyperparameters for the values `y` at the points `x`.
 
     Args:
-        x, y, weights: see `Process`.
+        x, y, weights, mean: see `Process`.
         iterations: of L-BFGS, from the medians of the priors.
     """
     from scipy.optimize import minimize
@@ -93,7 +98,7 @@ def fit(x: Array, y: Array, weights: Array, iterations: int = 12) -> Hyper:
     result: Any = minimize(
         negative_log_posterior,
         first,
-        (squares, y - y.mean(), weights),
+        (squares, y - (y.mean() if mean is None else mean), weights),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,

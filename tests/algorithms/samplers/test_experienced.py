@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 from known_studies import SPACE, TARGET, ended, known, share
@@ -41,6 +42,25 @@ def searched(search: ExperiencedSampler, best: float, count: int) -> list[Trial]
 
 def fastest(trials: list[Trial]) -> float:
     return min((t.seconds for t in trials if t.state is State.REACHED), default=100.0)
+
+
+def diverged(number: int, point: Params) -> Trial:
+    """A trial that ended after two reports, as its loss was no number any more."""
+    reports = tuple(Report(i + 1, i + 1.0, {"acc": 0.1}) for i in range(2))
+    return replace(ended(number, point, 1.0, 0.02), reports=reports, reason="diverged")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_diverged_near_a_point_counts_against_it(seed: int) -> None:
+    """The known studies are fast at rates at which this one diverges; elsewhere they are right."""
+    search, trials = sampler((0.5, 1.0, 2.0), seed=seed), []
+    for number in range(KNOWN_FIRST):
+        point = search.ask(number, trials)
+        fails = point["lr"] > 0.1
+        trials.append(diverged(number, point) if fails else ended(number, point, share(point, 1.0)))
+    late = [t.params["lr"] for t in trials[KNOWN_FIRST // 2 :] if t.params]
+    assert sum(lr > 0.1 for lr in late) <= 4, "before: all of the last ten"
+    assert statistics.median(late) > 0.003, "the known studies still say where below it"
 
 
 @pytest.mark.parametrize("best", [0.001, 0.03, 1.0])
