@@ -75,7 +75,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "report.seconds < self.limit",
         "report.seconds <= self.limit",
     ),
-    Mutant("baselines are pruned", "loop", _DECISIONS, 'trial.kind == "baseline" or ', ""),
+    Mutant(
+        "baselines are pruned",
+        "loop",
+        _DECISIONS,
+        'trial.kind in ("baseline", PROBE) or ',
+        "trial.kind == PROBE or ",
+    ),
     Mutant(
         "one failure among the last ends the study",
         "loop",

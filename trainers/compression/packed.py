@@ -17,6 +17,7 @@ from torch import Tensor
 from trainers.compression.quantize import dequantized, is_quantized, quantized
 
 Packed = Tensor | dict[str, Tensor]
+_OVERHEAD = 1024  # bytes that two further tensors take in a file
 
 
 def packed(weights: Mapping[str, Tensor], quantize: bool) -> dict[str, Packed]:
@@ -36,7 +37,7 @@ def _pack(value: Tensor, quantize: bool) -> Packed:
         values, found["scale"] = quantized(value)
     nonzero = values.flatten() != 0
     saved = int((~nonzero).sum()) * values.element_size()
-    if saved > -(-values.numel() // 8):
+    if saved > -(-values.numel() // 8) + _OVERHEAD:
         bits = np.packbits(nonzero.cpu().numpy())
         found |= {"mask": torch.from_numpy(bits)}
         values = values.flatten()[nonzero]
@@ -44,6 +45,13 @@ def _pack(value: Tensor, quantize: bool) -> Packed:
         return value
     shape = torch.tensor(value.shape, dtype=torch.int32)
     return {**found, "values": values.clone(), "shape": shape}
+
+
+def is_packed(value: object) -> bool:
+    """Whether it is a tensor that `packed` has packed."""
+    if not isinstance(value, Mapping) or not {"shape", "values"} <= value.keys():
+        return False
+    return all(isinstance(part, Tensor) for part in value.values())
 
 
 def unpacked(weights: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 A file of safetensors (`.safetensors`), or one that `torch.load(weights_only=True)` reads: a state
 dictionary, alone or within `state_dict`, `model` or `weights` (`best_model.pt` of a study has the
-last). No code of the file runs, and nothing is downloaded.
+last; what was packed there is whole again). No code of the file runs, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainers.compression.packed import is_packed, unpacked
 from trainers.models.library import imported, one_line
 
 WITHIN = ("state_dict", "model", "weights")
@@ -53,7 +54,10 @@ def read(path: str) -> dict[str, Tensor]:
         raise ValueError(f"weights: {path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # of the format
         raise ValueError(f"weights: {path} cannot be read: {one_line(error)}") from None
-    tensors = _tensors(found)
+    try:
+        tensors = _tensors(found)
+    except (KeyError, RuntimeError, ValueError) as error:  # of what `trainers.saved` has packed
+        raise ValueError(f"weights: {path} cannot be read: {one_line(error)}") from None
     if not tensors:
         raise ValueError(f"weights: {path} has no state dictionary")
     if all(name.startswith(WRAPPED) for name in tensors):
@@ -65,7 +69,8 @@ def _tensors(found: Any) -> dict[str, Tensor]:
     if not isinstance(found, Mapping):
         return {}
     inside = next((found[key] for key in WITHIN if isinstance(found.get(key), Mapping)), found)
-    return {str(name): value for name, value in inside.items() if isinstance(value, Tensor)}
+    known = {str(name): v for name, v in inside.items() if isinstance(v, Tensor) or is_packed(v)}
+    return unpacked(known)
 
 
 def load(model: nn.Module, path: str, classes: int) -> None:
