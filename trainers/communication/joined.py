@@ -12,6 +12,7 @@ from trainers.technique import Knob
 
 KNOBS: Mapping[str, Knob] = {**compression.KNOBS, **synchronization.KNOBS}
 KEYS: Mapping[str, Key] = {**compression.KEYS, **synchronization.KEYS}
+DEFAULTS: Mapping[str, Any] = {key: knob.default for key, knob in KNOBS.items()}
 MEMORY_KEYS = (*compression.MEMORY_KEYS, *synchronization.MEMORY_KEYS)
 
 
