@@ -14,7 +14,6 @@ from autotune.backends.machine_load import SWITCH
 from autotune.backends.worker.cpu_wait import Look, Wait, WaitMeter, Waits, look, waited, waits
 from autotune.backends.worker.gpu_use import Slowed
 
-
 LOOKS = 1000
 
 
