@@ -140,7 +140,7 @@ class Settings:
 
     def of_images(self) -> settings.Settings:
         """As `trainers.data.folder` takes it."""
-        size, kept = self.image_size, {k: knob.default for k, knob in cache.KNOBS.items()}
+        size, off = self.image_size, {**cache.KNOBS, **settings.COMPRESSION}
         return settings.Settings(
             training=self.training,
             data=self.data,
@@ -159,7 +159,7 @@ class Settings:
             norm=self.norm,
             weights=None,
             channels_last=False,
-            **kept,
+            **{key: knob.default for key, knob in off.items()},
         )
 
 
