@@ -17,6 +17,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -26,6 +28,7 @@ INTERFACE = "slow0"
 _ADDRESSES = ("10.213.8.1", "10.213.8.2")
 _BURST, _LATENCY = "16kb", "400ms"
 _PORT = 29500  # of its own network
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -145,23 +148,45 @@ def answers(
     Raises:
         RuntimeError: a rank failed; with the end of what it wrote.
     """
-    started = [
-        subprocess.Popen(
-            [*link.command(rank, ranks), sys.executable, *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **link.environment(rank, ranks)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        said = [process.communicate(timeout=limit_seconds) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    for process, (_, complaint) in zip(started, said, strict=True):
-        if process.returncode:
-            raise RuntimeError(f"a rank failed: {complaint[-2000:]}")
-    return [json.loads(lines.splitlines()[-1]) for lines, _ in said]
+    with contextlib.ExitStack() as opened:
+        outputs = [opened.enter_context(tempfile.TemporaryFile("w+")) for _ in range(ranks)]
+        errors = [opened.enter_context(tempfile.TemporaryFile("w+")) for _ in range(ranks)]
+        started = [
+            subprocess.Popen(
+                [*link.command(rank, ranks), sys.executable, *arguments],
+                env={**os.environ, "OMP_NUM_THREADS": "1", **link.environment(rank, ranks)},
+                stdout=outputs[rank],
+                stderr=errors[rank],
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            failed = _first_failure(started, time.monotonic() + limit_seconds)
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+        if failed is not None:
+            errors[failed].seek(0)
+            raise RuntimeError(f"rank {failed} failed: {errors[failed].read()[-2000:]}")
+        for output in outputs:
+            output.seek(0)
+        return [json.loads(output.read().splitlines()[-1]) for output in outputs]
+
+
+def _first_failure(started: Sequence[subprocess.Popen[bytes]], deadline: float) -> int | None:
+    """The rank that failed first, where one did before all had ended.
+
+    Raises:
+        TimeoutError: they have not ended in time.
+    """
+    while True:
+        codes = [process.poll() for process in started]
+        for rank, code in enumerate(codes):
+            if code:
+                return rank
+        if None not in codes:
+            return None
+        if time.monotonic() > deadline:
+            raise TimeoutError("the ranks have not ended in time")
+        time.sleep(_POLL_SECONDS)

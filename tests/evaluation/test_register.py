@@ -106,7 +106,13 @@ def check_in_mlflow(folder: Path, best: dict[str, Any]) -> None:
     with at_store(folder):
         place = mlflow.artifacts.download_artifacts("models:/digits model/1/extra_files")
     names = sorted(p.name for p in Path(place).iterdir())
-    assert names == ["config.json", "schedules.json", "schedules.png", "trial.json"]
+    assert names == [
+        "best_model.pt",
+        "config.json",
+        "schedules.json",
+        "schedules.png",
+        "trial.json",
+    ]
     schedule = from_json(json.loads((Path(place) / "schedules.json").read_text())["lr"])
     assert schedule(0.0) == pytest.approx(best["params"]["lr.peak"])
 

@@ -145,7 +145,9 @@ class OwnSteps:
     def state(self, optimizer: Optimizer) -> dict[str, Any]:
         own = self._everywhere.state(optimizer)
         mean = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), own["state"])
-        numbers = [t for t in tree_leaves(mean) if isinstance(t, Tensor) and t.is_floating_point()]
+        device = self._copies.data.device  # counts of steps may be on the host, and are the same
+        tensors = (t for t in tree_leaves(mean) if isinstance(t, Tensor) and t.device == device)
+        numbers = [t for t in tensors if t.is_floating_point()]
         if numbers:
             average(numbers, self._copies.data)
         apart = {"optimizer": own["state"], **self._copies.own_state()}

@@ -98,7 +98,7 @@ def gathered(values: Tensor, ranks: Ranks) -> Tensor:
     counts[ranks.rank] = len(values)
     lengths = ranks.sum(counts).tolist()
     longest = max(lengths)
-    if not longest or not values.shape[-1]:
+    if not longest or 0 in values.shape[1:]:
         return values.new_empty((sum(lengths), *values.shape[1:]))
     padded = values.new_zeros((longest, *values.shape[1:]))
     padded[: len(values)] = values
