@@ -9,7 +9,8 @@
 
 Each side searches for so many seconds of wall time, its probes too; then its best configuration and
 the baseline run again on fresh seeds. The figure is the time of the best on these over the other
-sides', pair by pair: a pair has one seed, and its sides take turns.
+sides', pair by pair: a pair has one seed, and its sides take turns. A search in two stages that
+probed nothing is a fault (exit code 1).
 
     digits       the recipe `digits:plans`, on two ranks of this machine
     shakespeare  the recipe `shakespeare:plans`, without the plans that it gives
@@ -197,6 +198,8 @@ def faults(problem: str, answers: list[Answer]) -> list[str]:
     found = []
     for answer in answers:
         probed, kept = answer["probed"], ", ".join(answer["kept"])
+        if not probed:
+            found.append("nothing was probed beside the default")
         if probed.get("precision fp16", 1) > 1 or "fp16" in kept:
             found.append(f"fp16 was not out after one probe: {answer['plan']}")
         if any(LEARNS_NOTHING in plan for plan in probed):

@@ -128,6 +128,17 @@ def test_turns_go_there_and_back() -> None:
     assert list(_common().in_turns("ab", 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
 
 
+def test_a_search_in_two_stages_that_probed_nothing_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    faults = importlib.import_module("two_stages").faults
+    answer = {"plan": "the default is kept", "probed": {"precision fp16": 1}, "kept": []}
+    assert faults("control", [answer]) == []
+    nothing = {**answer, "probed": {}}
+    assert faults("control", [answer, nothing]) == ["nothing was probed beside the default"]
+
+
 def _common() -> object:
     spec = importlib.util.spec_from_file_location("benchmarks_common", FOLDER / "_common.py")
     module = importlib.util.module_from_spec(spec)

@@ -25,9 +25,10 @@ def test_two_ranks_probe_plans_and_search_in_one(
     options = {"backend": "local", "max_concurrent_trials": 1, "tracking_uri": "off"}
     result = at.run(made, trials=2, out=tmp_path / "study", racing=0, **options)
     kinds = [t.kind for t in result.trials if t.repeats is None]
-    assert kinds == ["baseline", "probe", "probe", "probe", "trial"]
     own = probes(result.trials)
-    assert [t.config["precision"] for t in own] == ["fp32", "bf16", "fp32"]
+    assert kinds == ["baseline", *["probe"] * len(own), "trial"]
+    usual = ["fp32", "bf16", "fp32"]  # and a second bf16, where this machine is faster with it
+    assert [t.config["precision"] for t in own] in (usual, usual + usual[1:])
     assert {t.config["milestone"] for t in own} == {2560 // 8}
     for trial in own:
         found = measured(trial)
@@ -45,5 +46,5 @@ def test_two_ranks_probe_plans_and_search_in_one(
     capsys.readouterr()
     assert main.main(["status", str(tmp_path / "study")]) == main.DONE
     shown = capsys.readouterr().out
-    assert "after 3 probes" in shown
+    assert f"after {len(own)} probes" in shown
     assert "precision bf16: " in shown

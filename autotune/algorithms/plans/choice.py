@@ -6,8 +6,10 @@
 3. Of those that are faster and not only by chance, the best of each parameter: the best alone, the
    best two together, and so on to all of them. They are probed again in turns, of which each leaves
    the faster half (successive halving, Jamieson and Talwalkar 2016), to the last.
+4. When the budget is over and the fastest was probed once, it is probed once more, one time only.
 
-The fastest that is faster than the default beyond chance is kept; the default where none is.
+The fastest that is faster than the default beyond chance in at least two probes is kept; the
+default where none is. A plan with a probe that fails is out, and not probed again.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from autotune.algorithms.plans.factors import Factor, ended, factors, same
 from autotune.algorithms.plans.measured import measured
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Params, Trial
+
+LEAST_RUNS = 2
+"""Probes of the plan that is kept: the best of many single ones is the luckiest."""
 
 SHARE = 0.05
 """Of a study's seconds: what probes may take."""
@@ -56,7 +61,8 @@ def next_probe(
         trials: all of them; of those that are probes, all have ended.
         default: the point of the default plan.
         alternatives: further points, the one that promises most first.
-        seconds: the budget. The default and one alternative are probed in any case.
+        seconds: the budget. The default and one alternative are probed in any case, and what would
+            be kept once more.
     """
     done = ended(trials)
     if not done:
@@ -76,7 +82,9 @@ def next_probe(
         for point in alternatives:
             if key(point) not in probed:
                 return point
-    return _again(known, combine) if pairs > 0 else None
+    if pairs > 0 and (again := _again(known, combine)) is not None:
+        return again
+    return None if _overdrawn(trials, default, seconds) else _unsure(known)
 
 
 def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
@@ -88,6 +96,20 @@ def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
     return math.floor((seconds - spent) / pair + 1e-9) if pair > 0 else 1
 
 
+def _overdrawn(trials: Iterable[Trial], default: Params, seconds: float) -> bool:
+    """Whether another probe than the first alternative's began after the budget was over."""
+    every = probes(trials)
+    others = [t for t in ended(every) if not same(t.params, default)]
+    before = ([p for p in every if p.number < t.number] for t in others[1:])
+    return any(left_pairs(earlier, seconds) <= 0 for earlier in before)
+
+
+def _unsure(known: Sequence[Factor]) -> Params | None:
+    """The plan that would be kept, if it has fewer probes than that takes."""
+    best = _fastest(known)
+    return best.point if best is not None and best.runs < LEAST_RUNS else None
+
+
 def key(point: Params) -> frozenset[tuple[str, str]]:
     """What makes two points the same one."""
     return frozenset((name, repr(value)) for name, value in point.items())
@@ -97,19 +119,23 @@ def _again(known: Sequence[Factor], combine: Combine) -> Params | None:
     """The next of the combinations, in rounds of which each leaves the faster half."""
     by_key = {key(plan.point): plan for plan in known}
     alive = combinations(known, combine)
-    runs = 2
+    runs = LEAST_RUNS
     while alive:
         for point in alive:
             plan = by_key.get(key(point))
-            if plan is None or (plan.runs < runs and plan.ratio is not None):
+            if plan is None or (plan.runs < runs and _measures(plan)):
                 return point
         if len(alive) == 1:
             return None
-        known_now = [by_key[key(p)] for p in alive if by_key[key(p)].ratio is not None]
+        known_now = [by_key[key(p)] for p in alive if _measures(by_key[key(p)])]
         best = sorted(known_now, key=lambda plan: plan.ratio or 0.0, reverse=True)
         alive = [plan.point for plan in best[: len(alive) // 2]]
         runs += 1
     return None
+
+
+def _measures(plan: Factor) -> bool:
+    return plan.ratio is not None and not plan.failed
 
 
 def combinations(known: Sequence[Factor], combine: Combine) -> list[Params]:
@@ -136,5 +162,10 @@ def _single(known: Sequence[Factor]) -> list[Factor]:
 
 def chosen(trials: Iterable[Trial]) -> Factor | None:
     """The plan to be kept; None for the default."""
-    faster = [plan for plan in factors(trials) if plan.faster]
+    return _fastest([plan for plan in factors(trials) if plan.runs >= LEAST_RUNS])
+
+
+def _fastest(plans: Sequence[Factor]) -> Factor | None:
+    """The fastest of those that are faster than the default; None where none is."""
+    faster = [plan for plan in plans if plan.faster]
     return max(faster, key=lambda plan: plan.ratio or 0.0, default=None)

@@ -3,6 +3,9 @@
 A probe is compared with the probes of the default plan just before and after it, so that whatever
 slows the machine for longer than a probe cancels. What comes and goes from one probe to the next is
 seen between the probes of the default, and widens every interval.
+
+The best of many plans that are worth nothing looks faster by chance. So what is called faster is so
+at an error of 5 % divided by the number of plans compared (Bonferroni), combinations included.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from autotune.algorithms.plans.measured import Measured, measured
-from autotune.algorithms.ranking.difference import student_t
+from autotune.algorithms.plans.measured import PROBED, Measured, measured
+from autotune.algorithms.ranking.difference import LEVEL, student_t
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Params, Trial
 
@@ -33,6 +36,7 @@ class Factor:
         runs: its probes that have measured.
         ratio: the default's seconds per sample over its own; None where nothing is measured.
         interval: of the ratio, at 95 %.
+        least: the lower end of its interval at 95 % for all plans compared together.
         seconds: per sample, the mean of its runs.
         peak: the most bytes of a rank, where they are reported.
         state, reason: of its last probe.
@@ -47,13 +51,19 @@ class Factor:
     peak: float | None = None
     state: str = ""
     reason: str = ""
+    least: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether its last probe has ended without measuring, whatever those before it did."""
+        return self.reason not in ("", PROBED)
 
     @property
     def faster(self) -> bool:
         """Whether it is faster than the default, and not only by chance."""
-        if self.ratio is None or self.interval is None:
+        if self.ratio is None or self.least is None or self.failed:
             return False
-        return self.interval[0] > 1 and self.ratio >= LEAST_GAIN
+        return self.least > 1 and self.ratio >= LEAST_GAIN
 
     @property
     def names(self) -> frozenset[str]:
@@ -125,14 +135,16 @@ class _Noise:
     block: float
     blocks: int
     probe: float
-    probes: int
+    probes: float
 
 
 def _noise(known: Sequence[Measured], defaults: Sequence[Measured]) -> _Noise:
     """The noise of all probes, of which some are the default's.
 
     The blocks' variance is that of all probes together: a probe that is over as soon as its blocks
-    agree would say that they always do.
+    agree would say that they always do. Of the default's probes successive ones are compared, so
+    that a machine that slows down all the time shows no noise. Such differences overlap: n probes
+    have 2 (n - 1)^2 / (3 n - 4) degrees of freedom (von Neumann and others 1941), less than n - 1.
     """
     shown = [(m.spread**2, m.blocks - 1) for m in known if m.blocks > 1]
     freedom = sum(count for _, count in shown)
@@ -140,9 +152,10 @@ def _noise(known: Sequence[Measured], defaults: Sequence[Measured]) -> _Noise:
     logs = [math.log(m.seconds) for m in defaults]
     steps = [(b - a) ** 2 for a, b in pairwise(logs)]
     if not steps or not freedom:
-        return _Noise(block, freedom, 0.0, len(steps))
+        return _Noise(block, freedom, 0.0, 0.0)
+    independent = 2 * len(steps) ** 2 / (3 * len(steps) - 1)
     own = block * fmean(1 / m.blocks for m in defaults)
-    return _Noise(block, freedom, max(fmean(steps) / 2 - own, 0.0), len(steps))
+    return _Noise(block, freedom, max(fmean(steps) / 2 - own, 0.0), independent)
 
 
 def factors(trials: Iterable[Trial]) -> list[Factor]:
@@ -159,14 +172,15 @@ def factors(trials: Iterable[Trial]) -> list[Factor]:
     for trial, own in zip(done, mine, strict=True):
         if not own and trial.params and not any(same(trial.params, p) for p in plans):
             plans.append(trial.params)
-    made = []
+    made: list[tuple[Factor, list[_Run]]] = []
     for point in plans:
         at = [i for i, trial in enumerate(done) if same(trial.params, point)]
         runs = [run for i in at if (run := _run(i, found, mine)) is not None]
         last = done[at[-1]]
         state = Factor(point, changes(point, default), state=str(last.state), reason=last.reason)
-        made.append(_factor(state, runs, noise))
-    return made
+        made.append((state, runs))
+    compared = sum(bool(runs) for _, runs in made)
+    return [_factor(state, runs, noise, compared) for state, runs in made]
 
 
 def default_seconds(trials: Iterable[Trial]) -> float | None:
@@ -185,8 +199,12 @@ def _run(at: int, found: Sequence[Measured | None], mine: Sequence[bool]) -> _Ru
     return _Run(own, tuple(beside)) if own is not None and beside else None
 
 
-def _factor(plan: Factor, runs: Sequence[_Run], noise: _Noise) -> Factor:
-    """The plan with what its runs say, by Student's t with Welch's degrees of freedom."""
+def _factor(plan: Factor, runs: Sequence[_Run], noise: _Noise, compared: int) -> Factor:
+    """The plan with what its runs say, by Student's t with Welch's degrees of freedom.
+
+    Args:
+        compared: how many plans have measured, this one included.
+    """
     if not runs:
         return plan
     squared, mean = len(runs) ** 2, fmean(run.logarithm for run in runs)
@@ -194,7 +212,8 @@ def _factor(plan: Factor, runs: Sequence[_Run], noise: _Noise) -> Factor:
         (noise.block * math.fsum(run.within for run in runs) / squared, noise.blocks),
         (noise.probe * math.fsum(run.between for run in runs) / squared, noise.probes),
     ]
-    reach = _reach([(variance, freedom) for variance, freedom in parts if variance > 0])
+    shown = [(variance, freedom) for variance, freedom in parts if variance > 0]
+    reach, surely = _reach(shown, LEVEL), _reach(shown, 1 - (1 - LEVEL) / compared)
     peaks = [run.own.peak for run in runs if run.own.peak is not None]
     return replace(
         plan,
@@ -203,18 +222,19 @@ def _factor(plan: Factor, runs: Sequence[_Run], noise: _Noise) -> Factor:
         interval=(math.exp(mean - reach), math.exp(mean + reach) if reach < 700 else math.inf),
         seconds=fmean(run.own.seconds for run in runs),
         peak=max(peaks, default=None),
+        least=math.exp(mean - surely),
     )
 
 
-def _reach(parts: Sequence[tuple[float, int]]) -> float:
-    """Half of the interval of a sum with these variances."""
+def _reach(parts: Sequence[tuple[float, float]], level: float) -> float:
+    """Half of the interval of a sum with these variances and degrees of freedom."""
     total = math.fsum(variance for variance, _ in parts)
     if total == 0:
         return 0.0
     if not math.isfinite(total) or any(freedom < 1 for _, freedom in parts):
         return math.inf
     freedom = total**2 / math.fsum(variance**2 / freedom for variance, freedom in parts)
-    return student_t(freedom) * math.sqrt(total)
+    return student_t(freedom, level) * math.sqrt(total)
 
 
 def pareto(plans: Sequence[Factor]) -> list[Factor]:

@@ -9,19 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product, zip_longest
+from random import Random
 from typing import Any
 
 from autotune.algorithms.plans.choice import key
 from autotune.algorithms.plans.factors import Factor
-from autotune.space.parameters import Choice, Fixed, Float, Parameter, options, wanted_values
+from autotune.space.parameters import (
+    Choice,
+    Fixed,
+    Float,
+    Parameter,
+    drawn,
+    options,
+    wanted_values,
+)
 from autotune.space.search_space import SearchSpace
 from autotune.space.variants import key_of
 from autotune.trial import Config, Params
 
 PROBED_EFFECTS = ("rounding", "exact")  # those that promise most first: fewer bits take less time
 _DEGREE = "_degree"  # ends the names of keys whose product is the number of ranks
+_BESIDE = 20  # points of the search at which a plan is checked
 _MOST = 5  # values of a whole number, three of a real one
 
 
@@ -36,15 +46,30 @@ def effects_of(train: Callable[..., Any]) -> Mapping[str, str]:
 def searched_knobs(space: SearchSpace, effects: Mapping[str, str]) -> list[str]:
     """The searched parameters that change only the seconds per sample, in order of their promise.
 
+    One that exists only beside a value of a parameter that is searched and not probed is left out:
+    it has no value at most points, so that no probe says what it is worth, and is searched too.
+
     >>> space = SearchSpace({"lr": Float(0, 1), "fused": Choice((False, True))})
     >>> searched_knobs(space, {"fused": "exact", "lr": "statistical"})
     ['fused']
     """
-    found = {
-        name: effects.get(key_of(name, parameter.when), "")
-        for name, parameter in space.parameters().items()
-        if name in space.entries and len(values(parameter)) > 1
-    }
+    parameters = space.parameters()
+    found: dict[str, str] = {}
+
+    def settled(name: str) -> bool:
+        """Whether it is known once all that is probed is fixed."""
+        if name in found:
+            return True
+        if name in parameters and len(values(parameters[name])) > 1:
+            return False
+        entry = parameters.get(name, space.entries.get(name.partition(".")[0]))
+        return all(settled(parent) for parent in getattr(entry, "when", None) or ())
+
+    for name, parameter in parameters.items():  # parents before children
+        effect = effects.get(key_of(name, parameter.when), "")
+        searched = name in space.entries and len(values(parameter)) > 1
+        if effect in PROBED_EFFECTS and searched and all(map(settled, parameter.when or ())):
+            found[name] = effect
     return [n for kind in PROBED_EFFECTS for n, effect in found.items() if effect == kind]
 
 
@@ -77,6 +102,7 @@ class Knobs:
         start: a point of the space, whose other parameters stay as they are.
         ranks: of a trial.
         allowed: whether the trainer takes a configuration.
+        seed: of the points of the search at which plans are checked.
     """
 
     space: SearchSpace
@@ -85,6 +111,7 @@ class Knobs:
     start: Params
     ranks: int = 1
     allowed: Callable[[Config], bool] = lambda config: True
+    seed: int = 0
 
     @property
     def default(self) -> Params:
@@ -148,12 +175,41 @@ class Knobs:
         return [m for m in made if any(m[name] != default.get(name, m[name]) for name in m)]
 
     def _point(self, changes: Mapping[str, Any]) -> Params | None:
-        """The point with these changes, if the trainer and the number of ranks allow it."""
+        """The point with these changes, if the trainer and the number of ranks allow it.
+
+        Also where the search may go: it must not be refused where the default plan is not.
+        """
         point = self.moved(changes)
         config = self.space.config(point)
         if self.space.broken(config) or not self._fills(config) or not self.allowed(config):
             return None
-        return point
+        return point if all(self._takes(point, at) for at in self._beside) else None
+
+    @cached_property
+    def _beside(self) -> list[int]:
+        """Numbers of the drawn points that the trainer takes in the default plan."""
+        return [at for at in range(_BESIDE) if self._takes(self.default, at, broken=False)]
+
+    def _takes(self, plan: Params, at: int, *, broken: bool = True) -> bool:
+        """Whether the trainer takes a plan with the other values of a drawn point.
+
+        Args:
+            plan: a point that has it.
+            at: the number of the drawn point. Its values do not depend on the plan.
+            broken: what is said of a point that breaks a constraint; the search leaves it out.
+        """
+        fixed = self.fixed(plan)
+
+        def value(name: str, parameter: Parameter) -> Any:
+            if name in fixed:
+                return fixed[name]
+            return drawn(parameter, Random(f"{self.seed} {at} {name}"))
+
+        try:
+            config = self.space.config(self.space.suggest(value))
+        except ValueError:  # its schedules contradict each other
+            return broken
+        return broken if self.space.broken(config) else self.allowed(config)
 
     def _fills(self, config: Config) -> bool:
         """Whether the degrees of a mesh make up the number of ranks; -1 is what is left."""

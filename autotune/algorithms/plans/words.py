@@ -28,12 +28,14 @@ class Line:
         factor: what is known of it.
         kept: whether the search goes on with it.
         leading: whether no other plan is both faster and smaller.
+        beaten: whether the plan that is kept is as fast.
     """
 
     plan: str
     factor: Factor
     kept: bool
     leading: bool
+    beaten: bool = True
 
     @property
     def verdict(self) -> str:
@@ -41,11 +43,13 @@ class Line:
         if self.kept:
             return "kept"
         found = self.factor
-        if found.ratio is None:
-            return f"out: {found.reason}" if found.reason else "running"
-        if found.interval is None or found.interval[0] <= 1 <= found.interval[1]:
-            return "within the noise"
-        return "faster, but not the fastest" if found.faster else "slower"
+        if found.failed:
+            return f"out: {found.reason}"
+        if found.ratio is None or found.interval is None:
+            return "running"
+        if found.faster:
+            return "faster, but not the fastest" if self.beaten else "faster, but probed once only"
+        return "slower" if found.interval[1] < 1 else "within the noise"
 
 
 def lines(trials: Sequence[Trial]) -> list[Line]:
@@ -58,6 +62,7 @@ def lines(trials: Sequence[Trial]) -> list[Line]:
             one,
             kept is not None and same(one.point, kept.point),
             any(one is other for other in front),
+            kept is not None and (one.ratio or 0.0) <= (kept.ratio or 0.0),
         )
         for one in known
     ]

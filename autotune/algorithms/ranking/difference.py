@@ -66,8 +66,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return mean - reach, mean + reach
 
 
-def student_t(freedom: float) -> float:
-    """Half of the width of a 95 % interval, in standard errors, for so many degrees of freedom."""
+def student_t(freedom: float, level: float = LEVEL) -> float:
+    """Half of the width of an interval, in standard errors, for so many degrees of freedom."""
     from scipy import stats
 
-    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+    return float(stats.t.ppf((1 + level) / 2, freedom))

@@ -114,6 +114,7 @@ class Probing:
             point,
             experiment.scaling.num_workers,
             _allows(experiment.train),
+            plan.seed,
         )
 
     def _settle(self) -> None:

@@ -126,8 +126,11 @@ def test_the_budget_is_a_share_of_the_study(fast_path: Path) -> None:
     spent = sum(t.spent_seconds for t in probes(result.trials))
     pair = 2 * spent / len(probes(result.trials))
     assert spent <= SHARE * 200 + pair
-    least = study(fast_path / "least", 2, time_limit=60)  # 3 s: the default and one other
-    assert len(probes(least.trials)) == 3
+    same = study(fast_path / "same", 2, curve=curve({}), time_limit=60)  # 3 s
+    assert len(probes(same.trials)) == 3  # the default, one other, and the default
+    least = study(fast_path / "least", 2, time_limit=60)
+    assert len(probes(least.trials)) == 5  # what is faster once more
+    assert dict(getattr(chosen(least.trials), "changes", ())) == {"precision": "bf16"}
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.2])
@@ -138,6 +141,19 @@ def test_the_default_is_kept_where_nothing_is_faster(noise: float, fast_path: Pa
         tuple({n: DEFAULT[n] for n in plan(suggested(result)[0])}.items())
     }
     assert "the default is kept, as nothing is faster" in words.decision(result.trials)
+
+
+def test_a_plan_that_the_search_could_not_go_on_with_is_not_probed(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(config: dict[str, Any]) -> None:
+        if config["fused"] and config["batch_size"] == 16:  # the baseline has 32
+            raise ValueError("fused True needs batch_size 32, got 16")
+
+    monkeypatch.setattr(train, "check", check)
+    result = study(fast_path)
+    assert not any(t.params and t.params["fused"] for t in probes(result.trials))
+    assert dict(getattr(chosen(result.trials), "changes", ())) == {"precision": "bf16"}
 
 
 @pytest.mark.parametrize("end", [OUT_OF_MEMORY, "ValueError: no such kernel"])
