@@ -79,6 +79,16 @@ def check(config: Mapping[str, Any]) -> None:
         require_file(settings.teacher)
 
 
+def check_measured(config: Mapping[str, Any]) -> None:
+    """Raise a ValueError, one line, for a configuration whose `MEASURES` cannot be limited.
+
+    With validation beside training the model has trained on when its metrics come.
+    """
+    if config.get("validation") == "beside":
+        limited = f"with limits on what is measured ({', '.join(MEASURES)})"
+        raise ValueError(f"validation must be 'inline' {limited}, got 'beside'")
+
+
 def trained(
     config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]
 ) -> tuple[nn.Module, Tensor]:
@@ -157,6 +167,7 @@ def saved(config: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> dic
 
 
 train.measures = MEASURES  # type: ignore[attr-defined]  # metrics of what is saved, for limits
+train.check_measured = check_measured  # type: ignore[attr-defined]  # `check` with such limits
 train.saved = saved  # type: ignore[attr-defined]  # for the file of the best model
 
 

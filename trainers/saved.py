@@ -21,6 +21,7 @@ from trainers.data.formats import FORMATS, class_names
 from trainers.data.image_files import parts
 from trainers.data.images import data_folder, normalisation
 from trainers.models.images import make_model
+from trainers.readers import SAMPLED
 from trainers.settings import Settings
 
 State = Mapping[str, Any]
@@ -81,7 +82,9 @@ def compression(
     smaller, teacher = smaller_of(model, settings.compression), None
     if settings.teacher is not None:
         how = settings.distill_weight, settings.distill_temperature
-        teacher = read_teacher(settings.teacher, shape, _classes(model, shape), device, *how)
+        sizes = {round(settings.image_size(progress)) for progress in SAMPLED}
+        about = shape[0], sizes, _classes(model, shape)
+        teacher = read_teacher(settings.teacher, *about, device, *how)
     if settings.quantization == "qat":
         prepare(model)
     measure = partial(measured, settings, device=device)

@@ -159,7 +159,8 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         raise ValueError("augment must be without cutout when data is 'folder' (crop, flip)")
     require_places({**INPUT, **COMPRESSION}, own)
     every_step = training.synchronization.every_step
-    smaller.check(own, training.optimizer, training.compile, training.plan.shards, every_step)
+    sent = training.gradient_compression["gradient_compression"]
+    smaller.check(own, training.optimizer, training.compile, training.plan.shards, every_step, sent)
     cache.check(own)
     for key in ("width", "norm"):
         if key in config and library.named(own["model"]):

@@ -181,14 +181,22 @@ def check_trainer(experiment: Experiment) -> None:
         UserError: the trainer refuses a given configuration, or every sampled point of the space;
             or a limit's metric is written almost as one that the trainer measures.
     """
-    check = getattr(experiment.train, "check", None)
     measured = measured_by(experiment.train)
     for name in (limit.metric for limit in experiment.limits):
         near = difflib.get_close_matches(name, measured, n=1, cutoff=_ALIKE)
         if name not in measured and near:
             raise UserError(unknown("limited metric", name, measured))
-    if check is None:
+    names = ["check"]
+    if any(limit.metric in measured for limit in experiment.limits):
+        names.append("check_measured")
+    checks = [c for c in (getattr(experiment.train, n, None) for n in names) if c is not None]
+    if not checks:
         return
+
+    def check(config: Config) -> None:
+        for one in checks:
+            one(config)
+
     space = experiment.space
     for number, given in enumerate(experiment.given()):
         first = number == 0 and experiment.baseline is not None

@@ -11,7 +11,7 @@ from autotune.errors import checked
 from autotune.trial.checks import finite
 from autotune.trial.milestone import Metrics
 from autotune.trial.target import Target
-from autotune.trial.values import Report, Trial
+from autotune.trial.values import Report, State, Trial
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,14 @@ def missing(limits: Sequence[Limit], report: Report) -> list[str]:
 def all_broken(limits: Sequence[Limit], metrics: Mapping[str, float]) -> str:
     """All limits that metrics break, in words; empty where none is."""
     return ", ".join(filter(None, (limit.broken(metrics) for limit in limits)))
+
+
+def broke_limit(trial: Trial) -> bool:
+    """Whether a trial is INFEASIBLE as its result broke a limit, and not for want of memory.
+
+    The reason is that of `Limit.broken`; all other reasons of such trials are fixed words.
+    """
+    return trial.state is State.INFEASIBLE and bool(trial.reports) and " > " in trial.reason
 
 
 def last_values(limits: Sequence[Limit], trial: Trial) -> dict[str, float | None]:

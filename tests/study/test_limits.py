@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,15 @@ import pytest
 from sims import METRIC, lines, race, racing, simulate
 
 import autotune as at
+from autotune.algorithms.ranking.repeats import confirmations, with_mean_times
+from autotune.backends.protocol import Progress
 from autotune.backends.simulator import SimCurve
 from autotune.cli.text import print_best, print_status
 from autotune.evaluation import summary
+from autotune.evaluation.comparison import from_studies
 from autotune.storage.manifest import EXPERIMENT_JSON
+from autotune.study.driver import limits
+from autotune.study.driver.state import StudyState
 from autotune.study.experiment import check_trainer
 from autotune.study.manifest import Manifest
 from autotune.study.result import read
@@ -25,8 +31,8 @@ from autotune.trial import State
 REACHED, INFEASIBLE, COMPLETED = State.REACHED, State.INFEASIBLE, State.COMPLETED
 
 
-def limited(limits: Any, rates: tuple[float, ...] = (2.0, 1.0), **settings: Any) -> at.Experiment:
-    return replace(racing([*rates], **settings), limits=limits)
+def limited(most: Any, rates: tuple[float, ...] = (2.0, 1.0), **settings: Any) -> at.Experiment:
+    return replace(racing([*rates], **settings), limits=most)
 
 
 def sized(config: Mapping[str, Any], seed: int) -> SimCurve:
@@ -86,8 +92,8 @@ def test_the_value_in_the_report_at_the_target_counts(fast_path: Path) -> None:
 
 
 def test_several_limits_are_all_named(fast_path: Path) -> None:
-    limits = [at.Limit("size", 1), at.Limit(METRIC, 0.5)]
-    result = simulate(limited(limits, (1.0,)), fast_path, 1, sized)
+    both = [at.Limit("size", 1), at.Limit(METRIC, 0.5)]
+    result = simulate(limited(both, (1.0,)), fast_path, 1, sized)
     assert result.trials[0].reason.count(" > ") == 2
 
 
@@ -120,11 +126,11 @@ def test_a_name_like_one_that_is_measured_is_refused_before_anything_runs() -> N
         check_trainer(near)
 
 
-def test_a_confirmation_that_breaks_a_limit_is_no_result(fast_path: Path) -> None:
+def test_a_repeat_that_breaks_a_limit_counts_like_one_that_missed(fast_path: Path) -> None:
     def lucky(config: Mapping[str, Any], seed: int) -> SimCurve:
         points = race(config, seed).points
         first.add(config["rate"])
-        size = 1.0 if len(seeds.setdefault(config["rate"], [])) == 0 else 9.0
+        size = 1.0 if len(seeds.setdefault(config["rate"], [])) < 2 else 9.0
         seeds[config["rate"]].append(seed)
         return SimCurve([replace(p, metrics={**p.metrics, "size": size}) for p in points])
 
@@ -132,11 +138,44 @@ def test_a_confirmation_that_breaks_a_limit_is_no_result(fast_path: Path) -> Non
     seeds: dict[float, list[int]] = {}
     tried = limited([at.Limit("size", 5)], (1.0,))
     result = simulate(tried, fast_path, 1, lucky, repeats=2)
-    assert [t.state for t in result.trials] == [REACHED, INFEASIBLE, INFEASIBLE]
-    assert {t.reason for t in result.trials[1:]} == {"size 9 > 5"}
+    assert [t.state for t in result.trials] == [REACHED, REACHED, INFEASIBLE]
+    assert result.trials[2].reason == "size 9 > 5"
+    (found,) = confirmations(result.trials, result.target)
+    assert (found.reached, found.times, found.median) == (1, (10.0, 50.0), None)
+    assert [(run.reached, run.seconds) for run in found.timed_runs] == [(True, 10), (False, 50)]
+    (of_study,) = from_studies.candidates(from_studies.read(fast_path))
+    assert [(run.reached, run.seconds) for run in of_study.runs] == [(True, 10), (False, 50)]
+    first, good, bad = result.trials
+    races = [first, *(replace(t, kind="race") for t in (good, bad))]
+    (mean,) = with_mean_times(races, result.target)
+    assert mean.seconds == pytest.approx(70 / 3)
+    full = replace(bad, reason="out of memory")
+    (left,) = confirmations((first, good, full), result.target)
+    assert left.times == (10.0,), "what ran out of memory does not count"
+    best = at.Target(METRIC, limit=50)
+    done = [replace(t, state=COMPLETED) for t in (first, good)]
+    (left,) = confirmations((*done, bad), best)
+    assert (left.reached, len(left.results), left.median) == (1, 2, None)
+    assert math.isfinite(left.mean)
 
 
 # --- what is measured -----------------------------------------------------------------------------
+
+
+def test_with_validation_beside_training_what_is_measured_has_no_limits(tmp_path: Path) -> None:
+    from trainers import image
+
+    fixed: dict[str, Any] = {"data": "digits", "model": "mlp", "width": 32, "lr": 0.1}
+    fixed |= {"max_epochs": 2, "validation": "beside"}
+    space = {name: at.Fixed(value) for name, value in fixed.items()}
+    target = at.Target("val_accuracy", limit=60)
+    tried = at.Experiment("late", image.train, at.SearchSpace(space), target)
+    check_trainer(replace(tried, limits=[at.Limit("val_loss", 10)]))
+    tried = replace(tried, limits=[at.Limit("model_megabytes", 10)])
+    with pytest.raises(at.UserError, match=r"validation must be 'inline' with limits .*'beside'"):
+        at.run(tried, trials=1, out=tmp_path / "study", backend="local")
+    some = {**space, "validation": at.Choice(["inline", "beside"])}
+    check_trainer(replace(tried, space=at.SearchSpace(some)))
 
 
 def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
@@ -169,7 +208,17 @@ def measured_experiment(**settings: Any) -> at.Experiment:
     )
 
 
-def test_a_model_is_measured_where_the_target_is_reached_and_only_there(tmp_path: Path) -> None:
+def test_a_model_is_measured_where_the_target_is_reached_and_only_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[StudyState] = []
+
+    def asked(state: StudyState, signal: Progress) -> bool:
+        states.append(state)
+        return ask(state, signal)
+
+    ask = limits.asked
+    monkeypatch.setattr(limits, "asked", asked)
     quiet: dict[str, Any] = {
         "progress": False,
         "tracking_uri": "off",
@@ -182,6 +231,7 @@ def test_a_model_is_measured_where_the_target_is_reached_and_only_there(tmp_path
     assert [small.state, large.state, broken.state] == [REACHED, INFEASIBLE, State.FAILED]
     assert large.reason == "size 8 > 5"
     assert "it cannot be measured" in broken.reason
+    assert not states[-1].measuring
     for trial in (small, large):
         *earlier, last = trial.reports
         assert last.metrics == {METRIC: 1.0, "size": trial.config["rate"], "times": 1}

@@ -131,6 +131,12 @@ def test_masks_hold_at_every_step_and_through_resume_bit_for_bit(extra: dict[str
     for part in ("model", "compression"):
         assert same(again[0][1]["learner"][part], whole[3][1]["learner"][part])
     assert same(again[4][1], whole[7][1])
+    pruning = ("pruning", "sparsity", "sparsity_ramp", "pruning_scope")
+    fork = {k: v for k, v in config.items() if k not in pruning} | {"state": whole[7][1]}
+    masks = whole[7][1]["learner"]["compression"]["masks"]
+    _, free, _ = run(fork, 2)[1]
+    assert not free["learner"]["compression"]["masks"]
+    assert any((free["learner"]["model"][name] * ~mask != 0).any() for name, mask in masks.items())
 
 
 @pytest.mark.parametrize("network", [{}, RESNET], ids=["mlp", "resnet8"])
@@ -245,6 +251,10 @@ def test_a_student_that_follows_its_teacher_alone_comes_to_agree_with_it(tmp_pat
         ({"teacher": str(tmp_path / "none.pt")}, "teacher must be a file of a trained model"),
         ({"teacher": __file__}, "holds no classifier"),
         ({"data": "synthetic", "teacher": str(file)}, "it has 1 channels, and the data 3"),
+        (
+            {**RESNET, "teacher": str(file), "image_size": Linear(4.0, 8.0)},
+            "teacher.pt: it does not take images of 1x4x4$",
+        ),
     ):
         with pytest.raises(ValueError, match=says):
             next(image.train({**DIGITS, **config}))
@@ -334,6 +344,10 @@ def test_files_get_smaller(tmp_path: Path) -> None:
         (
             {**PRUNED, "data_parallel_shard_degree": 2},
             "data_parallel_shard_degree must be 1 with pruning 'unstructured'",
+        ),
+        (
+            {**PRUNED, "optimizer": "sgd", "gradient_compression": "dgc"},
+            "gradient_compression must be other than 'dgc' with pruning 'unstructured'",
         ),
         (
             {"quantization": "qat", "compile": True},

@@ -150,8 +150,11 @@ class Compression:
         return {"masks": dict(self.masks)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`; an empty one is that of a training without masks."""
-        found = state.get("masks", {})
+        """Go on from a `state`; an empty one is that of a training without masks.
+
+        Where nothing is pruned here, what a parent has pruned is trained again.
+        """
+        found = state.get("masks", {}) if self._smaller.prunable is not None else {}
         device = {name: value.device for name, value in self._parameters.items()}
         self.masks = {name: mask.to(device[name]) for name, mask in found.items()}
         self._removed = ()
@@ -172,11 +175,17 @@ def smaller_of(model: nn.Module, own: Mapping[str, Any]) -> Smaller | None:
 
 
 def check(
-    own: Mapping[str, Any], optimizer: str, compile: bool | str, shards: bool, every_step: bool
+    own: Mapping[str, Any],
+    optimizer: str,
+    compile: bool | str,
+    shards: bool,
+    every_step: bool,
+    sent: str,
 ) -> None:
     """Raise a ValueError, one line, for a compression that does not go with the training.
 
     Args:
+        sent: the `gradient_compression`.
         every_step: gradients are averaged in each, so that all ranks have the same weights.
     """
     used = {"pruning": "none", "quantization": "none", "teacher": None}
@@ -185,5 +194,8 @@ def check(
             raise ValueError(f"data_parallel_shard_degree must be 1 with {key} {own[key]!r}")
         if own[key] != default and not every_step:  # ranks would have masks of their own
             raise ValueError(f"synchronization must be 'every_step' with {key} {own[key]!r}")
+    if own["pruning"] != "none" and sent == "dgc":  # what it holds back is of removed weights, too
+        how = f"pruning {own['pruning']!r}"
+        raise ValueError(f"gradient_compression must be other than 'dgc' with {how}")
     prune.check(own, optimizer)
     quantize.check(own, compile)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -12,7 +13,8 @@ from trainers.compression.distill import Teacher, require_file
 
 def read_teacher(
     path: str,
-    shape: tuple[int, int, int],
+    channels: int,
+    sizes: Iterable[int],
     classes: int,
     device: torch.device,
     weight: float,
@@ -21,7 +23,8 @@ def read_teacher(
     """The teacher in a file, which is read as data only (`weights_only`).
 
     Args:
-        shape: channels, height and width of the images.
+        channels: of the images.
+        sizes: pixels of a side of the images that it is shown while the student trains.
 
     Raises:
         ValueError: the file holds no classifier of such images and classes; one line.
@@ -30,15 +33,16 @@ def read_teacher(
     found = classifier.load(Path(path).expanduser())
     for what, own, needed in (
         ("classes", len(found.classes), classes),
-        ("channels", found.channels, shape[0]),
+        ("channels", found.channels, channels),
     ):
         if own != needed:
             raise ValueError(f"teacher {path}: it has {own} {what}, and the data {needed}")
     model = found.model.to(device).requires_grad_(False)
-    try:
-        with torch.no_grad():
-            model(torch.zeros(1, *shape, device=device))
-    except RuntimeError:
-        size = "x".join(map(str, shape))
-        raise ValueError(f"teacher {path}: it does not take images of {size}") from None
+    for size in sorted(set(sizes)):
+        try:
+            with torch.no_grad():
+                model(torch.zeros(1, channels, size, size, device=device))
+        except RuntimeError:
+            shape = f"{channels}x{size}x{size}"
+            raise ValueError(f"teacher {path}: it does not take images of {shape}") from None
     return Teacher(model, weight, temperature)

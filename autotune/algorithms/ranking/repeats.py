@@ -27,6 +27,7 @@ from autotune.trial import (
     undisturbed,
     usual_hardware,
 )
+from autotune.trial.limit import broke_limit
 
 CONFIRM, RACE, PROBE = "confirm", "race", "probe"
 VALIDATED = 3
@@ -100,10 +101,17 @@ def repeats_by_trial(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
 def timed(trial: Trial) -> bool:
     """Whether a run has ended with a result that counts for its configuration.
 
-    A run that failed, for example because a worker died or memory ran out, has none.
+    A run that failed, for example because a worker died or memory ran out, has none. A repeat
+    that broke a limit counts like one that missed the target.
     """
-    ended = trial.succeeded or trial.state is State.CENSORED
+    ended = trial.succeeded or missed(trial).state is State.CENSORED
     return ended and trial.reason not in INTERRUPTED_REASONS
+
+
+def missed(run: Trial) -> Trial:
+    """A repeat that broke a limit as one that missed the target; any other run as it is."""
+    broke = run.kind in (CONFIRM, RACE) and broke_limit(run)
+    return replace(run, state=State.CENSORED) if broke else run
 
 
 def _mean(runs: Sequence[Trial], target: Target) -> Trial:
@@ -124,7 +132,7 @@ def _result(run: Trial, target: Target) -> float:
     result = target.result(run)
     if result is not None:
         return result
-    score = target.horizon if target.timed else target.score(run)
+    score = target.horizon if target.timed else target.score(missed(run))
     return math.inf if score is None else score
 
 

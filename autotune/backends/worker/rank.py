@@ -127,10 +127,10 @@ class Rank:
             return self._raised(error)
 
     def measure(self) -> Answer:
-        """Measure what the milestone can; nan where its trainer has come to its end already."""
+        """Measure what the milestone can, unless the report is of an earlier one."""
         try:
             assert self._milestone is not None
-            metrics = measured(self._milestone, self._end is not None, self._train)
+            metrics = measured(self._milestone, self._later.reported is not None, self._train)
             return self._at_milestone(Answer("measured", self._milestone.step, metrics))
         except BaseException as error:
             return self._raised(error)

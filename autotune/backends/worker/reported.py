@@ -38,13 +38,21 @@ def evaluated(values: object) -> dict[str, float]:
     return numbers("evaluate must return numbers", values)
 
 
-def measured(milestone: Milestone, ended: bool, train: Callable[..., Any]) -> dict[str, float]:
-    """The metrics that a milestone measures; nan for those of a trainer that has ended already.
+def measured(milestone: Milestone, late: bool, train: Callable[..., Any]) -> dict[str, float]:
+    """The metrics that a milestone measures; nan where it measures none.
+
+    Args:
+        milestone: at which the rank waits.
+        late: whether the report is of an earlier one, whose model is gone.
 
     Raises:
         TypeError: they are no dict of numbers.
+        ValueError: the report is late.
     """
-    if ended or milestone.measure is None:
+    if late:
+        names = ", ".join(measured_by(train))
+        raise ValueError(f"{names} cannot be measured: the report came after its milestone")
+    if milestone.measure is None:
         return dict.fromkeys(measured_by(train), math.nan)
     return evaluated(milestone.measure())
 

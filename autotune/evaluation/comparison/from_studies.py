@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from autotune.algorithms.ranking.repeats import probes, timed, unconfirmed
+from autotune.algorithms.ranking.repeats import missed, probes, timed, unconfirmed
 from autotune.errors import UserError, unknown
 from autotune.evaluation.comparison.model import (
     CONFIRMED,
@@ -217,7 +217,7 @@ def _hardware(study: Study, trials: Sequence[Trial]) -> Hardware | None:
 
 def _excluded(trial: Trial, hardware: Hardware | None) -> str:
     """Why a trial's time does not count for its configuration; empty if it does."""
-    if trial.state in (State.FAILED, State.INFEASIBLE):
+    if missed(trial).state in (State.FAILED, State.INFEASIBLE):
         return f"is left out, as it is {trial.state}: {' '.join(trial.reason.split()):.80}"
     if trial.state is State.RUNNING:
         return "is left out, as it is still running"
@@ -231,8 +231,9 @@ def _excluded(trial: Trial, hardware: Hardware | None) -> str:
 def _run(study: Study, trial: Trial) -> Run:
     """The trial as a run; one that cannot reach the target any more exceeds the limit."""
     metric, last = study.target.metric, trial.reports[-1]
-    missed = trial.state is State.CENSORED and trial.reason in _MISSED
-    seconds = study.target.horizon if missed else trial.seconds
+    late = trial.state is State.CENSORED and trial.reason in _MISSED
+    late = late or missed(trial) is not trial
+    seconds = study.target.horizon if late else trial.seconds
     ranks = trial.hardware.num_workers
     gpus = ranks * study.gpus_per_worker
     in_steps = study.target.clock == STEPS  # of which nothing is known to take a second

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from autotune.algorithms.ranking.difference import difference, mean_interval
-from autotune.algorithms.ranking.repeats import timed
+from autotune.algorithms.ranking.repeats import missed, timed
 from autotune.algorithms.ranking.speedup import Timed
 from autotune.errors import UserError
 from autotune.evaluation import spreadsheet
@@ -130,7 +130,7 @@ def _of_trial(study: Study, number: int) -> _Candidate:
     """
     again = [t for t in study.confirmations.get(number, ()) if timed(t)]
     runs = again or [study.trial(number)]
-    results = [(study.target.score(t), t.seed) for t in runs]
+    results = [(study.target.score(missed(t)), t.seed) for t in runs]
     counted = [Timed(s, True, seed) for s, seed in results if s is not None and math.isfinite(s)]
     if not counted:
         raise UserError(f"{study.source}#{number} has no run with a {study.target.metric}")

@@ -86,6 +86,7 @@ class StudyState:
         """Append the event to the journal, and bring the trials up to date with it."""
         before = self.trials.get(event.trial)
         if isinstance(event, Interrupted | Ended) and before is not None:
+            self.measuring.pop(event.trial, None)
             name = f"trial-{event.trial:04d}-attempt-{before.attempts}"
             event = replace(event, error=long_text.kept(self._folder, name, event.error))
         self.journal.append(event)

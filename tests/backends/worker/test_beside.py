@@ -259,3 +259,29 @@ def test_a_change_is_written_down_where_it_holds(tmp_path: Path) -> None:
     trial = studied(tmp_path, toy, controller=once).trials[0]
     assert trial.changes == ((200, Change(lr_factor=0.5)),)
     assert toy.changes == [*trial.changes]
+
+
+def test_a_model_is_not_measured_for_a_report_that_comes_later(tmp_path: Path) -> None:
+    measured: list[int] = []
+
+    def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
+        for step in range(3):
+            yield at.Milestone(
+                step,
+                lambda step=step: later(lambda: {METRIC: step / 2}),  # type: ignore[misc]
+                measure=lambda step=step: measured.append(step) or {"size": 1.0},  # type: ignore[misc]
+            )
+
+    train.measures = ("size",)  # type: ignore[attr-defined]
+    tried = at.Experiment(
+        "late",
+        train,
+        at.SearchSpace({"lr": at.Float(0.1, 1.0)}),
+        at.Target(METRIC, limit_steps=2),
+        scaling=ONE,
+        limits=[at.Limit("size", 5)],
+    )
+    quiet: dict[str, Any] = {"progress": False, "tracking_uri": "off", "experience": "off"}
+    with pytest.raises(at.StudyError, match="size cannot be measured: the report came after its"):
+        at.run(tried, trials=1, out=tmp_path / "study", backend="local", **quiet)
+    assert not measured
