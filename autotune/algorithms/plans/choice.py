@@ -75,7 +75,7 @@ def next_probe(
     known = factors(done)
     probed = {key(plan.point) for plan in known}
     if not known:
-        return alternatives[0]
+        return alternatives[0] if alternatives else None
     pairs = left_pairs(trials, seconds)
     reserve = 1 if any(plan.faster for plan in known) else 0
     if pairs > reserve:

@@ -314,6 +314,8 @@ def test_a_plan_whose_last_probe_failed_is_not_asked_again() -> None:
 
 def test_without_alternatives_nothing_is_probed() -> None:
     assert choice.next_probe([], START, [], ABC.together, 1e9) is None
+    begun = [probe(0, START, [1.0] * 6)]  # by a version that had some
+    assert choice.next_probe(begun, START, [], ABC.together, 1e9) is None
 
 
 def test_the_budget() -> None:
