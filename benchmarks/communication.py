@@ -3,8 +3,7 @@
     python benchmarks/communication.py --data-dir DIR [--parts techniques study images]
         [--mbit 10] [--seeds 5] [--seconds 240] [--quick] [--json FILE]
 
-Two ranks of one thread each, on loopback and over a cable of so many Mbit/s (`_slow_link.py`, which
-needs root; without it loopback alone).
+Two ranks of one thread each, on loopback and over a cable of so many Mbit/s (`_slow_link.py`; root).
 
 `techniques`: a small GPT on Shakespeare. Each technique is run once at each of two learning
 rates; the best of them on fresh seeds, all techniques in turns. A run that misses the target counts
@@ -243,11 +242,17 @@ def network(mbit: float | None) -> Iterator[Link]:
         yield link
 
 
+def _data(folder: str | None) -> tuple[Config, Config]:
+    if folder is None:
+        return {"text": "synthetic"}, {"data": "synthetic", "image_size": 16}
+    return {"data_dir": folder}, {"data_dir": folder}
+
+
 def main() -> None:
     parser = arguments(__doc__ or "", 1)
     parts = ("techniques", "study", "images")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts[:2])
-    parser.add_argument("--data-dir", required=True, help="folder of the data sets")
+    parser.add_argument("--data-dir", help="folder of the data sets (without it made up data)")
     parser.add_argument("--mbit", type=float, nargs="+", default=[10.0], help="of the cable (10)")
     parser.add_argument("--no-loopback", action="store_true", help="the cable only")
     parser.add_argument("--seeds", type=int, default=5, help="fresh ones of each technique (5)")
@@ -258,8 +263,8 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     quick, seeds = options.quick, [*range(100, 101 + (1 if options.quick else options.seeds))]
     gpt, images = (
-        replace(p, fixed={**p.fixed, "data_dir": options.data_dir}, limit=5.0 if quick else p.limit)
-        for p in (GPT, IMAGES)
+        replace(p, fixed={**p.fixed, **where}, limit=5.0 if quick else p.limit)
+        for p, where in zip((GPT, IMAGES), _data(options.data_dir), strict=True)
     )
     names = [*TECHNIQUES][: 3 if quick else None]
     found: dict[str, Any] = {}
