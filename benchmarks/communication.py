@@ -3,7 +3,7 @@
     python benchmarks/communication.py --data-dir DIR [--parts techniques study images]
         [--mbit 10] [--seeds 5] [--seconds 240] [--quick] [--json FILE]
 
-Two ranks of one thread each, on loopback and over a cable of so many Mbit/s (`_slow_link.py`; root).
+Two ranks of one thread each, on loopback and over a cable of so many Mbit/s (`_slow_link.py`).
 
 `techniques`: a small GPT on Shakespeare. Each technique is run once at each of two learning
 rates; the best of them on fresh seeds, all techniques in turns. A run that misses the target counts
