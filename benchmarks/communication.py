@@ -227,7 +227,8 @@ def study(problem: Problem, link: Link, seconds: float, seed: int, everything: b
             progress=False,
         )
         best = result.best
-        assert best is not None, "no trial"
+        if best is None:
+            raise SystemExit("no trial of this search reached the target: it needs more --seconds")
         print(
             f"  {len(result.trials)} trials, best {best.seconds:.2f} s: {best.params}", flush=True
         )
