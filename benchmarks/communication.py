@@ -13,7 +13,6 @@ with 95 % bootstrap intervals.
 over all techniques as well. Both winners are run on fresh seeds, in turns.
 `images`: the same as `techniques` for a residual network on Fashion-MNIST, with the three
 techniques that the first part names the best (or `--best`).
-
 Four ranks are for tests, and prove equality: two cores cannot show their speed.
 """
 
