@@ -31,6 +31,17 @@ class When:
     holds: Callable[[Mapping[str, Any]], bool]
 
 
+def when(key: str, *values: Any) -> When:
+    """The configurations in which a key has one of these values.
+
+    >>> when("cache", "disk", "memory", "decoded").text
+    "cache 'disk', 'memory' or 'decoded'"
+    """
+    *most, last = map(shown, values)
+    text = f"{', '.join(most)} or {last}" if most else last
+    return When(f"{key} {text}", lambda found: found[key] in values)
+
+
 @dataclass(frozen=True)
 class Knob:
     """A key of a technique.

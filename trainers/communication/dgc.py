@@ -24,10 +24,10 @@ from trainers.communication.exchange import Memory, Wire, gradients
 from trainers.communication.largest import count, share, taken
 from trainers.parallel.update import WithoutMomentum
 from trainers.readers import Number, Schedule, flag, optional, scheduled, whole
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
 KIND = "dgc"
-_CHOSEN = When("gradient_compression 'dgc'", lambda keys: keys["gradient_compression"] == KIND)
+_CHOSEN = when("gradient_compression", KIND)
 KNOBS: Mapping[str, Knob] = {
     "dgc_ratio": Knob(
         Constant(0.01), scheduled(Number(0.0, math.nextafter(1, 2), True)), "both", _CHOSEN

@@ -17,9 +17,9 @@ from torch import Tensor
 from autotune.schedules import as_schedule
 from trainers.communication.copies import Copies, Every
 from trainers.readers import Number, Schedule, counted
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
-_CHOSEN = When("synchronization 'diloco'", lambda keys: keys["synchronization"] == "diloco")
+_CHOSEN = when("synchronization", "diloco")
 KNOBS: Mapping[str, Knob] = {
     "diloco_period": Knob(as_schedule(32), counted(1), "both", _CHOSEN, memory=False),
     "diloco_outer_lr": Knob(0.7, Number(0.0, open_low=True), "statistical", _CHOSEN, memory=False),

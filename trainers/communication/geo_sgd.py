@@ -21,9 +21,9 @@ from torch import Tensor
 from autotune.schedules import as_schedule
 from trainers.communication.copies import Copies, Every, Sending
 from trainers.readers import Schedule, counted, require, whole
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
-_CHOSEN = When("synchronization 'geo_sgd'", lambda keys: keys["synchronization"] == "geo_sgd")
+_CHOSEN = when("synchronization", "geo_sgd")
 KNOBS: Mapping[str, Knob] = {
     "geo_sgd_period": Knob(as_schedule(8), counted(1), "both", _CHOSEN, memory=False),
     "geo_sgd_delay": Knob(1, whole(0), "both", _CHOSEN, memory=False),

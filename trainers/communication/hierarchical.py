@@ -16,11 +16,9 @@ from trainers.communication.copies import Copies, Every
 from trainers.parallel import mesh
 from trainers.parallel.ranks import Ranks, along, ranks_of_a_machine
 from trainers.readers import Schedule, counted, optional, whole
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
-_CHOSEN = When(
-    "synchronization 'hierarchical'", lambda keys: keys["synchronization"] == "hierarchical"
-)
+_CHOSEN = when("synchronization", "hierarchical")
 GROUP_SIZE = "hierarchical_group_size"
 KNOBS: Mapping[str, Knob] = {
     "hierarchical_inner_period": Knob(as_schedule(4), counted(1), "both", _CHOSEN, memory=False),

@@ -15,9 +15,9 @@ from torch import Tensor
 from autotune.schedules import as_schedule
 from trainers.communication.copies import Copies, Every
 from trainers.readers import Schedule, counted, whole
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
-_CHOSEN = When("synchronization 'local_sgd'", lambda keys: keys["synchronization"] == "local_sgd")
+_CHOSEN = when("synchronization", "local_sgd")
 KNOBS: Mapping[str, Knob] = {
     "local_sgd_period": Knob(as_schedule(8), counted(1), "both", _CHOSEN, memory=False),
     "local_sgd_start": Knob(0, whole(0), "both", _CHOSEN, memory=False),

@@ -25,11 +25,9 @@ from trainers.communication.exchange import Memory, Wire, gradients
 from trainers.optimizers.make import variant_settings
 from trainers.parallel.update import Everywhere
 from trainers.readers import whole
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
-_CHOSEN = When(
-    "gradient_compression 'one_bit'", lambda keys: keys["gradient_compression"] == "one_bit"
-)
+_CHOSEN = when("gradient_compression", "one_bit")
 KNOBS: Mapping[str, Knob] = {"one_bit_warmup_steps": Knob(100, whole(1), "both", _CHOSEN, False)}
 OPTIMIZERS = ("adamw", "lamb")
 _NEEDED: Mapping[str, Any] = {"max_grad_norm": None, "decoupled": True, "grad_averaging": True}

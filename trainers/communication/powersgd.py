@@ -19,13 +19,11 @@ from torch.optim import Optimizer
 from autotune.schedules import Constant
 from trainers.communication.exchange import Memory, Wire, gradients
 from trainers.readers import Schedule, counted, flag, one_of, whole
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
 __all__ = ["KNOBS", "PowerSGD", "compressible", "orthogonal", "sent"]
 
-_CHOSEN = When(
-    "gradient_compression 'powersgd'", lambda keys: keys["gradient_compression"] == "powersgd"
-)
+_CHOSEN = when("gradient_compression", "powersgd")
 _DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
 _LEAST = 2
 """Times as many numbers as are sent must a matrix have."""

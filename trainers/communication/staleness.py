@@ -18,12 +18,9 @@ from torch import Tensor
 
 from trainers.communication.copies import Copies, Sending
 from trainers.readers import whole
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
-_CHOSEN = When(
-    "synchronization 'bounded_staleness'",
-    lambda keys: keys["synchronization"] == "bounded_staleness",
-)
+_CHOSEN = when("synchronization", "bounded_staleness")
 KNOBS: Mapping[str, Knob] = {"staleness_bound": Knob(1, whole(0), "both", _CHOSEN)}
 
 

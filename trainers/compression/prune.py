@@ -19,7 +19,7 @@ from trainers.compression.smallest import kept_of, removed
 from trainers.compression.structure import Group, groups_of
 from trainers.models.library import named
 from trainers.readers import SAMPLED, NotAllowedError, Number, Schedule, one_of, scheduled
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
 PRUNINGS = ("none", "unstructured", "structured")
 SCOPES = ("layer", "global")
@@ -40,7 +40,7 @@ def _ramp(value: Any) -> Any:
     return value
 
 
-_PRUNED = When("pruning 'unstructured' or 'structured'", lambda own: own["pruning"] != "none")
+_PRUNED = when("pruning", "unstructured", "structured")
 KNOBS: Mapping[str, Knob] = {
     "pruning": Knob("none", one_of(PRUNINGS), "both"),
     "sparsity": Knob(Constant(0.0), _rising, "both", _PRUNED, memory=False),

@@ -24,7 +24,7 @@ from trainers.data.decoded import PER_IMAGE, decoded
 from trainers.data.picture import Picture, Source, opened
 from trainers.data.shared import Shared
 from trainers.readers import Number, one_of, optional, text
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
 LEVELS = ("none", "disk", "memory", "decoded")
 
@@ -33,21 +33,21 @@ KNOBS: Mapping[str, Knob] = {
         "none",
         one_of(LEVELS),
         "exact",
-        When("data 'folder'", lambda values: values["data"] == "folder"),
+        when("data", "folder"),
         memory=False,
     ),
     "cache_dir": Knob(
         None,
         optional(text),
         "exact",
-        When("cache 'disk'", lambda values: values["cache"] == "disk"),
+        when("cache", "disk"),
         memory=False,
     ),
     "cache_gb": Knob(
         4.0,
         Number(0.0, open_low=True),
         "exact",
-        When("cache 'disk', 'memory' or 'decoded'", lambda values: values["cache"] != "none"),
+        when("cache", "disk", "memory", "decoded"),
         memory=False,
     ),
 }

@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from trainers.readers import NotAllowedError, one_of
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
 MODES = ("none", "full", "selective")
 
@@ -42,10 +42,7 @@ KNOBS: Mapping[str, Knob] = {
         "op",
         _option,
         "exact",
-        When(
-            "activation_checkpoint_mode 'selective'",
-            lambda plan: plan["activation_checkpoint_mode"] == "selective",
-        ),
+        when("activation_checkpoint_mode", "selective"),
     ),
 }
 

@@ -23,7 +23,7 @@ from trainers.models.margins import USUAL
 from trainers.parallel.context import gathered
 from trainers.parallel.ranks import Ranks
 from trainers.readers import NotAllowedError, Number, one_of, optional, scheduled
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
 
 def _rate(value: Any) -> Any:
@@ -35,7 +35,7 @@ def _rate(value: Any) -> Any:
         raise NotAllowedError(f"a number more than 0 and at most 1{comma}{fault}") from None
 
 
-_MARGIN = When("margin 'arcface' or 'cosface'", lambda values: values["margin"] != "none")
+_MARGIN = when("margin", "arcface", "cosface")
 KNOBS: Mapping[str, Knob] = {
     "margin": Knob("arcface", one_of(USUAL), "statistical", memory=False),
     "margin_size": Knob(None, optional(Number(0.0, 1.5)), "statistical", _MARGIN, memory=False),

@@ -18,7 +18,7 @@ from torch import Tensor
 from trainers.parallel import mesh
 from trainers.parallel.ranks import Ranks, ranks_of_a_machine
 from trainers.readers import one_of, optional, whole
-from trainers.technique import Knob, When
+from trainers.technique import Knob, When, when
 
 # The second names up to torch 2.12.
 _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -38,10 +38,7 @@ KNOBS: Mapping[str, Knob] = {
         None,
         optional(whole(2)),
         "exact",
-        When(
-            "all_reduce_topology 'hierarchical' or 'two_dimensional'",
-            lambda plan: plan["all_reduce_topology"] != "flat",
-        ),
+        when("all_reduce_topology", "hierarchical", "two_dimensional"),
     ),
 }
 

@@ -23,14 +23,14 @@ from trainers.parallel.exposed import Exposed
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.update import Everywhere
 from trainers.readers import flag
-from trainers.technique import Knob, When
+from trainers.technique import Knob, when
 
 KNOBS: Mapping[str, Knob] = {
     "shard_optimizer_state": Knob(
         False,
         flag,
         "exact",
-        When("data_parallel_shard_degree 1", lambda plan: plan["data_parallel_shard_degree"] == 1),
+        when("data_parallel_shard_degree", 1),
     ),
 }
 
