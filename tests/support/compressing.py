@@ -117,7 +117,7 @@ def _average(network: nn.Module, ranks: Ranks) -> None:
 def counted() -> Iterator[list[int]]:
     """The bytes of what is given to collectives in the body."""
     found: list[int] = []
-    reduce, gather = dist.all_reduce, exchanges._gather
+    reduce, gather = dist.all_reduce, exchanges.all_gather
 
     def reduced(tensor: Tensor, *rest: Any, **named: Any) -> Any:
         found.append(tensor.nbytes)
@@ -127,5 +127,5 @@ def counted() -> Iterator[list[int]]:
         found.append(own.nbytes)
         return gather(into, own, *rest, **named)
 
-    with patch.object(dist, "all_reduce", reduced), patch.object(exchanges, "_gather", gathered):
+    with patch.object(dist, "all_reduce", reduced), patch.object(exchanges, "all_gather", gathered):
         yield found

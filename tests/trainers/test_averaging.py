@@ -25,10 +25,8 @@ from torch import Tensor
 from autotune.schedules import Constant, Linear, stages
 from trainers import language, served, settings
 from trainers.communication import (
-    diloco,
-    geo_sgd,
+    copies,
     hierarchical,
-    local_sgd,
     staleness,
     synchronization,
 )
@@ -58,9 +56,7 @@ def on_ranks(on_two_ranks: Callable[..., Any]) -> Taken:
     return run
 
 
-@pytest.mark.parametrize(
-    "module", [local_sgd, hierarchical, diloco, geo_sgd, staleness, synchronization]
-)
+@pytest.mark.parametrize("module", [copies, hierarchical, staleness, synchronization])
 def test_examples(module: Any) -> None:
     failed, tried = doctest.testmod(module)
     assert tried or module is synchronization
@@ -192,9 +188,9 @@ def test_one_rank_makes_the_steps_without_messages() -> None:
 @pytest.mark.parametrize(
     ("keys", "formula"),
     [
-        ({"synchronization": "local_sgd", "local_sgd_period": 7}, local_sgd.sent(WEIGHTS, 7)),
-        ({"synchronization": "diloco", "diloco_period": 2}, diloco.sent(WEIGHTS, 2)),
-        ({"synchronization": "geo_sgd", "geo_sgd_period": 7}, geo_sgd.sent(WEIGHTS, 7)),
+        ({"synchronization": "local_sgd", "local_sgd_period": 7}, copies.sent(WEIGHTS, 7)),
+        ({"synchronization": "diloco", "diloco_period": 2}, copies.sent(WEIGHTS, 2)),
+        ({"synchronization": "geo_sgd", "geo_sgd_period": 7}, copies.sent(WEIGHTS, 7)),
         ({"synchronization": "bounded_staleness"}, staleness.sent(WEIGHTS)),
         (
             {

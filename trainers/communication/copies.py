@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainers.parallel.ranks import Ranks
+from trainers.communication.exchange import gradients
+from trainers.parallel.ranks import Ranks, fill
 from trainers.readers import Schedule
 
 
@@ -57,37 +58,26 @@ class Copies:
     ) -> None:
         self.ranks = ranks
         self._waiting = waiting
+        self._model = model
         self._parameters = [p for p in model.parameters() if p.requires_grad]
 
     def weights(self) -> Tensor:
         """A copy of them, in one vector."""
         return torch.cat([p.detach().flatten() for p in self._parameters])
 
-    @torch.no_grad()
     def set(self, flat: Tensor) -> None:
-        for parameter, part in self._parts(flat):
-            parameter.copy_(part)
+        fill(self._parameters, flat)
 
     def gradients(self) -> Tensor:
         """A copy of them, in one vector; 0 where a step did not reach a parameter."""
-        found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters)
-        return torch.cat([gradient.flatten() for gradient in found])
+        return torch.cat([gradient.flatten() for gradient in gradients(self._model)])
 
-    @torch.no_grad()
     def set_gradients(self, flat: Tensor) -> None:
-        for parameter, part in self._parts(flat):
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(part)
+        fill(gradients(self._model), flat)
 
     def no_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
-
-    def _parts(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
-        parts = torch.split(flat, [p.numel() for p in self._parameters])
-        pairs = zip(self._parameters, parts, strict=True)
-        return [(parameter, part.view_as(parameter)) for parameter, part in pairs]
 
     def begin_mean(self, flat: Tensor, ranks: Ranks | None = None) -> Sending:
         """Begin to make a vector its mean over all ranks, or over some; in place."""
@@ -100,6 +90,18 @@ class Copies:
     def mean(self, flat: Tensor, ranks: Ranks | None = None) -> Tensor:
         """As `begin_mean`, waited for."""
         return self.begin_mean(flat, ranks).mean()
+
+
+def sent(weights: int, period: int) -> float:
+    """The bytes that a rank gives to sums where its weights are one every few steps: their mean.
+
+    Args:
+        weights: bytes of the parameters.
+
+    >>> sent(4000, period=8)
+    500.0
+    """
+    return weights / period
 
 
 class Every:

@@ -27,18 +27,6 @@ KNOBS: Mapping[str, Knob] = {
 }
 
 
-def sent(weights: int, period: int) -> float:
-    """The bytes that a rank gives to sums, the mean of the steps.
-
-    Args:
-        weights: bytes of the parameters.
-
-    >>> sent(4000, period=32)
-    125.0
-    """
-    return weights / period
-
-
 class DiLoCo:
     """Global weights, and the outer optimizer's momentum.
 

@@ -17,14 +17,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainers.parallel.ranks import Ranks
+from trainers.parallel.ranks import Ranks, all_gather, fill
 from trainers.parallel.update import Update
 
 Kept = dict[str, dict[int, Tensor]]
 """By what it is, and the place of its parameter in the model."""
-
-# The second name up to torch 2.12.
-_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass
@@ -122,16 +119,15 @@ class Wire:
         sent = flat.float() * size
         with self._waiting():
             dist.all_reduce(flat, group=self.ranks.group)
+        fill(tensors, flat)
         parts = [tensor.numel() for tensor in tensors]
-        for tensor, mean in zip(tensors, torch.split(flat, parts), strict=True):
-            tensor.copy_(mean.view_as(tensor))
         return [p.view_as(t) for p, t in zip(torch.split(sent, parts), tensors, strict=True)]
 
     def gathered(self, own: Tensor) -> Tensor:
         """The flat tensors of all ranks, equally long, one a row."""
         found = own.new_empty(self.ranks.size * own.numel())
         with self._waiting():
-            _gather(found, own, group=self.ranks.group)
+            all_gather(found, own, group=self.ranks.group)
         return found.view(self.ranks.size, -1)
 
 

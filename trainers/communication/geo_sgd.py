@@ -30,18 +30,6 @@ KNOBS: Mapping[str, Knob] = {
 }
 
 
-def sent(weights: int, period: int) -> float:
-    """The bytes that a rank gives to sums, the mean of the steps.
-
-    Args:
-        weights: bytes of the parameters.
-
-    >>> sent(4000, period=8)
-    500.0
-    """
-    return weights / period
-
-
 def check(period: Schedule, delay: int) -> None:
     """Raise a ValueError for a push that would begin before the last one is merged."""
     rule = f"at least geo_sgd_delay, {delay}"

@@ -24,18 +24,6 @@ KNOBS: Mapping[str, Knob] = {
 }
 
 
-def sent(weights: int, period: int) -> float:
-    """The bytes that a rank gives to sums, the mean of the steps.
-
-    Args:
-        weights: bytes of the parameters.
-
-    >>> sent(4000, period=8)
-    500.0
-    """
-    return weights / period
-
-
 class LocalSGD:
     """Averages weights every few steps.
 

@@ -25,6 +25,9 @@ from trainers.parallel import mesh
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+# The second name up to torch 2.12.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -153,18 +156,19 @@ def averaged_buffers(model: nn.Module, ranks: Ranks) -> Iterator[None]:
         average(own, ranks)
         yield
     finally:
-        _fill(own, kept)
+        fill(own, kept)
 
 
 def average(tensors: Sequence[Tensor], ranks: Ranks) -> None:
     """Their means over the ranks, in place and in one message."""
     if ranks.size > 1:
         flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
-        _fill(tensors, ranks.sum(flat) / ranks.size)
+        fill(tensors, ranks.sum(flat) / ranks.size)
 
 
 @torch.no_grad()
-def _fill(tensors: Sequence[Tensor], flat: Tensor) -> None:
+def fill(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    """Give tensors the values of a vector, one after another."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view_as(tensor))

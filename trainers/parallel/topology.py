@@ -16,13 +16,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers.parallel import mesh
-from trainers.parallel.ranks import Ranks, ranks_of_a_machine
+from trainers.parallel.ranks import Ranks, all_gather, ranks_of_a_machine
 from trainers.readers import one_of, optional, whole
 from trainers.technique import Knob, When, when
 
-# The second names up to torch 2.12.
+# The second name up to torch 2.12.
 _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 COPIES = When(
     "data_parallel_shard_degree 1 and more than one rank",
@@ -73,7 +72,7 @@ def two_dimensional(gradients: Tensor, groups: Groups) -> None:
     part = whole_parts.new_empty(whole_parts.numel() // size)
     _scatter(part, whole_parts, group=groups.within)
     dist.all_reduce(part, group=groups.across)
-    _gather(whole_parts, part, group=groups.within)
+    all_gather(whole_parts, part, group=groups.within)
     if missing:
         gradients.copy_(whole_parts[: gradients.numel()])
 
