@@ -13,7 +13,6 @@ from typing import Any
 from torch import nn
 
 from trainers.communication import compression as compressed
-from trainers.communication.averaged import Averaged
 from trainers.communication.exchange import Exchange
 from trainers.communication.synchronization import Synchronization, averaged
 from trainers.memory import recompute
@@ -152,9 +151,7 @@ def _replicated(
 
 def update(plan: Plan, ranks: Ranks, model: Parallel, exposed: Exposed | None) -> Update:
     """Who makes the optimizer's step of which parameters."""
-    if isinstance(model, Pipelined | Averaged | WithClasses):
+    if model.update is not None:
         return model.update
-    if model.exchange is not None and model.exchange.update is not None:
-        return model.exchange.update
     deals = plan.shard_optimizer_state and ranks.size > 1
     return Dealt(ranks, exposed) if deals else Everywhere()

@@ -75,6 +75,7 @@ class Copies(Single):
     ) -> None:
         super().__init__(model, data, forward)
         self.exchange = exchange
+        self.update = None if exchange is None else exchange.update
         self._buckets = [torch.zeros_like(p) for p in model.parameters()]
 
     def gradients(self, parts: Sequence[Batch], loss: Loss) -> None:

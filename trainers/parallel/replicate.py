@@ -23,6 +23,7 @@ from trainers.parallel import topology
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.seam import Forward, Loss
 from trainers.parallel.states import load
+from trainers.parallel.update import Update
 from trainers.readers import Number, flag, optional
 from trainers.technique import Knob, degree
 
@@ -77,6 +78,7 @@ class Replicated:
         self._averaging = averaging
         self._hook = HOOKS.get(bits)
         self.exchange = exchange
+        self.update: Update | None = None if exchange is None else exchange.update
         self.network: nn.Module = model
         if not static_graph and exchange is None:
             self._wrap()

@@ -20,6 +20,7 @@ from trainers.data.stream import Batch
 from trainers.memory.compiled import mark_varying
 from trainers.parallel.exposed import Exposed
 from trainers.parallel.ranks import Ranks
+from trainers.parallel.update import Update
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of a part's scores and labels; what is differentiated."""
@@ -133,6 +134,11 @@ class Parallel(Protocol):
 
     def labels(self, y: Tensor) -> Tensor:
         """Of a batch's labels those of the scores that `evaluate` gives here."""
+        ...
+
+    @property
+    def update(self) -> Update | None:
+        """Who makes the optimizer's step; None: as the plan says."""
         ...
 
     def at(self, progress: float) -> None:

@@ -95,7 +95,7 @@ class Sharded:
     collective = True
     counts = True
     owned = None
-    exchange = None
+    exchange = update = None
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from trainers.data.stream import NO_LABEL, Batch
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.seam import Loss, Parallel
 from trainers.parallel.states import whole
+from trainers.parallel.update import Update
 
 
 def multiple_of(count: int, tokens: Tensor, fill: int) -> Tensor:
@@ -66,6 +67,10 @@ class Shared:
     @property
     def exchange(self) -> Exchange | None:
         return self.inner.exchange
+
+    @property
+    def update(self) -> Update | None:
+        return self.inner.update
 
     def at(self, progress: float) -> None:
         self.inner.at(progress)

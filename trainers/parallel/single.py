@@ -13,6 +13,7 @@ from trainers.data.stream import Batch
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.seam import Forward, Loss
 from trainers.parallel.states import load
+from trainers.parallel.update import Update
 
 
 class Single:
@@ -22,6 +23,7 @@ class Single:
     counts = True
     owned = None
     exchange: Exchange | None = None
+    update: Update | None = None
 
     def __init__(self, model: nn.Module, data: Ranks, forward: Forward) -> None:
         self.data = data
