@@ -36,6 +36,7 @@ from trainers.plan import DEFAULTS, MEMORY_KEYS
 from trainers.readers import SAMPLED
 from trainers.settings import EFFECTS, Settings, read_settings
 from trainers.task import StepAt, Task
+from trainers.training import pass_sizes
 
 Images = FolderStream | MemoryStream
 
@@ -131,14 +132,7 @@ def memory(config: Mapping[str, Any], ranks: int = 1, has: int = 0) -> int:
     return needed(settings.training, task, images(settings, ranks), ranks, has)
 
 
-def pass_size(config: Mapping[str, Any], ranks: int) -> int:
-    """The most items of a rank in one forward pass of this training, on so many ranks.
-
-    Raises:
-        ValueError: a key or value that is not allowed, or a plan for other ranks; one line.
-    """
-    return read_settings(config).training.pass_size(ranks)
-
+pass_size = pass_sizes(read_settings)
 
 train.model = trained  # type: ignore[attr-defined]  # for registration of the model
 train.check = check  # type: ignore[attr-defined]  # called before a study starts

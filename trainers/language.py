@@ -30,6 +30,7 @@ from trainers.plan import DEFAULTS, MEMORY_KEYS
 from trainers.readers import greatest, require
 from trainers.task import StepAt, Task
 from trainers.text_settings import EFFECTS, KEYS, OWN, USUAL, Settings, read_settings
+from trainers.training import pass_sizes
 
 __all__ = [
     "KEYS",
@@ -132,14 +133,7 @@ def _counted(settings: Settings) -> Settings:
     return replace(settings, attention="full", attention_window=None)
 
 
-def pass_size(config: Mapping[str, Any], ranks: int) -> int:
-    """The most items of a rank in one forward pass of this training, on so many ranks.
-
-    Raises:
-        ValueError: a key or value that is not allowed, or a plan for other ranks; one line.
-    """
-    return read_settings(config).training.pass_size(ranks)
-
+pass_size = pass_sizes(read_settings)
 
 train.model = trained  # type: ignore[attr-defined]  # for registration of the model
 train.check = check  # type: ignore[attr-defined]  # called before a study starts

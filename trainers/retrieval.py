@@ -29,6 +29,7 @@ from trainers.plan import MEMORY_KEYS
 from trainers.recall import recall_at_1
 from trainers.retrieval_settings import EFFECTS, KEYS, TAKEN, Settings, read_settings
 from trainers.task import Outputs, StepAt, Task
+from trainers.training import pass_sizes
 
 __all__ = ["KEYS", "Settings", "check", "pass_size", "read_settings", "train", "trained"]
 
@@ -79,14 +80,7 @@ def trained(
     return made.eval(), torch.zeros(served.EXAMPLES, *shape)
 
 
-def pass_size(config: Mapping[str, Any], ranks: int) -> int:
-    """The most items of a rank in one forward pass of this training, on so many ranks.
-
-    Raises:
-        ValueError: a key or value that is not allowed, or a plan for other ranks; one line.
-    """
-    return read_settings(config).training.pass_size(ranks)
-
+pass_size = pass_sizes(read_settings)
 
 train.model = trained  # type: ignore[attr-defined]  # for registration of the model
 train.check = check  # type: ignore[attr-defined]  # called before a study starts

@@ -27,7 +27,7 @@ be allowed. The momentum (or `beta1`) of schedule-free optimizers must be a numb
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -191,6 +191,21 @@ EFFECTS: Mapping[str, Effect] = {
 The others do not belong to a search: seed, state, and what ends or reports a training. A microbatch
 is exact in models without batch normalisation.
 """
+
+
+def pass_sizes(read: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any], int], int]:
+    """What a trainer has as `pass_size`; `read` reads its settings, with their `training`."""
+
+    def pass_size(config: Mapping[str, Any], ranks: int) -> int:
+        """The most items of a rank in one forward pass of this training, on so many ranks.
+
+        Raises:
+            ValueError: a key or value that is not allowed, or a plan for other ranks; one line.
+        """
+        found: int = read(config).training.pass_size(ranks)
+        return found
+
+    return pass_size
 
 
 def read_training(
