@@ -26,12 +26,12 @@ _COLUMNS = {
 
 def sections(result: StudyResult) -> list[Section]:
     """The section, where the study has probes."""
-    told = plans(result)
-    if told is None:
+    found = plans(result)
+    if found is None:
         return []
     rows = _rows(result)
     columns = {k: v for k, v in _COLUMNS.items() if k != "peak" or any(r["peak"] for r in rows)}
-    said = str(told["said"])
+    said = str(found["said"])
     text = f"{said[:1].upper()}{said[1:]}. {_TEXT}"
     return [Section("plans", "Plans", text, None, rows, columns, open=True)]
 

@@ -146,11 +146,11 @@ def _foot(manifest: Manifest, result: StudyResult) -> str:
 
 def _known(manifest: Manifest, result: StudyResult) -> list[str]:
     """What was known of other studies, and which of them this one is most like by now."""
-    told = experience.now(manifest, result)
-    if told is None or told.get("off"):
+    found = experience.now(manifest, result)
+    if found is None or found.get("off"):
         return []
-    knew = because(told["studies"], told["earlier_runs"], told["most_alike"])
-    return [part for part in (knew, experience.sentence(told)) if part]
+    knew = because(found["studies"], found["earlier_runs"], found["most_alike"])
+    return [part for part in (knew, experience.sentence(found)) if part]
 
 
 def _cards(result: StudyResult, rows: Sequence[tables.Row]) -> list[tuple[str, str, str]]:

@@ -18,7 +18,7 @@ from autotune.study.result import StudyResult
 if TYPE_CHECKING:
     from autotune.algorithms.samplers.experienced import ExperiencedSampler
 
-_TOLD = ("studies", "earlier_runs", "most_alike", "first")  # of what the manifest says
+_BEGUN_WITH = ("studies", "earlier_runs", "most_alike", "first")  # of the manifest
 
 
 def now(manifest: Manifest, result: StudyResult) -> dict[str, Any] | None:
@@ -26,21 +26,18 @@ def now(manifest: Manifest, result: StudyResult) -> dict[str, Any] | None:
 
     `like_now` is the name of the known study with the greatest probability, and `none` the
     probability that it is like none of them; absent where another sampler is at work, or no trial
-    has ended. `fault` says why it cannot be told, and `off` that the study was to know nothing.
+    has ended. `fault` says why it is not known, and `off` that the study was to know nothing.
     """
     if not manifest.known:
         return {"off": True} if manifest.options.experience == OFF else None
-    told = {
-        name: manifest.known.get(name)
-        for name in ("studies", "earlier_runs", "most_alike", "first")
-    }
+    begun = {name: manifest.known.get(name) for name in _BEGUN_WITH}
     ended = informative_trials(result.searched)
     if manifest.options.sampler != EXPERIENCED or not ended:
-        return told
+        return begun
     try:
         sampler = _sampler(result.folder, str(manifest.known.get("checksum")))
     except UserError as error:
-        return {**told, "fault": str(error)}
+        return {**begun, "fault": str(error)}
     posterior = sampler.posterior(ended)
     each = posterior.of_tasks(sampler.models.owner, len(sampler.models.tasks))
     most = int(each.argmax())
@@ -48,7 +45,7 @@ def now(manifest: Manifest, result: StudyResult) -> dict[str, Any] | None:
         "like_now": sampler.models.tasks[most].name,
         "probability": round(float(each[most]), 4),
     }
-    return {**told, **likely, "none": round(float(posterior.none), 4)}
+    return {**begun, **likely, "none": round(float(posterior.none), 4)}
 
 
 @lru_cache(maxsize=4)
@@ -73,17 +70,17 @@ class _Nothing:
         return None
 
 
-def sentence(told: Mapping[str, Any]) -> str:
-    """What `now` told of the present, in words; empty where there is nothing.
+def sentence(found: Mapping[str, Any]) -> str:
+    """What `now` found of the present, in words; empty where there is nothing.
 
     >>> sentence({"like_now": "digits-lars", "probability": 0.62, "none": 0.1})
     'most like digits-lars by now (probability 0.62; like none of them 0.10)'
     """
-    if told.get("off"):
+    if found.get("off"):
         return "off"
-    if told.get("fault"):
-        return str(told["fault"])
-    if "like_now" not in told:
+    if found.get("fault"):
+        return str(found["fault"])
+    if "like_now" not in found:
         return ""
-    of = f"probability {told['probability']:.2f}; like none of them {told['none']:.2f}"
-    return f"most like {told['like_now']} by now ({of})"
+    of = f"probability {found['probability']:.2f}; like none of them {found['none']:.2f}"
+    return f"most like {found['like_now']} by now ({of})"

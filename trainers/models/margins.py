@@ -2,7 +2,7 @@
 
 A class is a direction, and the score of a sample its cosine with it times a scale. A margin makes
 the score of a sample's own class less in training, so that classes are further apart than they need
-to be to be told apart.
+to be for telling them from each other.
 """
 
 from __future__ import annotations

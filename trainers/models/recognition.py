@@ -59,7 +59,7 @@ class Classes(nn.Module):
         self.first, stop = rows_of(count, ranks.rank, ranks.size)
         self.weight = nn.Parameter(_initial(count, width, self.first, stop))
         self._rate, self._seed, self._choices = rate, seed, 0
-        self._share = greatest(rate)  # until a progress is told: what needs most memory
+        self._share = greatest(rate)  # until a progress is given: what needs most memory
 
     def at(self, progress: float) -> None:
         self._share = self._rate(progress)

@@ -69,7 +69,7 @@ def scheduled(
 ) -> Any:
     """Torch's schedule for a step of these shapes.
 
-    It is told the shapes: else it would find them out in a first pass, whose loss would count.
+    It gets the shapes: else it would find them out in a first pass, whose loss would count.
 
     Args:
         kind: one of `STAGES`.

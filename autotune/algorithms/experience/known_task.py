@@ -120,14 +120,32 @@ def _completed(task: KnownTask, times: Array) -> Array:
     return logs
 
 
+def best_so_far(curves: Array) -> Array:
+    """The best of each curve until each mark; -inf before it was seen."""
+    seen = np.where(np.isfinite(curves), curves, -np.inf)
+    return np.asarray(np.maximum.accumulate(seen, axis=1))
+
+
+def last_marks(curves: Array) -> Array:
+    """The index of the last mark at which each curve was seen, -1 where it never was."""
+    return np.asarray(np.where(np.isfinite(curves), np.arange(len(MARKS)), -1).max(axis=1))
+
+
+def at_common_marks(curves: Array, last: Array) -> Array:
+    """The best of each curve until the last mark that it has in common with each other one, (n, n).
+
+    Args:
+        curves: the metric at each of `MARKS`, higher is better, nan if not seen; (n, 12).
+        last: the index of each curve's last mark, (n,); the first counts for -1.
+    """
+    common = np.maximum(np.minimum.outer(last, last), 0)
+    return np.asarray(np.take_along_axis(best_so_far(curves), common, axis=1))
+
+
 def _shares_lost(task: KnownTask) -> Array:
     """The share of the others to which each loses: by time, or where both were last seen."""
-    curves = np.where(np.isfinite(task.curves), task.curves, -np.inf)
-    last = np.where(np.isfinite(task.curves), np.arange(len(MARKS)), -1).max(axis=1)
-    last = np.where(np.isfinite(task.times), len(MARKS) - 1, last)
-    held = np.maximum.accumulate(curves, axis=1)
-    common = np.maximum(np.minimum.outer(last, last), 0)
-    own = np.take_along_axis(held, common, axis=1)
+    last = np.where(np.isfinite(task.times), len(MARKS) - 1, last_marks(task.curves))
+    own = at_common_marks(task.curves, last)
     loses = (own < own.T) + 0.5 * (own == own.T)
     times = np.minimum(task.times, 1e9)  # so that differences are finite
     both = np.isfinite(task.times)[:, None] & np.isfinite(task.times)[None]

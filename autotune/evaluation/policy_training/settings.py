@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.algorithms.experience.known_task import MARKS, Array
+from autotune.algorithms.experience.known_task import MARKS, Array, best_so_far
 from autotune.algorithms.experience.model import Predictions
 from autotune.algorithms.samplers.trained_policy.inputs import Bools, Rows
 from autotune.evaluation.policy_training.tables import Table
@@ -53,15 +53,14 @@ def plain(table: Table) -> Setting:
         table.positions,
         table.choices,
         table.task.times,
-        held(table.task.curves),
+        _filled(table.task.curves),
         table.predicted,
     )
 
 
-def held(curves: Array) -> Array:
+def _filled(curves: Array) -> Array:
     """Curves that keep their last value where they were not seen any more."""
-    filled = np.where(np.isfinite(curves), curves, -np.inf)
-    filled = np.maximum.accumulate(filled, axis=1)
+    filled = best_so_far(curves)
     return np.where(np.isfinite(filled), filled, np.nan)
 
 

@@ -41,7 +41,7 @@ class StudyState:
 
     Attributes:
         pool: where trials run; it flushes the journal before it acts.
-        compared: the trials without probes, which alone are told to whatever decides.
+        compared: the trials without probes, which are all that decisions see.
         count: how many of the plan's trials there are; repeats are on top of it.
         checkpoint_root: the folder or URL of the study's checkpoints.
         has_checkpoints: whether any trial has had one.

@@ -113,10 +113,10 @@ def _fitting(
         if own is None:
             continue
         point, outside = translated(own, space, baseline or {}, random)
-        told = _positions(space, point, own)
-        if outside <= _MOST_BEYOND and told not in said and point not in given:
+        positions = _positions(space, point, own)
+        if outside <= _MOST_BEYOND and positions not in said and point not in given:
             found.append(point)
-            said.append(told)
+            said.append(positions)
         if len(found) == _MOST:
             break
     return tuple(found)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.algorithms.experience.known_task import MARKS, Array
+from autotune.algorithms.experience.known_task import MARKS, Array, at_common_marks, last_marks
 from autotune.algorithms.samplers.trained_policy.expected import Expected
 from autotune.space.encoding import unit_of
 from autotune.space.parameters import Choice, Parameter
@@ -114,13 +114,9 @@ def places(logs: Array, reached: Bools, curves: Array) -> Array:
     count = len(logs)
     if not count:
         return np.zeros(0)
-    held = np.where(np.isfinite(curves), curves, -np.inf)
-    last = np.where(np.isfinite(curves), np.arange(len(MARKS)), -1).max(axis=1)
-    last = np.where(reached, len(MARKS) - 1, last)
-    held = np.maximum.accumulate(held, axis=1)
-    common = np.minimum.outer(last, last)
-    own = np.take_along_axis(held, np.maximum(common, 0), axis=1)
-    own = np.where(common < 0, -np.inf, own)
+    last = np.where(reached, len(MARKS) - 1, last_marks(curves))
+    never = np.minimum.outer(last, last) < 0
+    own = np.where(never, -np.inf, at_common_marks(curves, last))
     loses = (own < own.T) + 0.5 * (own == own.T)
     loses = np.where(reached[:, None] & ~reached[None], 0.0, loses)
     loses = np.where(~reached[:, None] & reached[None], 1.0, loses)
