@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -30,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from _common import arguments, introduce, keep
+from _intervals import interval
 from _link_runs import Config, Problem, measured
 from _slow_link import Link, loopback, slow_link
 
-DRAWS = 10_000
 TEXT: dict[str, Any] = {
     "text": "tinyshakespeare",
     "layers": 2,
@@ -102,30 +101,13 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
 # --- figures --------------------------------------------------------------------------------------
 
 
-def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Mean and 95 % bootstrap interval.
+def ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    """Of the sums of pairs.
 
-    >>> interval([2.0, 2.0])
-    (2.0, 2.0, 2.0)
+    >>> ratio([(4.0, 2.0), (6.0, 3.0)])
+    2.0
     """
-    draw = random.Random(seed)
-    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(DRAWS))
-    return statistics.fmean(values), means[int(0.025 * DRAWS)], means[int(0.975 * DRAWS) - 1]
-
-
-def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float, float]:
-    """Ratio of mean seconds, seed by seed, with its 95 % bootstrap interval.
-
-    >>> ratio([4.0, 4.0], [2.0, 2.0])
-    (2.0, 2.0, 2.0)
-    """
-    draw, pairs = random.Random(0), [*zip(over, under, strict=True)]
-
-    def of(some: Sequence[tuple[float, float]]) -> float:
-        return sum(one for one, _ in some) / sum(other for _, other in some)
-
-    drawn = sorted(of(draw.choices(pairs, k=len(pairs))) for _ in range(DRAWS))
-    return of(pairs), drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
+    return sum(one for one, _ in pairs) / sum(other for _, other in pairs)
 
 
 def seconds_of(runs: Sequence[Mapping[str, Any]], limit: float) -> list[float]:
@@ -154,12 +136,13 @@ def table(runs: Sequence[Mapping[str, Any]], problem: Problem, head: str) -> lis
         speed = 1000 * statistics.fmean(r["seconds"] / (r["samples"] / per_step) for r in of)
         arrived = [r["samples"] for r in of if r["reached"]]
         samples = f"{statistics.fmean(arrived):.0f}" if arrived else "-"
-        mean, low, high = interval(seconds[name])
-        over = "{:.2f} ({:.2f} to {:.2f})".format(*ratio(seconds[least], seconds[name]))
+        pairs = [*zip(seconds[least], seconds[name], strict=True)]
+        low, high = interval(seconds[name], statistics.fmean)
+        over = "{:.2f} ({:.2f} to {:.2f})".format(ratio(pairs), *interval(pairs, ratio))
         rate = of[0]["config"]["lr"]
         print(
             f"{name:<26}{rate:7.3g}{speed:9.1f}{samples:>10}{len(arrived):>6}/{len(of)}"
-            f"  {f'{mean:.2f} ({low:.2f} to {high:.2f})':<24}{over}",
+            f"  {f'{means[name]:.2f} ({low:.2f} to {high:.2f})':<24}{over}",
             flush=True,
         )
     return sorted((name for name in fresh if name not in DDP), key=means.__getitem__)

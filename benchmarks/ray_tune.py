@@ -34,7 +34,6 @@ import argparse
 import itertools
 import json
 import math
-import random
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,9 +50,9 @@ from _common import (
     serve,
 )
 from _end_to_end import BASELINE, OTHERS, autotune_side, confirm_side, load, tune_side
+from _intervals import interval
 
 TOOLS = ("autotune", "tune")
-DRAWS = 10_000
 SHARED = ("recipe", "seconds", "confirm", "trials", "experience")
 """Settings that the pairs of one file have in common."""
 
@@ -95,9 +94,7 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
     2.00 (95 % 1.00 to 4.00, 2 pairs)
     """
     logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
-    chance = random.Random(0)
-    means = sorted(statistics.fmean(chance.choices(logs, k=len(logs))) for _ in range(DRAWS))
-    low, high = means[round(0.025 * (DRAWS - 1))], means[round(0.975 * (DRAWS - 1))]
+    low, high = interval(logs, statistics.fmean)
     mean = statistics.fmean(logs)
     return Ratio(math.exp(mean), math.exp(low), math.exp(high), len(logs))
 

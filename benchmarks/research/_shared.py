@@ -19,11 +19,13 @@ from _common import (
     serve,
     summary,
 )
+from _intervals import interval as bootstrap
 
 __all__ = [
     "Answer",
     "Task",
     "arguments",
+    "bootstrap",
     "introduce",
     "keep",
     "measure",

@@ -39,7 +39,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from _shared import arguments, introduce, keep, repeats_of
+from _shared import arguments, bootstrap, introduce, keep, repeats_of
 
 import autotune as at
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool, Simulate
@@ -241,9 +241,8 @@ def mean(values: Sequence[float]) -> float:
 
 def interval(values: Sequence[float]) -> str:
     """Geometric mean with a 95 % bootstrap interval."""
-    random = Random(0)
-    draws = sorted(mean(random.choices(values, k=len(values))) for _ in range(2000))
-    return f"{mean(values):.3f} ({draws[50]:.3f}-{draws[-51]:.3f})"
+    low, high = bootstrap(values, mean, 2000)
+    return f"{mean(values):.3f} ({low:.3f}-{high:.3f})"
 
 
 HEADS = "share  expected s  regret  over that of the first  better/=/worse  missing  luck  trials  "
