@@ -20,6 +20,15 @@ _LEAST_WAITED = 0.5  # seconds; shorter waits are measured too roughly to count
 SPARE = {"spare": True}  # metadata of a field that JSON lacks where it has its default
 
 
+def point_key(point: Params) -> str:
+    """What makes two points the same one; 1, 1.0 and True are different values.
+
+    >>> point_key({"b": 1, "a": True})
+    "[('a', True), ('b', 1)]"
+    """
+    return repr(sorted(point.items()))
+
+
 class State(StrEnum):
     """The state of a trial. Only REACHED has a time to target.
 

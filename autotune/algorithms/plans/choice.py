@@ -22,6 +22,7 @@ from autotune.algorithms.plans.factors import Factor, ended, factors, same
 from autotune.algorithms.plans.measured import measured
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Params, Trial
+from autotune.trial.values import point_key
 
 LEAST_RUNS = 2
 """Probes of the plan that is kept: the best of many single ones is the luckiest."""
@@ -73,14 +74,14 @@ def next_probe(
     if not same(last.params, default) and measured(last) is not None:
         return default
     known = factors(done)
-    probed = {key(plan.point) for plan in known}
+    probed = {point_key(plan.point) for plan in known}
     if not known:
         return alternatives[0] if alternatives else None
     pairs = left_pairs(trials, seconds)
     reserve = 1 if any(plan.faster for plan in known) else 0
     if pairs > reserve:
         for point in alternatives:
-            if key(point) not in probed:
+            if point_key(point) not in probed:
                 return point
     if pairs > 0 and (again := _again(known, combine)) is not None:
         return again
@@ -110,24 +111,19 @@ def _unsure(known: Sequence[Factor]) -> Params | None:
     return best.point if best is not None and best.runs < LEAST_RUNS else None
 
 
-def key(point: Params) -> frozenset[tuple[str, str]]:
-    """What makes two points the same one."""
-    return frozenset((name, repr(value)) for name, value in point.items())
-
-
 def _again(known: Sequence[Factor], combine: Combine) -> Params | None:
     """The next of the combinations, in rounds of which each leaves the faster half."""
-    by_key = {key(plan.point): plan for plan in known}
+    by_key = {point_key(plan.point): plan for plan in known}
     alive = combinations(known, combine)
     runs = LEAST_RUNS
     while alive:
         for point in alive:
-            plan = by_key.get(key(point))
+            plan = by_key.get(point_key(point))
             if plan is None or (plan.runs < runs and _measures(plan)):
                 return point
         if len(alive) == 1:
             return None
-        known_now = [by_key[key(p)] for p in alive if _measures(by_key[key(p)])]
+        known_now = [by_key[point_key(p)] for p in alive if _measures(by_key[point_key(p)])]
         best = sorted(known_now, key=lambda plan: plan.ratio or 0.0, reverse=True)
         alive = [plan.point for plan in best[: len(alive) // 2]]
         runs += 1

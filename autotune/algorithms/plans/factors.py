@@ -21,6 +21,7 @@ from autotune.algorithms.plans.measured import PROBED, Measured, measured
 from autotune.algorithms.ranking.difference import LEVEL, student_t
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Params, Trial
+from autotune.trial.values import point_key
 
 LEAST_GAIN = 1.01
 """A plan that is faster by less is not worth another one than the default."""
@@ -79,7 +80,7 @@ def same(one: Params | None, other: Params | None) -> bool:
     """
     if one is None or other is None:
         return False
-    return {k: repr(v) for k, v in one.items()} == {k: repr(v) for k, v in other.items()}
+    return point_key(one) == point_key(other)
 
 
 def changes(point: Params, default: Params) -> tuple[tuple[str, Any], ...]:

@@ -14,7 +14,6 @@ from itertools import product, zip_longest
 from random import Random
 from typing import Any
 
-from autotune.algorithms.plans.choice import key
 from autotune.algorithms.plans.factors import Factor
 from autotune.space.parameters import (
     Choice,
@@ -28,6 +27,7 @@ from autotune.space.parameters import (
 from autotune.space.search_space import SearchSpace
 from autotune.space.variants import key_of
 from autotune.trial import Config, Params
+from autotune.trial.values import point_key
 
 PROBED_EFFECTS = ("rounding", "exact")  # those that promise most first: fewer bits take less time
 _DEGREE = "_degree"  # ends the names of keys whose product is the number of ranks
@@ -146,8 +146,8 @@ class Knobs:
             rounding = sum(n not in degrees for n in self.names[: self.names.index(degrees[0])])
             turns.insert(rounding, self._meshes(degrees))
         rows = (change for turn in zip_longest(*turns) for change in turn if change is not None)
-        found = {key(point): point for change in rows if (point := self._point(change))}
-        found.pop(key(self.default), None)
+        found = {point_key(point): point for change in rows if (point := self._point(change))}
+        found.pop(point_key(self.default), None)
         return list(found.values())
 
     def together(self, plans: Sequence[Factor]) -> Params | None:

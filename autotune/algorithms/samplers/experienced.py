@@ -39,6 +39,7 @@ from autotune.algorithms.samplers.own_results import OwnResults
 from autotune.algorithms.samplers.trained_policy.expected import Expected, expectation
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, State, Target, Trial, incumbent
+from autotune.trial.values import point_key
 
 KNOWN_FIRST = 20  # ended trials until which the posterior proposes
 _DRAWN, _BEST_ROWS = 64, 8  # points of the pool: drawn, and the best of each known task
@@ -118,9 +119,9 @@ class ExperiencedSampler:
 
     def candidates(self, trials: Sequence[Trial], count: int, random: Random) -> list[Params]:
         """Points that were among the best of known tasks and have not been tried."""
-        tried = {_key(t.params) for t in trials if t.params}
+        tried = {point_key(t.params) for t in trials if t.params}
         with self._lock:
-            pool = [p for p in self._pool_of(trials)[0][_DRAWN:] if _key(p) not in tried]
+            pool = [p for p in self._pool_of(trials)[0][_DRAWN:] if point_key(p) not in tried]
             return random.sample(pool, min(count, len(pool)))
 
     def _goal(self, predicted: Predictions) -> Predictions:
@@ -132,7 +133,7 @@ class ExperiencedSampler:
 
     def _predictions(self, points: Sequence[Params]) -> Predictions:
         """Predictions of points, each computed once."""
-        keys = [_key(point) for point in points]
+        keys = [point_key(point) for point in points]
         new = {k: p for k, p in zip(keys, points, strict=True) if k not in self._seen}
         if new:
             found = self.models.at(list(new.values()))
@@ -156,8 +157,8 @@ class ExperiencedSampler:
         known = replace(known, logs=known.logs + seen)
         gains = expected_improvement(known, now.weights, best)
         gains = gains * self._feasible.chances(ended, pool)
-        tried = {_key(t.params) for t in trials if t.params}
-        new = [_key(point) not in tried for point in pool]
+        tried = {point_key(t.params) for t in trials if t.params}
+        new = [point_key(point) not in tried for point in pool]
         return pool[int(np.where(new, gains, -1.0).argmax())]
 
     def considered(
@@ -211,7 +212,3 @@ class ExperiencedSampler:
                 points.append(translated(row, self._canonical, baseline or {}, random)[0])
             self._pool = baseline, points, self.models.at(points)
         return self._pool[1], self._pool[2]
-
-
-def _key(point: Params) -> str:
-    return repr(sorted(point.items()))

@@ -16,6 +16,7 @@ from autotune.algorithms.experience.names import SAME
 from autotune.algorithms.samplers.trained_policy.inputs import Bools, positions
 from autotune.space.parameters import Choice, Float, is_real
 from autotune.space.search_space import SearchSpace
+from autotune.trial.values import point_key
 
 _LOG = 20.0  # a range whose ends differ by this factor is logarithmic
 _SOURCE_ROWS = 300  # trials of a known task
@@ -157,14 +158,10 @@ def _half(task: KnownTask, split: bool, for_models: bool) -> KnownTask:
 
 def for_model(task: KnownTask) -> list[bool]:
     """Which half of a task's trials is for models; it only depends on their points."""
-    return [hashlib.sha256(_key(point)).digest()[0] % 2 == 0 for point in task.points]
-
-
-def _key(point: Mapping[str, Any]) -> bytes:
-    return repr(sorted(point.items())).encode()
+    return [hashlib.sha256(point_key(point).encode()).digest()[0] % 2 == 0 for point in task.points]
 
 
 def _share_points(tasks: Sequence[KnownTask]) -> bool:
     """Whether some point was run in several tasks."""
-    each = [{_key(point) for point in task.points} for task in tasks]
+    each = [{point_key(point) for point in task.points} for task in tasks]
     return len(set().union(*each)) < sum(map(len, each))

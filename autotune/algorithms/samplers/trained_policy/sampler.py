@@ -9,7 +9,7 @@ come from the study's own search: the network was trained on studies of 30 trial
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from threading import Lock
 
@@ -27,6 +27,7 @@ from autotune.algorithms.samplers.trained_policy.expected import Expected, nothi
 from autotune.algorithms.samplers.trained_policy.inputs import Seen, inputs, places, positions
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, State, Target, Trial
+from autotune.trial.values import point_key
 
 OWN_FROM = 40  # ended trials from which on the study's own search proposes
 _DRAWN = 256  # candidates where no task is known
@@ -94,13 +95,13 @@ class TrainedPolicySampler:
     def _candidates(
         self, shown: Sequence[Trial], trials: Sequence[Trial], random: Random
     ) -> tuple[list[Params], Expected]:
-        tried = {_key(t.params) for t in trials if t.params}
+        tried = {point_key(t.params) for t in trials if t.params}
         if self._known is not None:
             points, expected = self._known.considered(shown, trials)
         else:
             points = self._space.sample(_DRAWN, random.getrandbits(31))
             expected = nothing_known(len(points), len(shown))
-        new = [i for i, point in enumerate(points) if _key(point) not in tried]
+        new = [i for i, point in enumerate(points) if point_key(point) not in tried]
         new = new or list(range(len(points)))  # a space of few points
         return [points[i] for i in new], expected.of(new)
 
@@ -130,7 +131,3 @@ class TrainedPolicySampler:
         gaps = np.array([curve.at(mark * limit) for mark in MARKS])
         seen = (min(curve.until, trial.seconds) * (1 + 1e-9) >= MARKS * limit) & np.isfinite(gaps)
         return np.where(seen, -gaps, np.nan)
-
-
-def _key(point: Mapping[str, object]) -> str:
-    return repr(sorted(point.items()))
