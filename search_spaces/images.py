@@ -77,17 +77,25 @@ def folder(
         fixed["validation"] = validation
     if weights is not None:
         fixed["weights"] = str(weights)
-    entries: dict[str, SpaceEntry] = {key: Fixed(value) for key, value in fixed.items()}
     largest = _power_of_two(min(max(count // 8, 4), 512))
-    smallest = max(largest // 16, 2)
-    crops = "none", "flip", "crop+flip"
-    entries |= {
-        "model": Fixed(model),
-        "precision": Fixed(precision),
-        "optimizer": Fixed("sgd"),
-        "nesterov": Fixed(True),
-        "augment": Choice(crops),
-        "batch_size": Int(smallest, largest, power_of_two=True, log=True),
+    fixed |= {"model": model, "precision": precision, "optimizer": "sgd", "nesterov": True}
+    entries = {**{key: Fixed(value) for key, value in fixed.items()}, **_searched(largest, weights)}
+    return Experiment(
+        name=_name(data, model),
+        train=train,
+        space=SearchSpace(entries),
+        target=Target("val_accuracy", limit=seconds),
+        baseline=_baseline(min(64, largest), 0.1 if weights is None else 0.01),
+        failure=FailurePolicy(keep_checkpoints=_KEPT),
+        canonical={"horizon": "epochs"},
+    )
+
+
+def _searched(largest: int, weights: Path | None) -> dict[str, SpaceEntry]:
+    """What is searched, with batches of at most `largest`; smaller rates for weights of a file."""
+    return {
+        "augment": Choice(("none", "flip", "crop+flip")),
+        "batch_size": Int(max(largest // 16, 2), largest, power_of_two=True, log=True),
         "horizon": Float(2.0, 60.0, log=True),
         "lr": ScheduleSpace(
             Float(0.003, 1.0, log=True) if weights is None else Float(0.0003, 0.3, log=True),
@@ -100,15 +108,6 @@ def folder(
         "weight_decay": Float(1e-5, 1e-2, log=True),
         "label_smoothing": Float(0.0, 0.2),
     }
-    return Experiment(
-        name=_name(data, model),
-        train=train,
-        space=SearchSpace(entries),
-        target=Target("val_accuracy", limit=seconds),
-        baseline=_baseline(min(64, largest), 0.1 if weights is None else 0.01),
-        failure=FailurePolicy(keep_checkpoints=_KEPT),
-        canonical={"horizon": "epochs"},
-    )
 
 
 def _model(name: str) -> str:
