@@ -9,7 +9,6 @@ synchronous (`trainers.sparse.synchronous`), asynchronous with bounded staleness
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from autotune.trial import Change, Milestone
 from trainers.auc import auc
 from trainers.click_settings import EFFECTS, KEYS, MEMORY_KEYS, Settings, read_settings
+from trainers.course import Course
 from trainers.data import criteo
 from trainers.data.clicks import Clickstream, InMemory, generate
 from trainers.data.queues import Queues, Source
@@ -105,10 +105,7 @@ class Loop:
             opened.callback(self._update.close)
             self._opened = opened.pop_all()
         self._factor = spread(self._stream.rows)
-        epoch = self._stream.train_size
-        self._horizon = training.horizon * epoch
-        self._every = training.milestone or epoch
-        self._end = math.inf if training.max_epochs is None else training.max_epochs * epoch
+        self._course = Course.of(training, self._stream.train_size)
         self._trained, self._seconds = 0, 0.0
         self._warm_up()
 
@@ -122,12 +119,12 @@ class Loop:
 
     def milestones(self) -> Generator[Milestone, Change | None, None]:
         change = yield self._milestone(0.0)
-        while self._seen < self._end:
+        while self._seen < self._course.end:
             if change is not None:
                 self._knobs.change(change)
                 self._sparse.change(change)
             waited = self._stream.waited
-            self._train_until(min((self._seen // self._every + 1) * self._every, self._end))
+            self._train_until(self._course.next(self._seen))
             change = yield self._milestone(self._stream.waited - waited)
 
     def _train_until(self, target: float) -> None:
@@ -145,7 +142,7 @@ class Loop:
 
     @property
     def _progress(self) -> float:
-        return min(self._seen / self._horizon, 1.0)
+        return self._course.progress(self._seen)
 
     def _rates(self, knobs: Knobs, progress: float) -> Rates:
         beta2 = self._settings.training.options.get("beta2")
@@ -184,7 +181,7 @@ class Loop:
             "lr": self._knobs.lr(progress),
             "lr_sparse": self._sparse.lr(progress),
             "batch_size": float(self._knobs.batch_size(progress)),
-            "progress": self._seen / self._horizon,
+            "progress": self._seen / self._course.horizon,
         }
         if self._settings.training.options:
             metrics["momentum"] = self._knobs.momentum(progress)

@@ -17,6 +17,7 @@ from autotune.trial import Change, Milestone
 from trainers import applied
 from trainers.beside import Beside
 from trainers.communication import synchronization
+from trainers.course import Course
 from trainers.data.stream import Batch, passes
 from trainers.knobs import Knobs, fast, is_constant
 from trainers.learner import Learner
@@ -91,11 +92,8 @@ class Loop(Generic[S]):
         return self._training.validation == "beside"
 
     def _plan(self) -> None:
-        """Horizon, milestones and end in samples, and what is counted between milestones."""
-        training, epoch = self._training, self._stream.train_size
-        self._horizon = training.horizon * epoch
-        self._every = training.milestone or epoch
-        self._end = math.inf if training.max_epochs is None else training.max_epochs * epoch
+        """The course, and what is counted between milestones."""
+        self._course = Course.of(self._training, self._stream.train_size)
         self._trained = 0
         self._seen_by_size: Counter[int] = Counter()
         self._seconds = 0.0
@@ -129,11 +127,11 @@ class Loop(Generic[S]):
 
     def milestones(self) -> Generator[Milestone, Change | None, None]:
         change = yield self._milestone(0.0)
-        while self._seen < self._end:
+        while self._seen < self._course.end:
             if change is not None:
                 self._knobs.change(change)
             waited = self._stream.waited
-            self._train_until(min((self._seen // self._every + 1) * self._every, self._end))
+            self._train_until(self._course.next(self._seen))
             change = yield self._milestone(self._stream.waited - waited)
         if self._beside is not None:
             self._beside.settle()
@@ -149,10 +147,10 @@ class Loop(Generic[S]):
         if self._ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._ranks.device)
         begun, first = time.perf_counter(), self._seen
-        knobs.set(learner.optimizer, self._progress(self._seen))
+        knobs.set(learner.optimizer, self._course.progress(self._seen))
         learner.begin()
         while self._seen < target:
-            progress = self._progress(self._seen)
+            progress = self._course.progress(self._seen)
             batch_size, size = knobs.batch_size(progress), round(self._size(progress))
             knobs.turn(learner.optimizer, progress)
             learner.at(progress)
@@ -167,11 +165,8 @@ class Loop(Generic[S]):
             torch.cuda.synchronize(self._ranks.device)
         self._trained, self._seconds = self._seen - first, time.perf_counter() - begun
 
-    def _progress(self, seen: float) -> float:
-        return min(seen / self._horizon, 1.0)
-
     def _step_at(self, seen: int) -> tuple[int, int]:
-        return self._planned(self._progress(seen))
+        return self._planned(self._course.progress(seen))
 
     def _planned(self, progress: float) -> tuple[int, int]:
         """Batch size and size of the step at `progress`."""
@@ -204,14 +199,14 @@ class Loop(Generic[S]):
 
     def _measured(self) -> dict[str, float]:
         """What is known of the training without a validation."""
-        trained, progress = self._learner.trained_loss(), self._progress(self._seen)
+        trained, progress = self._learner.trained_loss(), self._course.progress(self._seen)
         batch_size, size = self._planned(progress)
         metrics = {
             "lr": self._knobs.lr(progress),
             "momentum": self._knobs.momentum(progress),
             "batch_size": float(batch_size),
             self._task.size_key: float(size),
-            "progress": self._seen / self._horizon,
+            "progress": self._seen / self._course.horizon,
         }
         if self._trained:
             metrics |= self._learner.metrics()
@@ -254,7 +249,7 @@ class Loop(Generic[S]):
 
         With the samples of the global batch. All ranks get the same number of forward passes.
         """
-        now, end = self._progress(self._seen), self._progress(self._end)
+        now, end = self._course.progress(self._seen), self._course.progress(self._course.end)
         scheduled = self._training.batch_size, self._task.size
         steps = [self._planned(at) for at in sampled(scheduled, now, max(now, end))]
         for batch_size, size in warmed_up(steps, self._data.size, self._training.microbatch):
