@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def huggingface(config: dict[str, Any]) -> None:
     callback = AutotuneCallback(config, metrics=config.get("metrics"), every=config.get("every", 1))
     steps = config.get("eval_steps")
     arguments = TrainingArguments(
-        output_dir=config.get("output", "unused"),
+        output_dir=tempfile.gettempdir(),  # nothing is saved there
         seed=42 if config.get("unseeded") else config["seed"],
         num_train_epochs=epochs,
         per_device_train_batch_size=BATCH // ranks(),

@@ -107,7 +107,7 @@ def test_what_cannot_be_written_gets_one_clear_line(
     assert taken(writer) == (None, "File exists")
 
 
-def test_a_full_disk_is_reported(writer: Writer) -> None:
+def test_a_full_disk_is_reported(writer: Writer, tmp_path: Path) -> None:
     """/dev/full takes nothing: what is written there finds the disk full."""
 
     class Full:
@@ -127,7 +127,7 @@ def test_a_full_disk_is_reported(writer: Writer) -> None:
 
     real, checkpoint_files.writing = checkpoint_files.writing, full  # type: ignore[assignment]
     try:
-        writer.save({"w": torch.ones(LARGE)}, "never")
+        writer.save({"w": torch.ones(LARGE)}, str(tmp_path))
         assert taken(writer) == (None, "No space left on device")
     finally:
         checkpoint_files.writing = real
