@@ -2,7 +2,7 @@
 
     python benchmarks/few_trials.py --problem recorded --data FILE
         [--source shipped|others|FILE] [--target quantile|baseline|both] [--workers 1 4]
-        [--tasks 17] [--seeds 1] [--json FILE]
+        [--spends 3 5 10 20 40] [--tasks 17] [--seeds 1] [--json FILE]
     python benchmarks/few_trials.py --problem farm [--data FILE]
     python benchmarks/few_trials.py --problem real --data-dir DIR [--seeds 10] [--virtual]
     python benchmarks/few_trials.py --merge FILE ...
@@ -73,6 +73,7 @@ class Job:
     workers: Sequence[int]
     targets: Sequence[str]
     rows: Sequence[str]
+    spends: Sequence[int]
 
 
 @dataclass
@@ -105,7 +106,7 @@ def worked(job: Job) -> list[Answer]:
         case = case_of(job, target)
         for workers in job.workers if case is not None else ():
             known = _process.known[job.number]
-            study = rows.Study(case, seed, workers, known, _process.other, fitted)
+            study = rows.Study(case, seed, workers, known, _process.other, fitted, job.spends)
             found += [{**rows.measured(study, name), "seed": job.seed} for name in job.rows]
     return found
 
@@ -178,10 +179,10 @@ def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]
     for name, why in absent.items():
         print(f"{name}: not run: {why}", flush=True)
     chosen = [name for name in options.rows if name not in absent]
-    first = options.first_seed
+    first, spends = options.first_seed, options.spends
     targets = problems.TARGETS if options.target == "both" else [options.target]
     jobs = [
-        Job(options.problem, options.data, number, seed, options.workers, targets, chosen)
+        Job(options.problem, options.data, number, seed, options.workers, targets, chosen, spends)
         for seed in range(first, first + repeats_of(options))
         for number in numbers
     ]
@@ -244,7 +245,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--problem", choices=("recorded", "farm", "real"), default="recorded")
     parser.add_argument("--data", metavar="FILE", help="a table of curves")
     parser.add_argument("--data-dir", metavar="DIR", help="where Fashion-MNIST is (real)")
-    parser.add_argument("--spends", type=int, nargs="+", default=_few_real.SPENDS, help="(real)")
+    parser.add_argument("--spends", type=int, nargs="+", help="in full trials (3 5 10, and 20 40)")
     parser.add_argument("--virtual", action="store_true", help="count seconds by steps (real)")
     parser.add_argument("--source", default="shipped", help="shipped, others or a FILE (shipped)")
     parser.add_argument("--source-trials", type=int, help="of a known task made here (300, 128)")
@@ -280,6 +281,7 @@ def ran(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:
     """The studies, which are kept in a file if one is given."""
     real = options.problem == "real"
     allowed = _few_real.ROWS if real else tuple(rows.ROWS)
+    options.spends = options.spends or (_few_real.SPENDS if real else rows.SPENDS)
     usual = QUICK_ROWS if options.quick and not real else allowed
     options.rows = options.rows.split(";") if options.rows else list(usual)
     wrong = [name for name in options.rows if name not in allowed]

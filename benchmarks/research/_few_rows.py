@@ -44,6 +44,7 @@ class Study:
         known: the known tasks, without the problem itself.
         other: those of another family; None where there are none.
         fitted: models of known tasks by their kind, shared by the studies of a problem.
+        spends: after so many full trials it is looked what was found; the study ends at the most.
     """
 
     case: Case
@@ -52,6 +53,12 @@ class Study:
     known: Sequence[KnownTask]
     other: Sequence[KnownTask] | None
     fitted: dict[str, KnownTasks]
+    spends: Sequence[int] = SPENDS
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the study's clock."""
+        return max(self.spends) * self.case.problem.target.limit / self.workers
 
     @cached_property
     def canonical(self) -> CanonicalSpace:
@@ -118,13 +125,12 @@ def _ours(sampler: Callable[[Study, Config | None], Any], based: bool = False) -
         problem = study.case.problem
         search.WORKERS = study.workers
         baseline = problem.baseline if based else None
-        spend = max(SPENDS) * problem.target.limit / study.workers
         answer = search.our_study(
             problem,
             sampler(study, baseline),
             PRUNER,
             study.seed,
-            spend,
+            study.seconds,
             baseline=baseline,
             trials=MOST_TRIALS,
         )
@@ -149,9 +155,8 @@ def _transfer(method: str) -> Row:
 
 
 def _optuna(study: Study) -> tuple[Leaders, int]:
-    problem = study.case.problem
-    spend = max(SPENDS) * problem.target.limit / study.workers
-    return _few_peers.optuna_study(problem, study.seed, spend, study.workers, MOST_TRIALS)
+    problem, workers = study.case.problem, study.workers
+    return _few_peers.optuna_study(problem, study.seed, study.seconds, workers, MOST_TRIALS)
 
 
 def _knowing(study: Study, baseline: Config | None) -> Knowing:
@@ -193,7 +198,7 @@ def measured(study: Study, name: str) -> Answer:
     leaders, trials = ROWS[name](study)
     took = time.process_time() - begin
     limit, found = problem.target.limit, {}
-    for spend in SPENDS:
+    for spend in study.spends:
         now = [config for since, config in leaders if since <= spend * limit / study.workers]
         found[f"{spend}"] = min(problem.judge(now[-1]), limit) if now else limit
     return {

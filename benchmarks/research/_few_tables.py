@@ -120,17 +120,20 @@ def aims(studies: Sequence[Answer], recorded: bool) -> list[tuple[bool, str]]:
     """Whether each aim is met, and its sentence with the figure.
 
     They are judged at the least number of workers, and with the quantile as the target where there
-    are studies of it. An aim whose rows were not run is left out.
+    are studies of it. An aim whose rows or spends were not run is left out.
     """
     found = groups(with_regrets(studies))
     if not found:
         return []
     target, workers = min(found, key=lambda group: (group[0] != "quantile", group[1]))
     rows = found[target, workers]
+    measured = next(iter(rows.values()))[0]["regret"]
     judged = []
+    if "5" not in measured:
+        return []
     if half := [p["ratio"] for p in paired(rows, NEW, RANDOM, "5")]:
         judged.append((mean(half) <= HALF, f"regret at 5 over random's {mean(half):.2f}", HALF))
-    if recorded and NEW in rows:
+    if recorded and NEW in rows and "10" in measured:
         near = mean([r["regret"]["10"] for r in rows[NEW]])
         judged.append((near < NEAR, f"regret at 10 {near:.2f}", NEAR))
     for name in (*WRONG_ROWS, OTHER):
