@@ -113,7 +113,7 @@ def raised(state: StudyState, trial: Trial, signal: Raised) -> None:
 def _damaged(state: StudyState, trial: Trial, signal: Raised) -> None:
     """Retry from the checkpoint before; a fork without one cannot start and has failed."""
     checkpoint = trial.checkpoint
-    if checkpoint is None or (trial.earlier is None and trial.origin is not None):
+    if checkpoint is None or (trial.earlier is None and trial.is_fork):
         decisions.end(state, trial.number, State.FAILED, Stop(signal.reason), signal.error)
         return
     step = trial.earlier.step if trial.earlier is not None else 0

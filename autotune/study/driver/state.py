@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.algorithms import beginnings
+from autotune.algorithms.beginnings import Beginning, SharedBeginnings
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import PROBE, searched
 from autotune.algorithms.ranking.trial_index import TrialIndex
@@ -50,6 +52,7 @@ class StudyState:
         unreachable: how often in a row the checkpoint of a trial could not be reached.
         measuring: the milestones whose reports wait for what is measured of the model, by trial.
         final_saves: trials that have ended, and whose last checkpoint is still being written.
+        gone: checkpoints, as trial and step, that others cannot begin from: removed or damaged.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class StudyState:
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
         self.measuring: dict[int, Progress] = {}
+        self.gone: set[tuple[int, int]] = set()
         self._warnings: set[str] = set()
         self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
         self.has_disturbed = any(t.disturbed for t in self.compared.values())
@@ -176,6 +180,19 @@ class StudyState:
     def with_mean_times(self) -> Collection[Trial]:
         """The searched trials, each with the mean time of its runs, as samplers see them."""
         return self.repeat_index.means() if self._adjusted else self.compared.values()
+
+    @property
+    def sharing(self) -> SharedBeginnings | None:
+        """How new trials share beginnings; None where they do not, or there are none to come."""
+        how = self.plan.beginnings
+        if how is None or not self.plan.search or self.count >= self.plan.trials:
+            return None
+        return how if beginnings.can_share(self.compared.values(), how) else None
+
+    def beginnings(self) -> list[Beginning]:
+        """The checkpoints from which new trials may begin."""
+        how = self.sharing
+        return [] if how is None else beginnings.kept(self.compared.values(), how, self.gone)
 
     def better(self, trial: Trial) -> int:
         """How many trials have a result as good as this trial's, on its kind of hardware."""
