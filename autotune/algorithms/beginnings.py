@@ -127,7 +127,8 @@ def can_share(trials: Iterable[Trial], how: SharedBeginnings) -> bool:
     It does not if it reports no progress, or if a trial had a checkpoint to save and could not.
     """
     seen = [t for t in trials if _searched(t)]
-    if any(len(t.reports) > 1 and PROGRESS not in t.reports[-1].metrics for t in seen):
+    last = (next((r for r in reversed(t.reports) if r.metrics), None) for t in seen)
+    if any(report is not None and PROGRESS not in report.metrics for report in last):
         return False
     return any(t.saves for t in seen) or not any(t.ended and _was_due(t, how) for t in seen)
 
@@ -188,9 +189,9 @@ def _own(
 
 
 def _progress_at(trial: Trial, step: int) -> float | None:
-    """The progress of its last report, if that is of this step and says it."""
-    last = trial.reports[-1] if trial.reports else None
-    return last.metrics.get(PROGRESS) if last is not None and last.step == step else None
+    """The progress at a step, if a report says it; one where training goes on has no metrics."""
+    known = (r.metrics.get(PROGRESS) for r in trial.reports if r.step == step)
+    return next((progress for progress in known if progress is not None), None)
 
 
 def _same_beginning(
@@ -213,13 +214,14 @@ def due(trial: Trial, beginnings: Iterable[Beginning], how: SharedBeginnings) ->
     checkpoint of the same training is there. The next milestone is expected at the same distance
     as the last one.
     """
-    now = trial.reports[-1].metrics.get(PROGRESS)
-    if now is None or len(trial.reports) < 2 or trial.seed != how.seed or not _searched(trial):
+    known = [0.0, *(r.metrics[PROGRESS] for r in trial.reports if PROGRESS in r.metrics)]
+    now, before = known[-1], known[-2] if len(known) > 1 else 0.0
+    if PROGRESS not in trial.reports[-1].metrics or not before < now <= how.reach(trial):
         return False
-    gap = now - trial.reports[-2].metrics.get(PROGRESS, 0.0)
-    reach = how.reach(trial)
-    places = [place for place in how.places if now <= place < now + gap and now <= reach]
-    if now <= 0.0 or not places:
+    if trial.seed != how.seed or not _searched(trial):
+        return False
+    places = [place for place in how.places if now <= place < now + (now - before)]
+    if not places:
         return False
     return not any(
         now <= one.progress <= places[-1] and how.agreement(trial, one.trial) >= one.progress
