@@ -29,6 +29,7 @@ BEGINNINGS = 8
 SHARE = 0.25
 """The least share of the horizon that two trials with the same beginning share on average."""
 _SAMPLES = 64  # points of the space that are compared with each other
+_ROUNDING = 1e-9  # of a sum of progresses
 _PLACES = 64  # checkpoints that stay, of all beginnings together
 
 
@@ -220,7 +221,8 @@ def due(trial: Trial, beginnings: Iterable[Beginning], how: SharedBeginnings) ->
         return False
     if trial.seed != how.seed or not _searched(trial):
         return False
-    places = [place for place in how.places if now <= place < now + (now - before)]
+    then = now + (now - before) - _ROUNDING
+    places = [place for place in how.places if now <= place < then]
     if not places:
         return False
     return not any(

@@ -6,7 +6,7 @@ comes late, as in warm-up, stable phase and decay (WSD).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -38,7 +38,7 @@ def train(config: dict[str, Any]) -> Any:
 
 def wsd(space: SearchSpace = SPACE, **options: Any) -> at.Experiment:
     """The study of the space."""
-    target = options.pop("target", None) or at.Target(METRIC, 0.9, limit=STEPS * SECONDS)
+    target = options.pop("target", None) or at.Target(METRIC, 0.9, limit=STEPS * SECONDS + 1)
     return at.Experiment("wsd", train, space, target, **options)
 
 
@@ -54,3 +54,21 @@ def curve(config: Mapping[str, Any], seed: int) -> SimCurve:
         accuracy = min(learned, 1.0) * (1.0 - noise)
         points.append(SimPoint(SAMPLES * i, SECONDS * i, {METRIC: accuracy, "progress": i / STEPS}))
     return SimCurve(points)
+
+
+def learn(config: dict[str, Any]) -> Iterator[at.Milestone]:
+    """Trains one number for `STEPS` milestones, whose metrics follow from all rates before."""
+    state = config.get("state") or {"step": 0, "weight": 0.0}
+    step, weight = state["step"], state["weight"]
+
+    def milestone(i: int) -> at.Milestone:
+        metrics = {METRIC: weight, "progress": i / STEPS}
+        own = {"step": i, "weight": weight}
+        return at.Milestone(SAMPLES * i, lambda: metrics, lambda: own)
+
+    yield milestone(step)
+    for i in range(step + 1, STEPS + 1):
+        noise = Random(f"{config['seed']}/{i}").gauss(0, 1)
+        weight += 0.01 * config["lr"]((i - 1) / STEPS) * (1.0 + 0.1 * noise)
+        weight *= 1.0 if config["width"] == 32 else 0.99
+        yield milestone(i)
