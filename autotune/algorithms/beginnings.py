@@ -15,6 +15,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from statistics import fmean
 
 from autotune.algorithms.ranking.lineage import PROGRESS
@@ -84,22 +85,23 @@ def shared_beginnings(space: SearchSpace, seed: int) -> SharedBeginnings | None:
     most `BEGINNINGS` different beginnings, and others act so late that two points with the same
     beginning share at least `SHARE` of the horizon on average.
     """
-    groups: list[list[Config]] = []
+    groups: list[list[int]] = []
     configs: list[Config] = []
     for config in _sampled(space):
-        own = next((g for g in groups if configs_agree_until(g[0], config) > 0.0), None)
+        own = next((g for g in groups if configs_agree_until(configs[g[0]], config) > 0.0), None)
         if own is None:
             own = []
             groups.append(own)
-        own.append(config)
+        own.append(len(configs))
         configs.append(config)
         if len(groups) > BEGINNINGS:
             return None
-    reaches, shares = [], []
+    reaches, shares = [0.0] * len(configs), []
     for group in groups:
-        found = [[_branch(one, other) for other in group if other is not one] for one in group]
-        reaches += [max(own) for own in found if own]
-        shares += [share for own in found for share in own]
+        for one, other in combinations(group, 2):
+            until = _branch(configs[one], configs[other])
+            reaches[one], reaches[other] = max(reaches[one], until), max(reaches[other], until)
+            shares.append(until)
     if not shares or fmean(shares) < SHARE:
         return None
     places = sorted({place for place in reaches if place > 0.0})
@@ -233,12 +235,10 @@ def due(trial: Trial, beginnings: Iterable[Beginning], how: SharedBeginnings) ->
 
 def beginning_for(config: Config, beginnings: Iterable[Beginning]) -> Beginning | None:
     """The latest checkpoint at which the configuration agrees with that of its trial, if any."""
-    found: Beginning | None = None
-    for one in beginnings:
-        later = found is None or one.progress > found.progress
-        if later and configs_agree_until(config, one.trial.config) >= one.progress:
-            found = one
-    return found
+    for one in sorted(beginnings, key=lambda one: (-one.progress, one.trial.number)):
+        if configs_agree_until(config, one.trial.config) >= one.progress:
+            return one
+    return None
 
 
 # --- what it saved --------------------------------------------------------------------------------

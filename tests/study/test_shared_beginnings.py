@@ -177,7 +177,7 @@ def test_status_says_what_was_saved(fast_path: Path, capsys: pytest.CaptureFixtu
 
 
 @given(share=st.floats(0, 1), workers=st.integers(1, 3))
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_a_study_cut_anywhere_is_resumed_to_trials_from_scratch(share: float, workers: int) -> None:
     with memory() as folder:
         run(folder, trials=8, workers=workers)

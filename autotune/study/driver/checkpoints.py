@@ -34,13 +34,20 @@ def due(state: StudyState, trial: Trial, pending: bool) -> bool:
         return not retention.is_saved(trial)
     if pending:
         return False
-    how = state.sharing
-    if how is not None and beginnings.due(trial, state.beginnings(), how):
+    if _begins_others(state, trial):
         return not retention.is_saved(trial)
     nothing_to_fork = trial.kind != "trial" or state.count >= state.plan.trials
     interval = math.inf if nothing_to_fork else fork_interval(state)
     policy = state.plan.experiment.failure
     return retention.is_due(trial, policy, interval, str(state.target.clock))
+
+
+def _begins_others(state: StudyState, trial: Trial) -> bool:
+    """Whether others may begin from the trial's state, and from no checkpoint that is there."""
+    how = state.plan.beginnings
+    if how is None or not beginnings.due(trial, (), how) or state.sharing is None:
+        return False
+    return beginnings.due(trial, state.beginnings(), how)
 
 
 def _is_new_best(state: StudyState, trial: Trial) -> bool:

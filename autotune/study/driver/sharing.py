@@ -26,8 +26,8 @@ def origin_for(state: StudyState, config: Config) -> Origin | None:
     while (one := beginning_for(config, usable)) is not None:
         checkpoint = own_copy(state, one.checkpoint)
         if checkpoint is not None:
-            return origin(one.trial, checkpoint, None)
-        state.gone.add((one.trial.number, one.checkpoint.step))
+            return origin(state.trials[one.trial.number], checkpoint, None)
+        state.lost_beginning(one.trial.number, one.checkpoint.step)
         usable = [other for other in usable if other.checkpoint != one.checkpoint]
     return None
 

@@ -24,12 +24,14 @@ from autotune.study.driver.microbatch import memory_keys
 from autotune.study.driver.plan import Plan, trial_seed
 from autotune.study.options import Watch
 from autotune.trial import (
+    Changed,
     Config,
     Ended,
     Event,
     Interrupted,
     Origin,
     Params,
+    Reported,
     Suggested,
     Trial,
     after,
@@ -78,6 +80,7 @@ class StudyState:
         self.final_saves: set[int] = set()
         self.measuring: dict[int, Progress] = {}
         self.gone: set[tuple[int, int]] = set()
+        self._beginnings: list[Beginning] | None = None
         self._warnings: set[str] = set()
         self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
         self.has_disturbed = any(t.disturbed for t in self.compared.values())
@@ -95,6 +98,8 @@ class StudyState:
             event = replace(event, error=long_text.kept(self._folder, name, event.error))
         self.journal.append(event)
         now = self.trials[event.trial] = after(before, event)
+        if not isinstance(event, Reported | Changed):
+            self._beginnings = None
         self.has_checkpoints = self.has_checkpoints or now.checkpoint is not None
         if now.kind != PROBE:
             self._note(event, before, now)
@@ -192,7 +197,16 @@ class StudyState:
     def beginnings(self) -> list[Beginning]:
         """The checkpoints from which new trials may begin."""
         how = self.sharing
-        return [] if how is None else beginnings.kept(self.compared.values(), how, self.gone)
+        if how is None:
+            return []
+        if self._beginnings is None:
+            self._beginnings = beginnings.kept(self.compared.values(), how, self.gone)
+        return self._beginnings
+
+    def lost_beginning(self, trial: int, step: int) -> None:
+        """Note that a trial's checkpoint has been removed, or is damaged."""
+        self.gone.add((trial, step))
+        self._beginnings = None
 
     def better(self, trial: Trial) -> int:
         """How many trials have a result as good as this trial's, on its kind of hardware."""
