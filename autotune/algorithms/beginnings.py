@@ -31,6 +31,8 @@ SHARE = 0.25
 """The least share of the horizon that two trials with the same beginning share on average."""
 _SAMPLES = 64  # points of the space that are compared with each other
 _ROUNDING = 1e-9  # of a sum of progresses
+_EARLIER = (0.5, 0.75, 0.9, 0.97, 1.0)
+"""Places by the first that was seen, as shares of it: samplers like the ends of a range."""
 _PLACES = 64  # checkpoints that stay, of all beginnings together
 
 
@@ -105,9 +107,10 @@ def shared_beginnings(space: SearchSpace, seed: int) -> SharedBeginnings | None:
     if not shares or fmean(shares) < SHARE:
         return None
     places = sorted({place for place in reaches if place > 0.0})
-    most = _PLACES // len(groups)
-    thinned = {places[(i + 1) * len(places) // most - 1] for i in range(most) if places}
-    return SharedBeginnings(seed, tuple(configs), tuple(sorted(thinned)))
+    early = {share * places[0] for share in _EARLIER}
+    most = max(1, _PLACES // len(groups) - len(early))
+    thinned = {places[(i + 1) * len(places) // most - 1] for i in range(most)}
+    return SharedBeginnings(seed, tuple(configs), tuple(sorted(early | thinned)))
 
 
 def _branch(config: Config, other: Config) -> float:

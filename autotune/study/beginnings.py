@@ -25,10 +25,9 @@ def resolve_beginnings(
     how = made_beginnings(experiment, options)
     if how is None:
         return OFF, None
-    first, last = how.places[0], how.places[-1]
     return "auto", (
-        f"auto: trials are the same up to between {first:.0%} and {last:.0%} of the horizon, so "
-        "they begin from each other's checkpoints, all with one training seed"
+        f"auto: trials begin alike, some up to {how.places[-1]:.0%} of the horizon, and so begin "
+        "from each other's checkpoints, all with one training seed"
     )
 
 

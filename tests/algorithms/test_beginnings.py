@@ -85,7 +85,8 @@ def test_it_pays_where_little_acts_from_the_first_step_and_much_later() -> None:
     assert 8 <= len(how.places) <= 32, "two beginnings share 64 checkpoints"
     assert list(how.places) == sorted(set(how.places))
     rest = 1.0 - 0.05
-    assert 0.05 + 0.5 * rest <= how.places[0] < how.places[-1] <= 0.05 + 0.95 * rest
+    assert 0.05 + 0.5 * rest <= how.places[4] < how.places[-1] <= 0.05 + 0.95 * rest
+    assert how.places[:4] == tuple(x * how.places[4] for x in (0.5, 0.75, 0.9, 0.97))
     assert {config["width"] for config in how.configs} == {16, 32}
     assert shared_beginnings(wsd.SPACE, SEED) == how, "a function of the space"
 

@@ -146,7 +146,7 @@ def test_where_it_is_on(options: dict[str, Any], space: at.SearchSpace, expected
     assert mode == expected
     assert (why is not None) == (expected == "auto")
     if why is not None:
-        assert why.startswith("auto: trials are the same up to between 53% and 95% of the horizon")
+        assert why.startswith("auto: trials begin alike, some up to 95% of the horizon")
 
 
 def test_a_study_goes_on_as_it_began(fast_path: Path) -> None:
