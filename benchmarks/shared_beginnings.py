@@ -13,7 +13,7 @@ training (`Float(0.05, 0.5, log=True)`, with a final rate), and in one of three 
     simulated  a made-up training on a virtual clock; the rate drives what is learned and a noise
     digits     real trainings of a perceptron; 1000 samples count as a virtual second, so that the
                machine's load changes no figure
-    real       the recipe `digits:wsd` on this machine, `shared` and `off` only, in wall time
+    real       the recipe `digits:warmup_stable_decay` on this machine, `shared` and `off` only, in wall time
 
 Reported for each sampler and pruner: worker-seconds over those of `off`, and of `one seed`; the
 same of the study's duration; in how many studies the winner is that of `one seed`; and the mean
@@ -232,7 +232,7 @@ def real(side: str, seed: int, trials: int) -> Answer:
     """A study of the recipe on this machine, one trial at a time, each on one rank."""
     from search_spaces import digits as recipes
 
-    made = recipes.wsd()
+    made = recipes.warmup_stable_decay()
     made = replace(made, scaling=at.Scaling(max_concurrent_trials=1))
     with tempfile.TemporaryDirectory() as folder:
         result = at.run(

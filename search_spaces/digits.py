@@ -83,7 +83,7 @@ def communication() -> Experiment:
     return _image.communication(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0})
 
 
-def wsd() -> Experiment:
+def warmup_stable_decay() -> Experiment:
     """SGD whose trials share a stable phase and end it by different decays (`--shared-beginnings`).
 
     Warm-up, stable phase and decay are from MiniCPM (arXiv 2404.06395); the decays reach from a
@@ -105,7 +105,7 @@ def wsd() -> Experiment:
         ),
     }
     baseline = {"momentum": 0.9, "lr.final": 0.001, "lr.decay": 0.2}
-    return PROBLEM.experiment("sgd", entries, baseline, name="wsd")
+    return PROBLEM.experiment("sgd", entries, baseline, name="warmup-stable-decay")
 
 
 def small(teacher: Path | None = None) -> Experiment:

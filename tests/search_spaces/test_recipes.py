@@ -46,7 +46,7 @@ MORE = [
     *(getattr(module, name) for module in (fashion_mnist, digits) for name in NEWER),
     *(shakespeare.nadamw, shakespeare.muon, shakespeare.schedulefree, shakespeare.optimizers),
     *(shakespeare.plans, shakespeare.averaging, digits.plans, identities.arcface),
-    *(shakespeare.communication, digits.communication),
+    *(shakespeare.communication, digits.communication, digits.warmup_stable_decay),
 ]
 GPU_IMAGES = [
     getattr(module, f"gpu_{name}")
