@@ -13,7 +13,7 @@ training (`Float(0.05, 0.5, log=True)`, with a final rate), and in one of three 
     simulated  a made-up training on a virtual clock; the rate drives what is learned and a noise
     digits     real trainings of a perceptron; 1000 samples count as a virtual second, so that the
                machine's load changes no figure
-    real       the recipe `digits:warmup_stable_decay` on this machine, `shared` and `off` only, in wall time
+    real       the recipe `digits:warmup_stable_decay` on this machine, `shared` and `off` only
 
 Reported for each sampler and pruner: worker-seconds over those of `off`, and of `one seed`; the
 same of the study's duration; in how many studies the winner is that of `one seed`; and the mean

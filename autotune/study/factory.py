@@ -87,7 +87,7 @@ def make_parts(
     own = {"experiment": experiment, "pruner": pruner, "controller": controller, "checkpoints": ""}
     own["look"] = None  # until it is known where the trials run
     own["stages"] = made_stages(experiment, options)
-    own["beginnings"] = made_beginnings(experiment, options)
+    own["shared_beginnings"] = made_beginnings(experiment, options)
     planned = [f.name for f in fields(Plan) if f.name not in own]
     values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
     plan = Plan(**values)

@@ -44,7 +44,7 @@ def due(state: StudyState, trial: Trial, pending: bool) -> bool:
 
 def _begins_others(state: StudyState, trial: Trial) -> bool:
     """Whether others may begin from the trial's state, and from no checkpoint that is there."""
-    how = state.plan.beginnings
+    how = state.plan.shared_beginnings
     if how is None or not beginnings.due(trial, (), how) or state.sharing is None:
         return False
     return beginnings.due(trial, state.beginnings(), how)
@@ -136,7 +136,7 @@ def _tidy(state: StudyState, numbers: Collection[int], shared: Mapping[int, set[
             best = state.target.checkpoint(trial)
             if trial.state is State.COMPLETED and best is not None:
                 steps.add(best.step)
-            elif trial.resumable or state.plan.beginnings is None:
+            elif trial.resumable or state.plan.shared_beginnings is None:
                 continue
             else:
                 steps |= {c.step for c in (trial.checkpoint, trial.earlier) if c is not None}

@@ -21,7 +21,7 @@ class Plan:
 
     What has the name of an option of the study (`study.options`) has its value and meaning, with
     `racing` resolved; `stages` is what is probed first, None for a search in one stage, and
-    `beginnings` says how trials share their beginnings, None where they do not.
+    `shared_beginnings` says how trials share their beginnings, None where they do not.
     `checkpoints` is the folder or URL of checkpoints, empty for the study folder. `look` says how
     busy the machine is on which all trials run; None where that is not known.
     """
@@ -42,7 +42,7 @@ class Plan:
     wait_idle: float | None = None
     look: Callable[[], MachineLoad] | None = None
     stages: Stages | None = None
-    beginnings: SharedBeginnings | None = None
+    shared_beginnings: SharedBeginnings | None = None
 
 
 def trial_seed(seed: int, number: int | str) -> int:

@@ -189,7 +189,7 @@ class StudyState:
     @property
     def sharing(self) -> SharedBeginnings | None:
         """How new trials share beginnings; None where they do not, or there are none to come."""
-        how = self.plan.beginnings
+        how = self.plan.shared_beginnings
         if how is None or not self.plan.search or self.count >= self.plan.trials:
             return None
         return how if beginnings.can_share(self.compared.values(), how) else None
