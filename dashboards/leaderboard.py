@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.algorithms import beginnings
 from autotune.evaluation import machine
 from autotune.study.result import StudyResult
 from autotune.trial.wording import goal, metric_name, unit
@@ -55,8 +56,11 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
             "is when a trial ended, and is no result."
         )
     plot = figures.leaderboard(drawn, target) if drawn else None
-    busy = " ".join(machine.sentences(result))
-    return Section("leaderboard", "Leaderboard", text, plot, cells, columns, busy, open=True)
+    notes = [*machine.sentences(result)]
+    if saved := beginnings.sentence(result.trials):
+        notes.append(f"Shared beginnings: {saved}.")
+    said = " ".join(notes)
+    return Section("leaderboard", "Leaderboard", text, plot, cells, columns, said, open=True)
 
 
 def _cells(row: Row) -> Row:

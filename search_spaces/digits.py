@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.space.search_space import Float, Int
+from autotune.space.coupling import SpaceEntry
+from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Limit, Target
 from autotune.trial.scaling import Scaling
@@ -80,6 +81,31 @@ def plans() -> Experiment:
 def communication() -> Experiment:
     """SGD, and what two ranks send of their gradients; the baseline is that of `sgd`, plain."""
     return _image.communication(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 64, "horizon": 60.0})
+
+
+def warmup_stable_decay() -> Experiment:
+    """SGD whose trials share a stable phase and end it by different decays (`--shared-beginnings`).
+
+    Warm-up, stable phase and decay are from MiniCPM (arXiv 2404.06395); the decays reach from a
+    twentieth to half of the training. What acts from the first step on has three values.
+    """
+    entries: dict[str, SpaceEntry] = {
+        "milestone": Fixed(720),
+        "horizon": Fixed(20.0),
+        "batch_size": Fixed(64),
+        "nesterov": Fixed(True),
+        "weight_decay": Fixed(5e-4),
+        "momentum": Choice((0.8, 0.9, 0.95)),
+        "lr": ScheduleSpace(
+            0.1,
+            family="wsd",
+            final=Float(0.001, 0.2, log=True),
+            warmup=0.05,
+            decay=Float(0.05, 0.5, log=True),
+        ),
+    }
+    baseline = {"momentum": 0.9, "lr.final": 0.001, "lr.decay": 0.2}
+    return PROBLEM.experiment("sgd", entries, baseline, name="warmup-stable-decay")
 
 
 def small(teacher: Path | None = None) -> Experiment:

@@ -101,6 +101,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     if summary.get("sampler_chosen_because"):
         print(f"  sampler: {summary['sampler']}, as {summary['sampler_chosen_because']}", file=out)
     _print_plans(summary.get("plans"), out)
+    if summary.get("shared_beginnings"):
+        print(f"  shared beginnings: {summary['shared_beginnings']['said']}", file=out)
     if summary.get("experience") and (like := experience.sentence(summary["experience"])):
         print(f"  experience: {like}", file=out)
     if summary.get("experience_summary"):

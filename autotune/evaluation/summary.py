@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from autotune.algorithms import beginnings
 from autotune.algorithms.plans import words
 from autotune.algorithms.ranking.finalists import progress
 from autotune.algorithms.ranking.repeats import Confirmation, probes, raced
@@ -45,6 +46,7 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "compared_runs": result.compared_runs,
         "machine": machine.sentences(result),
         "plans": plans(result),
+        "shared_beginnings": beginnings.to_json(result.trials),
         "confirmed": [confirmation(c) for c in result.confirmed],
         **speedup(result),
         **gain(result),

@@ -7,8 +7,8 @@ began) and `time` (when it was written, for people). Everything else can be made
 Each `opened` line carries the version of the lines that follow it. Version 2 added `ask` to
 `suggested`; in version 3 checkpoints below the study folder have paths relative to it;
 version 4 added `waited` and `slowed_by` to reports, version 5 `ahead`, version 6 trials of kind
-`probe`, which an older version would take for results. Lines of the versions before are read as
-they were.
+`probe`, which an older version would take for results, version 7 origins that replace no trial.
+Lines of the versions before are read as they were.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from autotune.trial.checks import is_whole
 from autotune.trial.events import LONGEST_REASON, check_order, make_plain
 
 JOURNAL = "journal.jsonl"
-VERSION = 6  # of the lines that are written now
+VERSION = 7  # of the lines that are written now
 _CHECKED = 3  # since this version each line is read back before it is written
 REPORT = "report.html"  # for people
 

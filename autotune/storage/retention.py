@@ -60,15 +60,15 @@ def sweep(root: str, keep: Collection[int]) -> None:
             checkpoint_files.remove(checkpoint_files.join(root, name))
 
 
-def tidy(root: str, number: int, step: int) -> None:
-    """Remove all checkpoints of a trial but the one at `step`.
+def tidy(root: str, number: int, steps: Collection[int]) -> None:
+    """Remove all checkpoints of a trial but those at `steps`.
 
     Raises:
         OSError: its folder cannot be listed, now.
     """
-    folder = place(root, number)
+    folder, wanted = place(root, number), {f"{_STEP}{step}" for step in steps}
     for name in checkpoint_files.names(folder):
-        if name != f"{_STEP}{step}":
+        if name not in wanted:
             checkpoint_files.remove(checkpoint_files.join(folder, name))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autotune.algorithms.names import ELITE, EXPERIENCED, TRAINED
+from autotune.study.beginnings import resolve_beginnings
 from autotune.study.defaults import pruner_for, racing_for, sampler_for
 from autotune.study.experience import starts
 from autotune.study.experience.known import NOTHING, Known
@@ -23,6 +24,7 @@ class ResolvedOptions:
     racing_because: str | None = None
     pruner_because: str | None = None
     stages_because: str | None = None
+    beginnings_because: str | None = None
 
     def notes(self) -> list[str]:
         """The choices in words."""
@@ -35,6 +37,8 @@ class ResolvedOptions:
             notes.append(f"pruner: {chosen.pruner}, as {self.pruner_because}")
         if self.stages_because is not None:
             notes.append(f"stages: {self.stages_because}")
+        if self.beginnings_because is not None:
+            notes.append(f"shared beginnings: {self.beginnings_because}")
         return notes
 
 
@@ -70,8 +74,15 @@ def resolve_options(
         racing, racing_because = _auto_racing(options, existing)
         options = replace(options, racing=racing)
     stages, stages_because = resolve_stages(experiment, options, existing)
-    options = replace(options, stages=stages)
-    return ResolvedOptions(options, sampler_because, racing_because, pruner_because, stages_because)
+    beginnings, beginnings_because = resolve_beginnings(experiment, options, existing)
+    return ResolvedOptions(
+        replace(options, stages=stages, shared_beginnings=beginnings),
+        sampler_because,
+        racing_because,
+        pruner_because,
+        stages_because,
+        beginnings_because,
+    )
 
 
 def _auto_sampler(

@@ -18,6 +18,7 @@ from autotune.algorithms.samplers.planned import PlannedSampler
 from autotune.errors import UserError, shown
 from autotune.space.search_space import SearchSpace
 from autotune.study import place, recipes, warm_start
+from autotune.study.beginnings import made_beginnings
 from autotune.study.choices import ResolvedOptions, resolve_options
 from autotune.study.defaults import sampler_for
 from autotune.study.driver.plan import Plan
@@ -86,6 +87,7 @@ def make_parts(
     own = {"experiment": experiment, "pruner": pruner, "controller": controller, "checkpoints": ""}
     own["look"] = None  # until it is known where the trials run
     own["stages"] = made_stages(experiment, options)
+    own["shared_beginnings"] = made_beginnings(experiment, options)
     planned = [f.name for f in fields(Plan) if f.name not in own]
     values: dict[str, Any] = {**own, **{name: getattr(options, name) for name in planned}}
     plan = Plan(**values)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.errors import canonical, unknown
-from autotune.study.option import BACKENDS, STAGES_NAMES, Flag, stages_named
+from autotune.study.option import AUTO_OR_OFF_NAMES, BACKENDS, Flag, auto_or_off
 from autotune.study.recipe_arguments import pair
 from autotune.trial.checks import LONGEST_SECONDS
 
@@ -80,14 +80,14 @@ def share(text: str) -> float:
     return float(text)
 
 
-def stages(text: str) -> str:
+def switched(text: str) -> str:
     """`auto` or `off` that was typed.
 
     Raises:
         ValueError: it is neither.
     """
-    name = str(stages_named(text))
-    if name not in STAGES_NAMES:
+    name = str(auto_or_off(text))
+    if name not in AUTO_OR_OFF_NAMES:
         raise ValueError(f"must be auto or off but got {text!r}")
     return name
 
@@ -173,7 +173,16 @@ FLAGS: Mapping[str, Flag] = {
         "these first and search the others; off: search all of them (auto; in a resumed study as "
         "before)",
         "auto|off",
-        stages,
+        switched,
+    ),
+    "shared_beginnings": Flag(
+        "--shared-beginnings",
+        "search",
+        "auto: where the recipe's schedules begin alike, trials of one training seed begin from "
+        "each other's checkpoints; off: each trains from its first step (auto; in a resumed study "
+        "as before)",
+        "auto|off",
+        switched,
     ),
     "recipe_arguments": Flag(
         "--with",

@@ -131,11 +131,11 @@ BACKEND = Rule(
 )
 
 
-STAGES_NAMES = ("auto", OFF)
-STAGES = Rule("auto or off", lambda value: value in STAGES_NAMES)
+AUTO_OR_OFF_NAMES = ("auto", OFF)
+AUTO_OR_OFF = Rule("auto or off", lambda value: value in AUTO_OR_OFF_NAMES)
 
 
-def stages_named(value: Any) -> Any:
+def auto_or_off(value: Any) -> Any:
     """`auto` or `off`, in any case; `none` is `off`."""
     if not isinstance(value, str):
         return value

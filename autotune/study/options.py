@@ -19,6 +19,7 @@ from autotune.backends.protocol import Pool
 from autotune.errors import UserError, shown
 from autotune.study.flags import FLAGS, duration
 from autotune.study.option import (
+    AUTO_OR_OFF,
     BACKEND,
     BACKENDS,
     CPUS,
@@ -35,18 +36,17 @@ from autotune.study.option import (
     SEEDS,
     SETTINGS,
     SHARE,
-    STAGES,
     TEXT,
     TEXTS,
     YES_OR_NO,
     Option,
     absolute,
+    auto_or_off,
     folder_or_off,
     name_of,
     named,
     one_or_tuple,
     option,
-    stages_named,
     stored_folder_or_off,
     whole,
 )
@@ -97,7 +97,10 @@ class StudyOptions:
     seed: int = option(0, kept=True, rule=whole(0))
     repeats: int = option(0, kept=True, rule=whole(0))
     racing: float | None = option(None, kept=True, unsaid=0.0, rule=SHARE)
-    stages: str = option("auto", kept=True, unsaid=OFF, rule=STAGES, meant=stages_named)
+    stages: str = option("auto", kept=True, unsaid=OFF, rule=AUTO_OR_OFF, meant=auto_or_off)
+    shared_beginnings: str = option(
+        "auto", kept=True, unsaid=OFF, rule=AUTO_OR_OFF, meant=auto_or_off
+    )
     recipe_arguments: Mapping[str, str] | None = option(None, kept=True, rule=TEXTS)
     mirror: bool = option(False, kept="mirrored", rule=YES_OR_NO)
     mix_hardware: bool = option(False, kept=True, rule=YES_OR_NO)

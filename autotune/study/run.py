@@ -98,6 +98,11 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             seconds per sample, these are probed for a few seconds each before the search, which
             then has one plan for them; `off`: they are searched like all others. A resumed study
             stays as it began. See `algorithms.plans`.
+        shared_beginnings: `auto`: where what acts from the first step on has few values and the
+            schedules differ only later, all searched trials have one training seed, and a trial
+            begins from another's checkpoint up to which both are the same training; its time counts
+            from its first step. `off`: each trial trains from its first step on. A resumed study
+            stays as it began. See `algorithms.beginnings`.
         recipe: where the experiment comes from, kept for `autotune resume`.
         recipe_arguments: the recipe's arguments by name, as text, kept with it.
         mirror: copy what `autotune resume --from-mlflow` needs to MLflow: the journal, the manifest

@@ -33,7 +33,8 @@ def make_plain(event: object, **longest: int | None) -> None:
 class Suggested:
     """A trial was created. `params` is the sampler's point, None for a configuration outside.
 
-    With an `origin` it is a fork, and the event also ends the trial that the fork replaces.
+    With an `origin` it begins from another trial's checkpoint. If that makes it a fork, the event
+    also ends the trial that the fork replaces.
     `repeats` is the trial whose configuration it runs again, if it does. `ask` is the count of the
     sampler's asks from which its point came; journals of version 1 do not have it.
     """
@@ -249,9 +250,11 @@ def _back_at_checkpoint(trial: Trial, event: Interrupted) -> Trial:
     """The trial, waiting for a group, with the reports up to its checkpoint.
 
     A change that was decided at the checkpoint's step is decided again: the state is older than it.
+    Without a checkpoint, that of a shared beginning included, it begins from scratch.
     """
     step = trial.checkpoint.step if trial.checkpoint else -1
     kept = tuple(r for r in trial.reports if r.step <= step)
+    from_scratch = trial.checkpoint is None and not trial.is_fork
     before = trial.reports[-1].clock.total if trial.reports else 0.0
     now = kept[-1].clock.total if kept else 0.0
     return replace(
@@ -262,6 +265,7 @@ def _back_at_checkpoint(trial: Trial, event: Interrupted) -> Trial:
         placed=False,
         ended_at=None,
         reports=kept,
+        origin=None if from_scratch else trial.origin,
         saves=tuple(saved for saved in trial.saves if saved.step <= step),
         changes=tuple((at, change) for at, change in trial.changes if at < step),
         seconds=kept[-1].seconds if kept else 0.0,

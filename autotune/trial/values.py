@@ -96,18 +96,24 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a forked trial: `checkpoint`, a copy of one of trial `parent`'s.
+    """The origin of a trial that continues from `checkpoint`, a copy of one of trial `parent`'s.
 
-    The fork replaces trial `replaces`. `params` is its point. `reports` and `changes` are shared
-    with its parent, and their time counts as its own.
+    A fork replaces trial `replaces`, and `params` is its point. Without `replaces` it is a shared
+    beginning: up to the checkpoint both configurations are the same training. `reports` and
+    `changes` are shared with its parent, and their time counts as its own.
     """
 
     parent: int
-    replaces: int
+    replaces: int | None
     checkpoint: Checkpoint
     params: Params | None = None
     reports: tuple[Report, ...] = field(default=(), repr=False)
     changes: tuple[tuple[int, Change], ...] = ()
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether the configuration changed at the checkpoint, in place of another trial."""
+        return self.replaces is not None
 
 
 @dataclass(frozen=True)
@@ -122,8 +128,9 @@ class Trial:
     a "race" during the search, or after the search to "confirm" its time.
 
     `seconds` is the time to target of a REACHED trial, and the time of the last report of any
-    other: a CENSORED trial's time to target is greater. A trial with an `origin` is a fork: its
-    reports, its clock and its seconds begin with those of its parent. `microbatch` is the limit of
+    other: a CENSORED trial's time to target is greater. A trial with an `origin` is a
+    fork, or shares its parent's beginning: its reports, its clock and its seconds begin with those
+    of its parent. `microbatch` is the limit of
     a forward pass that fits into memory; None for no limit. `earlier` is the checkpoint before
     `checkpoint`, used when that one is damaged. `saves` are all checkpoints that were written, also
     those that have been removed since. `ask` is the count of the sampler's asks from which its
@@ -174,7 +181,12 @@ class Trial:
     @property
     def point(self) -> Params | None:
         """Its point in the space: `params`, or that of its origin for a fork."""
-        return self.origin.params if self.origin is not None else self.params
+        return self.origin.params if self.is_fork and self.origin is not None else self.params
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it continued another trial's training with another configuration."""
+        return self.origin is not None and self.origin.is_fork
 
     @property
     def ended(self) -> bool:

@@ -34,6 +34,7 @@ SCRIPTS = {
     "busy_machine.py": "runs",
     "ray_tune.py": "pairs",
     "two_stages.py": "runs",
+    "shared_beginnings.py": "runs",
 }
 RESEARCH = {
     "controllers.py": (),

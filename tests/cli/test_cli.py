@@ -19,7 +19,7 @@ from autotune.study.flags import duration
 RECIPES = str(Path(__file__).parents[1] / "support" / "toy_recipes.py")
 FLAGS = {
     "run": "--trials --sampler --from --experience --pruner --controller --out --workers "
-    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing --stages "
+    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing --stages --shared-beginnings "
     "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --backend --ray-address --local --json",
     "try": "--with --trials --workers --cpus-per-worker --gpus-per-worker --max-concurrent-trials "
@@ -42,7 +42,7 @@ FLAGS = {
     "train-policy": "--data --experience --out --minutes --studies --seed",
     "doctor": "--json",
     "submit": "--trials --sampler --from --experience --pruner --controller --out --workers "
-    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing --stages "
+    "--cpus-per-worker --gpus-per-worker --seed --repeats --racing --stages --shared-beginnings "
     "--with --register --mirror --mix-hardware --time-limit --wait-idle --tracking-uri "
     "--max-concurrent-trials --address --follow --driver-cpus --driver-resources --pip --env "
     "--json",
@@ -154,6 +154,10 @@ MISTAKES = [
     (["replay", ".", "--repeats", "-1"], "repeats must be a whole number >= 0 but got -1"),
     (["run", f"{RECIPES}:good", "--time-limit", "9" * 400], "at most 1e+09"),
     (["run", f"{RECIPES}:good", "--stages", "on"], "must be auto or off but got 'on'"),
+    (
+        ["run", f"{RECIPES}:good", "--shared-beginnings", "1"],
+        "--shared-beginnings: must be auto or off but got '1'",
+    ),
     (["run", f"{RECIPES}:good", "--racing", "nan"], "must be a share like 0.2"),
     (["run", f"{RECIPES}:good", "--racing", "1"], "must be a share like 0.2"),
     (["run", f"{RECIPES}:good", "--trials", "9" * 5000], "--trials: "),

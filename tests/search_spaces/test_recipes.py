@@ -15,6 +15,7 @@ import torch
 
 import search_spaces
 from autotune import schedules
+from autotune.algorithms.beginnings import shared_beginnings
 from autotune.space.search_space import Choice, Float, Int, Parameter
 from autotune.space.variants import searched_keys
 from autotune.study.experiment import Experiment
@@ -96,6 +97,16 @@ def corner(parameter: Parameter, high: bool) -> object:
             return top if high else low
         case Choice(options=options):
             return options[-1] if high else options[0]
+
+
+def test_the_recipe_with_one_stable_phase_shares_beginnings() -> None:
+    found = digits.warmup_stable_decay()
+    assert found.baseline is not None
+    config, params = found.space.complete(found.baseline)
+    assert params is not None
+    read_settings(found, config)
+    assert shared_beginnings(found.space, 0) is not None
+    assert shared_beginnings(digits.sgd().space, 0) is None
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=label)

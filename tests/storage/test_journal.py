@@ -118,8 +118,8 @@ def test_a_journal_of_a_later_version_is_refused(version: str, says: str, fast_p
     ("last", "says"),
     [
         (
-            '{"event":"opened","study":"x","at":0.1,"version":7,"host":"a"}',
-            "have version 7, and this",
+            '{"event":"opened","study":"x","at":0.1,"version":8,"host":"a"}',
+            "have version 8, and this",
         ),
         (
             '{"event":"probed","trial":0,"at":0.9}',

@@ -261,5 +261,6 @@ def test_an_older_manifest_is_read_with_what_was_usual_then(tmp_path: Path) -> N
     (tmp_path / EXPERIMENT_JSON).write_text(json.dumps(OLD))
     options = Manifest.read(tmp_path).options
     known = {"trials": 5, "sampler": "tpe", "seed": 3, "mirror": True, "racing": 0.0}
-    assert options == StudyOptions(**known, pruner="convergence", backend="ray", stages="off")
+    usual = {"pruner": "convergence", "backend": "ray", "stages": "off"}
+    assert options == StudyOptions(**known, **usual, shared_beginnings="off")
     assert (options.repeats, options.top, options.controller) == (0, 3, None)

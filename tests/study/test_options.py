@@ -25,7 +25,7 @@ KEPT = {  # what a resumed study needs, by its key in experiment.json
     *("trials", "sampler", "start_from", "pruner", "controller", "seed", "repeats", "top"),
     *("workers", "cpus_per_worker", "gpus_per_worker"),
     *("racing", "stages", "mirrored", "mix_hardware", "tracking_uri", "ray_address", "recipe"),
-    *("recipe_arguments", "backend", "concurrent_trials", "experience"),
+    *("recipe_arguments", "backend", "concurrent_trials", "experience", "shared_beginnings"),
 }
 
 

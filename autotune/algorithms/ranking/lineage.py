@@ -1,8 +1,11 @@
-"""Forks: trials that continue from another trial's checkpoint, and their line of descent.
+"""Trials that continue from another trial's checkpoint, and the line of descent of forks.
 
 A line of descent is the training from the first step to the last: `as_one` writes it as one
 configuration, in which a setting that changed at a fork is a schedule. Trained from scratch with
 the seed of the line (a fork keeps its parent's), it sees the same batches with the same settings.
+
+A trial that shares the beginning of its parent (`algorithms.beginnings`) has one configuration from
+the first step on: its line of descent is itself.
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ from typing import Any
 from autotune.schedules import Constant, Piecewise, Schedule, Spliced, as_schedule
 from autotune.trial import Checkpoint, Config, Origin, Params, Trial
 
-_PROGRESS = "progress"  # the metric by which a trainer says how far its schedules are
+PROGRESS = "progress"  # the metric by which a trainer says how far its schedules are
 _HORIZON = "horizon"  # in whose units progress is
 
 
 def origin(
-    parent: Trial, checkpoint: Checkpoint, replaces: int, params: Params | None = None
+    parent: Trial, checkpoint: Checkpoint, replaces: int | None, params: Params | None = None
 ) -> Origin:
-    """The origin of a trial that continues from `checkpoint`, a copy of one of its parent's."""
+    """The origin of a trial that continues from `checkpoint`, a copy of one of its parent's.
+
+    Without `replaces`, a trial that it would end, it is that of a shared beginning.
+    """
     return Origin(
         parent.number,
         replaces,
@@ -51,12 +57,13 @@ def descent(trial: Trial, trials: Sequence[Trial]) -> tuple[Segment, ...]:
     by_number = {t.number: t for t in trials}
     line: list[Segment] = []
     while True:
-        step = trial.origin.checkpoint.step if trial.origin is not None else 0
+        fork = trial.origin if trial.is_fork else None
+        step = fork.checkpoint.step if fork is not None else 0
         if not line or step < line[0].step:
             line.insert(0, Segment(trial, step))
-        if trial.origin is None:
+        if fork is None:
             return tuple(line)
-        trial = by_number[trial.origin.parent]
+        trial = by_number[fork.parent]
 
 
 def as_one(line: Sequence[Segment]) -> dict[str, Any]:
@@ -97,12 +104,12 @@ def _edges(line: Sequence[Segment]) -> list[float]:
     """The progress at each fork, bit for bit as the trainer reported it."""
     last = line[-1].trial
     known: Mapping[int, float] = {
-        r.step: r.metrics[_PROGRESS] for r in last.reports if _PROGRESS in r.metrics
+        r.step: r.metrics[PROGRESS] for r in last.reports if PROGRESS in r.metrics
     }
     for segment in line[1:]:
         if segment.step not in known:
             raise ValueError(
-                f"the trainer does not report {_PROGRESS}, so that the fork at step {segment.step} "
+                f"the trainer does not report {PROGRESS}, so that the fork at step {segment.step} "
                 "has no place in a schedule"
             )
     edges = [known[segment.step] for segment in line[1:]]

@@ -142,7 +142,7 @@ class RepeatIndex:
         return found if found is not None and self._from_scratch(found) else None
 
     def _from_scratch(self, trial: Trial) -> bool:
-        everyone = list(self._trials.values()) if trial.origin is not None else ()
+        everyone = list(self._trials.values()) if trial.is_fork else ()
         return config_from_scratch(trial, everyone) is not None
 
     def _known(self) -> TrialIndex:

@@ -175,7 +175,7 @@ def config_from_scratch(trial: Trial, trials: Sequence[Trial]) -> Config | None:
 
     A fork's is its whole line of descent; None if that cannot be written as one configuration.
     """
-    if trial.origin is None:
+    if not trial.is_fork:
         return trial.config
     try:
         return as_one(descent(trial, trials))

@@ -78,7 +78,7 @@ def export(
     checkpoint = rank_files(manifest, folder, trial)
     line: tuple[Segment, ...] = ()
     fault = ""
-    if trial.origin is not None:
+    if trial.is_fork:
         line, fault = _descent(result, trial)
         trial = trial if fault else replace(trial, config=as_one(line))
     if trial.microbatch is not None:  # the size at which it fitted into memory

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from autotune.algorithms import beginnings
 from autotune.algorithms.ranking.best import by_result
 from autotune.algorithms.ranking.repeats import PROBE
 from autotune.storage import retention
@@ -23,7 +24,9 @@ def fork_interval(state: StudyState) -> float:
 
 
 def due(state: StudyState, trial: Trial, pending: bool) -> bool:
-    """Whether a checkpoint is due: by the failure policy, to be forked, or as a new best state.
+    """Whether a checkpoint is due: by the failure policy, for others, or as a new best state.
+
+    Others fork it, or begin from it as they begin alike.
 
     `pending`: one is still being written; only a new best one is worth the wait for it.
     """
@@ -31,10 +34,20 @@ def due(state: StudyState, trial: Trial, pending: bool) -> bool:
         return not retention.is_saved(trial)
     if pending:
         return False
+    if _begins_others(state, trial):
+        return not retention.is_saved(trial)
     nothing_to_fork = trial.kind != "trial" or state.count >= state.plan.trials
     interval = math.inf if nothing_to_fork else fork_interval(state)
     policy = state.plan.experiment.failure
     return retention.is_due(trial, policy, interval, str(state.target.clock))
+
+
+def _begins_others(state: StudyState, trial: Trial) -> bool:
+    """Whether others may begin from the trial's state, and from no checkpoint that is there."""
+    how = state.plan.shared_beginnings
+    if how is None or not beginnings.due(trial, (), how) or state.sharing is None:
+        return False
+    return beginnings.due(trial, state.beginnings(), how)
 
 
 def _is_new_best(state: StudyState, trial: Trial) -> bool:
@@ -78,7 +91,8 @@ def saved(state: StudyState, trial: Trial, checkpoint: Checkpoint | None) -> Non
         return
     state.append(Saved(trial.number, checkpoint, state.elapsed()))
     now = state.trials[trial.number]
-    for path in needed(trial, state.target) - needed(now, state.target):
+    shared = {one.checkpoint.path for one in state.beginnings()}
+    for path in needed(trial, state.target) - needed(now, state.target) - shared:
         discard(state, path)
 
 
@@ -100,19 +114,33 @@ def sweep(state: StudyState) -> None:
         return
     state.journal.sync()
     numbers = kept(state.all_trials(), state.target, _count(state)) | state.final_saves
+    shared: dict[int, set[int]] = {}
+    for one in state.beginnings():
+        shared.setdefault(one.trial.number, set()).add(one.checkpoint.step)
     try:
-        retention.sweep(state.checkpoint_root, numbers)
-        _tidy(state, numbers - state.final_saves)
+        retention.sweep(state.checkpoint_root, {*numbers, *shared})
+        _tidy(state, numbers - state.final_saves, shared)
     except OSError as error:  # the next trial's end sweeps again
         warn(f"checkpoints that are not needed could not be removed: {error}")
 
 
-def _tidy(state: StudyState, numbers: Collection[int]) -> None:
-    """Leave of trials that completed only the checkpoint of their best."""
-    for trial in (state.trials[number] for number in numbers):
-        best = state.target.checkpoint(trial)
-        if trial.state is State.COMPLETED and best is not None:
-            retention.tidy(state.checkpoint_root, trial.number, best.step)
+def _tidy(state: StudyState, numbers: Collection[int], shared: Mapping[int, set[int]]) -> None:
+    """Leave of trials that ended only what is needed of them.
+
+    Of those that completed it is the checkpoint of their best, and of all what others may begin
+    from: `shared` has these steps.
+    """
+    for number in {*numbers, *shared} - state.final_saves:
+        trial, steps = state.trials[number], set(shared.get(number, ()))
+        if number in numbers:
+            best = state.target.checkpoint(trial)
+            if trial.state is State.COMPLETED and best is not None:
+                steps.add(best.step)
+            elif trial.resumable or state.plan.shared_beginnings is None:
+                continue
+            else:
+                steps |= {c.step for c in (trial.checkpoint, trial.earlier) if c is not None}
+        retention.tidy(state.checkpoint_root, number, steps)
 
 
 def kept(trials: Sequence[Trial], target: Target, count: int) -> set[int]:

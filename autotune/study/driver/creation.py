@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.algorithms.ranking.repeats import CONFIRM
 from autotune.errors import UserError
 from autotune.storage.codec import plain
+from autotune.study.driver import sharing
 from autotune.study.driver.state import StudyState
 from autotune.trial import Config, Params, Trial
 
@@ -22,6 +23,9 @@ def add(
 ) -> Trial:
     """A new trial of the configuration; in a replay, with its next seed, a confirmation.
 
+    Where beginnings are shared it begins from another trial's checkpoint, if one is the same up to
+    there.
+
     Raises:
         UserError: the journal could not give the configuration back.
     """
@@ -31,4 +35,9 @@ def add(
         raise UserError(f"trial {state.next_number} cannot be written down: {error}") from None
     if state.plan.seeds:
         return state.add(kept, kind=CONFIRM, seed=state.plan.seeds[state.next_number], ask=ask)
-    return state.add(kept, kind=kind, params=params, ask=ask)
+    how = state.sharing
+    if how is None:
+        return state.add(kept, kind=kind, params=params, ask=ask)
+    came = sharing.origin_for(state, kept)
+    trial = state.add(kept, kind=kind, params=params, ask=ask, seed=how.seed, origin=came)
+    return sharing.judged(state, trial)

@@ -29,7 +29,7 @@ def fork(state: StudyState, trial: Trial, decision: Fork) -> bool:
     if parent is None or parent.checkpoint is None:
         raise UserError(f"the controller forks trial {decision.parent}, which has no checkpoint")
     config = _config(state, decision)
-    checkpoint = _own_copy(state, parent.checkpoint)
+    checkpoint = own_copy(state, parent.checkpoint)
     if checkpoint is None:
         return False
     came = origin(parent, checkpoint, trial.number, decision.params)
@@ -48,7 +48,7 @@ def _config(state: StudyState, decision: Fork) -> Config:
         raise UserError(f"the controller forks trial {decision.parent}: {error}") from None
 
 
-def _own_copy(state: StudyState, checkpoint: Checkpoint) -> Checkpoint | None:
+def own_copy(state: StudyState, checkpoint: Checkpoint) -> Checkpoint | None:
     """A copy of the checkpoint for the next trial; None if the checkpoint has been removed."""
     if not state.pool.realtime:  # on a virtual clock a checkpoint is no folder
         return checkpoint
@@ -59,7 +59,7 @@ def end_exploited(state: StudyState, children: Iterable[Trial]) -> None:
     """End the trials that these forks have replaced."""
     for child in children:
         came = child.origin
-        if came is None:
+        if came is None or came.replaces is None:
             continue
         replaced = state.trials[came.replaces]
         if not replaced.resumable:

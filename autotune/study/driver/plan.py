@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from autotune.algorithms.beginnings import SharedBeginnings
 from autotune.algorithms.pruners.rules import Pruner
 from autotune.backends.machine_load import MachineLoad
 from autotune.study.experiment import Experiment
@@ -19,7 +20,8 @@ class Plan:
     """What a driver has to do: the experiment, how much of it, and who decides.
 
     What has the name of an option of the study (`study.options`) has its value and meaning, with
-    `racing` resolved; `stages` is what is probed first, None for a search in one stage.
+    `racing` resolved; `stages` is what is probed first, None for a search in one stage, and
+    `shared_beginnings` says how trials share their beginnings, None where they do not.
     `checkpoints` is the folder or URL of checkpoints, empty for the study folder. `look` says how
     busy the machine is on which all trials run; None where that is not known.
     """
@@ -40,6 +42,7 @@ class Plan:
     wait_idle: float | None = None
     look: Callable[[], MachineLoad] | None = None
     stages: Stages | None = None
+    shared_beginnings: SharedBeginnings | None = None
 
 
 def trial_seed(seed: int, number: int | str) -> int:

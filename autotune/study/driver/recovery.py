@@ -113,13 +113,15 @@ def raised(state: StudyState, trial: Trial, signal: Raised) -> None:
 def _damaged(state: StudyState, trial: Trial, signal: Raised) -> None:
     """Retry from the checkpoint before; a fork without one cannot start and has failed."""
     checkpoint = trial.checkpoint
-    if checkpoint is None or (trial.earlier is None and trial.origin is not None):
+    if checkpoint is None or (trial.earlier is None and trial.is_fork):
         decisions.end(state, trial.number, State.FAILED, Stop(signal.reason), signal.error)
         return
     step = trial.earlier.step if trial.earlier is not None else 0
     problem = f"the checkpoint at step {checkpoint.step} cannot be used ({signal.reason})"
     warn(f"trial {trial.number}: {problem}: it goes on from step {step}")
-    number, at = trial.number, state.elapsed()
+    number, at, came = trial.number, state.elapsed(), trial.origin
+    if came is not None and came.checkpoint == checkpoint:  # its copy is of the same file
+        state.lost_beginning(came.parent, checkpoint.step)
     state.append(Interrupted(number, "checkpoint damaged", signal.reason, False, at, damaged=True))
     discard(state, checkpoint.path)
 

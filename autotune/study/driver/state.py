@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.algorithms import beginnings
+from autotune.algorithms.beginnings import Beginning, SharedBeginnings
 from autotune.algorithms.ranking.repeat_index import RepeatIndex
 from autotune.algorithms.ranking.repeats import PROBE, searched
 from autotune.algorithms.ranking.trial_index import TrialIndex
@@ -22,12 +24,14 @@ from autotune.study.driver.microbatch import memory_keys
 from autotune.study.driver.plan import Plan, trial_seed
 from autotune.study.options import Watch
 from autotune.trial import (
+    Changed,
     Config,
     Ended,
     Event,
     Interrupted,
     Origin,
     Params,
+    Reported,
     Suggested,
     Trial,
     after,
@@ -50,6 +54,7 @@ class StudyState:
         unreachable: how often in a row the checkpoint of a trial could not be reached.
         measuring: the milestones whose reports wait for what is measured of the model, by trial.
         final_saves: trials that have ended, and whose last checkpoint is still being written.
+        gone: checkpoints, as trial and step, that others cannot begin from: removed or damaged.
     """
 
     def __init__(
@@ -74,6 +79,8 @@ class StudyState:
         self.unreachable: dict[int, int] = {}
         self.final_saves: set[int] = set()
         self.measuring: dict[int, Progress] = {}
+        self.gone: set[tuple[int, int]] = set()
+        self._beginnings: list[Beginning] | None = None
         self._warnings: set[str] = set()
         self.has_checkpoints = any(t.checkpoint is not None for t in self.trials.values())
         self.has_disturbed = any(t.disturbed for t in self.compared.values())
@@ -91,6 +98,8 @@ class StudyState:
             event = replace(event, error=long_text.kept(self._folder, name, event.error))
         self.journal.append(event)
         now = self.trials[event.trial] = after(before, event)
+        if not isinstance(event, Reported | Changed):
+            self._beginnings = None
         self.has_checkpoints = self.has_checkpoints or now.checkpoint is not None
         if now.kind != PROBE:
             self._note(event, before, now)
@@ -176,6 +185,28 @@ class StudyState:
     def with_mean_times(self) -> Collection[Trial]:
         """The searched trials, each with the mean time of its runs, as samplers see them."""
         return self.repeat_index.means() if self._adjusted else self.compared.values()
+
+    @property
+    def sharing(self) -> SharedBeginnings | None:
+        """How new trials share beginnings; None where they do not, or there are none to come."""
+        how = self.plan.shared_beginnings
+        if how is None or not self.plan.search or self.count >= self.plan.trials:
+            return None
+        return how if beginnings.can_share(self.compared.values(), how) else None
+
+    def beginnings(self) -> list[Beginning]:
+        """The checkpoints from which new trials may begin."""
+        how = self.sharing
+        if how is None:
+            return []
+        if self._beginnings is None:
+            self._beginnings = beginnings.kept(self.compared.values(), how, self.gone)
+        return self._beginnings
+
+    def lost_beginning(self, trial: int, step: int) -> None:
+        """Note that a trial's checkpoint has been removed, or is damaged."""
+        self.gone.add((trial, step))
+        self._beginnings = None
 
     def better(self, trial: Trial) -> int:
         """How many trials have a result as good as this trial's, on its kind of hardware."""

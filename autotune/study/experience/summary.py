@@ -159,7 +159,7 @@ def _used(trials: Sequence[Trial], target: Target) -> list[Trial]:
     found = [
         trial
         for trial in with_mean_times(trials, target)
-        if is_informative(trial) and trial.state not in lost and trial.origin is None
+        if is_informative(trial) and trial.state not in lost and not trial.is_fork
     ]
     found = [t for t in found if any(target.metric in report.metrics for report in t.reports)]
     usual = usual_hardware(found)
