@@ -119,7 +119,7 @@ class Loop(Generic[S]):
             varying if training.compile is True else (),
             self._exposed,
         )
-        accumulates = training.microbatch is not None
+        accumulates = (training.microbatch, training.noise_scale_every) != (None, None)
         given = training.plan, model, units, self._ranks, forward, accumulates, None
         parallel = applied.parallel(*given, training.gradient_compression, training.synchronization)
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)

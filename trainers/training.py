@@ -13,6 +13,7 @@
 | `precision` | fp32, tf32, bf16 or fp16 (fp32); see `trainers.memory.precision` |
 | `deterministic` | kernels that give the same bits in every run, or an error (False) |
 | `compile` | False, True or units (False); see `trainers.memory.compiled` |
+| `noise_scale_every` | measures the gradient noise scale at every n-th step (never) |
 | `validation` | inline, or beside training in a process of its own (inline): `trainers.beside` |
 | the keys of exchanges | how often: `trainers.communication.synchronization` (in every step) |
 | keys of fewer bytes | between copies of a model: `trainers.communication.compression` |
@@ -32,6 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.schedules import Constant
+from trainers import noise_scale
 from trainers.communication import compression, joined, synchronization
 from trainers.communication.joined import KNOBS as EXCHANGED
 from trainers.communication.synchronization import Synchronization
@@ -79,6 +81,7 @@ class Training:
     deterministic: bool
     compile: bool | str
     validation: str
+    noise_scale_every: int | None
     seed: int
     state: dict[str, Any] | None
     options: Mapping[str, Any]
@@ -118,6 +121,7 @@ TRAINING: Mapping[str, Key] = {
     "deterministic": (False, flag),
     "compile": (False, compiled.read),
     "validation": (VALIDATIONS[0], one_of(VALIDATIONS)),
+    **noise_scale.KEYS,
     "seed": (0, whole(0)),
     "state": (None, optional(saved_state)),
 }
@@ -242,6 +246,9 @@ def read_training(
     sent, sync = joined.read(exchanged)
     compression.check(sent, plan, values["optimizer"], values["precision"], options)
     synchronization.check(sync, plan, values["optimizer"], values["precision"])
+    if values["noise_scale_every"] is not None:
+        kind = sent["gradient_compression"]
+        noise_scale.check("noise_scale_every", plan, kind, sync.every_step)
     low_bit.check_options(plan.optimizer_state_bits, options)
     smoothing = values["label_smoothing"]
     smoothed = not isinstance(smoothing, Constant) or smoothing.value > 0
