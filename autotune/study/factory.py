@@ -223,7 +223,8 @@ def _controller(
         controller = recipes.find(controller, "controller")
     if isinstance(controller, str) and parse_controller(controller)[0] in POPULATIONS:
         return _population(controller, experiment, seed)
-    if isinstance(controller, str) and not math.isfinite(experiment.target.horizon):
+    in_seconds = isinstance(controller, str) and parse_controller(controller)[0] != "noise_scale"
+    if in_seconds and not math.isfinite(experiment.target.horizon):
         raise UserError(f"controller {controller!r} needs a Target with a limit on its clock")
     return make_controller(controller, experiment.knobs)
 

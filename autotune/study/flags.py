@@ -130,7 +130,7 @@ FLAGS: Mapping[str, Flag] = {
     "controller": Flag(
         "--controller",
         "search",
-        "regulator, policy, pbt, each with or without keyword arguments, as in "
+        "regulator, policy, noise_scale, pbt, each with or without keyword arguments, as in "
         "pbt(interval=2); module:function or file.py:function (none)",
         "NAME",
     ),

@@ -52,7 +52,9 @@ def _searched(sampler: str, pruner: str, trials: int | None = None, **options: A
 def _steered(controller: str) -> Study:
     def study(folder: Path, seed: int) -> Any:
         asked = {"controller": controller, "seed": seed, "workers": 4}
-        return simulate(problem(None), folder, TRIALS, train_live, **asked)
+        return simulate(
+            problem(None, knobs=("lr", "batch_size")), folder, TRIALS, train_live, **asked
+        )
 
     return study
 

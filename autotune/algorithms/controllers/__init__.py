@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.algorithms import specs
+from autotune.algorithms.controllers.noise_scale import BatchRamp, noise_scale
 from autotune.algorithms.controllers.policy import Linear, policy, regulator
 from autotune.algorithms.controllers.weights_file import SavedPolicy, read
 from autotune.algorithms.names import POPULATIONS
@@ -28,13 +29,18 @@ __all__ = [
     "build_controller",
     "check_controller",
     "make_controller",
+    "noise_scale",
     "policy",
     "regulator",
     "takes_shipped",
 ]
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
-CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulator": regulator}
+CONTROLLERS: dict[str, Callable[..., Controller]] = {
+    "policy": policy,
+    "regulator": regulator,
+    "noise_scale": noise_scale,
+}
 """The controllers of knobs by name; each takes its settings by keyword."""
 _ALLOWED = (*CONTROLLERS, *POPULATIONS, "none", "module:function")
 _REMOVED = {"pb2": "it was no faster than pbt. A new study can use pbt"}
@@ -49,7 +55,7 @@ def make_controller(
     """Build a controller from its spec for an experiment, or adapt a given controller.
 
     Args:
-        controller: the spec of `regulator` or `policy`, as in
+        controller: the spec of a controller of knobs, as in
             `policy(setting="robust", learner="ppo")`, or a controller.
         allowed: the knobs that the experiment allows to be turned.
         start_from: a study folder or its `controller.json`, whose policy is the initial one; or
@@ -60,6 +66,8 @@ def make_controller(
             allowed, or a folder without a policy.
     """
     built = _named(controller) if isinstance(controller, str) else controller
+    if isinstance(built, BatchRamp):
+        return built.within(allowed)
     if not isinstance(built, Linear):
         return built
     built = built.within(allowed)
