@@ -19,7 +19,7 @@ EXPERIENCED = "experienced"
 """The sampler that begins with what other studies have shown."""
 CONTROLLERS = ("policy", "regulator", "noise_scale")
 """The controllers of knobs."""
-POPULATIONS = ("pbt",)
+FORKING = ("pbt", "autolrs")
 """The controllers that fork; `autotune.run` builds them for its experiment."""
 
 

@@ -22,6 +22,16 @@ def fork_interval(state: StudyState) -> float:
     return interval
 
 
+def restarts(state: StudyState) -> bool:
+    """Whether the controller starts forks from where the fork before them began."""
+    return getattr(state.plan.controller, "restarts", False)
+
+
+def began_with(trial: Trial | None) -> Checkpoint | None:
+    """The checkpoint from which a fork began; None for any other trial."""
+    return trial.origin.checkpoint if trial is not None and trial.origin is not None else None
+
+
 def due(state: StudyState, trial: Trial, pending: bool) -> bool:
     """Whether a checkpoint is due: by the failure policy, to be forked, or as a new best state.
 
@@ -78,7 +88,9 @@ def saved(state: StudyState, trial: Trial, checkpoint: Checkpoint | None) -> Non
         return
     state.append(Saved(trial.number, checkpoint, state.elapsed()))
     now = state.trials[trial.number]
-    for path in needed(trial, state.target) - needed(now, state.target):
+    first = began_with(trial) if restarts(state) else None
+    kept = needed(now, state.target) | ({first.path} if first is not None else set())
+    for path in needed(trial, state.target) - kept:
         discard(state, path)
 
 

@@ -346,7 +346,7 @@ def test_only_knobs_that_the_experiment_allows_are_turned(fast_path: Path) -> No
 
 MISTAKES = {
     "polcy": "unknown controller 'polcy'; did you mean 'policy'? "
-    "(allowed: module:function, noise_scale, none, pbt, policy, regulator)",
+    "(allowed: autolrs, module:function, noise_scale, none, pbt, policy, regulator)",
     "policy(setting='robst')": "policy setting 'robst'; did you mean 'robust'?",
     "policy(learner='trpo')": "unknown policy learner 'trpo'; did you mean 'ppo'?",
     "policy(lerner='ppo')": "unknown argument of policy 'lerner'; did you mean 'learner'?",
