@@ -19,6 +19,7 @@ from trainers.memory import low_bit
 from trainers.memory.compiled import RecompileLimit
 from trainers.noise_scale import NoiseScale
 from trainers.optimizers import LAMB, LARS, schedule_free
+from trainers.optimizers.adascale import scaled
 from trainers.parallel import one_by_one
 from trainers.parallel.parts import split, split_together
 from trainers.parallel.ranks import Ranks, averaged_buffers, raising_together
@@ -55,7 +56,6 @@ class Learner:
     ) -> None:
         self.model = model
         self.parallel = parallel
-        self._update = update
         self._criterion = criterion_of(model)
         self._ranks = ranks
         self._training = training
@@ -66,7 +66,8 @@ class Learner:
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
         self.statistics = Statistics(model, parallel.owned)
-        self._noise = NoiseScale(parallel.data, training.noise_scale_every)
+        self._noise = NoiseScale(parallel.data, training.measured_every)
+        self.update = scaled(update, self._noise, training.adascale_batch_size)
         self._apart = parallel if isinstance(parallel, Averaged) else None
         self._averages: schedule_free.Averages | None = None
         if training.optimizer in schedule_free.KINDS:
@@ -119,7 +120,7 @@ class Learner:
         else:
             self.parallel.gradients(parts, loss)
         self.statistics.before(self._scaler)
-        self._update.step(self.optimizer, self._scaler)
+        self.update.step(self.optimizer, self._scaler)
         self.optimizer.zero_grad()
         if self.compression is not None:
             self.compression.mask()
@@ -128,7 +129,7 @@ class Learner:
         """A step of this rank without the others; parameters differ between ranks afterwards."""
         parts = self._parts(batch, samples, self._training.microbatch)
         self.parallel.alone(parts, self._loss(parts, samples, 0.0))
-        self._update.alone(self.optimizer, self._scaler)
+        self.update.alone(self.optimizer, self._scaler)
         self.optimizer.zero_grad()
 
     def _parts(self, batch: Batch, samples: int, most: int | None) -> list[Batch]:
@@ -262,7 +263,7 @@ class Learner:
         exchange, compression = self.parallel.exchange, self.compression
         return {
             "model": self.parallel.state(),
-            "optimizer": low_bit.whole(self._update.state(self.optimizer)),
+            "optimizer": low_bit.whole(self.update.state(self.optimizer)),
             "scaler": {} if self._scaler is None else self._scaler.state_dict(),
             "exchange": {} if exchange is None else exchange.memory.state(),
             "compression": {} if compression is None else compression.state(),
@@ -278,7 +279,7 @@ class Learner:
         kept = ("params", *(schedule_free.RUNNING if self._averages is not None else ()))
         groups = self.optimizer.param_groups
         own = [{k: v for k, v in group.items() if k not in kept} for group in groups]
-        self.optimizer.load_state_dict(self._update.own(self.optimizer, state["optimizer"]))
+        self.optimizer.load_state_dict(self.update.own(self.optimizer, state["optimizer"]))
         low_bit.shrink(self.optimizer)
         for group, settings in zip(self.optimizer.param_groups, own, strict=True):
             group.update(settings)
@@ -296,4 +297,4 @@ class Learner:
             self.optimizer.kept.clear()
         self._averages = self._apart = self.compression = None
         self.parallel.close()
-        del self.parallel, self._update, self.model, self.optimizer, self.statistics
+        del self.parallel, self.update, self.model, self.optimizer, self.statistics

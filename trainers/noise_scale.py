@@ -35,20 +35,21 @@ KEPT = 0.9
 KEYS: Mapping[str, Key] = {"noise_scale_every": (None, optional(whole(1)))}
 
 
-def check(key: str, plan: Plan, compression: str, every_step: bool) -> None:
+def check(given: Mapping[str, int | None], plan: Plan, compression: str, every_step: bool) -> None:
     """Raise a ValueError, one line, where ranks have no whole gradients of samples of their own.
 
     Args:
-        key: that is given, for the message.
+        given: the keys for which the noise is measured; None: it is not.
         compression: of gradients between copies.
         every_step: whether copies exchange in every step.
     """
-    if plan.shards or plan.divides:
-        raise ValueError(f"{key} needs a whole model on each rank, got {plan}")
-    if compression != "none":
-        raise ValueError(f"{key} needs gradient_compression 'none', got {compression!r}")
-    if not every_step:
-        raise ValueError(f"{key} needs synchronization 'every_step'")
+    for key in (key for key, value in given.items() if value is not None):
+        if plan.shards or plan.divides:
+            raise ValueError(f"{key} needs a whole model on each rank, got {plan}")
+        if compression != "none":
+            raise ValueError(f"{key} needs gradient_compression 'none', got {compression!r}")
+        if not every_step:
+            raise ValueError(f"{key} needs synchronization 'every_step'")
 
 
 class NoiseScale:
@@ -67,6 +68,7 @@ class NoiseScale:
     def clear(self) -> bool:
         """Forget all measurements; whether the next step is measured."""
         self._steps = 0
+        self._items = torch.zeros((), device=self._ranks.device)
         self._smoothed = torch.zeros(3, dtype=torch.float64, device=self._ranks.device)
         return self._every is not None
 
@@ -94,6 +96,7 @@ class NoiseScale:
             scaler: with whose scale gradients are multiplied.
         """
         parts, whole_batch, items, passes = squares
+        self._items = items
         trace = (parts - items * whole_batch) / (passes - 1)
         found = torch.stack([trace, whole_batch - trace / items, torch.ones_like(trace)])
         if scaler is not None:
@@ -101,6 +104,11 @@ class NoiseScale:
             found[:2] /= scale**2
         smoothed = KEPT * self._smoothed + (1 - KEPT) * found
         self._smoothed = torch.where(found.isfinite().all(), smoothed, self._smoothed)
+
+    @property
+    def items(self) -> float:
+        """The batch size of the last measured step; 0 before one."""
+        return self._items.item()
 
     def numbers(self) -> tuple[float, float]:
         """The smoothed tr(Sigma) and |G|^2; NaN before a measurement."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,12 +12,22 @@ from autotune.backends.simulator import SimPoint
 def live(
     train: Callable[..., Any], config: dict[str, Any], seed: int, *, epoch: float
 ) -> Iterator[SimPoint]:
-    """An image trainer, whose seconds are epochs of so many samples; it takes changes."""
+    """A trainer, whose seconds are epochs of so many samples; it takes changes and is saved.
+
+    One that goes on from a state has reported its first milestone already.
+    """
     running, change = train({**config, "seed": seed}), None
     try:
+        if config.get("state"):
+            next(running)
         while True:
             milestone = running.send(change)
             metrics = milestone.evaluate() if milestone.step else {}
-            change = yield SimPoint(milestone.step, milestone.step / epoch, metrics)
+            seconds = milestone.step / epoch
+
+            def save(state: Callable[[], Any] = milestone.state) -> Any:
+                return copy.deepcopy(state())
+
+            change = yield SimPoint(milestone.step, seconds, metrics, save=save)
     finally:
         running.close()
