@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from _live import live
 
 import autotune as at
-from autotune.algorithms.controllers import weights_file
+from autotune.algorithms.controllers import regulator, weights_file
 from autotune.algorithms.controllers.policy import Linear, policy
 from autotune.backends.simulator import SimPool
 from autotune.trial import State, Trial
@@ -86,6 +86,38 @@ class Once:
         return None if trials else self._point
 
 
+Row = tuple[Any, Mapping[str, Any]]
+"""A controller, and what it changes of the setting; `lr_factor` is one of the learning rate."""
+
+
+def steered() -> dict[str, Any]:
+    """Controllers of learning rates."""
+    return {
+        "constant": None,
+        "regulator": regulator(),
+        "policy, trained": shipped(),
+        "autolrs": "autolrs",
+    }
+
+
+def batches(task: Task) -> dict[str, Row]:
+    """Larger batches, from the start or grown, and rules for their learning rates."""
+    first = int(task.setting["batch_size"])
+    large = {"batch_size": 4 * first}
+    found: dict[str, Row] = {
+        "batch b": (None, {}),
+        "batch 4 b, same rate": (None, large),
+        "batch 4 b, sqrt": (None, {**large, "lr_factor": 2.0}),
+        "batch 4 b, linear": (None, {**large, "lr_factor": 4.0}),
+    }
+    for share in (1.0, 4.0):
+        ramp = f"noise_scale(share={share:g})"
+        found[ramp] = (ramp, {"noise_scale_every": 2})
+    if task.setting.get("optimizer", "sgd") == "sgd":
+        found["batch 4 b, AdaScale"] = (None, {**large, "adascale_batch_size": first})
+    return found
+
+
 def outcome(task: Task, lr: float, seed: int, controller: Any = None, **changed: Any) -> Outcome:
     """A study that begins with one trial; what is explored is on its clock."""
     fixed = {k: at.Fixed(v) for k, v in {**task.setting, **changed}.items()}
@@ -118,7 +150,7 @@ def _steps(trial: Trial, task: Task) -> float:
     """The optimizer's steps of a trial: its samples over the batch sizes that it had."""
     size = task.setting.get("sequence_length", 1)
     found, last = 0.0, 0
-    batch = float(task.setting["batch_size"])
+    batch = float(trial.config["batch_size"])
     for report in trial.reports:
         found += (report.step - last) / (size * batch)
         last, batch = report.step, report.metrics.get("batch_size", batch)

@@ -29,7 +29,8 @@ from autotune.trial import Fork, Report, Target, Trial, diverged
 
 NAMES = ("lr", "lr.peak")
 """What is searched, as the space has it."""
-_STAGES = 10  # in the target's limit
+_STAGES = 5  # in the target's limit
+_EXPLORED = 5  # the time of a learning rate that is tried, as a part of the stage
 _REACH = 10.0  # the most by which a stage's learning rate differs from that of the one before
 _GRID = 41  # learning rates among which the next one is chosen
 _APART = 0.1  # the least distance of two learning rates, as a share of the range's logarithm
@@ -139,16 +140,15 @@ def autolrs(
     target: Target,
     *,
     stage: float | None = None,
-    candidates: int = 5,
+    candidates: int = 3,
     explore: float | None = None,
 ) -> AutoLRS:
     """AutoLRS: a search of the learning rate in each stage, by short trainings and forecasts.
 
     Args:
-        stage: see `AutoLRS`; a tenth of the target's limit by default.
+        stage: see `AutoLRS`; a fifth of the target's limit by default.
         candidates: see `AutoLRS`, at least 2. A stage takes so many trials and one more.
-        explore: see `AutoLRS`; by default the stage over the candidates, so that all of them
-            together take as long as the stage.
+        explore: see `AutoLRS`; a fifth of the stage by default.
 
     Raises:
         UserError: an argument outside its range, or a space without a learning rate to search.
@@ -160,7 +160,7 @@ def autolrs(
         raise UserError(f"autolrs stage must be more than 0 seconds but got {stage!r}")
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 2:
         raise UserError(f"autolrs candidates must be a whole number from 2 but got {candidates!r}")
-    explore = stage / candidates if explore is None else explore
+    explore = stage / _EXPLORED if explore is None else explore
     if not 0 < explore < stage:
         rule = f"more than 0 seconds and less than the stage, {stage:g}"
         raise UserError(f"autolrs explore must be {rule}, but got {explore!r}")
