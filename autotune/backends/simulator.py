@@ -7,6 +7,7 @@ sent the changes; it may really train, as it still reports the seconds that coun
 
 from __future__ import annotations
 
+import copy
 import heapq
 import json
 from collections.abc import Callable, Generator, Sequence
@@ -41,7 +42,7 @@ OUT_OF_MEMORY = "out of memory"
 class SimPoint:
     """One milestone of a recorded run: `seconds` of training since its start, `waited` of them.
 
-    `save`, of a live run, gives its state there: a run goes on from it as `config["state"]`.
+    `save`, of a live run, gives its state there: a run goes on from a copy, `config["state"]`.
     """
 
     step: int
@@ -226,7 +227,7 @@ class SimPool:
         if self.go_on is not None:  # else nobody asks, and metrics may cost something to look up
             place += f"?{quote(json.dumps(dict(point.metrics)), safe='')}"
         if point.save is not None:
-            self._states[place] = point.save()
+            self._states[place] = copy.deepcopy(point.save())
         return Checkpoint(point.step, place, clock)
 
     def _end_signal(self, running: _Running) -> Signal:
@@ -247,7 +248,7 @@ class SimPool:
         config, saved = _trainer_config(launch), launch.checkpoint
         if saved is None or saved.path not in self._states:
             return config
-        return {**config, "state": self._states[saved.path]}
+        return {**config, "state": copy.deepcopy(self._states[saved.path])}
 
     def _at(self, delay: float, signal: Signal | _Due) -> None:
         self._count += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,10 +23,6 @@ def live(
             milestone = running.send(change)
             metrics = milestone.evaluate() if milestone.step else {}
             seconds = milestone.step / epoch
-
-            def save(state: Callable[[], Any] = milestone.state) -> Any:
-                return copy.deepcopy(state())
-
-            change = yield SimPoint(milestone.step, seconds, metrics, save=save)
+            change = yield SimPoint(milestone.step, seconds, metrics, save=milestone.state)
     finally:
         running.close()
