@@ -157,8 +157,11 @@ def part_tasks(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def part_batch(options: argparse.Namespace) -> dict[str, Any]:
+    """With four times the limit, as batches that are four times as large may need it."""
     found: dict[str, Any] = {}
     for name, task in tasks(options.data).items():
+        target = replace(task.target, limit=4 * (task.target.limit or 0.0))
+        task = replace(task, target=target)
         first: list[Outcome] = []
         for row, (controller, changed) in batches(task).items():
             lr = task.lr * changed.get("lr_factor", 1.0)
