@@ -1,7 +1,8 @@
 """What controllers cost: the trainer's statistics in a step, and a decision in the loop.
 
 Stretches of one training with the statistics and without them take turns; the difference is shown
-as a share of the training's processor time. No peer, as it is the same run.
+as a share of the training's processor time. No peer, as it is the same run. The same for the
+gradient noise scale, measured at every n-th step.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from _common import introduce, keep
 from autotune.algorithms.controllers import policy
 from autotune.trial import Change, Report, State, Target, Trial
 from trainers.image import train
+from trainers.noise_scale import NoiseScale
 from trainers.statistics import Statistics
 
 CASES = {
@@ -28,24 +31,47 @@ CASES = {
     "resnet8, batch 64": {"model": "resnet8", "width": 32, "batch_size": 64},
     "resnet18, batch 128": {"model": "resnet18", "width": 16, "batch_size": 128},
 }
+NOISE = {
+    f"{name}, noise scale at every {nth}": {**CASES[name], "noise_scale_every": every}
+    for name in ("mlp, batch 64", "resnet8, batch 64")
+    for every, nth in ((8, "8th step"), (1, "step"))
+}
+
+
+def _nothing(*arguments: Any, **named: Any) -> None:
+    """Stands for the statistics where they are left out."""
+
+
+def _unmeasured(scale: Any, items: int, most: int | None) -> tuple[bool, int | None]:
+    """Stands for a step whose noise scale is not measured."""
+    return False, most
+
+
+OFF = {"next": _nothing, "before": _nothing}
 TARGET = Target("val_accuracy", 0.97, limit=12.0)
 
 
-def share(config: dict[str, Any], pairs: int, seconds: float = 60.0) -> list[float]:
+def share(
+    config: dict[str, Any],
+    pairs: int,
+    seconds: float = 60.0,
+    owner: type = Statistics,
+    off: Mapping[str, Callable[..., Any]] = OFF,
+) -> list[float]:
     """The statistics' share of the training's processor time, pair by pair.
 
     Stretches with and without them take turns within one training. Clocks around their calls would
     cost more than they do: at most steps they only count. Ends after `seconds`, but not before
     eight pairs.
     """
-    kept = {name: getattr(Statistics, name) for name in ("next", "before")}
+    kept = {name: getattr(owner, name) for name in off}
     running = train({"data": "digits", "lr": 0.05, "milestone": 2560, **config})
     next(running)
     next(running)
 
     def stretch_seconds(measured: bool) -> float:
         for name, function in kept.items():
-            setattr(Statistics, name, function if measured else _nothing)
+            setattr(owner, name, function if measured else off[name])
         begin = time.thread_time()
         next(running)
         return time.thread_time() - begin
@@ -62,7 +88,7 @@ def share(config: dict[str, Any], pairs: int, seconds: float = 60.0) -> list[flo
             shares.append(1 - without / with_them)
     finally:
         for name, function in kept.items():
-            setattr(Statistics, name, function)
+            setattr(owner, name, function)
         running.close()
     return shares
 
@@ -72,10 +98,6 @@ def middle(shares: list[float]) -> str:
     draws = np.random.default_rng(0).choice(shares, (2000, len(shares)))
     low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
     return f"{np.median(shares):.2f} % ({low:.2f} to {high:.2f}, n={len(shares)})"
-
-
-def _nothing(*arguments: Any, **named: Any) -> None:
-    """Stands for the statistics where they are left out."""
 
 
 def ended(number: int) -> Trial:
@@ -129,6 +151,10 @@ def main() -> None:
     for name in cases:
         runs[name] = [100 * own for own in share(CASES[name], pairs)]
         print(f"{name:<22} {middle(runs[name])} of training", flush=True)
+    for name in list(NOISE)[: 1 if options.quick else None]:
+        off = {"next": _unmeasured}
+        runs[name] = [100 * own for own in share(NOISE[name], pairs, 60.0, NoiseScale, off)]
+        print(f"{name:<44} {middle(runs[name])} of training", flush=True)
     for learner in ("awr", "ppo"):
         for trials in (16, 128):
             usual, most = decision(learner, trials)

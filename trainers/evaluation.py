@@ -42,6 +42,15 @@ def sums(
     return found
 
 
+def outputs(
+    parallel: Parallel, batches: Iterable[Batch], microbatch: int | None
+) -> tuple[Tensor, Tensor]:
+    """Of this rank's batches, of which there are some: outputs, and labels."""
+    found = [(parallel.evaluate(x), y) for batch in batches for x, y in split(batch, microbatch)]
+    scores, labels = zip(*found, strict=True)
+    return torch.cat(scores), torch.cat(labels)
+
+
 def _fitting(
     parallel: Parallel, batches: Iterable[Batch], microbatch: int | None
 ) -> Iterator[Batch]:

@@ -13,15 +13,18 @@ from trainers.communication.averaged import Averaged
 from trainers.compression.applied import Compared, Compression
 from trainers.criterion import criterion_of
 from trainers.data.stream import Batch
-from trainers.evaluation import sums
+from trainers.evaluation import outputs, sums
 from trainers.knobs import build_optimizer
 from trainers.memory import low_bit
 from trainers.memory.compiled import RecompileLimit
+from trainers.noise_scale import NoiseScale
 from trainers.optimizers import LAMB, LARS, schedule_free
+from trainers.optimizers.adascale import scaled
+from trainers.parallel import one_by_one
 from trainers.parallel.parts import split, split_together
 from trainers.parallel.ranks import Ranks, averaged_buffers, raising_together
 from trainers.parallel.seam import Forward, Loss, Parallel
-from trainers.parallel.states import whole
+from trainers.parallel.states import on_host, whole
 from trainers.parallel.update import Update
 from trainers.statistics import Statistics
 from trainers.training import Training
@@ -53,7 +56,6 @@ class Learner:
     ) -> None:
         self.model = model
         self.parallel = parallel
-        self._update = update
         self._criterion = criterion_of(model)
         self._ranks = ranks
         self._training = training
@@ -64,6 +66,8 @@ class Learner:
         self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """The sum of this rank's training losses since it was last set to 0."""
         self.statistics = Statistics(model, parallel.owned)
+        self._noise = NoiseScale(parallel.data, training.measured_every)
+        self.update = scaled(update, self._noise, training.adascale_batch_size)
         self._apart = parallel if isinstance(parallel, Averaged) else None
         self._averages: schedule_free.Averages | None = None
         if training.optimizer in schedule_free.KINDS:
@@ -107,24 +111,29 @@ class Learner:
 
         The gradient is that of the mean loss over the global batch, for any split over ranks.
         """
-        parts = self._parts(batch, samples)
-        self.parallel.gradients(parts, self._loss(parts, samples, smoothing))
+        measured, most = self._noise.next(len(batch[1]), self._training.microbatch)
+        parts = self._parts(batch, samples, most)
+        loss = self._loss(parts, samples, smoothing)
+        if measured:
+            found = one_by_one.gradients(self.parallel, parts, loss, self._forward)
+            self._noise.take(found, self._scaler)
+        else:
+            self.parallel.gradients(parts, loss)
         self.statistics.before(self._scaler)
-        self._update.step(self.optimizer, self._scaler)
+        self.update.step(self.optimizer, self._scaler)
         self.optimizer.zero_grad()
         if self.compression is not None:
             self.compression.mask()
 
     def _step_alone(self, batch: Batch, samples: int) -> None:
         """A step of this rank without the others; parameters differ between ranks afterwards."""
-        parts = self._parts(batch, samples)
+        parts = self._parts(batch, samples, self._training.microbatch)
         self.parallel.alone(parts, self._loss(parts, samples, 0.0))
-        self._update.alone(self.optimizer, self._scaler)
+        self.update.alone(self.optimizer, self._scaler)
         self.optimizer.zero_grad()
 
-    def _parts(self, batch: Batch, samples: int) -> list[Batch]:
-        most, data = self._training.microbatch, self.parallel.data
-        together = self.parallel.collective
+    def _parts(self, batch: Batch, samples: int, most: int | None) -> list[Batch]:
+        data, together = self.parallel.data, self.parallel.collective
         parts = split_together(batch, samples, data, most) if together else split(batch, most)
         if self._averages is not None:
             for x, _ in parts:
@@ -155,7 +164,7 @@ class Learner:
     def metrics(self) -> dict[str, float]:
         """What is known of the steps and the model without a validation."""
         found = self.statistics.metrics()
-        for more in (self.compression, self._apart):
+        for more in (self.compression, self._apart, self._noise):
             found |= {} if more is None else more.metrics()
         if self._limit is not None and self._limit.met:  # some shapes run uncompiled
             found["recompile_limit_met"] = 1.0
@@ -186,16 +195,9 @@ class Learner:
 
     @torch.no_grad()
     def outputs(self, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
-        """Of this rank's batches, of which there are some: outputs as evaluated, and labels.
-
-        Only of models whose ranks evaluate each on their own.
-        """
-        most, found = self._training.microbatch, []
+        """As `trainers.evaluation.outputs`; of models whose ranks evaluate each on their own."""
         with self._evaluating(), self._forward.autocast():
-            for batch in batches:
-                found += [(self.parallel.evaluate(x), y) for x, y in split(batch, most)]
-        outputs, labels = zip(*found, strict=True)
-        return torch.cat(outputs), torch.cat(labels)
+            return outputs(self.parallel, batches, self._training.microbatch)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -216,14 +218,9 @@ class Learner:
     @torch.no_grad()
     def snapshot(self, exported: bool = True) -> dict[str, Tensor]:
         """The whole weights as evaluated (or trained), copied to rank 0's host; empty on others."""
-        found = {}
         own = self._exported(copied=True) if exported else nullcontext()
         with averaged_buffers(self.model, self.parallel.data), own:
-            for key, value in self.parallel.state().items():
-                full = whole(value)
-                if self._ranks.rank == 0:
-                    found[key] = full.detach().to("cpu", copy=True)
-        return found
+            return on_host(self.parallel.state(), kept=self._ranks.rank == 0)
 
     def warm_up(self, batches: Iterable[tuple[Batch, int]], evaluated: Iterable[Batch]) -> None:
         """Train on batches of so many samples, evaluate on others; then restore the initial state.
@@ -251,11 +248,14 @@ class Learner:
         self.parallel.changed()
         self.loss.zero_()
         self.statistics.clear()
+        self._noise.clear()
         self._fresh()
 
     def _rehearse(self, batch: Batch, samples: int, times: int) -> None:
         for _ in range(times):
             self.statistics.next(last=True)
+            self.step(batch, samples, 0.0)
+        if self._noise.clear():
             self.step(batch, samples, 0.0)
 
     def state(self) -> dict[str, Any]:
@@ -263,10 +263,11 @@ class Learner:
         exchange, compression = self.parallel.exchange, self.compression
         return {
             "model": self.parallel.state(),
-            "optimizer": low_bit.whole(self._update.state(self.optimizer)),
+            "optimizer": low_bit.whole(self.update.state(self.optimizer)),
             "scaler": {} if self._scaler is None else self._scaler.state_dict(),
             "exchange": {} if exchange is None else exchange.memory.state(),
             "compression": {} if compression is None else compression.state(),
+            "noise_scale": self._noise.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -274,10 +275,11 @@ class Learner:
         state = self.parallel.restore(state, self.optimizer)
         if self.compression is not None:
             self.compression.restore(state.get("compression", {}))
+        self._noise.restore(state.get("noise_scale", {}))
         kept = ("params", *(schedule_free.RUNNING if self._averages is not None else ()))
         groups = self.optimizer.param_groups
         own = [{k: v for k, v in group.items() if k not in kept} for group in groups]
-        self.optimizer.load_state_dict(self._update.own(self.optimizer, state["optimizer"]))
+        self.optimizer.load_state_dict(self.update.own(self.optimizer, state["optimizer"]))
         low_bit.shrink(self.optimizer)
         for group, settings in zip(self.optimizer.param_groups, own, strict=True):
             group.update(settings)
@@ -295,4 +297,4 @@ class Learner:
             self.optimizer.kept.clear()
         self._averages = self._apart = self.compression = None
         self.parallel.close()
-        del self.parallel, self._update, self.model, self.optimizer, self.statistics
+        del self.parallel, self.update, self.model, self.optimizer, self.statistics

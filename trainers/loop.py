@@ -24,6 +24,7 @@ from trainers.learner import Learner
 from trainers.memory.compiled import compile_model
 from trainers.memory.precision import DTYPES, numerics
 from trainers.models.flops import unallocated
+from trainers.optimizers import adascale
 from trainers.parallel.exposed import Exposed
 from trainers.parallel.ranks import Ranks
 from trainers.parallel.seam import Forward
@@ -59,6 +60,8 @@ class Loop(Generic[S]):
         self._training = training = training.on(self._data.size)
         self._exposed = Exposed(ranks.device) if ranks.size > 1 else None
         self._task = task
+        if training.adascale_batch_size is not None and not is_constant(task.size):
+            raise ValueError(f"adascale_batch_size needs a {task.size_key} without a schedule")
         self._size = fast(task.size)
         self._seen: int = state["seen"]
         self._knobs = Knobs(training, self._data.size, state)
@@ -70,8 +73,11 @@ class Loop(Generic[S]):
             if self._beside is not None:
                 opened.callback(self._beside.close)
             self._learner = self._make_learner()
+            self._adascale = adascale.of(self._learner.update)
             opened.callback(self._learner.close)
             self._learner.warm_up(self._warmed(), self._evaluated())
+            if self._adascale is not None:
+                self._adascale.restart(state.get("adascale_steps", 0.0))
             if training.state:
                 self._learner.restore(state["learner"])
             if self._beside is not None:
@@ -119,7 +125,7 @@ class Loop(Generic[S]):
             varying if training.compile is True else (),
             self._exposed,
         )
-        accumulates = training.microbatch is not None
+        accumulates = (training.microbatch, training.measured_every) != (None, None)
         given = training.plan, model, units, self._ranks, forward, accumulates, None
         parallel = applied.parallel(*given, training.gradient_compression, training.synchronization)
         update = applied.update(training.plan, self._ranks, parallel, self._exposed)
@@ -136,6 +142,13 @@ class Loop(Generic[S]):
         if self._beside is not None:
             self._beside.settle()
 
+    @property
+    def _counted(self) -> float:
+        """The samples by which schedules progress."""
+        if self._adascale is None:
+            return self._seen
+        return self._adascale.samples(self._task.samples(round(self._size(0.0))))
+
     def _train_until(self, target: float) -> None:
         """Train until `target` samples are seen; synchronise with the device at the end only."""
         knobs, stream, learner, task = self._knobs, self._stream, self._learner, self._task
@@ -147,10 +160,10 @@ class Loop(Generic[S]):
         if self._ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._ranks.device)
         begun, first = time.perf_counter(), self._seen
-        knobs.set(learner.optimizer, self._course.progress(self._seen))
+        knobs.set(learner.optimizer, self._course.progress(self._counted))
         learner.begin()
         while self._seen < target:
-            progress = self._course.progress(self._seen)
+            progress = self._course.progress(self._counted)
             batch_size, size = knobs.batch_size(progress), round(self._size(progress))
             knobs.turn(learner.optimizer, progress)
             learner.at(progress)
@@ -199,14 +212,15 @@ class Loop(Generic[S]):
 
     def _measured(self) -> dict[str, float]:
         """What is known of the training without a validation."""
-        trained, progress = self._learner.trained_loss(), self._course.progress(self._seen)
+        trained, progress = self._learner.trained_loss(), self._course.progress(self._counted)
         batch_size, size = self._planned(progress)
         metrics = {
             "lr": self._knobs.lr(progress),
             "momentum": self._knobs.momentum(progress),
             "batch_size": float(batch_size),
             self._task.size_key: float(size),
-            "progress": self._seen / self._course.horizon,
+            "progress": self._counted / self._course.horizon,
+            **adascale.metrics(self._adascale),
         }
         if self._trained:
             metrics |= self._learner.metrics()
@@ -228,7 +242,9 @@ class Loop(Generic[S]):
         return self._ranks.sum(own).item() / self._ranks.size
 
     def _state(self) -> dict[str, Any]:
-        return {"seen": self._seen, **self._knobs.state(), "learner": self._learner.state()}
+        counted = {} if self._adascale is None else {"adascale_steps": self._adascale.steps}
+        changed, learner = self._knobs.state(), self._learner.state()
+        return {"seen": self._seen, **counted, **changed, "learner": learner}
 
     def _evaluated(self) -> Iterator[Batch]:
         """Dummy batches of an evaluation's shapes, or one of at most a step's if that suffices."""

@@ -201,6 +201,9 @@ def _check_training(training: Training) -> None:
         raise ValueError(f"compile must be False or 'units' {where}, got True")
     if training.validation != "inline":
         raise ValueError(f"validation must be 'inline' {where}, got {training.validation!r}")
+    for key in ("noise_scale_every", "adascale_batch_size"):
+        if (given := getattr(training, key)) is not None:
+            raise ValueError(f"{key} must be None {where}, got {given}")
     kind, bits = (
         training.synchronization.kind,
         training.gradient_compression["gradient_compression"],

@@ -13,6 +13,8 @@
 | `precision` | fp32, tf32, bf16 or fp16 (fp32); see `trainers.memory.precision` |
 | `deterministic` | kernels that give the same bits in every run, or an error (False) |
 | `compile` | False, True or units (False); see `trainers.memory.compiled` |
+| `noise_scale_every` | measures the gradient noise scale at every n-th step (never) |
+| `adascale_batch_size` | for which lr and horizon are meant: `trainers.optimizers.adascale` (off) |
 | `validation` | inline, or beside training in a process of its own (inline): `trainers.beside` |
 | the keys of exchanges | how often: `trainers.communication.synchronization` (in every step) |
 | keys of fewer bytes | between copies of a model: `trainers.communication.compression` |
@@ -32,11 +34,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.schedules import Constant
+from trainers import noise_scale
 from trainers.communication import compression, joined, synchronization
 from trainers.communication.joined import KNOBS as EXCHANGED
 from trainers.communication.synchronization import Synchronization
 from trainers.memory import accumulate, compiled, low_bit
 from trainers.memory.precision import PRECISIONS
+from trainers.optimizers import adascale
 from trainers.optimizers.make import NAMES, require_optimizer
 from trainers.optimizers.schedule_free import KINDS
 from trainers.parallel.passes import microbatches
@@ -79,6 +83,8 @@ class Training:
     deterministic: bool
     compile: bool | str
     validation: str
+    noise_scale_every: int | None
+    adascale_batch_size: int | None
     seed: int
     state: dict[str, Any] | None
     options: Mapping[str, Any]
@@ -90,6 +96,11 @@ class Training:
         steps, largest = self.plan.gradient_accumulation_steps, round(greatest(self.batch_size))
         found = accumulate.microbatch(steps, self.microbatch, largest, ranks)
         return replace(self, microbatch=found)
+
+    @property
+    def measured_every(self) -> int | None:
+        """Each n-th step whose gradient's noise is measured; None: none is."""
+        return self.noise_scale_every if self.adascale_batch_size is None else 1
 
     def pass_size(self, ranks: int) -> int:
         """The most items of a rank in one forward pass, on so many ranks.
@@ -118,6 +129,8 @@ TRAINING: Mapping[str, Key] = {
     "deterministic": (False, flag),
     "compile": (False, compiled.read),
     "validation": (VALIDATIONS[0], one_of(VALIDATIONS)),
+    **noise_scale.KEYS,
+    **adascale.KEYS,
     "seed": (0, whole(0)),
     "state": (None, optional(saved_state)),
 }
@@ -180,7 +193,7 @@ _OWNERS: Mapping[str, str] = {
 
 EFFECTS: Mapping[str, Effect] = {
     **dict.fromkeys(("optimizer", "batch_size"), "both"),
-    **dict.fromkeys(("lr", "label_smoothing", "horizon"), "statistical"),
+    **dict.fromkeys(("lr", "label_smoothing", "horizon", "adascale_batch_size"), "statistical"),
     **dict.fromkeys(OPTIONS, "statistical"),
     **dict.fromkeys(("precision",), "rounding"),
     **dict.fromkeys(("deterministic", "compile", "microbatch", "validation"), "exact"),
@@ -242,6 +255,9 @@ def read_training(
     sent, sync = joined.read(exchanged)
     compression.check(sent, plan, values["optimizer"], values["precision"], options)
     synchronization.check(sync, plan, values["optimizer"], values["precision"])
+    noise = {key: values[key] for key in (*noise_scale.KEYS, *adascale.KEYS)}
+    noise_scale.check(noise, plan, sent["gradient_compression"], sync.every_step)
+    adascale.check(values["optimizer"], values["batch_size"], **noise)
     low_bit.check_options(plan.optimizer_state_bits, options)
     smoothing = values["label_smoothing"]
     smoothed = not isinstance(smoothing, Constant) or smoothing.value > 0

@@ -17,9 +17,9 @@ REMOVED_POLICIES = ("policy:reinforce", "policy:ppo")
 """Samplers of older versions, which their studies still name."""
 EXPERIENCED = "experienced"
 """The sampler that begins with what other studies have shown."""
-CONTROLLERS = ("policy", "regulator")
+CONTROLLERS = ("policy", "regulator", "noise_scale")
 """The controllers of knobs."""
-POPULATIONS = ("pbt",)
+FORKING = ("pbt", "autolrs")
 """The controllers that fork; `autotune.run` builds them for its experiment."""
 
 

@@ -7,6 +7,7 @@ sent the changes; it may really train, as it still reports the seconds that coun
 
 from __future__ import annotations
 
+import copy
 import heapq
 import json
 from collections.abc import Callable, Generator, Sequence
@@ -39,12 +40,16 @@ OUT_OF_MEMORY = "out of memory"
 
 @dataclass(frozen=True)
 class SimPoint:
-    """One milestone of a recorded run: `seconds` of training since its start, `waited` of them."""
+    """One milestone of a recorded run: `seconds` of training since its start, `waited` of them.
+
+    `save`, of a live run, gives its state there: a run goes on from a copy, `config["state"]`.
+    """
 
     step: int
     seconds: float
     metrics: Metrics
     waited: float | None = None
+    save: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class SimCurve:
 
 
 Live = Generator[SimPoint, Change | None, None]
-"""Yields a run's points and is sent a controller's changes; its state cannot be saved."""
+"""Yields a run's points, is sent a controller's changes, and goes on after `config["state"]`."""
 Simulate = Callable[[Config, int], SimCurve | Live]
 GoOn = Callable[[Config, int, SimPoint], SimCurve]
 
@@ -77,6 +82,7 @@ class _Running:
     next: int
     live: Live | None = None
     saved: Checkpoint | None = None
+    begun: float = 0.0
 
     def extend(self, change: Change | None) -> None:
         """Advance a live run to its next point, if it has one."""
@@ -123,6 +129,7 @@ class SimPool:
     _running: dict[int, _Running] = field(default_factory=dict)
     _agenda: list[tuple[float, int, Signal | _Due]] = field(default_factory=list)
     _count: int = 0
+    _states: dict[str, object] = field(default_factory=dict)
 
     def busy(self) -> int:
         return len(self._running)
@@ -135,12 +142,13 @@ class SimPool:
         if launch.checkpoint is not None and self.go_on is not None:
             made = self.go_on(_trainer_config(launch), launch.seed, _point(launch.checkpoint))
         else:
-            made = self.simulate(_trainer_config(launch), launch.seed)
+            made = self.simulate(self._config(launch), launch.seed)
         live = None if isinstance(made, SimCurve) else made
         curve = made if isinstance(made, SimCurve) else SimCurve(())
         step = launch.checkpoint.step if launch.checkpoint else -1
         first = next((i for i, p in enumerate(curve.points) if p.step > step), len(curve.points))
-        self._running[launch.trial] = _Running(launch, curve, first, first, live)
+        begun = launch.checkpoint.clock.train if launch.checkpoint and live else 0.0
+        self._running[launch.trial] = _Running(launch, curve, first, first, live, begun=begun)
         self._go_on(launch.trial, curve.setup_seconds)
         return self.next_hardware()
 
@@ -173,7 +181,7 @@ class SimPool:
             running = self._running[signal.trial]
             point = running.curve.points[running.next - 1]
             report = self._report(running, point, signal.setup)
-            can_save = running.live is None
+            can_save = running.live is None or point.save is not None
             return Progress(signal.trial, report, can_save=can_save, saved=running.saved)
         del self._running[signal.trial]
         return signal
@@ -195,7 +203,7 @@ class SimPool:
         running = self._running[trial]
         running.extend(change)
         points = running.curve.points
-        before = points[running.next - 1].seconds if running.next else 0.0
+        before = points[running.next - 1].seconds if running.next else running.begun
         if running.next == len(points):
             last = running.curve.returned
             spent = last.seconds - before if last is not None else 0.0
@@ -218,6 +226,8 @@ class SimPool:
         place = f"sim:{running.launch.trial}/{point.step}"
         if self.go_on is not None:  # else nobody asks, and metrics may cost something to look up
             place += f"?{quote(json.dumps(dict(point.metrics)), safe='')}"
+        if point.save is not None:
+            self._states[place] = copy.deepcopy(point.save())
         return Checkpoint(point.step, place, clock)
 
     def _end_signal(self, running: _Running) -> Signal:
@@ -232,6 +242,13 @@ class SimPool:
 
     def _evaluated(self, running: _Running) -> float:
         return running.launch.base.eval + (running.next - running.first) * self.eval_seconds
+
+    def _config(self, launch: Launch) -> Config:
+        """The trainer's configuration, with the state that a live run has saved."""
+        config, saved = _trainer_config(launch), launch.checkpoint
+        if saved is None or saved.path not in self._states:
+            return config
+        return {**config, "state": copy.deepcopy(self._states[saved.path])}
 
     def _at(self, delay: float, signal: Signal | _Due) -> None:
         self._count += 1

@@ -219,25 +219,26 @@ def _controller(
 ) -> Controller | None:
     if controller is None or controller == "none":
         return None
-    from autotune.algorithms.controllers import POPULATIONS, make_controller, parse_controller
+    from autotune.algorithms.controllers import FORKING, make_controller, parse_controller
 
     if isinstance(controller, str) and specs.is_path(controller):
         controller = recipes.find(controller, "controller")
-    if isinstance(controller, str) and parse_controller(controller)[0] in POPULATIONS:
-        return _population(controller, experiment, seed)
-    if isinstance(controller, str) and not math.isfinite(experiment.target.horizon):
+    if isinstance(controller, str) and parse_controller(controller)[0] in FORKING:
+        return _forking(controller, experiment, seed)
+    in_seconds = isinstance(controller, str) and parse_controller(controller)[0] != "noise_scale"
+    if in_seconds and not math.isfinite(experiment.target.horizon):
         raise UserError(f"controller {controller!r} needs a Target with a limit on its clock")
     return make_controller(controller, experiment.knobs)
 
 
-def _population(text: str, experiment: Experiment, seed: int) -> Controller:
-    from autotune.algorithms.controllers import build_controller, parse_controller
-    from autotune.algorithms.controllers.pbt import pbt
+def _forking(text: str, experiment: Experiment, seed: int) -> Controller:
+    from autotune.algorithms.controllers import build_controller, forking, parse_controller
 
     name, _ = parse_controller(text)
-    if experiment.scaling.max_concurrent_trials == 1:
+    given, seeded = (experiment.space, experiment.target), {"seed": seed} if name == "pbt" else {}
+    if name == "pbt" and experiment.scaling.max_concurrent_trials == 1:
         raise UserError(f"controller {name} compares trials that run at the same time, but one may")
-    return build_controller(text, pbt, experiment.space, experiment.target, seed=seed)
+    return build_controller(text, forking(name), *given, **seeded)
 
 
 # --- what a study begins with ---------------------------------------------------------------------

@@ -130,8 +130,8 @@ FLAGS: Mapping[str, Flag] = {
     "controller": Flag(
         "--controller",
         "search",
-        "regulator, policy, pbt, each with or without keyword arguments, as in "
-        "pbt(interval=2); module:function or file.py:function (none)",
+        "regulator, policy, noise_scale, pbt, autolrs, each with or without keyword arguments, "
+        "as in pbt(interval=2); module:function or file.py:function (none)",
         "NAME",
     ),
     "out": Flag("--out", "search", "the study folder (studies/NAME)", "DIR", Path),

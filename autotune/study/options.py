@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from autotune.algorithms.names import CONTROLLERS, POPULATIONS
+from autotune.algorithms.names import CONTROLLERS, FORKING
 from autotune.algorithms.pruners.rules import PRUNERS, Pruner
 from autotune.algorithms.samplers import optuna_names
 from autotune.backends.protocol import Pool
@@ -58,7 +58,7 @@ Watch = Callable[[Event, Mapping[int, Trial]], None]
 
 SAMPLER_NAMES = optuna_names.NAMES
 PRUNER_NAMES = ("auto", *PRUNERS)
-CONTROLLER_NAMES = (*CONTROLLERS, *POPULATIONS, "none")
+CONTROLLER_NAMES = (*CONTROLLERS, *FORKING, "none")
 
 
 def _seconds(value: Any) -> Any:

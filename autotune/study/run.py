@@ -53,9 +53,10 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
             `forecast`, `none`, by name or with keyword arguments as in `asha(reduction=2)`, a
             function (see `autotune.algorithms.pruners.rules`), or its name as `module:function` or
             `file.py:function`.
-        controller: turns knobs of running trials, or forks them: `policy`, `regulator`, `pbt`,
-            each with or without keyword arguments (see `algorithms.controllers`), a function
-            (trial, others, target) -> Change | Fork | None, or its name as for a pruner.
+        controller: turns knobs of running trials, or forks them: `policy`, `regulator`,
+            `noise_scale`, `pbt`, `autolrs`, each with or without keyword arguments (see
+            `algorithms.controllers`), a function (trial, others, target) -> Change | Fork | None,
+            or its name as for a pruner.
         out: the study folder; `studies/NAME` by default.
         workers: ranks of one trial; by default as the experiment's `Scaling` says.
         cpus_per_worker: CPU cores of a rank, in place of the `Scaling`'s.

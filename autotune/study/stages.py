@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.algorithms.names import POPULATIONS
+from autotune.algorithms.names import FORKING
 from autotune.algorithms.plans.choice import SHARE, budget
 from autotune.algorithms.plans.knobs import effects_of, searched_knobs, within
 from autotune.space.search_space import SearchSpace
@@ -102,7 +102,7 @@ def _why_not(experiment: Experiment, options: StudyOptions) -> str:
     if not isinstance(options.sampler, str):
         return "its sampler is an object that knows the whole space"
     controller = options.controller
-    if isinstance(controller, str) and controller.partition("(")[0] in POPULATIONS:
+    if isinstance(controller, str) and controller.partition("(")[0] in FORKING:
         return f"controller {controller} changes the points of running trials"
     if not _seconds(experiment, options):
         return "neither a limit of the target nor a time limit says how long it may take"

@@ -34,7 +34,8 @@ class Fork:
     """End the trial, and start a new one on its workers from the last checkpoint of `parent`.
 
     The new trial has the point `params`. If the study has no trial left to start, the old trial
-    continues.
+    continues. With `restart` the parent is a fork, and the new trial starts from the checkpoint
+    with which the parent began; a controller that returns such forks has an attribute `restarts`.
 
     Raises:
         ValueError: the parent is no trial number, or the point no dict.
@@ -42,6 +43,7 @@ class Fork:
 
     parent: int
     params: Params
+    restart: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parent", whole("Fork parent", self.parent, 0))

@@ -7,6 +7,9 @@ figures can be made again to the last digit. Everything else is a study like any
     learned   policies after 64 and 128 trials, on fresh seeds, against a constant learning rate
               and the best static schedule that as many trials found
     robust    policies trained over learning rates of two decades, on those of `wrong`
+    tasks     controllers of the learning rate on three tasks, from learning rates that are wrong by
+              x0.1, x1 and x10; what AutoLRS explores is on its clock
+    batch     larger batches, from the start or grown by the noise scale, and AdaScale
 """
 
 from __future__ import annotations
@@ -16,14 +19,16 @@ import json
 import math
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from _controller_tasks import Outcome, batches, outcome, steered, tasks
 from _live import live
-from _shared import introduce, keep
+from _shared import bootstrap, introduce, keep
 
 import autotune as at
 from autotune.algorithms.controllers import policy, regulator, weights_file
@@ -138,7 +143,57 @@ def part_robust(options: argparse.Namespace) -> dict[str, list[float]]:
     return found
 
 
-PARTS = {"wrong": part_wrong, "learned": part_learned, "robust": part_robust}
+def part_tasks(options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, task in tasks(options.data).items():
+        for by in options.factors:
+            first: list[Outcome] = []
+            for row, controller in steered().items():
+                seeds = range(900, 900 + options.fresh)
+                made = [outcome(task, task.lr * by, seed, controller) for seed in seeds]
+                found[f"{name}, x{by:g}, {row}"] = made
+                told(f"{name}, x{by:g}, {row}", made, first := first or made)
+    return found
+
+
+def part_batch(options: argparse.Namespace) -> dict[str, Any]:
+    """With four times the limit, as batches that are four times as large may need it."""
+    found: dict[str, Any] = {}
+    for name, task in tasks(options.data).items():
+        target = replace(task.target, limit=4 * (task.target.limit or 0.0))
+        task = replace(task, target=target)
+        first: list[Outcome] = []
+        for row, (controller, changed) in batches(task).items():
+            lr = task.lr * changed.get("lr_factor", 1.0)
+            changed = {k: v for k, v in changed.items() if k != "lr_factor"}
+            changed["milestone"] = 2 * task.setting["milestone"]
+            seeds = range(900, 900 + options.fresh)
+            made = [outcome(task, lr, seed, controller, **changed) for seed in seeds]
+            found[f"{name}, {row}"] = made
+            told(f"{name}, {row}", made, first := first or made)
+    return found
+
+
+def told(what: str, made: list[Outcome], first: list[Outcome]) -> None:
+    """Means with 95 % intervals, and the ratios to the first row, paired by seed."""
+    figures = []
+    for number in (0, 1):
+        pairs = [(a[number], b[number]) for a, b in zip(made, first, strict=True)]
+        mean = statistics.fmean(a for a, _ in pairs)
+        low, high = bootstrap(pairs, ratio)
+        figures.append(f"{mean:7.2f} ({ratio(pairs):.2f}, {low:.2f} to {high:.2f})")
+    count = sum(a.reached for a in made)
+    print(f"{what:<40} epochs {figures[0]}  steps {figures[1]}  {count}/{len(made)}", flush=True)
+
+
+def ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    return sum(a for a, _ in pairs) / sum(b for _, b in pairs)
+
+
+PARTS = {"wrong": part_wrong, "learned": part_learned, "robust": part_robust} | {
+    "tasks": part_tasks,
+    "batch": part_batch,
+}
 
 
 def main() -> None:
@@ -148,12 +203,14 @@ def main() -> None:
     parser.add_argument("--learners", nargs="+", default=["awr", "ppo", "static"])
     parser.add_argument("--seeds", type=int, default=3, help="studies of each kind")
     parser.add_argument("--fresh", type=int, default=16, help="fresh seeds for each figure")
+    parser.add_argument("--factors", nargs="+", type=float, default=[0.1, 1.0, 10.0])
+    parser.add_argument("--data", type=Path, help="the data folder, for the task of characters")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.quick:
         options.trials, options.seeds, options.fresh, options.learners = [3], 1, 1, ["awr"]
-        options.parts = ["learned"]
+        options.parts, options.factors, options.data = ["learned", "tasks"], [1.0], None
     torch.set_num_threads(1)
     about = introduce()
     runs = {name: PARTS[name](options) for name in options.parts}

@@ -12,24 +12,23 @@ import pytest
 from documents import ROOT, Card, cards, rows
 
 from autotune import schedules
-from autotune.algorithms.controllers import CONTROLLERS
+from autotune.algorithms.controllers import CONTROLLERS, FORKING, forking
 from autotune.algorithms.controllers.learners import LEARNERS
-from autotune.algorithms.controllers.pbt import pbt
 from autotune.algorithms.pruners.rules import PRUNERS
 from autotune.algorithms.samplers.optuna_names import NAMES
 from autotune.evaluation.comparison import Row
 from autotune.schedules import Linear
 from autotune.space.schedule_space import FAMILIES
-from trainers import click_settings, language, retrieval_settings, settings
+from trainers import click_settings, language, noise_scale, retrieval_settings, settings
 from trainers.communication import compression, synchronization, wire
 from trainers.models import library
 from trainers.models.images import WIDTHS
-from trainers.optimizers import make_optimizer
+from trainers.optimizers import adascale, make_optimizer
 from trainers.parallel import classes
 from trainers.plan import KNOBS
 from trainers.readers import shown
 from trainers.sparse.rules import SPARSE
-from trainers.training import OPTIONS, TAKES
+from trainers.training import EFFECTS, OPTIONS, TAKES
 
 SOURCES = ("arXiv", "DAWNBench")
 SCHEDULES = "docs/cards/schedules.md"
@@ -40,7 +39,7 @@ METHODS = {
         *CONTROLLERS,
         *(f'policy(learner="{n}")' for n in LEARNERS if n != "awr"),
     },
-    "docs/cards/populations.md": {"pbt"},
+    "docs/cards/populations.md": set(FORKING),
     "docs/cards/optimizers.md": set(TAKES),
 }
 CARDS = {page: cards(page) for page in METHODS}
@@ -84,9 +83,10 @@ def test_a_controllers_card_has_its_settings(name: str) -> None:
     assert set(inspect.signature(CONTROLLERS[name]).parameters) <= named(card)
 
 
-def test_the_card_of_pbt_has_its_settings() -> None:
-    own = set(inspect.signature(pbt).parameters) - {"space", "target"}
-    assert own <= named(CARDS["docs/cards/populations.md"]["pbt"])
+@pytest.mark.parametrize("name", FORKING)
+def test_the_card_of_a_controller_that_forks_has_its_settings(name: str) -> None:
+    own = set(inspect.signature(forking(name)).parameters) - {"space", "target"}
+    assert own <= named(CARDS["docs/cards/populations.md"][name])
 
 
 @pytest.mark.parametrize("name", TAKES)
@@ -158,6 +158,19 @@ def test_what_a_step_keeps_and_computes_has_cards_with_its_effect() -> None:
         assert list(card.points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
         assert card.points["Effect"].startswith(table[key][1]), key
         assert re.search(r"arXiv|doi", card.points["Source"]), key
+
+
+def test_what_measures_the_noise_of_gradients_has_cards_with_its_effect() -> None:
+    page = "docs/cards/gradient-noise.md"
+    found, table = cards(page), {row[0].strip("`"): row for row in rows(page, "key")}
+    keys = {**noise_scale.KEYS, **adascale.KEYS}
+    assert found.keys() == table.keys() == keys.keys()
+    for key, card in found.items():
+        assert list(card.points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
+        assert card.points["Effect"].startswith(table[key][1]), key
+        assert table[key][1] == EFFECTS.get(key, "exact"), key
+        assert table[key][2] == str(keys[key][0]), key
+        assert "arXiv" in card.points["Source"], key
 
 
 def test_what_is_done_with_many_classes_has_cards_with_its_effect() -> None:

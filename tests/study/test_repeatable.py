@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import seeded_studies
 
-from autotune.algorithms.controllers import CONTROLLERS, POPULATIONS
+from autotune.algorithms.controllers import CONTROLLERS, FORKING
 from autotune.algorithms.pruners.rules import PRUNERS
 from autotune.algorithms.samplers.optuna_names import NAMES
 
@@ -59,7 +59,7 @@ def test_nothing_that_can_be_named_is_left_out() -> None:
         assert any(case.startswith(f"{sampler}, ") for case in CASES), sampler
     for pruner in PRUNERS:
         assert any(case.endswith(f", {pruner}") for case in CASES), pruner
-    for controller in (*CONTROLLERS, *POPULATIONS):
+    for controller in (*CONTROLLERS, *FORKING):
         assert any(case.startswith(controller) for case in CASES), controller
 
 

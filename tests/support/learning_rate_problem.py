@@ -35,6 +35,8 @@ def train_live(config: Mapping[str, Any], seed: int) -> Live:
             "grad_norm_spread": 0.3 * random.random(),
             "weight_norm": 25.0,
             "update_ratio": lr / 10,
+            "gradient_variance": 1.0,
+            "gradient_noise_scale": 32.0 * 2 ** (second / 4),
         }
         change = yield SimPoint(second, float(second), metrics if second else {})
         if change is not None:

@@ -23,7 +23,7 @@ import populations
 from learning_rate_problem import problem, train_live
 from sims import MEMORY, learning, lines, simulate, wide
 
-from autotune.algorithms.controllers import CONTROLLERS, POPULATIONS
+from autotune.algorithms.controllers import CONTROLLERS, FORKING
 from autotune.algorithms.controllers.learners import LEARNERS
 from autotune.algorithms.controllers.policy import SETTINGS
 from autotune.algorithms.pruners.rules import PRUNERS
@@ -52,7 +52,9 @@ def _searched(sampler: str, pruner: str, trials: int | None = None, **options: A
 def _steered(controller: str) -> Study:
     def study(folder: Path, seed: int) -> Any:
         asked = {"controller": controller, "seed": seed, "workers": 4}
-        return simulate(problem(None), folder, TRIALS, train_live, **asked)
+        return simulate(
+            problem(None, knobs=("lr", "batch_size")), folder, TRIALS, train_live, **asked
+        )
 
     return study
 
@@ -94,7 +96,7 @@ def studies() -> dict[str, Study]:
     named = [name for name in CONTROLLERS if name != "policy"]
     for controller in [*settings, *named]:
         made[controller] = _steered(controller)
-    for controller in POPULATIONS:
+    for controller in FORKING:
         for sampler in ("qmc", "convergence"):
             made[f"{controller} from {sampler}"] = _population(controller, sampler)
     return made

@@ -84,6 +84,13 @@ PLANS: dict[str, dict[str, Any]] = {
     "zero-3, recomputed": {**ZERO3, "activation_checkpoint_mode": "full"},
     "accumulated": {"gradient_accumulation_steps": 3},
     "accumulated, zero-3, microbatches": {**ZERO3, **UNEVEN, "gradient_accumulation_steps": 2},
+    "noise scale": {"noise_scale_every": 1},
+    "noise scale, static graph, microbatches": {
+        "noise_scale_every": 2,
+        "static_graph": True,
+        "shard_optimizer_state": True,
+        **UNEVEN,
+    },
     "foreach": {"optimizer_implementation": "foreach"},
     "for-loop": {"optimizer_implementation": "for-loop"},
     "adafactor": ADAFACTOR,

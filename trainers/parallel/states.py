@@ -20,6 +20,16 @@ def whole(value: Tensor) -> Tensor:
     return value if full is None else full()
 
 
+def on_host(state: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
+    """Copies of the whole tensors on the host where they are `kept`; empty elsewhere."""
+    found = {}
+    for key, value in state.items():
+        full = whole(value)
+        if kept:
+            found[key] = full.detach().to("cpu", copy=True)
+    return found
+
+
 def load(state: dict[str, Any], model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Load a learner's state into the model; collective where tensors are sharded otherwise.
 

@@ -13,30 +13,37 @@ from pathlib import Path
 from typing import Any
 
 from autotune.algorithms import specs
+from autotune.algorithms.controllers.noise_scale import BatchRamp, noise_scale
 from autotune.algorithms.controllers.policy import Linear, policy, regulator
 from autotune.algorithms.controllers.weights_file import SavedPolicy, read
-from autotune.algorithms.names import POPULATIONS
+from autotune.algorithms.names import FORKING
 from autotune.errors import UserError
 from autotune.trial import Change, Fork, Target, Trial
 
 __all__ = [
     "CONTROLLERS",
-    "POPULATIONS",
+    "FORKING",
     "Controller",
     "parse_controller",
     "can_warm_start",
     "build_controller",
     "check_controller",
+    "forking",
     "make_controller",
+    "noise_scale",
     "policy",
     "regulator",
     "takes_shipped",
 ]
 
 Controller = Callable[[Trial, Sequence[Trial], Target], Change | Fork | None]
-CONTROLLERS: dict[str, Callable[..., Controller]] = {"policy": policy, "regulator": regulator}
+CONTROLLERS: dict[str, Callable[..., Controller]] = {
+    "policy": policy,
+    "regulator": regulator,
+    "noise_scale": noise_scale,
+}
 """The controllers of knobs by name; each takes its settings by keyword."""
-_ALLOWED = (*CONTROLLERS, *POPULATIONS, "none", "module:function")
+_ALLOWED = (*CONTROLLERS, *FORKING, "none", "module:function")
 _REMOVED = {"pb2": "it was no faster than pbt. A new study can use pbt"}
 """Controllers of earlier versions, by name: why each was removed, and what to use now."""
 
@@ -49,7 +56,7 @@ def make_controller(
     """Build a controller from its spec for an experiment, or adapt a given controller.
 
     Args:
-        controller: the spec of `regulator` or `policy`, as in
+        controller: the spec of a controller of knobs, as in
             `policy(setting="robust", learner="ppo")`, or a controller.
         allowed: the knobs that the experiment allows to be turned.
         start_from: a study folder or its `controller.json`, whose policy is the initial one; or
@@ -60,6 +67,8 @@ def make_controller(
             allowed, or a folder without a policy.
     """
     built = _named(controller) if isinstance(controller, str) else controller
+    if isinstance(built, BatchRamp):
+        return built.within(allowed)
     if not isinstance(built, Linear):
         return built
     built = built.within(allowed)
@@ -113,12 +122,21 @@ def check_controller(text: str) -> None:
         UserError: an unknown name or argument, or one that is out of range.
     """
     name, arguments = parse_controller(text)
-    if name not in POPULATIONS:
+    if name not in FORKING:
         _named(text)
         return
-    from autotune.algorithms.controllers.pbt import pbt
+    specs.check_arguments("controller", text, (name, arguments), forking(name), 2)  # space, target
 
-    specs.check_arguments("controller", text, (name, arguments), pbt, 2)  # space and target
+
+def forking(name: str) -> Callable[..., Controller]:
+    """What makes the controller of `FORKING` of this name for a space and a target."""
+    if name == "pbt":
+        from autotune.algorithms.controllers.pbt import pbt
+
+        return pbt
+    from autotune.algorithms.controllers.autolrs import autolrs
+
+    return autolrs
 
 
 def build_controller(
@@ -134,6 +152,6 @@ def build_controller(
 
 def _named(text: str) -> Controller:
     name, _ = parse_controller(text)
-    if name in POPULATIONS:
+    if name in FORKING:
         raise UserError(f"controller {name!r} is made from an experiment, by autotune.run")
     return build_controller(text, CONTROLLERS[name])

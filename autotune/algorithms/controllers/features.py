@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.errors import UserError
 from autotune.schedules import Constant, Schedule, extremes
 from autotune.trial import Change, Metrics, Report, Target, Trial
 
@@ -137,6 +138,16 @@ def _action(knob: str, change: Change, report: Report) -> float:
         set_to = change.momentum
         factor = (1 - now) / (1 - set_to) if set_to is not None and now is not None else 1.0
     return math.log(factor) / _GAINS[knob] if factor > 0 else 0.0
+
+
+def require_allowed(knobs: Sequence[str], allowed: Sequence[str]) -> None:
+    """Raise UserError for a controller's knob that the experiment does not allow."""
+    for knob in knobs:
+        if knob not in allowed:
+            raise UserError(
+                f"the controller turns {knob!r}, which the experiment does not allow: "
+                f"say Experiment(..., knobs={(*allowed, knob)!r})"
+            )
 
 
 def relative_update(metrics: Metrics, optimizer: str = "sgd") -> float | None:

@@ -15,7 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autotune.algorithms.controllers.features import FEATURES, View, change_of, decisions
+from autotune.algorithms.controllers.features import (
+    FEATURES,
+    View,
+    change_of,
+    decisions,
+    require_allowed,
+)
 from autotune.algorithms.controllers.learners import LEARNERS, Episode
 from autotune.algorithms.policy_optimization import Array
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
@@ -92,12 +98,7 @@ class Linear:
         Raises:
             UserError: it turns another knob.
         """
-        for knob in self.knobs or ():
-            if knob not in allowed:
-                raise UserError(
-                    f"the controller turns {knob!r}, which the experiment does not allow: "
-                    f"say Experiment(..., knobs={(*allowed, knob)!r})"
-                )
+        require_allowed(self.knobs or (), allowed)
         return replace(self, knobs=self.knobs or tuple(allowed), _cache={})
 
     def document(self, trials: Sequence[Trial], target: Target) -> dict[str, Any]:

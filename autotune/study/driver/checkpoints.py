@@ -23,6 +23,16 @@ def fork_interval(state: StudyState) -> float:
     return interval
 
 
+def restarts(state: StudyState) -> bool:
+    """Whether the controller starts forks from where the fork before them began."""
+    return getattr(state.plan.controller, "restarts", False)
+
+
+def began_with(trial: Trial | None) -> Checkpoint | None:
+    """The checkpoint from which a fork began; None for any other trial."""
+    return trial.origin.checkpoint if trial is not None and trial.origin is not None else None
+
+
 def due(state: StudyState, trial: Trial, pending: bool) -> bool:
     """Whether a checkpoint is due: by the failure policy, for others, or as a new best state.
 
@@ -91,8 +101,10 @@ def saved(state: StudyState, trial: Trial, checkpoint: Checkpoint | None) -> Non
         return
     state.append(Saved(trial.number, checkpoint, state.elapsed()))
     now = state.trials[trial.number]
-    shared = {one.checkpoint.path for one in state.beginnings()}
-    for path in needed(trial, state.target) - needed(now, state.target) - shared:
+    first = began_with(trial) if restarts(state) else None
+    others = {one.checkpoint.path for one in state.beginnings()}
+    kept = needed(now, state.target) | others | ({first.path} if first is not None else set())
+    for path in needed(trial, state.target) - kept:
         discard(state, path)
 
 

@@ -9,7 +9,9 @@ from autotune.errors import UserError
 from autotune.storage import retention
 from autotune.storage.checkpoint_files import copied
 from autotune.storage.codec import plain
-from autotune.study.driver.decisions import end
+from autotune.study.driver import checkpoints
+from autotune.study.driver.checkpoints import began_with
+from autotune.study.driver.decisions import ask_controller, end
 from autotune.study.driver.state import StudyState
 from autotune.trial import Checkpoint, Config, Fork, State, Stop, Trial
 
@@ -20,16 +22,20 @@ def fork(state: StudyState, trial: Trial, decision: Fork) -> bool:
     It is not where the plan has no trial left, or given configurations are still to come.
 
     Raises:
-        UserError: the parent has no checkpoint, or the point is outside the space.
+        UserError: the parent has no checkpoint, or began with none, or the point is outside the
+            space.
     """
     room = state.count < state.plan.trials and not state.given_left and not state.plan.seeds
     if not room or trial.repeats is not None:
         return False
     parent = state.trials.get(decision.parent)
-    if parent is None or parent.checkpoint is None:
-        raise UserError(f"the controller forks trial {decision.parent}, which has no checkpoint")
+    last = parent.checkpoint if parent is not None else None
+    saved = began_with(parent) if decision.restart else last
+    if parent is None or saved is None:
+        rule = "did not begin with a checkpoint" if decision.restart else "has no checkpoint"
+        raise UserError(f"the controller forks trial {decision.parent}, which {rule}")
     config = _config(state, decision)
-    checkpoint = own_copy(state, parent.checkpoint)
+    checkpoint = own_copy(state, saved)
     if checkpoint is None:
         return False
     came = origin(parent, checkpoint, trial.number, decision.params)
@@ -37,6 +43,14 @@ def fork(state: StudyState, trial: Trial, decision: Fork) -> bool:
     end_exploited(state, [child])
     state.pool.stop(trial.number, None)
     return True
+
+
+def went_on(state: StudyState, trial: Trial, stop: Stop) -> bool:
+    """Whether a fork has replaced a trial that diverged, if the controller restarts forks."""
+    if stop.reason != "diverged" or not checkpoints.restarts(state):
+        return False
+    decision = ask_controller(state, trial)
+    return isinstance(decision, Fork) and fork(state, trial, decision)
 
 
 def _config(state: StudyState, decision: Fork) -> Config:

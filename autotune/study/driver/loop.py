@@ -252,7 +252,7 @@ class Loop:
             decision = State.CENSORED, Stop(self.stop_reason())
         if decision is None:
             self.resume(trial, signal)
-        else:
+        elif not forking.went_on(state, trial, decision[1]):
             ended, stop = decision
             self.stop(trial, signal, ended, decisions.said_late(stop, trial.reports[-1]))
 

@@ -346,7 +346,7 @@ def test_only_knobs_that_the_experiment_allows_are_turned(fast_path: Path) -> No
 
 MISTAKES = {
     "polcy": "unknown controller 'polcy'; did you mean 'policy'? "
-    "(allowed: module:function, none, pbt, policy, regulator)",
+    "(allowed: autolrs, module:function, noise_scale, none, pbt, policy, regulator)",
     "policy(setting='robst')": "policy setting 'robst'; did you mean 'robust'?",
     "policy(learner='trpo')": "unknown policy learner 'trpo'; did you mean 'ppo'?",
     "policy(lerner='ppo')": "unknown argument of policy 'lerner'; did you mean 'learner'?",
@@ -359,6 +359,12 @@ MISTAKES = {
     "policy(noise=-1)": "policy noise must be more than 0 but got -1",
     "policy(": "unknown controller 'policy('; did you mean 'policy'?",
     "regulator(setpoint=2)": "regulator setpoint must lie between 0 and 1 but got 2",
+    "noise_scale(share=0)": "noise_scale share must be more than 0 and finite but got 0",
+    "noise_scale(lr='square')": "unknown noise_scale lr 'square'; did you mean 'sqrt'? "
+    "(allowed: constant, linear, sqrt)",
+    "noise_scale(most=1)": "noise_scale most must be at least 2 and finite but got 1",
+    "noise_scale": "the controller turns 'batch_size', which the experiment does not allow: say "
+    "Experiment(..., knobs=('lr', 'batch_size'))",
     "regulator(every=0)": "every must lie between 0 and 1 but got 0",
 }
 
