@@ -1,11 +1,13 @@
 """What a search in two stages is worth, after the same wall seconds, probes included.
 
     python benchmarks/two_stages.py [--problem digits] [--pairs 5] [--seconds 600]
-        [--confirm 5] [--first-pair 0] [--json FILE]
+        [--confirm 5] [--first-pair 0] [--sides one two] [--json FILE]
 
     one       all parameters are searched together (`stages="off"`)
     two       what changes only the seconds per sample is probed first, and then fixed
+    random    the same with as many seconds of probes, of plans that are drawn
     default   only the parameters that change the learning are searched, in the baseline's plan
+    ceiling   the same in the plan that much longer probes find, whose seconds are not counted
 
 Each side searches for so many seconds of wall time, its probes too; then its best configuration and
 the baseline run again on fresh seeds. The figure is the time of the best on these over the other
@@ -17,6 +19,9 @@ probed nothing is a fault (exit code 1).
     control      a small network over the loopback interface, where no way to communicate can be
                  worth anything, and half precision is many times slower: the default must be kept,
                  and fp16 be out after one probe (exit code 1)
+    farm         small networks that really train, on a virtual clock with measured seconds of plans
+                 (`_two_stages_farm.py`): the seconds until a configuration within 25 % of the best
+    settled      the same where the baseline has the fastest plan already
     simulated    a virtual clock, where it is known what each parameter is worth; one is five times
                  as fast and learns nothing, which no probe may fix (exit code 1)
 """
@@ -25,10 +30,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from _common import (
     Answer,
@@ -42,9 +49,12 @@ from _common import (
     serve,
     summary,
 )
+from _two_stages_farm import SIDES, fixed, random_plans
+from _two_stages_farm import run as farm
 
-SIDES = ("one", "two", "default")
-PROBLEMS = ("digits", "shakespeare", "control", "simulated")
+PROBLEMS = ("digits", "shakespeare", "control", "simulated", "farm", "settled")
+UNCOUNTED = 0.5  # of the search's seconds: what the probes of the ceiling may take
+PROBING = ("two", "random")
 MANY = 1000  # trials, of which the seconds are over before
 LEARNS_NOTHING = "skip_updates"
 _SPEED: Mapping[tuple[str, Any], float] = {
@@ -135,18 +145,6 @@ def experiment(problem: str) -> Any:
     return replace(made, configs=())
 
 
-def fixed(made: Any) -> Any:
-    """The experiment in the plan of its baseline, of which nothing is searched."""
-    from autotune.algorithms.plans.knobs import Knobs, effects_of, searched_knobs, without
-    from autotune.study.stages import in_space
-    from autotune.trial.plan_text import plan_keys
-
-    point = made.space.complete(made.baseline)[1]
-    names = tuple(searched_knobs(made.space, effects_of(made.train)))
-    about = Knobs(made.space, names, plan_keys(made.train), point, made.scaling.num_workers)
-    return in_space(made, without(made.space, about.fixed(point)))
-
-
 def side(name: str, task: Task) -> Answer:
     """Search for so many seconds, then confirm."""
     import autotune as at
@@ -155,12 +153,12 @@ def side(name: str, task: Task) -> Answer:
     from autotune.algorithms.ranking.repeats import probes
 
     made = experiment(task["problem"])
-    if name == "default":
+    if name == "ceiling":
+        made = settled(made, task)
+    if name in ("default", "ceiling"):
         made = fixed(made)
     options: dict[str, Any] = {
-        "backend": "local",
-        "max_concurrent_trials": 1,
-        "stages": "auto" if name == "two" else "off",
+        "stages": "auto" if name in PROBING else "off",
         "tracking_uri": "off",
         "racing": 0,
         "sampler": "widening",  # what a study of few trials with a baseline has
@@ -168,15 +166,10 @@ def side(name: str, task: Task) -> Answer:
         "out": Path(task["folder"], "study"),
         "trials": task["trials"],
     }
-    if task["problem"] == "simulated":
-        from autotune.backends.simulator import SimPool
-
-        del options["backend"], options["max_concurrent_trials"]
-        options["pool"] = SimPool(curve, 1)
-    result = at.run(made, time_limit=task["seconds"], **options)
-    if task["problem"] == "simulated":
-        options["pool"] = SimPool(curve, 1)
-    result = at.run(made, search=False, repeats=task["confirm"], top=1, **options)
+    with random_plans(task["seed"]) if name == "random" else nullcontext():
+        result = at.run(made, time_limit=task["seconds"], **options, **_place(task))
+    again = {"search": False, "repeats": task["confirm"], "top": 1}
+    result = at.run(made, **again, **options, **_place(task))
     own = {c.number: c for c in result.confirmed}
     best, baseline = result.best, result.baseline
     plans = {words.plan_of(f): f.runs for f in factors(result.trials)}
@@ -191,6 +184,37 @@ def side(name: str, task: Task) -> Answer:
         "probed": plans,
         "kept": [line.plan for line in words.lines(result.trials) if line.kept],
     }
+
+
+def settled(made: Any, task: Task) -> Any:
+    """The experiment from its baseline in the plan that is kept after many probes."""
+    import autotune as at
+    from autotune.algorithms.plans import choice
+
+    with patch.object(choice, "SHARE", UNCOUNTED):
+        result = at.run(
+            made,
+            time_limit=task["seconds"],
+            trials=2,  # the baseline, and what follows the probes
+            sampler="random",
+            racing=0,
+            seed=task["seed"],
+            out=Path(task["folder"], "plans"),
+            tracking_uri="off",
+            **_place(task),
+        )
+    kept = choice.chosen(result.trials)
+    changes = dict(kept.changes) if kept is not None else {}
+    return replace(made, baseline={**made.baseline, **changes})
+
+
+def _place(task: Task) -> dict[str, Any]:
+    """Where trials run: one at a time here, or on a virtual clock."""
+    if task["problem"] != "simulated":
+        return {"backend": "local", "max_concurrent_trials": 1}
+    from autotune.backends.simulator import SimPool
+
+    return {"pool": SimPool(curve, 1)}
 
 
 def faults(problem: str, answers: list[Answer]) -> list[str]:
@@ -218,10 +242,11 @@ def show(runs: dict[str, list[Answer]]) -> None:
     for name, answers in runs.items():
         tried = summary([a["trials"] for a in answers])
         print(f"  {name:8} best {summary(times[name], ' s'):34} trials {tried}")
-    print(f"  probes   {summary([a['probe_seconds'] for a in runs['two']], ' s')}")
-    for answer in runs["two"]:
-        print(f"  plan     {answer['plan']}")
-    for name in ("one", "default"):
+    for name in (name for name in PROBING if name in runs):
+        print(f"  probes   {name} {summary([a['probe_seconds'] for a in runs[name]], ' s')}")
+        for answer in runs[name]:
+            print(f"  plan     {name}: {answer['plan']}")
+    for name in (name for name in runs if name != "two" and "two" in runs):
         print(f"  {name} / two: {summary(ratios(times[name], times['two']))}")
 
 
@@ -231,6 +256,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, help="of sides, each with another seed (5)")
     parser.add_argument("--first-pair", type=int, default=0, help="go on with this one (0)")
     parser.add_argument("--seconds", type=float, help="of wall time for each search (600)")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--confirm", type=int, help="runs of the best on fresh seeds (5)")
     options = parser.parse_args()
     problem = "simulated" if options.quick else options.problem
@@ -239,9 +265,13 @@ def main() -> int:
     trials = 6 if options.quick else MANY
     confirm = options.confirm or (1 if options.quick else 5)
     about = introduce()
-    runs: dict[str, list[Answer]] = {name: [] for name in SIDES}
+    if problem in ("farm", "settled"):
+        found = farm(pairs, options.first_pair, seconds, problem == "settled", options.sides)
+        keep(options.json, about, problem=problem, seconds=seconds, runs=found)
+        return 0
+    runs: dict[str, list[Answer]] = {name: [] for name in options.sides}
     raw = []
-    for pair, name in in_turns(SIDES, pairs):
+    for pair, name in in_turns(options.sides, pairs):
         seed = options.first_pair + pair
         task = {"problem": problem, "seed": seed, "seconds": seconds, "trials": trials}
         answer = measure(__file__, name, {**task, "confirm": confirm})
@@ -249,7 +279,7 @@ def main() -> int:
         raw.append({"side": name, "pair": seed, **answer})
     print(f"\n{problem}, {seconds:g} s of search: median (range)")
     show(runs)
-    wrong = faults(problem, runs["two"])
+    wrong = faults(problem, runs.get("two", []))
     for fault in wrong:
         print(fault)
     keep(options.json, about, problem=problem, seconds=seconds, runs=raw)

@@ -183,6 +183,14 @@ COMPARE: list[Row] = [
     ("--tracking-uri", {"metavar": "URI", "help": "MLflow's store (MLFLOW_TRACKING_URI)"}),
     JSON,
 ]  # fmt: skip
+SCALE: list[Row] = [
+    FOLDER,
+    ("--workers", {"metavar": "N", "nargs": "+", "type": _count, "help": "numbers of workers (the "
+                   "study's, and 2 and 4 times as many)"}),
+    ("--also", {"metavar": "DIR", "nargs": "+", "default": [], "type": _path, "help": "studies of "
+                "the same recipe on other numbers of workers, as far as they have trained"}),
+    JSON,
+]  # fmt: skip
 REPORT: list[Row] = [
     FOLDER,
     ("--to", {"metavar": "FILE", "type": _path, "help": "the file to write (DIR/report.html)"}),

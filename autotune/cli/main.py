@@ -168,6 +168,12 @@ def compare_command(given: argparse.Namespace) -> int:
     return DONE
 
 
+def scale_command(given: argparse.Namespace) -> int:
+    from autotune.cli import scale
+
+    return scale.run(given.folder, given.also, given.workers, given.json)
+
+
 def report_command(given: argparse.Namespace) -> int:
     from autotune.storage.journal import REPORT
     from dashboards.report import write_study
@@ -287,6 +293,11 @@ COMMANDS: dict[str, Command] = {
         compare_command,
         "compare times to the target: studies, trials, replays, published and MLflow runs",
         arguments.COMPARE,
+    ),
+    "scale": (
+        scale_command,
+        "predict batch size, time to target and cost on other numbers of workers",
+        arguments.SCALE,
     ),
     "report": (report_command, "write a study's report as one HTML file", arguments.REPORT),
     "ui": (

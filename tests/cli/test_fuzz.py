@@ -30,7 +30,7 @@ SEED = int(os.environ.get("FUZZ_SEED", "18"))
 CODES = (main.DONE, 3, main.USER, main.BROKEN)
 COMMANDS = (
     *("resume s", "confirm s --repeats 1", "ui s", "export s --optuna sqlite:///o.db"),
-    *("compare s#0 s --json", "best s", "status s", "trials s --csv", "list ."),
+    *("compare s#0 s --json", "best s", "status s", "trials s --csv", "list .", "scale s"),
 )
 # No word names a place outside of the test's folder that can be written.
 NUMBERS = (

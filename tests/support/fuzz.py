@@ -149,6 +149,7 @@ def fault_of_study(place: Path, seed: int) -> str:
         ["export", str(folder), "--to", str(place / "out"), "--trial", "0"],
         ["report", str(folder), "--to", str(place / "report.html")],
         ["compare", str(folder), "--csv", str(place / "table.csv")],
+        ["scale", str(folder)],
         ["resume", str(folder)],
         ["confirm", str(folder)],
     ]
@@ -177,7 +178,9 @@ def _driven(name: str, folder: Path) -> int:
 def fault_of_words(place: Path, seed: int) -> str:
     """What goes wrong with a command of random words, or an empty string."""
     random = Random(seed)
-    name = random.choice(["status", "best", "export", "report", "compare", "replay", "confirm"])
+    name = random.choice(
+        ["status", "best", "export", "report", "compare", "scale", "replay", "confirm"]
+    )
     shutil.copytree(DATA / random.choice([*STUDIES]), place / "study")
     flags = [row[0] for row in main.COMMANDS[name][2] if row[0].startswith("--")]
     words = [random.choice([str(place / "study"), str(place), random.choice(WORDS)])]

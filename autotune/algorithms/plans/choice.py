@@ -3,9 +3,9 @@
 1. The default plan, and after every other probe that has measured: pairs, between which a machine
    that slows down cancels.
 2. Each alternative once, in the order in which they are given, as long as the budget lasts.
-3. Of those that are faster and not only by chance, the best of each parameter: the best alone, the
-   best two together, and so on to all of them. They are probed again in turns, of which each leaves
-   the faster half (successive halving, Jamieson and Talwalkar 2016), to the last.
+3. Of those that are faster and not only by chance, the best of each parameter: all of them
+   together, and so on to the best two together and the best alone. They are probed in rounds, of
+   which each leaves the faster half (successive halving, Jamieson and Talwalkar 2016), to the last.
 4. When the budget is over and the fastest was probed once, it is probed once more, one time only.
 
 The fastest that is faster than the default beyond chance in at least two probes is kept; the
@@ -112,20 +112,23 @@ def _unsure(known: Sequence[Factor]) -> Params | None:
 
 
 def _again(known: Sequence[Factor], combine: Combine) -> Params | None:
-    """The next of the combinations, in rounds of which each leaves the faster half."""
+    """The next of the combinations, in rounds of which each leaves the faster half.
+
+    That of all comes first: a small budget pays for no other.
+    """
     by_key = {point_key(plan.point): plan for plan in known}
-    alive = combinations(known, combine)
-    runs = LEAST_RUNS
+    alive = combinations(known, combine)[::-1]
+    runs = 1
     while alive:
         for point in alive:
             plan = by_key.get(point_key(point))
             if plan is None or (plan.runs < runs and _measures(plan)):
                 return point
-        if len(alive) == 1:
+        if len(alive) == 1 and runs >= LEAST_RUNS:
             return None
         known_now = [by_key[point_key(p)] for p in alive if _measures(by_key[point_key(p)])]
         best = sorted(known_now, key=lambda plan: plan.ratio or 0.0, reverse=True)
-        alive = [plan.point for plan in best[: len(alive) // 2]]
+        alive = [plan.point for plan in best[: max(len(alive) // 2, 1)]]
         runs += 1
     return None
 

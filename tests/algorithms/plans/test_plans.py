@@ -243,6 +243,14 @@ def test_all_that_is_faster_is_put_together() -> None:
     assert runs[("a", "c")] >= 2
 
 
+def test_a_small_budget_goes_to_all_that_is_faster_together() -> None:
+    """What is left once each value was probed pays for the combination, not for the best again."""
+    trials = followed({"a": 2.0, "b": 1.2, "c": 1.5}, 36.0)  # four pairs: three values, and one
+    assert kept(trials) == {"a": 2, "b": 2, "c": 2}
+    runs = {len(f.changes): f.runs for f in factors(trials)}
+    assert runs == {1: 1, 3: 2}
+
+
 def test_what_is_slower_together_is_not_kept() -> None:
     trials: list[Trial] = []
     while (

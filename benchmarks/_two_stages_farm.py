@@ -1,0 +1,216 @@
+"""Pairs of studies of `two_stages.py` on the farm: real small networks, measured steps, no waiting.
+
+A study runs on a virtual clock, so that all studies run in this process, one after the other, and
+another process on the machine changes nothing. A configuration is judged by its mean seconds on
+fresh seeds; the best known is the best that any study of the task has found.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from _common import Answer, in_turns
+from _intervals import interval
+
+SIDES = ("one", "two", "random", "default", "ceiling")
+NEAR = 1.25
+MOMENTS = (0.25, 0.5, 1.0)  # of the search's seconds
+
+
+def fixed(made: Any) -> Any:
+    """The experiment in the plan of its baseline, of which nothing is searched."""
+    from autotune.algorithms.plans.knobs import Knobs, effects_of, searched_knobs, without
+    from autotune.study.stages import in_space
+    from autotune.trial.plan_text import plan_keys
+
+    point = made.space.complete(made.baseline)[1]
+    names = tuple(searched_knobs(made.space, effects_of(made.train)))
+    about = Knobs(made.space, names, plan_keys(made.train), point, made.scaling.num_workers)
+    return in_space(made, without(made.space, about.fixed(point)))
+
+
+@contextmanager
+def random_plans(seed: int) -> Iterator[None]:
+    """Probes of plans that are drawn, in place of one change each and then combinations."""
+    from autotune.algorithms.plans.knobs import Knobs, values
+    from autotune.trial.values import point_key
+
+    def drawn(knobs: Knobs) -> list[Any]:
+        random, parameters = Random(f"plans {seed}"), knobs.space.parameters()
+        rows = [{n: random.choice(values(parameters[n])) for n in knobs.names} for _ in range(200)]
+        points = [point for row in rows if (point := knobs._point(row)) is not None]
+        found = {point_key(point): point for point in points}
+        found.pop(point_key(knobs.default), None)
+        return list(found.values())
+
+    with patch.object(Knobs, "alternatives", drawn), patch.object(Knobs, "together", _never):
+        yield
+
+
+def _never(*_: Any) -> None:
+    """No combination."""
+
+
+def study(problem: Any, name: str, seed: int, seconds: float) -> Answer:
+    """One search, and what its best was worth at each time."""
+    import autotune as at
+    from autotune.algorithms.plans import words
+    from autotune.algorithms.ranking.repeats import probes
+    from autotune.backends.simulator import SimPool
+
+    own = replace(problem, plan=problem.fastest) if name == "ceiling" else problem
+    made = own.experiment()
+    made = fixed(made) if name in ("default", "ceiling") else made
+    drawing = random_plans(seed) if name == "random" else nullcontext()
+    with drawing, tempfile.TemporaryDirectory(dir=_memory()) as place:
+        result = at.run(
+            made,
+            time_limit=seconds,
+            trials=1000,
+            stages="auto" if name in ("two", "random") else "off",
+            sampler="widening",  # what a study of few trials with a baseline has
+            racing=0,
+            seed=seed,
+            out=Path(place, "study"),
+            pool=SimPool(problem.curve, 1),
+            tracking_uri="off",
+        )
+    return {
+        "found": [(at, problem.seconds(config)) for at, config in incumbents(result)],
+        "trials": len(result.searched),
+        "probes": len(probes(result.trials)),
+        "probe_seconds": math.fsum(t.spent_seconds for t in probes(result.trials)),
+        "plan": words.decision(result.trials),
+    }
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def incumbents(result: Any) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """When a study had another best than before, and its configuration."""
+    done = [t for t in result.searched if t.time_to_target is not None]
+    best = math.inf
+    for trial in sorted(done, key=lambda t: t.ended_at):
+        if trial.seconds < best:
+            best = trial.seconds
+            yield trial.ended_at, trial.config
+
+
+def near_at(answer: Answer, best: float, seconds: float) -> float:
+    """When the study had a configuration within 25 % of the best; its end if it never had."""
+    times = (at for at, value in answer["found"] if value <= NEAR * best)
+    return min(next(times, seconds), seconds)
+
+
+def value_at(answer: Answer, moment: float, limit: float) -> float:
+    """What the best of the study is worth then; the limit where there is none."""
+    return [limit, *(value for at, value in answer["found"] if at <= moment)][-1]
+
+
+def mean(values: Sequence[float]) -> float:
+    """The geometric one."""
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def run(
+    pairs: int, first: int, seconds: float, settled: bool, sides: Sequence[str] = SIDES
+) -> list[Answer]:
+    """All studies; prints the tables.
+
+    Args:
+        pairs: of sides, each with another task or seed.
+        first: the first pair.
+        settled: whether the baselines have the fastest plan already.
+    """
+    sys.path.append(str(Path(__file__).parent / "research"))
+    import _farm_plans
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    problems = [_farm_plans.problem(i, settled) for i in range(len(_farm_plans.TASKS))]
+    rows, begun = [], time.process_time()
+    with np.errstate(all="ignore"), threadpool_limits(1):  # some diverge; all are small
+        for pair, name in in_turns(sides, pairs):
+            number = first + pair
+            task = problems[number % len(problems)]
+            answer = study(task, name, number, seconds)
+            rows.append({"side": name, "pair": number, "task": task.task.name, **answer})
+            if name == sides[-1] and pair % 10 == 9:
+                spent = time.process_time() - begun
+                print(f"{pair + 1} pairs, {spent:.0f} processor seconds", flush=True)
+    print(f"\nthe farm, {seconds:g} s of search, {pairs} pairs; {settled=}")
+    show(rows, seconds, _farm_plans.LIMIT)
+    return rows
+
+
+def show(rows: Sequence[Answer], seconds: float, limit: float) -> None:
+    """What each side found, and how two stages stand to the others."""
+    best: dict[str, float] = {}
+    for row in rows:
+        known = [value for _, value in row["found"]]
+        best[row["task"]] = min([*known, best.get(row["task"], math.inf)])
+    print("  best known: " + ", ".join(f"{k} {v:.2f} s" for k, v in best.items()))
+    own: dict[str, list[Answer]] = {}
+    for row in sorted(rows, key=lambda row: row["pair"]):
+        own.setdefault(row["side"], []).append(row)
+    near = {
+        name: [near_at(r, best[r["task"]], seconds) for r in mine] for name, mine in own.items()
+    }
+    for name, mine in own.items():
+        regrets = [
+            mean([value_at(r, at * seconds, limit) / best[r["task"]] for r in mine])
+            for at in MOMENTS
+        ]
+        found = statistics.fmean(time < seconds for time in near[name])
+        share = statistics.fmean(r["probe_seconds"] / seconds for r in mine)
+        print(
+            f"  {name:8} near the best after {mean(near[name]):5.0f} s ({found:.0%} were); regret "
+            f"{', '.join(f'{r:.2f}' for r in regrets)} after {MOMENTS} of it; "
+            f"probes {share:.1%}; trials {statistics.fmean(r['trials'] for r in mine):.0f}"
+        )
+    for name in own:
+        if name != "two" and "two" in own:
+            print(f"  two / {name}: {_compared(own, near, name, best, seconds, limit)}")
+    decided = [row["plan"].split(" is kept")[0] for row in own.get("two", [])]
+    for plan in sorted(set(decided), key=decided.count, reverse=True):
+        print(f"  kept {decided.count(plan)} times: {plan}")
+
+
+def _compared(
+    own: Mapping[str, list[Answer]],
+    near: Mapping[str, list[float]],
+    name: str,
+    best: Mapping[str, float],
+    seconds: float,
+    limit: float,
+) -> str:
+    """Ratios, pair by pair: of the seconds until near the best, and of what the end had found."""
+    pairs = list(zip(near["two"], near[name], strict=True))
+    ends = [
+        (value_at(a, seconds, limit), value_at(b, seconds, limit))
+        for a, b in zip(own["two"], own[name], strict=True)
+    ]
+    return (
+        f"seconds until near {_ratio(pairs)}, best at the end {_ratio(ends)}, sooner in "
+        f"{sum(a < b for a, b in pairs)}, later in {sum(a > b for a, b in pairs)}"
+    )
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> str:
+    of: Callable[[Sequence[tuple[float, float]]], float]
+    of = lambda some: mean([a / b for a, b in some])  # noqa: E731
+    low, high = interval(pairs, of, 2000)
+    return f"{of(pairs):.2f} (95 % {low:.2f} to {high:.2f})"
