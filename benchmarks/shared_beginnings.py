@@ -64,7 +64,7 @@ def wsd(**peak: Any) -> at.ScheduleSpace:
 
 
 def simulated() -> at.Experiment:
-    space = {
+    space: dict[str, Any] = {
         "lr": wsd(peak=1.0),
         "speed": at.Choice((0.9, 1.0, 1.1)),
         "horizon": at.Fixed(float(MILESTONES)),
@@ -103,12 +103,12 @@ def digits() -> at.Experiment:
         "horizon": 8.0,
         "milestone": 320,
     }
-    space = {
+    space: dict[str, Any] = {
         **{key: at.Fixed(value) for key, value in fixed.items()},
         "momentum": at.Choice((0.8, 0.9, 0.95)),
-        "lr": wsd(peak=0.2),
+        "lr": wsd(peak=0.05),
     }
-    target = at.Target(METRIC, 0.965, limit=30.0)
+    target = at.Target(METRIC, 0.977, limit=30.0)
     return at.Experiment("digits", train, at.SearchSpace(space), target)
 
 
@@ -124,7 +124,7 @@ def _trained(text: str, seed: int) -> tuple[SimPoint, ...]:
     points = []
     training = train({**decode_entries(json.loads(text)), "seed": seed})
     for milestone in training:
-        metrics = dict(milestone.evaluate())
+        metrics: Any = milestone.evaluate()
         known = {name: metrics[name] for name in (METRIC, "progress")}
         points.append(SimPoint(milestone.step, milestone.step / 1000, known))
         if metrics["progress"] >= 1.0:
@@ -211,17 +211,17 @@ def report(answers: Sequence[Answer], row: str, workers: int) -> None:
             print(f"  {what} over '{other}': {summary(ratios(*pairs))}")
     same = sum(a["winner"] == b["winner"] for a, b in zip(own, of["one seed"], strict=True))
     print(f"  the winner of 'one seed' in {same} of {len(own)} studies")
-    pairs = [
+    fresh = [
         (a["fresh_seconds"], b["fresh_seconds"])
         for a, b in zip(own, of["off"], strict=True)
         if a["fresh_seconds"] and b["fresh_seconds"]
     ]
-    if pairs:
-        logs = [math.log(a / b) for a, b in pairs]
+    if fresh:
+        logs = [math.log(a / b) for a, b in fresh]
         low, high = (math.exp(x) for x in interval(logs, statistics.fmean))
         print(
             f"  winner on fresh seeds over that of 'off': {math.exp(statistics.fmean(logs)):.3f} "
-            f"(95 % {low:.3f} to {high:.3f}, n={len(pairs)})"
+            f"(95 % {low:.3f} to {high:.3f}, n={len(fresh)})"
         )
 
 

@@ -16,15 +16,20 @@ from sims import memory, simulate
 
 import autotune as at
 from autotune.algorithms.beginnings import saved_seconds, sentence, shared
+from autotune.algorithms.ranking.repeats import config_from_scratch
 from autotune.backends.simulator import SimCurve
 from autotune.cli import main
+from autotune.evaluation.export.export import export
 from autotune.storage import journal
 from autotune.storage.checkpoint_files import OWN
+from autotune.storage.codec import encode
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.study.beginnings import resolve_beginnings
+from autotune.study.display.trial_text import name_of
 from autotune.study.manifest import Manifest
 from autotune.study.options import StudyOptions
+from autotune.tracking.run_content import tags
 from autotune.trial import Ended, Interrupted, Saved, State, Stop, Suggested, Trial, fold
 
 TRIALS = 64
@@ -99,6 +104,22 @@ def test_the_journal_and_the_places_bound_the_checkpoints(fast_path: Path) -> No
     run(fast_path)
     saves = [e for e in journal.read(fast_path) if isinstance(e, Saved)]
     assert 10 < len(saves) <= 70
+
+
+def test_its_export_and_its_run_say_what_it_is(fast_path: Path) -> None:
+    result = run(fast_path / "study", trials=8)
+    trial = shared(result.trials)[-1]
+    assert trial.origin is not None
+    assert config_from_scratch(trial, result.trials) == trial.config
+    content = export(result, trial, fast_path / "exported")
+    assert (content["lineage"], content["lineage_fault"]) == ([], "")
+    written = json.loads((fast_path / "exported" / "config.json").read_text())
+    assert written == encode(trial.config)
+    assert content["seed"] == trial.seed
+    found = tags(trial, {})
+    assert found["autotune.parent"] == str(trial.origin.parent)
+    assert found["autotune.parent_step"] == str(trial.origin.checkpoint.step)
+    assert name_of(trial) == f"{trial.number} from trial {trial.origin.parent}"
 
 
 def test_a_trial_that_its_shared_reports_end_is_never_started(fast_path: Path) -> None:
