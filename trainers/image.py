@@ -53,8 +53,8 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     and progress (above 1 beyond the horizon) now; and, once trained, train_loss,
     samples_per_second, flops_per_second of the model (`trainers.models.flops.per_image`),
     exposed_communication where there are several ranks (`trainers.parallel.exposed`), staleness
-    where they exchange beside steps, and what `trainers.statistics` measures, all since the last
-    milestone; with `compile`, recompile_limit_met where shapes run uncompiled.
+    where they exchange beside steps, and what `trainers.statistics` and, if asked for,
+    `trainers.noise_scale` measure, all since the last milestone; with `compile`, recompile_limit_met where shapes run uncompiled.
 
     `state` restores bit for bit on as many ranks (on a GPU with `deterministic`), and holds the
     tensors that are trained: copy it to keep it. The next steps depend on the seed and the samples
@@ -143,6 +143,7 @@ train.plan_keys = DEFAULTS  # type: ignore[attr-defined]  # of a plan, with thei
 train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the memory of a step
     *("data", "image_size", "val_image_size", "model", "width", "norm", "channels_last"),
     *("optimizer", "precision", "deterministic", "compile"),
+    *("noise_scale_every", "adascale_batch_size"),
     *EXCHANGED,
     *(*MEMORY_KEYS, "quantization", "teacher"),
 )

@@ -55,7 +55,8 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     progress (above 1 beyond the horizon) now; and, once trained, train_loss, samples_per_second
     (tokens), flops_per_second of the model (as `trainers.models.gpt.flops_per_token`),
     exposed_communication where there are several ranks, staleness where they exchange beside
-    steps, and what `trainers.statistics` measures, all since the last milestone.
+    steps, and what `trainers.statistics` and, if asked for, `trainers.noise_scale` measure, all
+    since the last milestone.
 
     Raises:
         ValueError: a key or value that is not allowed; one line.
@@ -148,6 +149,7 @@ train.memory_keys = (  # type: ignore[attr-defined]  # keys that determine the m
     *("text", "tokens", "vocabulary", "sequence_length", "val_sequence_length"),
     *("model", "weights", "layers", "width", "heads", "attention", "attention_window", "sharding"),
     *("optimizer", "precision", "deterministic", "compile"),
+    *("noise_scale_every", "adascale_batch_size"),
     *MEMORY_KEYS,
     *EXCHANGED,
 )

@@ -197,6 +197,7 @@ EFFECTS: Mapping[str, Effect] = {
     **dict.fromkeys(OPTIONS, "statistical"),
     **dict.fromkeys(("precision",), "rounding"),
     **dict.fromkeys(("deterministic", "compile", "microbatch", "validation"), "exact"),
+    "noise_scale_every": "exact",
     **{key: knob.effect for key, knob in {**KNOBS, **EXCHANGED}.items()},
 }
 """What the common keys change of a training (`trainers.technique.Effect`).

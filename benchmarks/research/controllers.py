@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _controller_tasks import Outcome, batches, outcome, steered, tasks
+from _controller_tasks import Outcome, Task, batches, outcome, steered, tasks
 from _live import live
 from _shared import bootstrap, introduce, keep
 
@@ -145,7 +145,7 @@ def part_robust(options: argparse.Namespace) -> dict[str, list[float]]:
 
 def part_tasks(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, task in tasks(options.data).items():
+    for name, task in chosen(options).items():
         for by in options.factors:
             first: list[Outcome] = []
             for row, controller in steered().items():
@@ -159,7 +159,7 @@ def part_tasks(options: argparse.Namespace) -> dict[str, Any]:
 def part_batch(options: argparse.Namespace) -> dict[str, Any]:
     """With four times the limit, as batches that are four times as large may need it."""
     found: dict[str, Any] = {}
-    for name, task in tasks(options.data).items():
+    for name, task in chosen(options).items():
         target = replace(task.target, limit=4 * (task.target.limit or 0.0))
         task = replace(task, target=target)
         first: list[Outcome] = []
@@ -172,6 +172,10 @@ def part_batch(options: argparse.Namespace) -> dict[str, Any]:
             found[f"{name}, {row}"] = made
             told(f"{name}, {row}", made, first := first or made)
     return found
+
+
+def chosen(options: argparse.Namespace) -> dict[str, Task]:
+    return {k: v for k, v in tasks(options.data).items() if k in (options.tasks or [k])}
 
 
 def told(what: str, made: list[Outcome], first: list[Outcome]) -> None:
@@ -204,6 +208,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="studies of each kind")
     parser.add_argument("--fresh", type=int, default=16, help="fresh seeds for each figure")
     parser.add_argument("--factors", nargs="+", type=float, default=[0.1, 1.0, 10.0])
+    parser.add_argument("--tasks", nargs="+", help="of mlp, convnet and gpt (all)")
     parser.add_argument("--data", type=Path, help="the data folder, for the task of characters")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")

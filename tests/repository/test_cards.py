@@ -168,7 +168,7 @@ def test_what_measures_the_noise_of_gradients_has_cards_with_its_effect() -> Non
     for key, card in found.items():
         assert list(card.points) == ["Effect", "Needs", "Refuses", "Cost", "Source"], key
         assert card.points["Effect"].startswith(table[key][1]), key
-        assert table[key][1] == EFFECTS.get(key, "exact"), key
+        assert table[key][1] == EFFECTS[key], key
         assert table[key][2] == str(keys[key][0]), key
         assert "arXiv" in card.points["Source"], key
 

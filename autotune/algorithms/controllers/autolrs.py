@@ -30,7 +30,7 @@ from autotune.trial import Fork, Report, Target, Trial, diverged
 NAMES = ("lr", "lr.peak")
 """What is searched, as the space has it."""
 _STAGES = 5  # in the target's limit
-_EXPLORED = 5  # the time of a learning rate that is tried, as a part of the stage
+_EXPLORED = 8  # the time of a learning rate that is tried, as a part of the stage
 _REACH = 10.0  # the most by which a stage's learning rate differs from that of the one before
 _GRID = 41  # learning rates among which the next one is chosen
 _APART = 0.1  # the least distance of two learning rates, as a share of the range's logarithm
@@ -140,7 +140,7 @@ def autolrs(
     target: Target,
     *,
     stage: float | None = None,
-    candidates: int = 3,
+    candidates: int = 4,
     explore: float | None = None,
 ) -> AutoLRS:
     """AutoLRS: a search of the learning rate in each stage, by short trainings and forecasts.
@@ -148,7 +148,7 @@ def autolrs(
     Args:
         stage: see `AutoLRS`; a fifth of the target's limit by default.
         candidates: see `AutoLRS`, at least 2. A stage takes so many trials and one more.
-        explore: see `AutoLRS`; a fifth of the stage by default.
+        explore: see `AutoLRS`; an eighth of the stage by default.
 
     Raises:
         UserError: an argument outside its range, or a space without a learning rate to search.

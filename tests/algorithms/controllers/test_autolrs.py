@@ -219,7 +219,7 @@ def test_it_needs_a_learning_rate_and_a_stage() -> None:
 
 def test_its_defaults_are_shares_of_the_limit() -> None:
     found = _controller("autolrs", populations.experiment(), 0)
-    assert found == AutoLRS(populations.SPACE, stage=8.0, candidates=3, explore=1.6)
+    assert found == AutoLRS(populations.SPACE, stage=8.0, candidates=4, explore=1.0)
     peaks = at.SearchSpace({"lr": at.ScheduleSpace(at.Float(0.01, 1, log=True))})
     assert autolrs(peaks, TARGET).name == "lr.peak"
 
