@@ -84,7 +84,7 @@ def study(problem: Any, name: str, seed: int, seconds: float) -> Answer:
             racing=0,
             seed=seed,
             out=Path(place, "study"),
-            pool=SimPool(problem.curve, 1),
+            pool=SimPool(problem.study(), 1),
             tracking_uri="off",
         )
     return {
@@ -118,7 +118,8 @@ def reached_at(answer: Answer, level: float, seconds: float) -> float:
 
 def value_at(answer: Answer, moment: float, limit: float) -> float:
     """What the best of the study is worth then; the limit where there is none."""
-    return [limit, *(value for at, value in answer["found"] if at <= moment)][-1]
+    found = (float(value) for at, value in answer["found"] if at <= moment)
+    return [limit, *found][-1]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -187,9 +188,9 @@ def show(rows: Sequence[Answer], seconds: float, limit: float) -> None:
             for name, mine in own.items()
             if level
         }
-        for name, mine in times.items():
-            found = statistics.fmean(time < seconds for time in mine)
-            print(f"  {of}: {name:8} after {mean(mine):4.0f} s, {found:.0%} at all")
+        for name, after in times.items():
+            found = statistics.fmean(one < seconds for one in after)
+            print(f"  {of}: {name:8} after {mean(after):4.0f} s, {found:.0%} at all")
         for name in times:
             if name != "two" and "two" in times:
                 pairs = list(zip(times["two"], times[name], strict=True))
