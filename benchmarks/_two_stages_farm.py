@@ -2,7 +2,8 @@
 
 A study runs on a virtual clock, so that all studies run in this process, one after the other, and
 another process on the machine changes nothing. A configuration is judged by its mean seconds on
-fresh seeds; the best known is the best that any study of the task has found.
+fresh seeds. Two levels are asked for: within 25 % of the best that any study of the task has found,
+and what the studies in one stage end with (their median).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def study(problem: Any, name: str, seed: int, seconds: float) -> Answer:
             racing=0,
             seed=seed,
             out=Path(place, "study"),
-            pool=SimPool(problem.curve, 1),
+            pool=SimPool(problem.study(), 1),
             tracking_uri="off",
         )
     return {
@@ -109,15 +110,16 @@ def incumbents(result: Any) -> Iterator[tuple[float, Mapping[str, Any]]]:
             yield trial.ended_at, trial.config
 
 
-def near_at(answer: Answer, best: float, seconds: float) -> float:
-    """When the study had a configuration within 25 % of the best; its end if it never had."""
-    times = (at for at, value in answer["found"] if value <= NEAR * best)
+def reached_at(answer: Answer, level: float, seconds: float) -> float:
+    """When the study had a configuration as good as that; its end if it never had."""
+    times = (at for at, value in answer["found"] if value <= level)
     return min(next(times, seconds), seconds)
 
 
 def value_at(answer: Answer, moment: float, limit: float) -> float:
     """What the best of the study is worth then; the limit where there is none."""
-    return [limit, *(value for at, value in answer["found"] if at <= moment)][-1]
+    found = (float(value) for at, value in answer["found"] if at <= moment)
+    return [limit, *found][-1]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -166,51 +168,57 @@ def show(rows: Sequence[Answer], seconds: float, limit: float) -> None:
     own: dict[str, list[Answer]] = {}
     for row in sorted(rows, key=lambda row: row["pair"]):
         own.setdefault(row["side"], []).append(row)
-    near = {
-        name: [near_at(r, best[r["task"]], seconds) for r in mine] for name, mine in own.items()
+    levels = {
+        "within 25 % of the best": {task: NEAR * value for task, value in best.items()},
+        "as good as one's end": usual(own.get("one", []), seconds, limit),
     }
     for name, mine in own.items():
-        regrets = [
-            mean([value_at(r, at * seconds, limit) / best[r["task"]] for r in mine])
-            for at in MOMENTS
+        worth = [
+            [value_at(r, at * seconds, limit) / best[r["task"]] for r in mine] for at in MOMENTS
         ]
-        found = statistics.fmean(time < seconds for time in near[name])
-        share = statistics.fmean(r["probe_seconds"] / seconds for r in mine)
+        spent = statistics.fmean(r["probe_seconds"] / seconds for r in mine)
+        trials = statistics.fmean(r["trials"] for r in mine)
         print(
-            f"  {name:8} near the best after {mean(near[name]):5.0f} s ({found:.0%} were); regret "
-            f"{', '.join(f'{r:.2f}' for r in regrets)} after {MOMENTS} of it; "
-            f"probes {share:.1%}; trials {statistics.fmean(r['trials'] for r in mine):.0f}"
+            f"  {name:8} regret {', '.join(f'{mean(w):.2f}' for w in worth)} after {MOMENTS} "
+            f"of the search; probes {spent:.1%}; trials {trials:.0f}"
         )
-    for name in own:
+    for of, level in levels.items():
+        times = {
+            name: [reached_at(r, level[r["task"]], seconds) for r in mine]
+            for name, mine in own.items()
+            if level
+        }
+        for name, after in times.items():
+            found = statistics.fmean(one < seconds for one in after)
+            print(f"  {of}: {name:8} after {mean(after):4.0f} s, {found:.0%} at all")
+        for name in times:
+            if name != "two" and "two" in times:
+                pairs = list(zip(times["two"], times[name], strict=True))
+                print(f"    seconds of two / {name}: {_ratio(pairs)}")
+    for name, mine in own.items():
         if name != "two" and "two" in own:
-            print(f"  two / {name}: {_compared(own, near, name, best, seconds, limit)}")
+            ends = [
+                (value_at(a, seconds, limit), value_at(b, seconds, limit))
+                for a, b in zip(own["two"], mine, strict=True)
+            ]
+            print(f"  best at the end, two / {name}: {_ratio(ends)}")
     decided = [row["plan"].split(" is kept")[0] for row in own.get("two", [])]
     for plan in sorted(set(decided), key=decided.count, reverse=True):
         print(f"  kept {decided.count(plan)} times: {plan}")
 
 
-def _compared(
-    own: Mapping[str, list[Answer]],
-    near: Mapping[str, list[float]],
-    name: str,
-    best: Mapping[str, float],
-    seconds: float,
-    limit: float,
-) -> str:
-    """Ratios, pair by pair: of the seconds until near the best, and of what the end had found."""
-    pairs = list(zip(near["two"], near[name], strict=True))
-    ends = [
-        (value_at(a, seconds, limit), value_at(b, seconds, limit))
-        for a, b in zip(own["two"], own[name], strict=True)
-    ]
-    return (
-        f"seconds until near {_ratio(pairs)}, best at the end {_ratio(ends)}, sooner in "
-        f"{sum(a < b for a, b in pairs)}, later in {sum(a > b for a, b in pairs)}"
-    )
+def usual(rows: Sequence[Answer], seconds: float, limit: float) -> dict[str, float]:
+    """What these studies end with, the median of each task."""
+    ends: dict[str, list[float]] = {}
+    for row in rows:
+        ends.setdefault(row["task"], []).append(value_at(row, seconds, limit))
+    return {task: statistics.median(values) for task, values in ends.items()}
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> str:
-    of: Callable[[Sequence[tuple[float, float]]], float]
-    of = lambda some: mean([a / b for a, b in some])  # noqa: E731
-    low, high = interval(pairs, of, 2000)
-    return f"{of(pairs):.2f} (95 % {low:.2f} to {high:.2f})"
+    """Of the first to the second, pair by pair."""
+
+    ratios = [a / b for a, b in pairs]
+    low, high = interval(ratios, mean, 2000)
+    sooner, later = sum(r < 1 for r in ratios), sum(r > 1 for r in ratios)
+    return f"{mean(ratios):.2f} (95 % {low:.2f} to {high:.2f}), less in {sooner}, more in {later}"

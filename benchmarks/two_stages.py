@@ -52,7 +52,8 @@ from _common import (
 from _two_stages_farm import SIDES, fixed, random_plans
 from _two_stages_farm import run as farm
 
-PROBLEMS = ("digits", "shakespeare", "control", "simulated", "farm", "settled")
+FARMS = ("farm", "settled")
+PROBLEMS = ("digits", "shakespeare", "control", "simulated", *FARMS)
 UNCOUNTED = 0.5  # of the search's seconds: what the probes of the ceiling may take
 PROBING = ("two", "random")
 MANY = 1000  # trials, of which the seconds are over before
@@ -259,13 +260,14 @@ def main() -> int:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--confirm", type=int, help="runs of the best on fresh seeds (5)")
     options = parser.parse_args()
-    problem = "simulated" if options.quick else options.problem
+    small = options.problem if options.problem in FARMS else "simulated"
+    problem = small if options.quick else options.problem
     pairs = options.pairs or options.repeats or (1 if options.quick else options.full_repeats)
-    seconds = options.seconds or 600.0
+    seconds = options.seconds or (120.0 if options.quick and problem in FARMS else 600.0)
     trials = 6 if options.quick else MANY
     confirm = options.confirm or (1 if options.quick else 5)
     about = introduce()
-    if problem in ("farm", "settled"):
+    if problem in FARMS:
         found = farm(pairs, options.first_pair, seconds, problem == "settled", options.sides)
         keep(options.json, about, problem=problem, seconds=seconds, runs=found)
         return 0

@@ -41,7 +41,9 @@ RESEARCH = {
     "controller_start.py": (),
     "farm.py": (),
     "infeasible.py": ("--problem", "square", "--samplers", "tpe"),
+    "plan_speeds.py": ("--out", "speeds.json"),
     "population.py": (),
+    "product_surrogate.py": (),
     "racing.py": (),
     "racing.py --misses": ("--misses",),
     "schedule_search.py": (),
@@ -90,6 +92,18 @@ def test_smoke_run(script: str, tmp_path: Path) -> None:
 def test_research_smoke_run(script: str, tmp_path: Path) -> None:
     written = run_quick(FOLDER / "research" / script.split()[0], RESEARCH[script], tmp_path)
     assert written.get("runs") or written["studies"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_stages_on_the_farm(tmp_path: Path) -> None:
+    options = ("--problem", "farm", "--sides", "one", "two", "random", "ceiling")
+    rows = run_quick(FOLDER / "two_stages.py", options, tmp_path)["runs"]
+    assert [row["side"] for row in rows] == list(options[3:])
+    probes = {row["side"]: row["probes"] for row in rows}
+    assert probes["one"] == probes["ceiling"] == 0
+    assert min(probes["two"], probes["random"]) >= 3
+    assert all(row["trials"] > 1 for row in rows)
 
 
 def run_quick(script: Path, options: Sequence[str], folder: Path) -> dict[str, Any]:
