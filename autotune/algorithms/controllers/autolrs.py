@@ -231,7 +231,8 @@ def _line(trial: Trial, others: Sequence[Trial]) -> list[Trial]:
     line = [trial]
     while True:
         first = line[0].origin
-        assert first is not None and first.replaces is not None, "a fork"
+        assert first is not None
+        assert first.replaces is not None, "a fork"
         before = by_number.get(first.replaces)
         came = before.origin if before is not None else None
         if before is None or came is None or came.checkpoint.step != first.checkpoint.step:
