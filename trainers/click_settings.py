@@ -186,6 +186,8 @@ def _training(lr: Schedule, options: Mapping[str, Any], common: Mapping[str, Any
         deterministic=False,
         compile=False,
         validation="inline",
+        noise_scale_every=None,
+        adascale_batch_size=None,
         options=options,
         **common,
     )
