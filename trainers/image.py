@@ -54,7 +54,8 @@ def train(config: dict[str, Any]) -> Generator[Milestone, Change | None, None]:
     samples_per_second, flops_per_second of the model (`trainers.models.flops.per_image`),
     exposed_communication where there are several ranks (`trainers.parallel.exposed`), staleness
     where they exchange beside steps, and what `trainers.statistics` and, if asked for,
-    `trainers.noise_scale` measure, all since the last milestone; with `compile`, recompile_limit_met where shapes run uncompiled.
+    `trainers.noise_scale` measure, all since the last milestone; with `compile`,
+    recompile_limit_met where shapes run uncompiled.
 
     `state` restores bit for bit on as many ranks (on a GPU with `deterministic`), and holds the
     tensors that are trained: copy it to keep it. The next steps depend on the seed and the samples
