@@ -23,6 +23,8 @@ from autotune.errors import shown
 from autotune.trial import Change, Milestone
 from autotune.trial.checks import whole
 
+_WAIT_SECONDS = 1.0  # at a time, for a trainer's next milestone
+
 
 @dataclass(frozen=True)
 class Returned:
@@ -203,7 +205,7 @@ def _on_thread(
     thread = threading.Thread(target=body, name="autotune-trainer", daemon=True)
     try:
         thread.start()
-        while isinstance(item := session.milestones.get(), Milestone):
+        while isinstance(item := _next(session.milestones), Milestone):
             session.answers.put((yield item))
         if isinstance(item, BaseException):
             raise item
@@ -218,6 +220,13 @@ def _on_thread(
                 thread.join()  # another interrupt leaves it, where it does not return from a call
         finally:
             _session = None
+
+
+def _next(items: queue.SimpleQueue[_Item]) -> _Item:
+    """The next item; an interrupt that comes just before a wait is seen when that wait is over."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return items.get(timeout=_WAIT_SECONDS)
 
 
 def _interrupt(thread: threading.Thread) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import re
 import signal
 import sys
@@ -55,12 +56,21 @@ def test_however_it_is_written_a_trainer_is_steps(train: Any) -> None:
     assert not [t for t in threading.enumerate() if t.name == NAME]
 
 
-def test_an_interrupt_of_who_waits_for_a_function_ends_it() -> None:
-    """In a process of the user's own: the second Ctrl-C is for the trainer."""
+def interrupted() -> None:
+    """Ctrl-C for the main thread."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@pytest.mark.parametrize("interrupt", [interrupted, _thread.interrupt_main], ids=["in", "before"])
+def test_an_interrupt_of_who_waits_for_a_function_ends_it(interrupt: Callable[[], None]) -> None:
+    """In a process of the user's own: the second Ctrl-C is for the trainer.
+
+    It comes in the wait, or just before it: then nothing wakes the thread that waits.
+    """
     began, ends = threading.Event(), []
 
     def train(config: dict[str, Any]) -> None:
-        late = time.monotonic() + 20
+        late = time.monotonic() + 600
         try:
             began.set()
             while time.monotonic() < late:
@@ -69,11 +79,12 @@ def test_an_interrupt_of_who_waits_for_a_function_ends_it() -> None:
             ends.append(error)
             raise
 
-    def interrupt() -> None:
+    def later() -> None:
         began.wait()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.2)  # the main thread waits by now
+        interrupt()
 
-    threading.Thread(target=interrupt).start()
+    threading.Thread(target=later).start()
     with pytest.raises(KeyboardInterrupt):
         next(steps(train, {}))
     assert len(ends) == 1
