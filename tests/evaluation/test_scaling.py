@@ -22,10 +22,10 @@ from autotune.cli import main
 from autotune.cli.console import UNREACHED, USER
 from autotune.evaluation.scaling.fit import FITTED, MEASURED, NOT_MEASURED, RING, UNKNOWN, Fit, fit
 from autotune.evaluation.scaling.law import Law
-from autotune.evaluation.scaling.trials import batch_size_of
+from autotune.evaluation.scaling.trials import batch_size_of, runs
 from autotune.evaluation.scaling.values import Run, Timing, TooLittleError
 from autotune.space.search_space import Choice, Float, SearchSpace
-from autotune.trial import Hardware, Report, Trial
+from autotune.trial import Checkpoint, Hardware, Origin, Report, State, Trial
 from autotune.trial.scaling import Scaling
 
 METRIC = "val_accuracy"
@@ -214,6 +214,18 @@ def test_the_batch_size_of_a_schedule_is_the_mean_over_its_steps() -> None:
     assert batch_size_of(Trial(0, {"batch_size": "grows"}, reports=reports)) == 48
     assert batch_size_of(Trial(0, {"batch_size": 16}, reports=reports)) == 16
     assert batch_size_of(Trial(0, {})) is None
+
+
+def test_a_trial_that_shares_its_beginning_counts_and_a_fork_does_not() -> None:
+    """The first is one configuration from its first step on."""
+    saved = Checkpoint(64, "there")
+    config = {"batch_size": 32}
+    reports = (Report(64, 1.0, {}), Report(128, 2.0, {}))
+    ended = {"reports": reports, "state": State.REACHED, "seconds": 2.0}
+    shared = Trial(1, config, config, origin=Origin(0, None, saved), **ended)
+    fork = Trial(2, config, origin=Origin(0, 1, saved, config), **ended)
+    assert [run.samples for run in runs([shared, fork])] == [pytest.approx(128)]
+    assert runs([fork]) == []
 
 
 # --- studies --------------------------------------------------------------------------------------

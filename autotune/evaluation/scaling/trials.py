@@ -100,7 +100,7 @@ def runs(trials: Iterable[Trial]) -> list[Run]:
     """What each configuration needed, as the mean of its runs; forks and probes are left out."""
     own: dict[tuple[object, ...], list[Trial]] = {}
     for trial in trials:
-        if trial.kind != PROBE and trial.origin is None and trial.ended and trial.reports:
+        if trial.kind != PROBE and not trial.is_fork and trial.ended and trial.reports:
             own.setdefault(_configuration(trial), []).append(trial)
     return [run for same in own.values() if (run := _run(same)) is not None]
 
@@ -150,7 +150,7 @@ def batch_size_of(trial: Trial) -> float | None:
 
 def timings(trials: Iterable[Trial], like: Like) -> list[Timing]:
     """How fast those trials trained that were searched or probed; disturbed ones if all were."""
-    own = [t for t in trials if t.point is not None and t.origin is None and like(t)]
+    own = [t for t in trials if t.point is not None and not t.is_fork and like(t)]
     calm = [t for t in own if not t.disturbed]
     return [timing for t in calm or own if (timing := timing_of(t)) is not None]
 
