@@ -6,15 +6,17 @@ earlier one, the latest at which the two still agree: stage trees (Shin et al. 2
 2006.11972). A trial saves such checkpoints where points of the search space branch off from each
 other, at most one for each of these places and beginning; all that is decided here is a function of
 the trials. A checkpoint's progress is the metric `progress` of the report at its step: a trainer
-that reports it says that its schedules are functions of it.
+that reports it says that its schedules are functions of it. Two schedules agree below the progress
+at which they branch, not at it: a trainer may set the value at the end of a step.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from itertools import combinations
 from statistics import fmean
 
@@ -158,8 +160,9 @@ def kept(
     """The checkpoints from which other trials may begin, and which so stay while a study searches.
 
     For each place at which points of the space branch off and each beginning it is the last one
-    before that place. A diverged trial has none, nor has one that was disturbed by then, whose
-    forward passes were limited to fit into memory, or whose knobs a controller turned.
+    before that place; of too many those of the longest beginnings. A diverged trial has none, nor
+    has one that was disturbed by then, whose forward passes were limited to fit into memory, or
+    whose knobs a controller turned.
 
     Args:
         gone: checkpoints that were found to be removed or damaged, as trial and step.
@@ -167,21 +170,25 @@ def kept(
     best: dict[int, list[Beginning]] = {}
     for trial in trials:
         for one in _own(trial, how, gone):
-            at = best.setdefault(bisect_left(how.places, one.progress), [])
+            at = best.setdefault(bisect_right(how.places, one.progress), [])
             same = _same_beginning(one, at, how)
             if same is None:
                 at.append(one)
             elif one.progress > at[same].progress:
                 at[same] = one
-    return [one for place in sorted(best) for one in best[place]]
+    found = [one for place in sorted(best) for one in best[place]]
+    return sorted(nlargest(_PLACES, found, key=_progress_of), key=_progress_of)
+
+
+def _progress_of(one: Beginning) -> float:
+    return one.progress
 
 
 def _own(
     trial: Trial, how: SharedBeginnings, gone: Collection[tuple[int, int]]
 ) -> Iterator[Beginning]:
     """The trial's own checkpoints from which others may begin."""
-    usable = trial.seed == how.seed and trial.microbatch is None and not trial.changes
-    if not trial.saves or not usable or not _searched(trial) or trial.reason == "diverged":
+    if not trial.saves or not _is_usable(trial, how):
         return
     reach = min(how.reach(trial), how.places[-1])
     result = trial.reports[-1].step if trial.succeeded else None
@@ -190,8 +197,14 @@ def _own(
             continue  # after its result there is nothing left to train
         then = replace(trial, reports=tuple(r for r in trial.reports if r.step <= saved.step))
         progress = _progress_at(then, saved.step)
-        if progress is not None and 0.0 < progress <= reach and not then.disturbed:
+        if progress is not None and 0.0 < progress < reach and not then.disturbed:
             yield Beginning(trial, saved, progress)
+
+
+def _is_usable(trial: Trial, how: SharedBeginnings) -> bool:
+    """Whether the trial is the training of its configuration, as others would make it."""
+    plain_training = trial.microbatch is None and not trial.changes and trial.reason != "diverged"
+    return trial.seed == how.seed and plain_training and _searched(trial)
 
 
 def _progress_at(trial: Trial, step: int) -> float | None:
@@ -208,7 +221,7 @@ def _same_beginning(
         until = max(one.progress, other.progress)
         if one.trial.number == other.trial.number:
             return i
-        if how.agreement(one.trial, other.trial) >= until:
+        if how.agreement(one.trial, other.trial) > until:
             return i
     return None
 
@@ -222,16 +235,16 @@ def due(trial: Trial, beginnings: Iterable[Beginning], how: SharedBeginnings) ->
     """
     known = [0.0, *(r.metrics[PROGRESS] for r in trial.reports if PROGRESS in r.metrics)]
     now, before = known[-1], known[-2] if len(known) > 1 else 0.0
-    if PROGRESS not in trial.reports[-1].metrics or not before < now <= how.reach(trial):
+    if PROGRESS not in trial.reports[-1].metrics or not before < now < how.reach(trial):
         return False
-    if trial.seed != how.seed or not _searched(trial):
+    if not _is_usable(trial, how) or trial.disturbed:
         return False
-    then = now + (now - before) - _ROUNDING
-    places = [place for place in how.places if now <= place < then]
+    then = now + (now - before) + _ROUNDING
+    places = [place for place in how.places if now < place <= then]
     if not places:
         return False
     return not any(
-        now <= one.progress <= places[-1] and how.agreement(trial, one.trial) >= one.progress
+        now <= one.progress < places[-1] and how.agreement(trial, one.trial) > one.progress
         for one in beginnings
     )
 
@@ -239,7 +252,7 @@ def due(trial: Trial, beginnings: Iterable[Beginning], how: SharedBeginnings) ->
 def beginning_for(config: Config, beginnings: Iterable[Beginning]) -> Beginning | None:
     """The latest checkpoint at which the configuration agrees with that of its trial, if any."""
     for one in sorted(beginnings, key=lambda one: (-one.progress, one.trial.number)):
-        if configs_agree_until(config, one.trial.config) >= one.progress:
+        if configs_agree_until(config, one.trial.config) > one.progress:
             return one
     return None
 

@@ -111,7 +111,8 @@ class AutoLRS:
         losses = self._forecasts(line, target)
         known = losses[np.isfinite(losses)]
         if not len(known):
-            return math.exp(max(low, rates.min() - _LOWER))
+            tried = math.exp(max(low, rates.min() - _LOWER))
+            return float(np.clip(tried, parameter.low, parameter.high))
         losses = np.where(np.isfinite(losses), losses, known.max() + max(np.ptp(known), 1e-9))
         values = (losses - losses.mean()) / max(float(losses.std()), 1e-9)
         x, z = (rates[:, None] - low) / width, (grid[:, None] - low) / width
@@ -126,13 +127,18 @@ class AutoLRS:
     def _forecast(self, trial: Trial, target: Target) -> float:
         """Infinite for a trial that has diverged, or reported nothing."""
         tried, start = _tried(trial, self.explore), _start(trial)
-        if not tried or any(diverged(report.metrics) for report in tried):
+        if any(diverged(report.metrics) for report in tried):
             return math.inf
-        losses = [report.metrics.get("train_loss") for report in tried]
-        gaps = [target.shortfall(r.metrics.get(target.metric, math.nan)) for r in tried]
-        values = np.array(gaps if None in losses else losses, float)
-        seconds = np.array([report.seconds - start for report in tried])
-        return forecast(seconds / self.stage, values, least=-math.inf if None in losses else 0.0)
+        name, least = "train_loss", 0.0
+        if any(name not in report.metrics for report in tried):
+            name, least = target.metric, -math.inf
+        known = [report for report in tried if name in report.metrics]
+        if not known:
+            return math.inf
+        values = [report.metrics[name] for report in known]
+        gaps = values if name != target.metric else [target.shortfall(v) for v in values]
+        seconds = np.array([report.seconds - start for report in known])
+        return forecast(seconds / self.stage, np.array(gaps, float), least)
 
 
 def autolrs(

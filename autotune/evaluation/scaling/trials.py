@@ -38,7 +38,8 @@ def fitted(studies: Sequence[Study]) -> Fit:
         studies: of one recipe; the first has a best trial.
 
     Raises:
-        UserError: a target counts no seconds, or is another one than the first study's.
+        UserError: a target counts no seconds, or is another one than the first study's, or no
+            trial of another study is comparable with the best one.
         TooLittleError: the trials do not say enough; the message says what is missing.
     """
     manifest, result = studies[0]
@@ -51,6 +52,12 @@ def fitted(studies: Sequence[Study]) -> Fit:
     near = [timing for own in measured for timing in own]
     if len({timing.octave for timing in near}) < 2:
         near = timings(every, lambda trial: _hardware(trial) == _hardware(best))
+    elif not all(measured):
+        silent = next(of for (of, _), own in zip(studies, measured, strict=True) if not own)
+        raise UserError(
+            f"--also {silent.name}: none of its trials has the plan, the choices and the hardware "
+            "of the best one, so that it says nothing of its steps"
+        )
     return fit(runs(every), near, np.random.default_rng(0), timing_of(best))
 
 
@@ -75,7 +82,7 @@ def _aim(target: Target) -> tuple[object, ...]:
 def _like(best: Trial, manifest: Manifest, result: StudyResult) -> Like:
     """Whether a trial differs from the best in nothing that may change how long a step takes."""
     space = manifest.search_space(result.folder).parameters()
-    names = [n for n, p in space.items() if isinstance(p, Choice) and n.split(".")[0] != BATCH]
+    names = [n for n, p in space.items() if isinstance(p, Choice) and _may_change_steps(n)]
     plan, point = plan_text(best.config, manifest.plan_keys), best.point or {}
 
     def like(trial: Trial) -> bool:
@@ -85,6 +92,11 @@ def _like(best: Trial, manifest: Manifest, result: StudyResult) -> Like:
         return same and planned and _hardware(trial) == _hardware(best)
 
     return like
+
+
+def _may_change_steps(name: str) -> bool:
+    """Whether a choice may change how long a step takes: the batch size is known by itself."""
+    return name.split(".")[0] != BATCH and not name.endswith(".family")
 
 
 def _hardware(trial: Trial) -> tuple[object, ...]:
@@ -131,10 +143,12 @@ def _run(same: Sequence[Trial]) -> Run | None:
 def batch_size_of(trial: Trial) -> float | None:
     """The global batch size of a trial: as its configuration says, or the mean over its steps.
 
-    That is for schedules, from the metric `batch_size`; None where neither says it.
+    That is for schedules, and where a controller changed it, from the metric `batch_size`; None
+    where neither says it.
     """
     given = trial.config.get(BATCH)
-    if is_finite(given) and isinstance(given, int | float) and given > 0:
+    turned = any(change.batch_size is not None for _, change in trial.changes)
+    if not turned and is_finite(given) and isinstance(given, int | float) and given > 0:
         return float(given)
     parts = [
         (after.step - before.step, after.metrics[BATCH])

@@ -34,6 +34,8 @@ def fork(state: StudyState, trial: Trial, decision: Fork) -> bool:
     if parent is None or saved is None:
         rule = "did not begin with a checkpoint" if decision.restart else "has no checkpoint"
         raise UserError(f"the controller forks trial {decision.parent}, which {rule}")
+    if decision.restart and not checkpoints.restarts(state):
+        raise UserError("a controller that forks with restart=True needs an attribute restarts")
     config = _config(state, decision)
     checkpoint = own_copy(state, saved)
     if checkpoint is None:

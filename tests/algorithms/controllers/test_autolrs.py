@@ -21,7 +21,7 @@ from autotune.algorithms.controllers.autolrs import AutoLRS, autolrs, forecast
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.storage import journal
 from autotune.study.factory import _controller
-from autotune.trial import Fork, Trial
+from autotune.trial import Checkpoint, Fork, Origin, Report, Trial
 
 CALL = "autolrs(stage=5, candidates=4, explore=2)"
 TARGET = at.Target(METRIC, 0.9, limit=40)
@@ -222,6 +222,32 @@ def test_its_defaults_are_shares_of_the_limit() -> None:
     assert found == AutoLRS(populations.SPACE, stage=8.0, candidates=4, explore=1.0)
     peaks = at.SearchSpace({"lr": at.ScheduleSpace(at.Float(0.01, 1, log=True))})
     assert autolrs(peaks, TARGET).name == "lr.peak"
+
+
+def tried(number: int, lr: float, values: Sequence[float | None]) -> Trial:
+    """A learning rate that has been tried, with the metric where a report has it."""
+    reports = tuple(
+        Report(10 * (i + 1), 0.5 * (i + 1), {} if value is None else {METRIC: value})
+        for i, value in enumerate(values)
+    )
+    came = Origin(0, number - 1, Checkpoint(0, "there"), {"lr": lr})
+    return Trial(number, {"lr": lr}, origin=came, reports=reports, seconds=reports[-1].seconds)
+
+
+def test_reports_without_the_metric_are_left_out_of_a_forecast() -> None:
+    made = AutoLRS(at.SearchSpace({"lr": at.Float(0.003, 1.0, log=True)}), 5.0, 4, 2.0)
+    known, some = [0.2, 0.3, 0.4, 0.5], [None, 0.3, None, 0.5]
+    line = [tried(1, 0.1, known), tried(2, 0.2, some), tried(3, 0.3, [None] * 4)]
+    found = made._forecasts(line, TARGET)
+    assert -1 < found[0] < 0.4, "it goes on as it did"
+    assert found[1] == pytest.approx(0.4), "too few reports for a curve"
+    assert found[2] == math.inf
+
+
+def test_where_all_diverge_at_the_lower_end_the_next_is_that_end() -> None:
+    made = AutoLRS(at.SearchSpace({"lr": at.Float(0.003, 1.0, log=True)}), 5.0, 4, 2.0)
+    assert math.exp(math.log(0.003)) < 0.003
+    assert made._next([tried(1, 0.003, [math.nan])], TARGET) == 0.003
 
 
 def test_a_restart_needs_a_fork(fast_path: Path) -> None:
