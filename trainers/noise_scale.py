@@ -4,7 +4,7 @@ With G the gradient of the whole data, and Sigma the covariance of one sample's 
 tr(Sigma) / |G|^2, in samples (images, sequences): McCandlish et al. 2018, arXiv 1812.06162. Far
 below it twice the batch halves the steps, far above it changes nothing.
 
-A measured step makes its passes one by one, about `LEAST` or more on all ranks together. From n passes
+A measured step makes its passes one by one, about `LEAST` or more on all ranks. From n passes
 of b_i samples with the gradients g_i, and the gradient g of all B samples, both numbers have
 unbiased estimates (their appendix A.1, here for passes of any sizes):
 
