@@ -16,7 +16,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import nlargest
 from itertools import combinations
 from statistics import fmean
 
@@ -176,12 +175,8 @@ def kept(
                 at.append(one)
             elif one.progress > at[same].progress:
                 at[same] = one
-    found = [one for place in sorted(best) for one in best[place]]
-    return sorted(nlargest(_PLACES, found, key=_progress_of), key=_progress_of)
-
-
-def _progress_of(one: Beginning) -> float:
-    return one.progress
+    found = sorted((one for at in best.values() for one in at), key=lambda one: one.progress)
+    return found[-_PLACES:]
 
 
 def _own(

@@ -19,6 +19,8 @@ EXPERIENCED = "experienced"
 """The sampler that begins with what other studies have shown."""
 CONTROLLERS = ("policy", "regulator", "noise_scale")
 """The controllers of knobs."""
+LIMITED = ("policy", "regulator")
+"""Those of them that see time as a share of the target's limit."""
 FORKING = ("pbt", "autolrs")
 """The controllers that fork; `autotune.run` builds them for its experiment."""
 

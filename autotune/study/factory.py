@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from autotune.algorithms import specs
-from autotune.algorithms.names import EXPERIENCED, POLICIES, weights_file
+from autotune.algorithms.names import EXPERIENCED, FORKING, LIMITED, POLICIES, weights_file
 from autotune.algorithms.plans.knobs import first_plan, within
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
 from autotune.algorithms.samplers import Sampler
@@ -219,15 +219,16 @@ def _controller(
 ) -> Controller | None:
     if controller is None or controller == "none":
         return None
-    from autotune.algorithms.controllers import FORKING, make_controller, parse_controller
+    from autotune.algorithms.controllers import make_controller, parse_controller
 
     if isinstance(controller, str) and specs.is_path(controller):
         controller = recipes.find(controller, "controller")
-    if isinstance(controller, str) and parse_controller(controller)[0] in FORKING:
-        return _forking(controller, experiment, seed)
-    in_seconds = isinstance(controller, str) and parse_controller(controller)[0] != "noise_scale"
-    if in_seconds and not math.isfinite(experiment.target.horizon):
-        raise UserError(f"controller {controller!r} needs a Target with a limit on its clock")
+    if isinstance(controller, str):
+        name, _ = parse_controller(controller)
+        if name in FORKING:
+            return _forking(controller, experiment, seed)
+        if name in LIMITED and not math.isfinite(experiment.target.horizon):
+            raise UserError(f"controller {controller!r} needs a Target with a limit on its clock")
     return make_controller(controller, experiment.knobs)
 
 

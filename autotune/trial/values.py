@@ -184,6 +184,12 @@ class Trial:
         return self.origin.params if self.is_fork and self.origin is not None else self.params
 
     @property
+    def inherited_seconds(self) -> float:
+        """Those of its seconds that are its parent's, and not trained again; 0 without one."""
+        shared = self.origin.reports if self.origin is not None else ()
+        return shared[-1].seconds if shared else 0.0
+
+    @property
     def is_fork(self) -> bool:
         """Whether it continued another trial's training with another configuration."""
         return self.origin is not None and self.origin.is_fork

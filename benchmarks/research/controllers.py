@@ -152,7 +152,7 @@ def part_tasks(options: argparse.Namespace) -> dict[str, Any]:
                 seeds = range(900, 900 + options.fresh)
                 made = [outcome(task, task.lr * by, seed, controller) for seed in seeds]
                 found[f"{name}, x{by:g}, {row}"] = made
-                told(f"{name}, x{by:g}, {row}", made, first := first or made)
+                show_outcomes(f"{name}, x{by:g}, {row}", made, first := first or made)
     return found
 
 
@@ -170,7 +170,7 @@ def part_batch(options: argparse.Namespace) -> dict[str, Any]:
             seeds = range(900, 900 + options.fresh)
             made = [outcome(task, lr, seed, controller, **changed) for seed in seeds]
             found[f"{name}, {row}"] = made
-            told(f"{name}, {row}", made, first := first or made)
+            show_outcomes(f"{name}, {row}", made, first := first or made)
     return found
 
 
@@ -178,7 +178,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Task]:
     return {k: v for k, v in tasks(options.data).items() if k in (options.tasks or [k])}
 
 
-def told(what: str, made: list[Outcome], first: list[Outcome]) -> None:
+def show_outcomes(what: str, made: list[Outcome], first: list[Outcome]) -> None:
     """Means with 95 % intervals, and the ratios to the first row, paired by seed."""
     figures = []
     for number in (0, 1):

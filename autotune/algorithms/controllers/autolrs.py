@@ -75,7 +75,7 @@ class AutoLRS:
         if trial.checkpoint is None or trial.origin is None:
             return self._begun(trial)
         saved = _seconds(trial, trial.checkpoint.step)
-        if saved >= _start(trial) + self.stage:
+        if saved >= trial.inherited_seconds + self.stage:
             return self._begun(trial)
         tried = _tried(trial, self.explore)
         if not (diverged(trial.reports[-1].metrics) or _over(trial, tried, self.explore)):
@@ -126,7 +126,7 @@ class AutoLRS:
 
     def _forecast(self, trial: Trial, target: Target) -> float:
         """Infinite for a trial that has diverged, or reported nothing."""
-        tried, start = _tried(trial, self.explore), _start(trial)
+        tried, start = _tried(trial, self.explore), trial.inherited_seconds
         if any(diverged(report.metrics) for report in tried):
             return math.inf
         name, least = "train_loss", 0.0
@@ -194,20 +194,14 @@ def forecast(times: NDArray[np.float64], losses: NDArray[np.float64], least: flo
     apart, off = shapes - shapes.mean(axis=1)[:, None], losses - losses.mean()
     scales = (apart @ off) / np.maximum((apart**2).sum(axis=1), 1e-18)
     floors = losses.mean() - scales * shapes.mean(axis=1)
-    held = np.maximum(floors, least)
-    through = (shapes @ losses - held * shapes.sum(axis=1)) / (shapes**2).sum(axis=1)
+    bounded = np.maximum(floors, least)
+    through = (shapes @ losses - bounded * shapes.sum(axis=1)) / (shapes**2).sum(axis=1)
     scales = np.where(floors < least, through, scales)
-    errors = ((scales[:, None] * shapes + held[:, None] - losses) ** 2).sum(axis=1)
+    errors = ((scales[:, None] * shapes + bounded[:, None] - losses) ** 2).sum(axis=1)
     trust = -0.5 * len(losses) * np.log(errors + (_JITTER * np.abs(losses).mean()) ** 2 + 1e-300)
     weights = np.exp(trust - trust.max())
-    found = scales * np.exp(-_RATES) + held
+    found = scales * np.exp(-_RATES) + bounded
     return float(found @ weights / weights.sum())
-
-
-def _start(trial: Trial) -> float:
-    """What the target's clock showed where a fork began."""
-    shared = trial.origin.reports if trial.origin is not None else ()
-    return shared[-1].seconds if shared else 0.0
 
 
 def _seconds(trial: Trial, step: int) -> float:
@@ -218,7 +212,7 @@ def _seconds(trial: Trial, step: int) -> float:
 def _tried(trial: Trial, explore: float) -> list[Report]:
     """A fork's own reports, up to the first one after so many seconds."""
     assert trial.origin is not None
-    start, found = _start(trial), []
+    start, found = trial.inherited_seconds, []
     for report in trial.reports:
         if report.step > trial.origin.checkpoint.step:
             found.append(report)
@@ -228,7 +222,7 @@ def _tried(trial: Trial, explore: float) -> list[Report]:
 
 
 def _over(trial: Trial, tried: Sequence[Report], explore: float) -> bool:
-    return bool(tried) and tried[-1].seconds >= _start(trial) + explore
+    return bool(tried) and tried[-1].seconds >= trial.inherited_seconds + explore
 
 
 def _line(trial: Trial, others: Sequence[Trial]) -> list[Trial]:

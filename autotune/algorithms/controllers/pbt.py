@@ -214,9 +214,7 @@ def saved_at(trial: Trial, target: Target) -> float:
 
 def born(trial: Trial, interval: float) -> int:
     """The last look before a trial's own training: 0 for one that is no fork."""
-    if trial.origin is None or not trial.origin.reports:
-        return 0
-    return int(trial.origin.reports[-1].seconds // interval)
+    return int(trial.inherited_seconds // interval)
 
 
 def perturbed(point: Params, parameters: Mapping[str, Parameter], random: Random) -> dict[str, Any]:

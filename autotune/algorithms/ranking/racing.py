@@ -117,8 +117,7 @@ def micro(seconds: float) -> int:
 
 def cost(trial: Trial) -> int:
     """Microseconds on the target's clock that were trained for this trial alone."""
-    shared = trial.origin.reports if trial.origin is not None else ()
-    return micro(trial.seconds - (shared[-1].seconds if shared else 0.0))
+    return micro(trial.seconds - trial.inherited_seconds)
 
 
 def given_up(race: Trial, first: Trial, target: Target) -> Stop | None:

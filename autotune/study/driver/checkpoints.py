@@ -103,8 +103,8 @@ def saved(state: StudyState, trial: Trial, checkpoint: Checkpoint | None) -> Non
     now = state.trials[trial.number]
     first = began_with(trial) if restarts(state) else None
     others = {one.checkpoint.path for one in state.beginnings()}
-    kept = needed(now, state.target) | others | ({first.path} if first is not None else set())
-    for path in needed(trial, state.target) - kept:
+    wanted = needed(now, state.target) | others | ({first.path} if first is not None else set())
+    for path in needed(trial, state.target) - wanted:
         discard(state, path)
 
 

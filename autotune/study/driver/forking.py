@@ -10,7 +10,6 @@ from autotune.storage import retention
 from autotune.storage.checkpoint_files import copied
 from autotune.storage.codec import plain
 from autotune.study.driver import checkpoints
-from autotune.study.driver.checkpoints import began_with
 from autotune.study.driver.decisions import ask_controller, end
 from autotune.study.driver.state import StudyState
 from autotune.trial import Checkpoint, Config, Fork, State, Stop, Trial
@@ -30,7 +29,7 @@ def fork(state: StudyState, trial: Trial, decision: Fork) -> bool:
         return False
     parent = state.trials.get(decision.parent)
     last = parent.checkpoint if parent is not None else None
-    saved = began_with(parent) if decision.restart else last
+    saved = checkpoints.began_with(parent) if decision.restart else last
     if parent is None or saved is None:
         rule = "did not begin with a checkpoint" if decision.restart else "has no checkpoint"
         raise UserError(f"the controller forks trial {decision.parent}, which {rule}")

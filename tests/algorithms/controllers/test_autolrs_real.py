@@ -90,9 +90,9 @@ def test_what_a_line_has_trained_is_one_schedule(fast_path: Path) -> None:
     assert len({segment.trial.config["lr"] for segment in line}) > 1
     again = train({**as_one(line), "seed": last.seed})
     losses = {milestone.step: milestone.evaluate().get("train_loss") for milestone in _until(again)}
-    told = {r.step: r.metrics["train_loss"] for r in last.reports if r.metrics}
-    assert len(told) > 20
-    assert {step: losses[step] for step in told} == told
+    reported = {r.step: r.metrics["train_loss"] for r in last.reports if r.metrics}
+    assert len(reported) > 20
+    assert {step: losses[step] for step in reported} == reported
 
 
 def _until(running: Any, milestones: int = 80) -> Any:
