@@ -2,8 +2,8 @@
 
 The first rank starts the process, which has the data and a model of its own, and sends it the
 weights at each milestone. What comes back is a future; the report is made at the next milestone.
-The process has the lowest priority, and may use cores that the ranks leave idle. It ends with the
-training, and by itself where its rank is gone.
+The process may use cores that the ranks leave idle, and has the lowest priority once training
+begins. It ends with the training, and by itself where its rank is gone.
 """
 
 from __future__ import annotations
@@ -140,7 +140,6 @@ def main(handle: int) -> None:
         handle: of the connection to the rank, inherited.
     """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    os.nice(_LOWEST)
     _leave_cores()
     connection = Connection(handle)
     os.set_inheritable(handle, False)
@@ -192,6 +191,7 @@ def _begun(message: bytes, opened: contextlib.ExitStack) -> Callable[[bytes], li
     with torch.no_grad():
         for count in stream.evaluated()[:1]:
             sums(parallel, [stream.dummy(count)], microbatch, forward)
+    os.setpriority(os.PRIO_PGRP, 0, _LOWEST)  # its rank has waited for it until here
     return validate
 
 

@@ -104,6 +104,8 @@ def test_weights_that_do_not_fit_raise_and_the_next_ones_are_validated(beside: A
     task = image._task(read_settings(FAST), begins=False)
     made = beside(task.again)
     made.ready()
+    threads = psutil.Process(made._process.pid).threads()  # each has a priority on Linux
+    assert {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in threads} == {19}
     with pytest.raises(KeyError):
         made.submit({"none": torch.zeros(1)}, {}).result(SECONDS)
     trainer = image.train(FAST)

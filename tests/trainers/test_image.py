@@ -227,6 +227,7 @@ def test_closing_frees_the_model_even_if_a_milestone_is_kept() -> None:
     assert model() is None
 
 
+@pytest.mark.slow  # the compiler takes half a minute
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_compiled_training_agrees(record: Any, apart: Any) -> None:
     plain, compiled = (record({**MLP, "compile": c, "train_size": 320}, 1) for c in (False, True))

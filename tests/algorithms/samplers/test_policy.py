@@ -126,12 +126,12 @@ def test_a_resumed_study_is_the_uninterrupted_one(fast_path: Path) -> None:
 @every
 def test_it_finds_what_random_points_do_not(name: str) -> None:
     best, chance = [], []
-    for seed in range(10):
+    for seed in range(5):
         trials = run(PolicySampler(name, BOWL, TARGET, seed), BOWL, THERE, 44)
         best.append(min(t.seconds for t in trials))
         chance.append(min(map(THERE, BOWL.sample(44, seed))))
     assert statistics.mean(best) < 1 + 0.75 * (statistics.mean(chance) - 1)
-    assert sum(a < b for a, b in zip(best, chance, strict=True)) >= 8
+    assert sum(a < b for a, b in zip(best, chance, strict=True)) >= 4
 
 
 @every
