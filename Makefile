@@ -11,6 +11,9 @@ TRIALS ?= 36
 GPU_SECONDS ?= 520
 GPU_JSON ?= gpu.json
 
+# Compiled modules are kept even where the environment forbids it: the tests start many processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all soak gpu coverage docs lint audit wheel clean
 
 .venv/installed: pyproject.toml constraints.txt

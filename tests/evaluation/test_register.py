@@ -21,7 +21,6 @@ from autotune.cli.console import UNREACHED, Output, finish, result_in
 from autotune.evaluation import register
 from autotune.schedules import from_json
 from autotune.study.manifest import Manifest
-from autotune.tracking import model_registry
 from autotune.tracking.mirror import environment
 
 RECIPES = str(Path(__file__).parents[1] / "support" / "registered.py")
@@ -166,6 +165,7 @@ class Odd(torch.nn.Module):
 def test_what_fails_leaves_no_registered_model_and_a_name_may_have_dots(
     tmp_path: Path, quiet: None
 ) -> None:
+    from autotune.tracking import model_registry  # it imports MLflow's models, which take seconds
 
     client = store(tmp_path)
     uri, place = client.tracking_uri, (tmp_path / "artifacts").as_uri()
