@@ -143,7 +143,7 @@ def test_any_point_is_a_configuration_of_its_own(
     recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = experiment(recipe, monkeypatch)
-    points = found.space.sample(60, seed=7)
+    points = found.space.sample(25, seed=7)
     for point in points:
         read_settings(found, found.space.config(point))
     assert found.space.duplicates(points) == []

@@ -59,7 +59,7 @@ def check_alone(folder: Path) -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 99))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_every_finalist_runs_once_a_round_alone_on_a_fresh_seed(
     count: int, top: int, workers: int, seed: int
 ) -> None:
@@ -474,9 +474,9 @@ def test_status_says_how_many_confirmations_are_done(fast_path: Path) -> None:
     lines_ = (fast_path / "a" / JOURNAL).read_text().splitlines()
     options = StudyOptions(repeats=3, top=2, trials=6)
     seen: list[dict[str, Any]] = []
-    for count in range(1, len(lines_) + 1):
-        events = [from_line(line) for line in lines_[:count]]
-        trials = tuple(fold(e for e in events if not isinstance(e, Opened | Closed)).values())
+    events = [e for line in lines_ if not isinstance(e := from_line(line), Opened | Closed)]
+    for count in range(len(events) + 1):
+        trials = tuple(fold(events[:count]).values())
         confirmations = documents.confirmations(replace(found, trials=trials), options)
         assert confirmations is not None
         seen.append(confirmations)

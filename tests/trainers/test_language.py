@@ -30,7 +30,7 @@ from trainers.models.gpt import GPT, flops_per_token, rotated, rotation
 from trainers.parallel.ranks import Ranks
 
 CPU = torch.device("cpu")
-TEXT: dict[str, Any] = {"text": "synthetic"}
+TEXT: dict[str, Any] = {"text": "synthetic", "val_size": 2000}
 
 
 def stream(rank: int = 0, ranks: int = 1, seed: int = 3, **more: Any) -> TextStream:
