@@ -216,7 +216,7 @@ def test_editors_see_every_argument() -> None:
 def test_limits_are_the_experiments() -> None:
     result = tuned(limits=[at.Limit(METRIC, 0.5)], configs=[{"rate": 0.7}, {"rate": 0.4}], trials=2)
     assert [t.state for t in result.trials] == [at.State.INFEASIBLE, at.State.REACHED]
-    assert Manifest.read(result.folder).limits == [{"metric": METRIC, "at_most": 0.5}]
+    assert Manifest.read(result.folder).limits == [at.Limit(METRIC, 0.5)]
 
 
 def test_a_script_that_is_run_again_begins_a_new_study(
