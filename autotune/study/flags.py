@@ -106,7 +106,8 @@ FLAGS: Mapping[str, Flag] = {
         "--from",
         "search",
         "an earlier study to start from: its best configurations run first, and what it showed is "
-        "known; for sampler and controller policy its policy; may be repeated",
+        "known; for samplers policy:elite and policy:actor, and controller policy, its policy; may "
+        "be repeated",
         "DIR",
         Path,
         several=True,
@@ -161,8 +162,8 @@ FLAGS: Mapping[str, Flag] = {
         "--racing",
         "search",
         "the share of training that may run the leader again on fresh seeds during the search "
-        "(in a resumed study as before; in a new one 0.3 for 100 trials or more by convergence, "
-        "else 0)",
+        "(in a resumed study as before; in a new one 0.3 for 100 trials or more by convergence or "
+        "experienced, without a controller; else 0)",
         "SHARE",
         share,
     ),

@@ -83,14 +83,14 @@ def run(experiment: Experiment, options: StudyOptions) -> StudyResult:
         racing: share of the training seconds, below 1, for running the leader again on fresh seeds
             during the search, up to ten runs of a configuration (see `ranking.racing`); 0 for none.
             By default (None) the share of the resumed study; for a new one 0.3 in a search of at
-            least 100 trials by `convergence` without a controller, else none.
+            least 100 trials by `convergence` or `experienced` without a controller, else none.
         resume: continue the study in the folder, if there is one; False refuses such a folder.
         start_from: the folder of an earlier study, or a list of them. Their best points run first,
-            three at most, and `experienced` knows them. From one study sampler `policy:elite`
-            starts instead from a policy fitted to the trials there, whichever sampler proposed
-            them, if the spaces overlap; controller `policy` starts from the weights in its
-            `controller.json`. If both are used and only one of them finds something to start from,
-            the other starts untrained.
+            three at most, and `experienced` knows them. From one study samplers `policy:elite`
+            and `policy:actor` start instead from a policy fitted to the trials there, whichever
+            sampler proposed them, if the spaces overlap; controller `policy` starts from the
+            weights in its `controller.json`. If both are used and only one of them finds something
+            to start from, the other starts untrained.
         experience: the folder with summaries of earlier studies, from which `experienced` begins;
             when the study ends, its own is added. "off": nothing is read or written. By default
             what AUTOTUNE_EXPERIENCE says, else `~/.local/share/autotune/experience`; on a virtual

@@ -28,7 +28,7 @@ from autotune.trial.scaling import Scaling
 _ENTRIES = (Float, Int, Choice, Fixed, ScheduleSpace)
 _TARGET = ("clock", "confirm", "limit_steps", "scope")
 _SILENT_SECONDS = 86_400.0
-_EXPERIMENT = ("scaling", "baseline", "configs", "failure", "knobs", "canonical")
+_EXPERIMENT = ("scaling", "baseline", "configs", "failure", "knobs", "canonical", "limits")
 
 
 def tune(

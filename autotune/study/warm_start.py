@@ -1,9 +1,10 @@
 """What one study hands to the next: the policy that its trials teach its sampler or controller.
 
 The controller's is read from `controller.json`. The sampler's is computed from the earlier study's
-journal, so any study can be the source, whatever its sampler. A study with sampler `policy` also
-writes the policy to `policy.json`, to be read by people, and for folders without a journal. A study
-that starts from a policy writes it into its own manifest: a resume does not need the earlier study.
+journal, so any study can be the source, whatever its sampler. A study with sampler `policy:elite`
+or `policy:actor` also writes the policy to `policy.json`, to be read by people, and for folders
+without a journal. A study that starts from a policy writes it into its own manifest: a resume does
+not need the earlier study.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -207,7 +208,15 @@ def test_a_mistake_does_not_show_how_a_study_is_run() -> None:
 def test_editors_see_every_argument() -> None:
     names = inspect.signature(at.tune).parameters
     assert {"metric", "limit_steps", "baseline", "sampler", "out"} <= names.keys()
+    assert {f.name for f in fields(at.Target)} - {"value"} <= names.keys()  # that is `target`
+    assert {f.name for f in fields(at.Experiment)} <= names.keys()
     assert "settings" not in names
+
+
+def test_limits_are_the_experiments() -> None:
+    result = tuned(limits=[at.Limit(METRIC, 0.5)], configs=[{"rate": 0.7}, {"rate": 0.4}], trials=2)
+    assert [t.state for t in result.trials] == [at.State.INFEASIBLE, at.State.REACHED]
+    assert Manifest.read(result.folder).limits == [at.Limit(METRIC, 0.5)]
 
 
 def test_a_script_that_is_run_again_begins_a_new_study(
