@@ -57,18 +57,24 @@ os.environ |= {
 multiprocessing.util.Finalize(None, shutil.rmtree, (PRIVATE, True), exitpriority=-200)
 
 
-# The quick tests of these files want Ray: one process starts it, and runs them all.
-_ON_RAY = ("checkpoints", "cli", "confirm_real", "export", "ray")
+# The quick tests of these files want Ray, or two ranks: one process starts them, and runs them all.
+_TOGETHER = {
+    **dict.fromkeys(("checkpoints", "cli", "confirm_real", "export", "ray"), "on Ray"),
+    **dict.fromkeys(("adascale", "averaging", "clicks", "language", "memory"), "two ranks"),
+    **dict.fromkeys(("compression_of_gradients", "divided", "noise_scale"), "two ranks"),
+    **dict.fromkeys(("ranks", "sharding", "sizes", "statistics"), "two ranks"),
+}
+_STARTED = {"ray_address", "on_two_ranks"}
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """By file, but for the quick tests on Ray, which stay together."""
+    """By file, but for quick tests that share what is slow to start, which stay together."""
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "on Ray" if quick and Path(file).stem[5:] in _ON_RAY else file
+            return _TOGETHER.get(Path(file).stem[5:], file) if quick else file
 
     quick = "not slow" in config.option.markexpr
     return Files(config, log) if config.option.dist == "loadfile" else None
@@ -82,7 +88,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files whose tests wait for processes come first: the quick ones then fill the gaps."""
-    files = {i.path for i in items if "ray_address" in getattr(i, "fixturenames", ())}
+    files = {i.path for i in items if _STARTED.intersection(getattr(i, "fixturenames", ()))}
     items.sort(key=lambda item: item.path not in files)
 
 

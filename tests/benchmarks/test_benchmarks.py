@@ -40,6 +40,7 @@ RESEARCH = {
     "controllers.py": (),
     "controller_start.py": (),
     "farm.py": (),
+    "fused_trials.py": (),
     "infeasible.py": ("--problem", "square", "--samplers", "tpe"),
     "plan_speeds.py": ("--out", "speeds.json"),
     "population.py": (),

@@ -201,6 +201,7 @@ def test_a_seed_that_is_not_the_trials_is_reported(shared: Remote, framework: st
     assert "TrainingArguments has seed 42 and the trial 1: pass seed" in answer.reason
 
 
+@pytest.mark.slow  # alone of the quick tests of this file it would import this framework's trainer
 @pytest.mark.parametrize("framework", FRAMEWORKS[1:])
 def test_a_report_waits_for_the_last_data_set(shared: Remote, framework: str) -> None:
     names = {"a": "eval_a_loss", "b": "eval_b_loss"}
