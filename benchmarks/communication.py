@@ -1,7 +1,7 @@
 """What is each way to communicate less worth, in seconds to a target?
 
     python benchmarks/communication.py --data-dir DIR [--parts techniques study images]
-        [--mbit 10] [--seeds 5] [--seconds 240] [--quick] [--json FILE]
+        [--mbit 10] [--only NAME ...] [--seeds 5] [--seconds 240] [--quick] [--json FILE]
 
 Two ranks of one thread each, on loopback and over a cable of so many Mbit/s (`_slow_link.py`).
 
@@ -240,6 +240,7 @@ def main() -> None:
     parser.add_argument("--no-loopback", action="store_true", help="the cable only")
     parser.add_argument("--seeds", type=int, default=5, help="fresh ones of each technique (5)")
     parser.add_argument("--seconds", type=float, default=240.0, help="of each search (240)")
+    parser.add_argument("--only", nargs="+", choices=[*TECHNIQUES], help="beside DDP with AdamW")
     parser.add_argument("--best", nargs="+", choices=[*TECHNIQUES], help="techniques for `images`")
     options = parser.parse_args()
     about = introduce()
@@ -249,7 +250,8 @@ def main() -> None:
         replace(p, fixed={**p.fixed, **where}, limit=5.0 if quick else p.limit)
         for p, where in zip((GPT, IMAGES), _data(options.data_dir), strict=True)
     )
-    names = [*TECHNIQUES][: 3 if quick else None]
+    names = [name for name in TECHNIQUES if name in {DDP[1], *(options.only or TECHNIQUES)}]
+    names = names[: 3 if quick else None]
     found: dict[str, Any] = {}
     for mbit in [*([] if options.no_loopback else [None]), *options.mbit]:
         place = "loopback" if mbit is None else f"{mbit:g} Mbit/s"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from autotune.errors import UserError, canonical, unknown
 
 Built = TypeVar("Built")
+_NUMBERS = {"int": ("a whole number", (int,)), "float": ("a number", (int, float))}
 
 
 def is_path(text: str) -> bool:
@@ -129,12 +130,24 @@ def check_arguments(
     """Check that `make`, whose first `given` arguments are others, takes those of a parsed spec.
 
     Raises:
-        UserError: it does not take one.
+        UserError: it does not take one, or wants a number there.
     """
     name, arguments = call
-    accepted = [*inspect.signature(make).parameters][given:]
-    for key in arguments:
+    parameters = inspect.signature(make).parameters
+    accepted = [*parameters][given:]
+    for key, value in arguments.items():
         if not accepted:
             raise UserError(f"{what} {name!r} takes no arguments, but got {text!r}")
         if key not in accepted:
             raise UserError(unknown(f"argument of {name}", key, accepted))
+        if rule := _broken(parameters[key].annotation, value):
+            raise UserError(f"{what} {text!r}: {key} must be {rule} but got {value!r}")
+
+
+def _broken(annotation: Any, value: Any) -> str:
+    """What the value must be by the annotation, a number or None, if it is not; else empty."""
+    kind, _, other = inspect.formatannotation(annotation).strip("'").partition(" | ")
+    if kind not in _NUMBERS or (value is None and other == "None"):
+        return ""
+    rule, types = _NUMBERS[kind]
+    return "" if isinstance(value, types) and not isinstance(value, bool) else rule

@@ -196,6 +196,9 @@ MISTAKES = {
     "autolrs(candidates=1)": "autolrs candidates must be a whole number from 2 but got 1",
     "autolrs(stage=0)": "autolrs stage must be more than 0 seconds but got 0",
     "autolrs(stage=2, explore=2)": "autolrs explore must be more than 0 seconds and less than the",
+    "autolrs(stage='x')": "controller \"autolrs(stage='x')\": stage must be a number but got 'x'",
+    "autolrs(stage=True)": "stage must be a number but got True",
+    "autolrs(candidates=2.5)": "candidates must be a whole number but got 2.5",
     "autolrs(stages=2)": "unknown argument of autolrs 'stages'; did you mean 'stage'?",
 }
 

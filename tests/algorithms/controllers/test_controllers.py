@@ -360,6 +360,7 @@ MISTAKES = {
     "policy(": "unknown controller 'policy('; did you mean 'policy'?",
     "regulator(setpoint=2)": "regulator setpoint must lie between 0 and 1 but got 2",
     "noise_scale(share=0)": "noise_scale share must be more than 0 and finite but got 0",
+    "noise_scale(share='x')": "share must be a number but got 'x'",
     "noise_scale(lr='square')": "unknown noise_scale lr 'square'; did you mean 'sqrt'? "
     "(allowed: constant, linear, sqrt)",
     "noise_scale(most=1)": "noise_scale most must be at least 2 and finite but got 1",
