@@ -236,7 +236,7 @@ def main() -> None:
     parts = ("techniques", "study", "images")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts[:2])
     parser.add_argument("--data-dir", help="folder of the data sets (without it made up data)")
-    parser.add_argument("--mbit", type=float, nargs="+", default=[10.0], help="of the cable (10)")
+    parser.add_argument("--mbit", type=float, nargs="*", default=[10.0], help="of the cable (10)")
     parser.add_argument("--no-loopback", action="store_true", help="the cable only")
     parser.add_argument("--seeds", type=int, default=5, help="fresh ones of each technique (5)")
     parser.add_argument("--seconds", type=float, default=240.0, help="of each search (240)")

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from autotune.errors import UserError, canonical, unknown
 
 Built = TypeVar("Built")
-_NUMBERS = {"int": ("a whole number", (int,)), "float": ("a number", (int, float))}
 
 
 def is_path(text: str) -> bool:
@@ -140,14 +139,13 @@ def check_arguments(
             raise UserError(f"{what} {name!r} takes no arguments, but got {text!r}")
         if key not in accepted:
             raise UserError(unknown(f"argument of {name}", key, accepted))
-        if rule := _broken(parameters[key].annotation, value):
-            raise UserError(f"{what} {text!r}: {key} must be {rule} but got {value!r}")
+        if not _fits(parameters[key].annotation, value):
+            raise UserError(f"{what} {text!r}: {key} must be a number but got {value!r}")
 
 
-def _broken(annotation: Any, value: Any) -> str:
-    """What the value must be by the annotation, a number or None, if it is not; else empty."""
+def _fits(annotation: Any, value: Any) -> bool:
+    """Whether the value is a number, or None, where the annotation wants a float or that."""
     kind, _, other = inspect.formatannotation(annotation).strip("'").partition(" | ")
-    if kind not in _NUMBERS or (value is None and other == "None"):
-        return ""
-    rule, types = _NUMBERS[kind]
-    return "" if isinstance(value, types) and not isinstance(value, bool) else rule
+    if kind != "float" or (value is None and other == "None"):
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -198,7 +198,7 @@ MISTAKES = {
     "autolrs(stage=2, explore=2)": "autolrs explore must be more than 0 seconds and less than the",
     "autolrs(stage='x')": "controller \"autolrs(stage='x')\": stage must be a number but got 'x'",
     "autolrs(stage=True)": "stage must be a number but got True",
-    "autolrs(candidates=2.5)": "candidates must be a whole number but got 2.5",
+    "autolrs(candidates=2.5)": "autolrs candidates must be a whole number from 2 but got 2.5",
     "autolrs(stages=2)": "unknown argument of autolrs 'stages'; did you mean 'stage'?",
 }
 
