@@ -4,7 +4,8 @@ A share of the seconds that the study trains goes into races, from the start of 
 (`study.driver.replication`). First the baseline is run again, unless others are far faster, until
 it has had `VALIDATED` runs: many searches only just beat it, and its own run was the first of a
 cold worker. Then the configuration is raced whose next run should be the fastest (`expected`), up
-to `MOST` runs in all: if it was merely lucky it falls back, and the next one is raced in its place;
+to `MOST` runs in all: if it was merely lucky it falls back, and the next one is raced in its place.
+A leader that has had `VALIDATED` runs waits for those whose own runs took less than it should take,
 so a challenger is run again only if it may be faster than the validated time of the incumbent (the
 intensification of ROAR and SMAC, Hutter et al. 2011). A race that takes `GIVE_UP` times as long as
 the first run ends, and counts as one that missed the target. What limits other trials is the mean
@@ -72,13 +73,34 @@ def to_race(known: Sequence[Trial], trials: Sequence[Trial], target: Target) -> 
     done = [t for t in known if t.succeeded]
     if not target.timed:
         return min(done, key=target.order, default=None)
-    fastest = _fastest(done, expected_seconds(trials, repeats_by_trial(trials), target), target)
+    expected = expected_seconds(trials, repeats_by_trial(trials), target)
+    fastest = _fastest(done, expected, target)
     baseline = next((t for t in done if t.kind == "baseline"), None)
     if fastest is None or baseline is None or len(done) == 1:
         return fastest
     compared = baseline.seconds < GIVE_UP * fastest.seconds
     few = 1 + len(_own_races(baseline, trials)) < VALIDATED
-    return baseline if compared and few else fastest
+    return baseline if compared and few else _rival(fastest, done, expected, trials, target)
+
+
+def _rival(
+    leader: Trial,
+    done: Sequence[Trial],
+    expected: Mapping[int, float],
+    trials: Sequence[Trial],
+    target: Target,
+) -> Trial:
+    """Another than a validated leader, if by its own runs it is faster than that should be.
+
+    What may miss the target is expected to take long where the limit is far, so that it would never
+    be run again, however fast it was, and never shown to miss nothing.
+    """
+
+    def validated(trial: Trial) -> bool:
+        return 1 + len(_own_races(trial, trials)) >= VALIDATED
+
+    faster = [t for t in done if not validated(t) and t.seconds < expected[leader.number]]
+    return min(faster, key=target.order, default=leader) if validated(leader) else leader
 
 
 def _fastest(done: Sequence[Trial], expected: Mapping[int, float], target: Target) -> Trial | None:
