@@ -34,7 +34,7 @@ from dashboards import tables
 from dashboards.report import study_page
 
 SLOW, FAST = Hardware("slow"), Hardware("fast")
-SEEDS = (4, 11, 13, 18, 24, 25)  # in which other definitions name other trials
+SEEDS = (4, 11, 13, 18, 24, 52)  # in which other definitions name other trials
 
 
 def noisy(config: Mapping[str, Any], seed: int) -> SimCurve:
