@@ -58,12 +58,12 @@ multiprocessing.util.Finalize(None, shutil.rmtree, (PRIVATE, True), exitpriority
 
 
 # The quick tests of these files want Ray, or two ranks: one process starts them, and runs them all.
-_TOGETHER = {
-    **dict.fromkeys(("checkpoints", "cli", "confirm_real", "export", "ray"), "on Ray"),
-    **dict.fromkeys(("adascale", "averaging", "clicks", "language", "memory"), "two ranks"),
-    **dict.fromkeys(("compression_of_gradients", "divided", "noise_scale"), "two ranks"),
-    **dict.fromkeys(("ranks", "sharding", "sizes", "statistics"), "two ranks"),
-}
+_ON_RAY = ("checkpoints", "cli", "confirm_real", "export", "ray")
+_ON_TWO_RANKS = (
+    *("adascale", "averaging", "clicks", "compression_of_gradients", "divided", "language"),
+    *("memory", "noise_scale", "ranks", "sharding", "sizes", "statistics"),
+)
+_TOGETHER = dict.fromkeys(_ON_RAY, "on Ray") | dict.fromkeys(_ON_TWO_RANKS, "on two ranks")
 _STARTED = {"ray_address", "on_two_ranks"}
 
 

@@ -192,11 +192,11 @@ def compared(
     for name in ("trainer", "by hand"):
         print(f"  {name:10} {statistics.median(rates[name]):9.0f} samples/s")
     for k in MODELS:
-        told = (
+        factors = (
             "over {}: {:.2f} ({:.2f} to {:.2f})".format(n, *factor(rates[f"fused {k}"], rates[n]))
             for n in ("trainer", "by hand")
         )
-        print(f"  fused {k:<4} {'; '.join(told)}", flush=True)
+        print(f"  fused {k:<4} {'; '.join(factors)}", flush=True)
     return {"case": case, "apart": apart, "rates": rates}
 
 

@@ -75,32 +75,21 @@ def to_race(known: Sequence[Trial], trials: Sequence[Trial], target: Target) -> 
         return min(done, key=target.order, default=None)
     expected = expected_seconds(trials, repeats_by_trial(trials), target)
     fastest = _fastest(done, expected, target)
-    baseline = next((t for t in done if t.kind == "baseline"), None)
-    if fastest is None or baseline is None or len(done) == 1:
-        return fastest
-    compared = baseline.seconds < GIVE_UP * fastest.seconds
-    few = 1 + len(_own_races(baseline, trials)) < VALIDATED
-    return baseline if compared and few else _rival(fastest, done, expected, trials, target)
-
-
-def _rival(
-    leader: Trial,
-    done: Sequence[Trial],
-    expected: Mapping[int, float],
-    trials: Sequence[Trial],
-    target: Target,
-) -> Trial:
-    """Another than a validated leader, if by its own runs it is faster than that should be.
-
-    What may miss the target is expected to take long where the limit is far, so that it would never
-    be run again, however fast it was, and never shown to miss nothing.
-    """
+    if fastest is None:
+        return None
 
     def validated(trial: Trial) -> bool:
         return 1 + len(_own_races(trial, trials)) >= VALIDATED
 
-    faster = [t for t in done if not validated(t) and t.seconds < expected[leader.number]]
-    return min(faster, key=target.order, default=leader) if validated(leader) else leader
+    baseline = next((t for t in done if t.kind == "baseline"), fastest)
+    if len(done) > 1 and baseline.seconds < GIVE_UP * fastest.seconds and not validated(baseline):
+        return baseline
+    if not validated(fastest):
+        return fastest
+    # What may miss the target is expected to take long where the limit is far: however fast it was,
+    # it would never be run again, and never be shown to miss nothing.
+    faster = [t for t in done if t.seconds < expected[fastest.number] and not validated(t)]
+    return min(faster, key=target.order, default=fastest)
 
 
 def _fastest(done: Sequence[Trial], expected: Mapping[int, float], target: Target) -> Trial | None:

@@ -106,11 +106,12 @@ def test_a_baseline_has_three_runs_before_others_are_raced() -> None:
     assert leading.number == 4, "two that run are enough"
 
 
-def test_who_was_twice_as_fast_is_run_again_though_the_limit_is_far() -> None:
+@pytest.mark.parametrize("kind", ["baseline", "trial"])
+def test_who_was_twice_as_fast_is_run_again_though_the_limit_is_far(kind: str) -> None:
     """A run that may miss should take long there, and only another run shows that it does not."""
     far = replace(TARGET, limit=450.0)
-    baseline = reached(0, 20.0, kind="baseline")
-    trials = [baseline, race(1, 0, 20.0), race(2, 0, 22.0), race(3, 0, 21.0), reached(4, 10.0)]
+    first = reached(0, 20.0, kind=kind)
+    trials = [first, race(1, 0, 20.0), race(2, 0, 22.0), race(3, 0, 21.0), reached(4, 10.0)]
     trials += [reached(5, 19.0)]
     for number in range(6, 8):
         leading = due(trials, far, 0.9)
