@@ -58,7 +58,7 @@ multiprocessing.util.Finalize(None, shutil.rmtree, (PRIVATE, True), exitpriority
 
 
 # The quick tests of these files want Ray, or two ranks: one process starts them, and runs them all.
-_ON_RAY = ("checkpoints", "cli", "confirm_real", "export", "ray")
+_ON_RAY = ("checkpoints", "cli", "export", "ray")
 _ON_TWO_RANKS = (
     *("adascale", "averaging", "clicks", "compression_of_gradients", "divided", "language"),
     *("memory", "noise_scale", "ranks", "sharding", "sizes", "statistics"),

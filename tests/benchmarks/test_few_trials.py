@@ -211,6 +211,7 @@ def test_optuna_is_told_the_time_and_stops_at_the_target(
         assert all(-90 <= told <= 0 for told in trial.intermediate_values.values())
 
 
+@pytest.mark.slow
 def test_rows_of_a_tiny_table(
     few: ModuleType, run: Callable[..., int], data: Path, tmp_path: Path, capsys: Any
 ) -> None:

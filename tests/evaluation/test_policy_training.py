@@ -205,6 +205,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.npz"
 
 
+@pytest.mark.slow
 def test_the_command_writes_weights_that_its_seed_repeats(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

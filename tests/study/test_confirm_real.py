@@ -58,6 +58,7 @@ def alone(folder: Path) -> None:
             running.discard(event.trial)
 
 
+@pytest.mark.slow
 def test_a_run_that_confirms_its_winners(
     recipe: str, tmp_path: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_process_that_is_sent_away_leaves_no_files(processes) -> None:
     assert not Path(said.strip()).exists()
 
 
+@pytest.mark.slow
 def test_temporary_files_are_found_again(study, tmp_path: Path, monkeypatch) -> None:
     """Those of a process that was killed, wherever it was, go with the next process."""
     usual = tmp_path / "usual"
