@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import shutil
 import sys
 import sysconfig
@@ -25,15 +24,15 @@ from autotune.backends.recipe_modules import is_recipe_file
 from autotune.errors import UserError
 from autotune.evaluation.export.checkpoint import RankFiles, rank_files
 from autotune.evaluation.export.open_loop import open_loop
+from autotune.evaluation.export.readme import readme
 from autotune.storage import atomic
 from autotune.storage.codec import encode
 from autotune.study.driver.microbatch import MICROBATCH
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
 from autotune.tracking.run_content import document, schedules_of
-from autotune.trial import Report, Target, Trial
+from autotune.trial import Trial
 from autotune.trial.plan_text import plan_text
-from autotune.trial.wording import aim, amount, metric_name, quantity
 
 TRIAL = "trial.json"
 FORMAT = 1  # of its content; goes up when an older reader would misread it
@@ -119,7 +118,7 @@ def _write(part: Path, content: Mapping[str, Any], trial: Trial, checkpoint: Ran
     (part / "schedules.json").write_text(document(schedules))
     (part / TRIAL).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
     shutil.copyfile(Path(__file__).with_name("train_template.py"), part / "train.py")
-    (part / "README.md").write_text(_readme(content, schedules))
+    (part / "README.md").write_text(readme(content, schedules))
     if schedules:
         from autotune.schedules.plot import draw
 
@@ -207,110 +206,3 @@ def _home(package: str, folders: list[str]) -> list[str]:
     home = Path(roots[0]).parent if roots else Path(spec.origin or ".").parent
     installed = {Path(path) for path in sysconfig.get_paths().values()}
     return [str(home.resolve())] if home not in installed else []
-
-
-_README = """\
-# Trial {number} of the study {study}
-
-{state} ({reason}): {came}; seed {seed}.{plan}
-
-| file | content |
-|---|---|
-| `config.json` | the configuration; a schedule is an object with `"schedule"` |
-| `schedules.json` | the schedules alone, by name |
-| `trial.json` | trainer, target, scaling, seed, versions, every report and change of the trial |
-| `train.py` | trains the configuration, without Ray, Optuna or MLflow |
-{more}{path}
-Train it, and measure it anew on as many fresh seeds as you like:
-
-```
-{command}
-autotune replay . --repeats 3
-```
-"""
-_PATH = """
-A controller turned knobs of this trial at the steps in `turned` of `trial.json`. Its path is in the
-schedules here, so that training needs no controller; `turned_from` is what they were before.
-"""
-_PLAIN = """
-A schedule in a loop of your own, where progress runs from 0 to 1 over your training:
-
-```python
-import json
-from autotune.schedules import from_json
-
-{variable} = from_json(json.load(open("schedules.json"))["{name}"])
-{use}
-```
-"""
-_USE_LR = """\
-scheduler = lr.to_torch(optimizer, total_steps)  # then scheduler.step() after optimizer.step()
-# or by hand, before each step:
-for group in optimizer.param_groups:
-    group["lr"] = lr(step / total_steps)"""
-_USE_OTHER = "value = {variable}(step / total_steps)  # before each step"
-
-
-def _readme(content: Mapping[str, Any], schedules: Mapping[str, Any]) -> str:
-    target, ranks = Target(**content["target"]), content["scaling"]["num_workers"]
-    more = "| `schedules.png` | their picture |\n" if schedules else ""
-    if not content["checkpoint_fault"]:
-        before = "" if not content["turned"] else ", under the schedules of `turned_from`"
-        step = content["checkpoint_step"]
-        more += (
-            f"| `checkpoint/rank-N.pt` | rank N's state at step {step}{before}: "
-            "`torch.load(path, weights_only=True)` |\n"
-        )
-    text = _README.format(
-        number=content["number"],
-        study=content["study"],
-        state=content["state"],
-        reason=content["reason"],
-        came=_came(content, target),
-        seed=content["seed"],
-        plan=f" Plan: {content['plan']}." if content["plan"] else "",
-        more=more,
-        path=_PATH if content["turned"] else "",
-        command="python train.py" if ranks == 1 else f"torchrun --nproc-per-node {ranks} train.py",
-    )
-    if content["checkpoint_fault"]:
-        text += f"\nThere is no checkpoint: {content['checkpoint_fault']}.\n"
-    text += _descended(content["lineage"], content["lineage_fault"])
-    if not schedules:
-        return text
-    return text + _plain_use(schedules)
-
-
-def _came(content: Mapping[str, Any], target: Target) -> str:
-    """What the trial came to, in words."""
-    seconds = amount(target, content["seconds"])
-    if target.timed:
-        return f"{aim(target)} {'in' if content['state'] == 'REACHED' else 'not within'} {seconds}"
-    reports = [Report(r["step"], r["seconds"], r["metrics"]) for r in content["reports"]]
-    best = target.best(Trial(0, {}, reports=tuple(reports)))
-    return f"{metric_name(target)} {quantity(best, '')} in {seconds}"
-
-
-def _descended(lineage: list[dict[str, Any]], fault: str) -> str:
-    """A fork's line of descent in words; empty for a trial from scratch."""
-    if not lineage:
-        return ""
-    steps = ", ".join(f"trial {part['trial']} from step {part['from_step']}" for part in lineage)
-    if fault:
-        return (
-            f"\nThe trial is a fork ({steps}). What it descends from cannot be written as one "
-            f"configuration: {fault}. `config.json` is its own, from its fork on; `lineage` in "
-            "`trial.json` has all of them.\n"
-        )
-    return (
-        f"\nThe trial is a fork ({steps}). `config.json` is the whole line of descent, in "
-        "which what changed at a fork is a schedule: trained from scratch, it repeats the line.\n"
-    )
-
-
-def _plain_use(schedules: Mapping[str, Any]) -> str:
-    """How to use the learning rate's schedule, or the first one if that has none."""
-    knobs = {name: re.sub(r"\W", "_", name.rpartition(".")[2]) for name in schedules}
-    name = next((name for name, knob in knobs.items() if knob == "lr"), next(iter(knobs)))
-    use = _USE_LR if knobs[name] == "lr" else _USE_OTHER.format(variable=knobs[name])
-    return _PLAIN.format(name=name, variable=knobs[name], use=use)
