@@ -225,7 +225,8 @@ class Learner:
     def warm_up(self, batches: Iterable[tuple[Batch, int]], evaluated: Iterable[Batch]) -> None:
         """Train on batches of so many samples, evaluate on others; then restore the initial state.
 
-        This compiles, allocates, and lets DDP order its buckets, which takes two steps. Then
+        This compiles, allocates, and lets DDP order its buckets, which takes two steps; where
+        gradients are compressed later in a training, a further step does that. Then
         parameters and buffers are restored, and optimizer and scaler are built again. A further
         shape takes one more step on a CPU, and two where kernels are compiled or benchmarked.
 
@@ -240,6 +241,10 @@ class Learner:
             if self._ranks.size > 1 and not self.parallel.collective:
                 self._step_alone(batch, samples)
         self._rehearse(batch, samples, 2)
+        exchange = self.parallel.exchange
+        if exchange is not None and exchange.memory.steps <= exchange.begins:
+            exchange.memory.steps = exchange.begins  # the next step is the first compressed one
+            self._rehearse(batch, samples, 1)
         for batch, samples in remaining:
             self._rehearse(batch, samples, 2 if self.prepares else 1)
         self.settle()

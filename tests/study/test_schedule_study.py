@@ -46,7 +46,7 @@ def test_a_study_over_all_four_kinds_of_schedule(
 ) -> None:
     (tmp_path / "recipe.py").write_text(RECIPE)
     folder, out = tmp_path / "study", tmp_path / "best"
-    run = ["run", f"{tmp_path / 'recipe.py'}:recipe", "--trials", "4", "--out", str(folder)]
+    run = ["run", f"{tmp_path / 'recipe.py'}:recipe", "--trials", "2", "--out", str(folder)]
     assert main.main([*run, "--json"]) == 0
     best = result_in(folder).best
     for knob in KNOBS:

@@ -107,10 +107,12 @@ def record(
 
 
 def bytes_sent(config: dict[str, Any], steps: int) -> dict[str, Any]:
-    """The bytes that this rank gives to collectives in each of so many steps."""
+    """The bytes that this rank gives to collectives in each of so many steps, and before them."""
     trainer = language.train({**FAST_TEXT, **config})
-    learner = next(trainer).evaluate.__self__._learner
-    found: dict[str, Any] = {"sent": [], "words": learner.model.embedding.num_embeddings}
+    with compressing.counted() as warmed:
+        learner = next(trainer).evaluate.__self__._learner
+    words = learner.model.embedding.num_embeddings
+    found: dict[str, Any] = {"sent": [], "warmed": sum(warmed), "words": words}
     step = learner.step
 
     def counted(*given: Any) -> None:

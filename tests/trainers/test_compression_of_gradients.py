@@ -354,6 +354,7 @@ def test_as_many_bytes_are_sent_as_the_formula_says(name: str, on_two_ranks: Any
         assert "error" not in rank, rank["error"]
         assert rank["sent"] == [SENT[name](of, step) for step in range(5)]
         assert 0 < rank["sent"][-1] <= whole / 2
+        assert rank["warmed"] >= rank["sent"][-1], "the warm-up has compressed steps"
 
 
 # --- what is refused ------------------------------------------------------------------------------

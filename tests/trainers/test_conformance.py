@@ -117,6 +117,18 @@ PLANS: dict[str, dict[str, Any]] = {
         "activation_checkpoint_mode": "full",
     },
 }
+PRUNED = {"pruning": "unstructured", "sparsity": 0.8, "sparsity_ramp": 1.0}
+SMALLER: dict[str, dict[str, Any]] = {
+    "pruned": PRUNED,
+    "pruned over all layers, zero-1, microbatches": {
+        **PRUNED,
+        "pruning_scope": "global",
+        "shard_optimizer_state": True,
+        **UNEVEN,
+    },
+    "pruned channels": {**PRUNED, "pruning": "structured", "model": "mlp", "width": None},
+}
+"""Of images. Masks are of the weights, which are equal on all ranks: so are the masks."""
 ADAMW = {"optimizer": "adamw", "lr": 0.01, "momentum": None, "eps": 1e-6, "width": 32}
 """Wide enough that some states have 8 bits."""
 WINDOW = {"attention": "sliding_window", "attention_window": 5}
@@ -413,6 +425,16 @@ def in_mean(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("plan", [marked(plan) for plan in PLANS.values()], ids=PLANS)
 def test_two_ranks_train_as_one(plan: dict[str, Any], task: str, steps: Any, on_ranks: Any) -> None:
     trains_alike(on_ranks(2, task, plan), steps(task, trained(plan)))
+
+
+@pytest.mark.parametrize("plan", SMALLER.values(), ids=SMALLER)
+def test_two_ranks_prune_as_one(plan: dict[str, Any], steps: Any, on_ranks: Any) -> None:
+    ranks, alone = on_ranks(2, "images", plan), steps("images", trained(plan))
+    trains_alike(ranks, alone)
+    for found in (*ranks, alone):
+        weights = [v for k, v in found["ended"].items() if k.endswith("weight") and v.dim() > 1]
+        gone = sum((w == 0).sum().item() for w in weights) / sum(w.numel() for w in weights)
+        assert 0.1 < gone < 0.8
 
 
 @pytest.mark.parametrize(

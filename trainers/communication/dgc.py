@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,7 @@ class DGC:
         dense_below: parameters with fewer numbers are averaged whole.
     """
 
+    begins: ClassVar[int] = 0
     model: nn.Module
     wire: Wire
     ratio: Schedule

@@ -78,6 +78,11 @@ class Exchange(Protocol):
         """Who makes the optimizer's step; None: as the plan says."""
         ...
 
+    @property
+    def begins(self) -> int:
+        """Steps before the first that is compressed."""
+        ...
+
     def start(self, optimizer: Optimizer) -> None:
         """Begin a training: nothing is kept yet."""
         ...

@@ -100,7 +100,7 @@ class OneBit:
     kind = "one_bit"
 
     def __init__(self, model: nn.Module, wire: Wire, warmup: int) -> None:
-        self._model, self._wire, self._warmup = model, wire, warmup
+        self._model, self._wire, self.begins = model, wire, warmup
         self._inner = Everywhere()
         self.state, self.own, self.alone = self._inner.state, self._inner.own, self._inner.step
         self.update = self
@@ -115,14 +115,14 @@ class OneBit:
 
     def next(self) -> bool:
         self.memory.steps += 1
-        return self.memory.steps > self._warmup
+        return self.memory.steps > self.begins
 
     def average(self) -> None:
         """The gradients stay this rank's."""
 
     @torch.no_grad()
     def step(self, optimizer: Optimizer, scaler: GradScaler | None) -> None:
-        after = self.memory.steps - self._warmup
+        after = self.memory.steps - self.begins
         if after <= 0:
             self._inner.step(optimizer, scaler)
         made = frozen.steps(optimizer, self._parameters, self.memory.shared)

@@ -86,7 +86,7 @@ class PowerSGD:
         self, model: nn.Module, wire: Wire, rank: Schedule, start: int, warm_start: bool, sends: str
     ) -> None:
         self._model, self._wire = model, wire
-        self._schedule, self._start, self._warm = rank, start, warm_start
+        self._schedule, self.begins, self._warm = rank, start, warm_start
         self._dtype = _DTYPES[sends]
         self.at(0.0)
 
@@ -103,7 +103,7 @@ class PowerSGD:
 
     def next(self) -> bool:
         self.memory.steps += 1
-        return self.memory.steps > self._start
+        return self.memory.steps > self.begins
 
     @torch.no_grad()
     def average(self) -> None:
