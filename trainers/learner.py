@@ -92,13 +92,18 @@ class Learner:
         self._averages.train(self.optimizer)
 
     def settle(self) -> None:
-        """After steps, before evaluations and states; the weights are then the averages, if any."""
+        """After steps: what is under way has arrived; the weights are the averages, if any."""
         if self._apart is not None:
-            self.statistics.settle()
-            self._apart.settle()
+            self._apart.arrive()
         if self._averages is not None:
             self.statistics.settle()
             self._averages.settle(self.optimizer)
+
+    def unite(self) -> None:
+        """Before evaluations and states, after `settle`: copies of the model become one."""
+        if self._apart is not None:
+            self.statistics.settle()
+            self._apart.settle()
 
     def at(self, progress: float) -> None:
         """Before each step, with the progress at which it is made, in [0, 1]."""
@@ -248,6 +253,7 @@ class Learner:
         for batch, samples in remaining:
             self._rehearse(batch, samples, 2 if self.prepares else 1)
         self.settle()
+        self.unite()
         self.evaluate(evaluated)
         self.model.load_state_dict(before)
         self.parallel.changed()
@@ -264,7 +270,7 @@ class Learner:
             self.step(batch, samples, 0.0)
 
     def state(self) -> dict[str, Any]:
-        """This rank's checkpoint after `settle`; its tensors are those that are trained."""
+        """This rank's checkpoint after `unite`; its tensors are those that are trained."""
         exchange, compression = self.parallel.exchange, self.compression
         return {
             "model": self.parallel.state(),

@@ -190,6 +190,7 @@ class Loop(Generic[S]):
         return Milestone(self._seen, self._evaluate, self._state, data_seconds, measure=measure)
 
     def _evaluate(self) -> dict[str, float] | Future[dict[str, float]]:
+        self._learner.unite()  # here, as no step of the training needs it
         if self._beside_training:
             return self._submitted()
         right, loss, count = self._learner.evaluate(self._stream.validation())
@@ -242,6 +243,7 @@ class Loop(Generic[S]):
         return self._ranks.sum(own).item() / self._ranks.size
 
     def _state(self) -> dict[str, Any]:
+        self._learner.unite()
         counted = {} if self._adascale is None else {"adascale_steps": self._adascale.steps}
         changed, learner = self._knobs.state(), self._learner.state()
         return {"seen": self._seen, **counted, **changed, "learner": learner}

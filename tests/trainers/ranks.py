@@ -107,7 +107,7 @@ def record(
 
 
 def bytes_sent(config: dict[str, Any], steps: int) -> dict[str, Any]:
-    """The bytes that this rank gives to collectives in each of so many steps, and before them."""
+    """The bytes that this rank gives to collectives in each of so many steps, and around them."""
     trainer = language.train({**FAST_TEXT, **config})
     with compressing.counted() as warmed:
         learner = next(trainer).evaluate.__self__._learner
@@ -121,10 +121,13 @@ def bytes_sent(config: dict[str, Any], steps: int) -> dict[str, Any]:
         found["sent"].append(sum(sizes))
 
     learner.step = counted
-    for _ in range(steps):
-        next(trainer)
+    with compressing.counted() as trained:
+        for _ in range(steps):
+            milestone = next(trainer)
+    with compressing.counted() as evaluated:
+        milestone.evaluate()
     trainer.close()
-    return found
+    return found | {"trained": sum(trained), "evaluated": sum(evaluated)}
 
 
 @contextlib.contextmanager

@@ -232,6 +232,15 @@ KEYS: dict[str, dict[str, Any]] = {
 CONFIGS = {kind: {**TRAINED, "synchronization": kind, **keys} for kind, keys in KEYS.items()}
 
 
+def test_weights_are_averaged_for_an_evaluation_when_it_is_made(on_two_ranks: Any) -> None:
+    """Not in the training's time: no step needs it."""
+    keys = {**CONFIGS["local_sgd"], "local_sgd_period": 99, "train_size": 9000}
+    for rank in on_two_ranks(keys, 3, sent=True):
+        assert "error" not in rank, rank["error"]
+        assert rank["trained"] == 0
+        assert rank["evaluated"] > 4 * rank["words"]
+
+
 def model(state: dict[str, Any]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = state["learner"]["model"]
     return found

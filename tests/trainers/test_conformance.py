@@ -117,7 +117,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "activation_checkpoint_mode": "full",
     },
 }
-PRUNED = {"pruning": "unstructured", "sparsity": 0.8, "sparsity_ramp": 1.0}
+PRUNED = {"pruning": "unstructured", "sparsity": 0.8, "sparsity_ramp": 1e-3}
 SMALLER: dict[str, dict[str, Any]] = {
     "pruned": PRUNED,
     "pruned over all layers, zero-1, microbatches": {

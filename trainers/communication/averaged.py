@@ -71,10 +71,14 @@ class Averaged:
             self._copies.set(self._own)
             self._own = None
 
-    def settle(self) -> None:
-        """After steps: the model holds the weights that are evaluated and saved."""
+    def arrive(self) -> None:
+        """After steps: wait for what travels."""
         if self._own is None:
             self.averaging.arrived()
+
+    def settle(self) -> None:
+        """Then the model holds the weights that are evaluated and saved."""
+        if self._own is None:
             self._own = self._copies.weights()
             self._copies.set(self.averaging.whole())
 
