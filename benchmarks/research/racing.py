@@ -15,7 +15,7 @@ With `--misses` two workers search over a learning rate, a momentum, a weight de
 the length of the schedule, from a baseline. As in real training, a short schedule is fast where it
 reaches the target, and often misses it (`benchmarks/results/2026-11-24-racing.md`): a horizon of 8
 in four of five runs, the baseline's 60 in one of 500. `--baseline good` begins with one that is
-nearly as fast as the best.
+nearly as fast as the best. `--limit` moves the limit, which is what a miss counts as.
 
 Reported over all studies: the expected seconds of the configuration that the study calls best
 (geometric mean); *regret*, these over the least possible ones; the same over that of the first
@@ -80,10 +80,10 @@ class Problem:
 _LIMIT, _EVERY, _LEAST = 60.0, 3.0, 10.0
 
 
-def noise(spread: float) -> Problem:
+def noise(spread: float, limit: float) -> Problem:
     """Two parameters, and no run misses the target."""
     space = at.SearchSpace({"lr": at.Float(1e-3, 10, log=True), "momentum": at.Float(0.0, 1.0)})
-    target = at.Target(METRIC, 0.9, limit=_LIMIT)
+    target = at.Target(METRIC, 0.9, limit=limit)
 
     def expected(config: Config) -> float:
         off = math.log10(config["lr"]) ** 2 + 4 * (config["momentum"] - 0.6) ** 2
@@ -92,7 +92,7 @@ def noise(spread: float) -> Problem:
     def simulate(study: int, config: Config, run: int) -> SimCurve:
         luck = math.exp(spread * Random(f"{study}/{run}").gauss(0, 1) - spread**2 / 2)
         took = expected(config) * luck
-        times = {*(_EVERY * i for i in range(1 + round(_LIMIT / _EVERY))), min(took, _LIMIT)}
+        times = {*(_EVERY * i for i in range(1 + round(limit / _EVERY))), min(took, limit)}
         return curve({seconds: 0.9 * min(seconds / took, 1.0) for seconds in sorted(times)})
 
     return Problem(
@@ -118,7 +118,7 @@ BASELINES: dict[str, Config] = {  # 8.9 and 5.5 expected seconds
 }
 
 
-def misses(spread: float, baseline: Config) -> Problem:
+def misses(spread: float, limit: float, baseline: Config) -> Problem:
     """Four parameters, among them a horizon: short ones are fast and often miss the target."""
     space = at.SearchSpace(
         {
@@ -129,13 +129,13 @@ def misses(spread: float, baseline: Config) -> Problem:
         }
     )
     best = {"lr": 1.0, "momentum": 0.6, "weight_decay": 10**-3.5}
-    expected = partial(_expected, spread)
+    expected = partial(_expected, spread, limit)
     horizons = (_SHORT * (_LONG / _SHORT) ** (i / 1000) for i in range(1001))
     return Problem(
-        space, at.Target(METRIC, _VALUE, limit=_MOST),
-        lambda seed: partial(_missing_run, spread, seed), expected, _missing,
+        space, at.Target(METRIC, _VALUE, limit=limit),
+        lambda seed: partial(_missing_run, spread, limit, seed), expected, _missing,
         min(expected({**best, "horizon": h}) for h in horizons),
-        workers=2, spend=200 / _MOST, sampler="auto", pruner="auto",
+        workers=2, spend=200 / limit, sampler="auto", pruner="auto",
         baseline=baseline,
     )  # fmt: skip
 
@@ -156,19 +156,19 @@ def _seconds(config: Config) -> float:
     return 0.2835 * config["horizon"] ** 0.82 * math.exp(_off(config) / 2)
 
 
-def _expected(spread: float, config: Config) -> float:
-    hit = min(_seconds(config) * math.exp(spread**2 / 2), _MOST)
-    return (1 - _missing(config)) * hit + _missing(config) * _MOST
+def _expected(spread: float, limit: float, config: Config) -> float:
+    hit = min(_seconds(config) * math.exp(spread**2 / 2), limit)
+    return (1 - _missing(config)) * hit + _missing(config) * limit
 
 
-def _missing_run(spread: float, study: int, config: Config, run: int) -> SimCurve:
+def _missing_run(spread: float, limit: float, study: int, config: Config, run: int) -> SimCurve:
     """A curve that rises towards the target, comes to it in time or stays below."""
     random = Random(f"{study}/{run}/{config['lr']}")
     took = _seconds(config) * math.exp(random.gauss(0, spread))
     most = _BELOW if random.random() < _missing(config) else _VALUE
     values = {}
-    for i in range(1 + math.ceil(_MOST / _REPORT)):
-        at_second = min(i * _REPORT, _MOST)
+    for i in range(1 + math.ceil(limit / _REPORT)):
+        at_second = min(i * _REPORT, limit)
         risen = math.expm1(-4 * min(at_second / took, 1.0)) / math.expm1(-4)
         arrived = at_second >= took and most == _VALUE
         lost = 0.0 if arrived else 1e-4 + 5e-4 * random.random()
@@ -266,6 +266,7 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.1, 0.2])
     parser.add_argument("--spread", type=float, help="of a run's time (0.3; 0.12 with --misses)")
     parser.add_argument("--baseline", choices=BASELINES, default="usual", help="with --misses")
+    parser.add_argument("--limit", type=float, help="of a run, in seconds (60; 30 with --misses)")
     parser.add_argument("--spend", type=float, help="tuning time, in limits (4; 6.7 with --misses)")
     parser.add_argument("--trials", type=int, help="of each study, in place of --spend")
     parser.add_argument("--sampler", help="(random; auto with --misses)")
@@ -273,9 +274,10 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0, help="number of the first study (0)")
     options = parser.parse_args()
     if options.misses:
-        problem = misses(options.spread or 0.12, BASELINES[options.baseline])
+        limit = options.limit or _MOST
+        problem = misses(options.spread or 0.12, limit, BASELINES[options.baseline])
     else:
-        problem = noise(options.spread or 0.3)
+        problem = noise(options.spread or 0.3, options.limit or _LIMIT)
     spend = 0.5 if options.quick else options.spend or problem.spend
     sampler = options.sampler or problem.sampler
     about, runs = introduce(), list[Answer]()
