@@ -10,11 +10,13 @@ import pytest
 from known_studies import SPACE, TARGET, ended, known, share
 
 from autotune.algorithms.experience.canonical import CanonicalSpace
+from autotune.algorithms.experience.posterior import MOST
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
 from autotune.algorithms.samplers.experienced import KNOWN_FIRST, ExperiencedSampler
 from autotune.space.parameters import Choice, Float
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, Report, State, Target, Trial
+from autotune.trial.values import point_key
 
 
 def sampler(
@@ -94,6 +96,18 @@ def test_points_are_repeatable_and_those_of_a_resumed_study_equal() -> None:
     for place in (5, KNOWN_FIRST - 1, KNOWN_FIRST, KNOWN_FIRST + 4):
         assert sampler().ask(place, trials[:place]) == trials[place].params
     assert len({repr(t.params) for t in trials}) == len(trials)
+
+
+def test_predictions_are_kept_of_the_pool_and_of_tried_points_only() -> None:
+    search = sampler()
+    points = SPACE.sample(MOST + 5, seed=7)
+    trials = [ended(i, point, share(point, 0.03)) for i, point in enumerate(points)]
+    search.posterior(trials)
+    assert len(search._seen) == MOST, "further trials are not looked at"
+    pool, _ = search._pool_of(trials)
+    asked = {repr(search.ask(number, trials)) for number in range(len(trials), len(trials) + 8)}
+    assert len(asked) > 1
+    assert search._seen.keys() <= {point_key(point) for point in (*pool, *points)}
 
 
 def test_trials_that_run_at_the_same_time_differ() -> None:
