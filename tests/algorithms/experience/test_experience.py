@@ -45,7 +45,11 @@ LOGS = Float(1e-4, 1.0, log=True)
 
 @pytest.mark.parametrize(
     ("name", "canonical"),
-    [("learning_rate", "lr"), ("LR", "lr"), ("lr.peak", "lr"), ("beta1", "momentum"), ("x", "x")],
+    [
+        *(("learning_rate", "lr"), ("LR", "lr"), ("lr.peak", "lr"), ("x", "x")),
+        *((name, "momentum") for name in ("beta1", "beta_1", "adam_beta1")),
+        *((name, "beta2") for name in ("beta2", "beta_2", "adam_beta2")),
+    ],
 )
 def test_names_that_mean_the_same(name: str, canonical: str) -> None:
     assert canonical_name(name) == canonical
