@@ -79,20 +79,29 @@ def folder(
         fixed["weights"] = str(weights)
     largest = _power_of_two(min(max(count // 8, 4), 512))
     fixed |= {"model": model, "precision": precision, "optimizer": "sgd", "nesterov": True}
-    entries = {**{key: Fixed(value) for key, value in fixed.items()}, **_searched(largest, weights)}
+    usual = min(64, largest)
+    entries = {
+        **{key: Fixed(value) for key, value in fixed.items()},
+        **_searched(largest, usual, weights),
+    }
     return Experiment(
         name=_name(data, model),
         train=train,
         space=SearchSpace(entries),
         target=Target("val_accuracy", limit=seconds),
-        baseline=_baseline(min(64, largest), 0.1 if weights is None else 0.01),
+        baseline=_baseline(usual, 0.1 if weights is None else 0.01),
         failure=FailurePolicy(keep_checkpoints=_KEPT),
         canonical={"horizon": "epochs"},
     )
 
 
-def _searched(largest: int, weights: Path | None) -> dict[str, SpaceEntry]:
-    """What is searched, with batches of at most `largest`; smaller rates for weights of a file."""
+def _searched(largest: int, usual: int, weights: Path | None) -> dict[str, SpaceEntry]:
+    """What is searched; smaller rates for weights of a file.
+
+    Args:
+        largest: batch size.
+        usual: batch size at which the rates hold.
+    """
     return {
         "augment": Choice(("none", "flip", "crop+flip")),
         "batch_size": Int(max(largest // 16, 2), largest, power_of_two=True, log=True),
@@ -103,6 +112,9 @@ def _searched(largest: int, weights: Path | None) -> dict[str, SpaceEntry]:
             final=Float(0.001, 0.1, log=True),
             warmup=Float(0.0, 0.2),
             peak_at=Float(0.1, 0.5),
+            follows="batch_size",
+            rule="linear",
+            reference=usual,
         ),
         "momentum": Float(0.8, 0.98),
         "weight_decay": Float(1e-5, 1e-2, log=True),

@@ -75,10 +75,12 @@ class FarmStudy:
         )
 
     def point(self, params: Params) -> dict[str, Any]:
-        """The canonical point; the horizon also in epochs."""
+        """The canonical point, with the horizon in epochs: a share of the limit is no other's."""
         steps = params["horizon"] * self.task.limit / step_seconds(params["batch_size"])
         epochs = steps * params["batch_size"] / len(self.data.targets)
-        return {**CanonicalSpace(self.space()).point(params), "epochs": epochs}
+        point = CanonicalSpace(self.space()).point(params)
+        del point["horizon"]
+        return {**point, "epochs": epochs}
 
     def plan(self, params: Params) -> Plan:
         """How a point is trained, with readings just before the marks and evenly between."""

@@ -143,8 +143,10 @@ def test_what_was_trained_is_kept_and_goes_on(
         ]
         (first, *_) = parts["points"]
         assert first["optimizer"] in (("adamw",) if study.adaptive else ("sgd", "lars"))
-        share = first["horizon"] * 16 / (1 + first["batch_size"] / 64)
-        assert first["epochs"] == pytest.approx(share * first["batch_size"] / 300, rel=1e-3)
+        (drawn,) = study.space().sample(1, seed=study.study.seeded(0))
+        steps = drawn["horizon"] * 16 / (1 + first["batch_size"] / 64)
+        assert first["epochs"] == pytest.approx(steps * first["batch_size"] / 300, rel=1e-3)
+        assert "horizon" not in first, "it is a share of the limit here, and epochs elsewhere"
         assert all(max(seconds) <= 16 for seconds in parts["seconds"])
     assert "3 trials" in capsys.readouterr().out
 
@@ -240,6 +242,7 @@ def test_the_shipped_file(maker: ModuleType) -> None:
         limit = max(time for time in (*study.times, 0.0) if time is not None)
         assert 0 < limit <= 1.001, study.name
         assert study.points == [public(point) for point in study.points], study.name
+        assert not any("horizon" in point for point in study.points), study.name
 
 
 def check_content(file: Path) -> None:

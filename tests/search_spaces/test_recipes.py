@@ -6,10 +6,12 @@ import doctest
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pictures
 import pytest
 import torch
 
@@ -27,6 +29,7 @@ from search_spaces import (
     fashion_mnist,
     identities,
     imagenet,
+    images,
     shakespeare,
 )
 from trainers.applied import data_ranks
@@ -222,10 +225,15 @@ def test_missing_data_is_reported_before_anything_starts(
         recipe()
 
 
+def own_images() -> Experiment:
+    with tempfile.TemporaryDirectory() as data:
+        return images.folder(pictures.write(Path(data, "pets"), {"cat": 30, "dog": 30}), "resnet8")
+
+
 COUPLED = [r for r in RECIPES if not r.__name__.endswith(("schedules", "resnet50_synthetic"))]
 
 
-@pytest.mark.parametrize("recipe", COUPLED, ids=label)
+@pytest.mark.parametrize("recipe", [*COUPLED, digits.small, own_images], ids=label)
 def test_the_learning_rate_follows_the_batch_size_from_the_baselines(
     recipe: Callable[[], Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,8 +245,10 @@ def test_the_learning_rate_follows_the_batch_size_from_the_baselines(
         doubled = found.space.config({**point, "batch_size": 2 * point["batch_size"]})
         factor = 2.0 if config["optimizer"] in linear else math.sqrt(2)
         assert doubled["lr"](0.7) == pytest.approx(factor * config["lr"](0.7))
-    baseline = found.space.complete(found.baseline or {})[0]
-    peak = next(v for k, v in (found.baseline or {}).items() if k.endswith(".peak"))
+    if found.baseline is None:
+        return
+    baseline = found.space.complete(found.baseline)[0]
+    peak = next(v for k, v in found.baseline.items() if k.endswith(".peak"))
     assert schedules.extremes(baseline["lr"])[1] == pytest.approx(peak)
 
 

@@ -189,7 +189,8 @@ class KnownTasks:
             rows = _joined([columns[name] for name in fitted.names], len(points))
             each = np.stack([tree.tree_.predict(rows) for tree in fitted.forest.estimators_])
             each = each.reshape(len(each), len(points), -1)
-            mean, spread = each.mean(axis=0), each[:, :, : fitted.levels].std(axis=0)
+            # Of all outputs: numpy would sum those of one point and level in another order.
+            mean, spread = each.mean(axis=0), each.std(axis=0)[:, : fitted.levels]
             strange = fitted.strange(canonical)
             mean[strange], spread[strange] = 0.0, _STRANGE
             logs.append(mean[:, : fitted.levels].T)

@@ -11,6 +11,7 @@ SAME: Mapping[str, str] = {
     **dict.fromkeys(("learning_rate", "base_lr", "learning_rate_init", "eta", "step_size"), LR),
     **dict.fromkeys(("lr_peak", "max_lr", "peak_lr"), LR),
     **dict.fromkeys(("beta1", "beta_1", "adam_beta1"), MOMENTUM),
+    **dict.fromkeys(("beta_2", "adam_beta2"), "beta2"),
     **dict.fromkeys(("bs", "batch", "per_device_train_batch_size"), "batch_size"),
     **dict.fromkeys(("wd", "decay", "l2"), "weight_decay"),
     **dict.fromkeys(("warmup_ratio", "warmup_share", "lr.warmup"), "warmup"),

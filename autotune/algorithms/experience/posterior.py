@@ -68,7 +68,7 @@ def posterior(
 
     Args:
         trials: the ended trials with a result, in the order in which they ended.
-        predicted: of their points.
+        predicted: of their points, at least of the first `MOST`.
         weights: of the models before any trial, up to a factor; (models,).
         curves: a cache.
     """

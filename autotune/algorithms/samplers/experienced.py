@@ -11,8 +11,10 @@ et al. 2018 (RGPE, arXiv 1802.02219) and Wang et al. 2024 (HyperBO, JMLR 25).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from random import Random
 from threading import Lock
 from typing import Any
@@ -23,13 +25,14 @@ from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import Array, KnownTask, log_times
 from autotune.algorithms.experience.model import KnownTasks, Predictions
 from autotune.algorithms.experience.posterior import (
+    MOST,
     Posterior,
     expected_improvement,
     limit_of,
     posterior,
     shifts,
 )
-from autotune.algorithms.experience.translation import translated
+from autotune.algorithms.experience.translation import MOST_OUTSIDE, translated
 from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
@@ -42,7 +45,7 @@ from autotune.trial import Params, State, Target, Trial, incumbent
 from autotune.trial.values import point_key
 
 KNOWN_FIRST = 20  # ended trials until which the posterior proposes
-_DRAWN, _BEST_ROWS = 64, 8  # points of the pool: drawn, and the best of each known task
+_DRAWN, _BEST_ROWS = 64, 8  # points of the pool: drawn, and the best of each task in the space
 _WORST = 3.0  # a normal score behind all
 
 
@@ -107,7 +110,7 @@ class ExperiencedSampler:
 
     def posterior(self, ended: Sequence[Trial]) -> Posterior:
         """The probabilities of the known tasks after trials that have ended."""
-        predicted = self._predictions([t.params or {} for t in ended])
+        predicted = self._predictions([t.params or {} for t in ended[:MOST]])
         return posterior(ended, predicted, self._target, self.models.weights, self._curves)
 
     def expected(self, ended: Sequence[Trial], points: Sequence[Params]) -> Array:
@@ -115,7 +118,9 @@ class ExperiencedSampler:
         with self._lock:
             now = self.posterior(ended)
             known = now.weights.sum(axis=1) / max(float(now.weights.sum()), 1e-12)
-            return np.asarray(known @ self._goal(self._predictions(points)).logs)
+            # Candidates are new in every ask: to keep them would take the more memory the longer.
+            tried = {point_key(t.params or {}) for t in ended}
+            return np.asarray(known @ self._goal(self._predictions(points, tried)).logs)
 
     def candidates(self, trials: Sequence[Trial], count: int, random: Random) -> list[Params]:
         """Points that were among the best of known tasks and have not been tried."""
@@ -131,14 +136,16 @@ class ExperiencedSampler:
         last = predicted.scores[:, :, -1]
         return Predictions(last, np.zeros_like(last), predicted.scores)
 
-    def _predictions(self, points: Sequence[Params]) -> Predictions:
-        """Predictions of points, each computed once."""
+    def _predictions(
+        self, points: Sequence[Params], kept: Container[str] | None = None
+    ) -> Predictions:
+        """Predictions of points; those with the keys `kept`, or all, are computed only once."""
         keys = [point_key(point) for point in points]
         new = {k: p for k, p in zip(keys, points, strict=True) if k not in self._seen}
-        if new:
-            found = self.models.at(list(new.values()))
-            self._seen |= {key: found.of([i]) for i, key in enumerate(new)}
-        each = [self._seen[key] for key in keys] or [self.models.at([])]
+        found = self.models.at(list(new.values()))
+        fresh = {key: found.of([i]) for i, key in enumerate(new)}
+        self._seen |= {key: p for key, p in fresh.items() if kept is None or key in kept}
+        each = [fresh[k] if k in fresh else self._seen[k] for k in keys] or [found]
         return Predictions(
             np.concatenate([p.logs for p in each], axis=1),
             np.concatenate([p.deviations for p in each], axis=1),
@@ -204,11 +211,21 @@ class ExperiencedSampler:
         if self._pool is None or self._pool[0] != baseline:
             random = Random(f"{self._seed}/pool")
             points = self._space.sample(_DRAWN, random.getrandbits(31))
-            good = list(self._published)
+            own = partial(self._in_space, baseline=baseline or {}, random=random)
+            points += own(self._published)
             for task in self._tasks:
-                order = np.argsort(log_times(task)[:, 0], kind="stable")[:_BEST_ROWS]
-                good += [task.points[i] for i in order]
-            for row in good:
-                points.append(translated(row, self._canonical, baseline or {}, random)[0])
-            self._pool = baseline, points, self.models.at(points)
+                order = np.argsort(log_times(task)[:, 0], kind="stable")
+                points += islice(own(task.points[i] for i in order), _BEST_ROWS)
+            found = self.models.at(points)
+            self._seen |= {point_key(point): found.of([i]) for i, point in enumerate(points)}
+            self._pool = baseline, points, found
         return self._pool[1], self._pool[2]
+
+    def _in_space(
+        self, rows: Iterable[Mapping[str, Any]], baseline: Params, random: Random
+    ) -> Iterator[Params]:
+        """Canonical points as points of the space, without those that lie far outside."""
+        for row in rows:
+            point, outside = translated(row, self._canonical, baseline, random)
+            if outside <= MOST_OUTSIDE:
+                yield point

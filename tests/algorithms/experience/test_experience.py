@@ -45,7 +45,11 @@ LOGS = Float(1e-4, 1.0, log=True)
 
 @pytest.mark.parametrize(
     ("name", "canonical"),
-    [("learning_rate", "lr"), ("LR", "lr"), ("lr.peak", "lr"), ("beta1", "momentum"), ("x", "x")],
+    [
+        *(("learning_rate", "lr"), ("LR", "lr"), ("lr.peak", "lr"), ("x", "x")),
+        *((name, "momentum") for name in ("beta1", "beta_1", "adam_beta1")),
+        *((name, "beta2") for name in ("beta2", "beta_2", "adam_beta2")),
+    ],
 )
 def test_names_that_mean_the_same(name: str, canonical: str) -> None:
     assert canonical_name(name) == canonical
@@ -344,11 +348,16 @@ def test_values_far_out_of_range_are_no_obstacle() -> None:
 
 
 def test_predictions_do_not_depend_on_what_else_is_asked() -> None:
-    models = KnownTasks(CanonicalSpace(SPACE), [known("a", 0.01), known("bc", 0.1)])
+    small = known("abc", 0.3, count=6)  # too few trials for more than one level
+    tasks = [known("a", 0.01), known("bc", 0.1), replace(small, times=np.full(6, np.inf))]
+    models = KnownTasks(CanonicalSpace(SPACE), tasks)
+    assert models.owner.count(2) == 1
     points = SPACE.sample(9, seed=5)
-    together, alone = models.at(points), models.at(points[3:4])
-    assert np.array_equal(together.of([3]).logs, alone.logs)
-    assert np.array_equal(together.joined(alone).scores[:, 9], together.scores[:, 3])
+    together, each = models.at(points), [models.at([point]) for point in points]
+    for i, alone in enumerate(each):
+        assert np.array_equal(together.of([i]).logs, alone.logs)
+        assert np.array_equal(together.of([i]).deviations, alone.deviations)
+        assert np.array_equal(together.joined(alone).scores[:, 9], together.scores[:, i])
 
 
 # --- the posterior --------------------------------------------------------------------------------

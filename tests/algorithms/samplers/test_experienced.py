@@ -10,11 +10,13 @@ import pytest
 from known_studies import SPACE, TARGET, ended, known, share
 
 from autotune.algorithms.experience.canonical import CanonicalSpace
+from autotune.algorithms.experience.posterior import MOST
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
 from autotune.algorithms.samplers.experienced import KNOWN_FIRST, ExperiencedSampler
 from autotune.space.parameters import Choice, Float
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, Report, State, Target, Trial
+from autotune.trial.values import point_key
 
 
 def sampler(
@@ -96,6 +98,18 @@ def test_points_are_repeatable_and_those_of_a_resumed_study_equal() -> None:
     assert len({repr(t.params) for t in trials}) == len(trials)
 
 
+def test_predictions_are_kept_of_the_pool_and_of_tried_points_only() -> None:
+    search = sampler()
+    points = SPACE.sample(MOST + 5, seed=7)
+    trials = [ended(i, point, share(point, 0.03)) for i, point in enumerate(points)]
+    search.posterior(trials)
+    assert len(search._seen) == MOST, "further trials are not looked at"
+    pool, _ = search._pool_of(trials)
+    asked = {repr(search.ask(number, trials)) for number in range(len(trials), len(trials) + 8)}
+    assert len(asked) > 1
+    assert search._seen.keys() <= {point_key(point) for point in (*pool, *points)}
+
+
 def test_trials_that_run_at_the_same_time_differ() -> None:
     search, trials = sampler((0.03,)), []
     for number in range(4):
@@ -126,6 +140,23 @@ def test_a_published_setting_is_proposed_where_it_is_expected_to_be_fast() -> No
     pool, _ = ExperiencedSampler(*about, published=[point])._pool_of([])
     assert point in pool
     assert point not in ExperiencedSampler(*about)._pool_of([])[0]
+
+
+def test_points_far_outside_are_not_clipped_into_the_pool() -> None:
+    """The fastest points of the known study have another scale; its others lie in the space."""
+    wide = SearchSpace({**SPACE.entries, "drop": Float(0.0, 5.0)})
+
+    def faster_far_out(point: Params, best: float) -> float:
+        return share({**point, "drop": 0.2}, best) / (1 + point["drop"])
+
+    task = known("x", 0.03, space=wide, needs=faster_far_out)
+    own = ConvergenceSampler(SPACE, TARGET, 0)
+    search = ExperiencedSampler(SPACE, TARGET, 0, CanonicalSpace(SPACE), [task], own)
+    rows = search._pool_of([])[0][64:]
+    there = [(p["lr"], p["drop"]) for p in task.points]
+    assert len(rows) == 8
+    assert all((p["lr"], p["drop"]) in there or p["drop"] == 1.0 for p in rows)
+    assert all(min(d for lr, d in there if lr == p["lr"]) <= 1.1 for p in rows)
 
 
 def test_without_a_target_value_places_count() -> None:
