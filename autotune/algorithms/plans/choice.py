@@ -2,11 +2,13 @@
 
 1. The default plan, and after every other probe that has measured: pairs, between which a machine
    that slows down cancels.
-2. Each alternative once, in the order in which they are given, as long as the budget lasts.
+2. Each alternative once, in the order in which they are given, as long as the budget lasts; the
+   last pair is kept back for 4, and with two that are faster another one for 3.
 3. Of those that are faster and not only by chance, the best of each parameter: all of them
    together, and so on to the best two together and the best alone. They are probed in rounds, of
    which each leaves the faster half (successive halving, Jamieson and Talwalkar 2016), to the last.
-4. When the budget is over and the fastest was probed once, it is probed once more, one time only.
+4. The fastest once more, if it was probed once. Where the budget pays for one alternative only,
+   this may come after it is over.
 
 The fastest that is faster than the default beyond chance in at least two probes is kept; the
 default where none is. A plan with a probe that fails is out, and not probed again.
@@ -62,8 +64,8 @@ def next_probe(
         trials: all of them; of those that are probes, all have ended.
         default: the point of the default plan.
         alternatives: further points, the one that promises most first.
-        seconds: the budget. The default and one alternative are probed in any case, and what would
-            be kept once more.
+        seconds: the budget. The default and one alternative are probed in any case, and that
+            alternative once more if it would be kept.
     """
     done = ended(trials)
     if not done:
@@ -78,14 +80,14 @@ def next_probe(
     if not known:
         return alternatives[0] if alternatives else None
     pairs = left_pairs(trials, seconds)
-    reserve = 1 if any(plan.faster for plan in known) else 0
+    reserve = 2 if len(combinations(known, combine)) > 1 else 1  # a combination, and what is kept
     if pairs > reserve:
         for point in alternatives:
             if point_key(point) not in probed:
                 return point
-    if pairs > 0 and (again := _again(known, combine)) is not None:
+    if pairs > 1 and (again := _again(known, combine)) is not None:
         return again
-    return None if _overdrawn(trials, default, seconds) else _unsure(known)
+    return _unsure(known) if pairs > 0 or len(known) == 1 else None
 
 
 def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
@@ -95,14 +97,6 @@ def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
     costs = [t.spent_seconds for t in every if measured(t) is not None]
     pair = 2 * fmean(costs)
     return math.floor((seconds - spent) / pair + 1e-9) if pair > 0 else 1
-
-
-def _overdrawn(trials: Iterable[Trial], default: Params, seconds: float) -> bool:
-    """Whether another probe than the first alternative's began after the budget was over."""
-    every = probes(trials)
-    others = [t for t in ended(every) if not same(t.params, default)]
-    before = ([p for p in every if p.number < t.number] for t in others[1:])
-    return any(left_pairs(earlier, seconds) <= 0 for earlier in before)
 
 
 def _unsure(known: Sequence[Factor]) -> Params | None:

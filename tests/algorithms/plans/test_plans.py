@@ -245,7 +245,7 @@ def test_all_that_is_faster_is_put_together() -> None:
 
 def test_a_small_budget_goes_to_all_that_is_faster_together() -> None:
     """What is left once each value was probed pays for the combination, not for the best again."""
-    trials = followed({"a": 2.0, "b": 1.2, "c": 1.5}, 36.0)  # four pairs: three values, and one
+    trials = followed({"a": 2.0, "b": 1.2, "c": 1.5}, 44.0)  # five pairs: three values, two of all
     assert kept(trials) == {"a": 2, "b": 2, "c": 2}
     runs = {len(f.changes): f.runs for f in factors(trials)}
     assert runs == {1: 1, 3: 2}
@@ -271,9 +271,18 @@ def test_three_that_are_faster_are_halved() -> None:
 
 def test_what_seconds_pay_for() -> None:
     assert len(followed({}, 0.0)) == 3  # the default, one other, and the default
-    assert len(followed({}, 20.0)) == 5
+    assert len(followed({}, 20.0)) == 3  # a pair is kept back
+    assert len(followed({}, 28.0)) == 5
     assert len(followed({}, 1e9)) == 7
     assert kept(followed({}, 1e9)) == {}
+
+
+@pytest.mark.parametrize("speeds", [{}, {"a": 2.0}, {"c": 2.0}, {"a": 2.0, "b": 1.2, "c": 1.5}])
+def test_probes_and_their_repeats_take_no_more_than_the_budget(speeds: dict[str, float]) -> None:
+    for seconds in range(20, 100, 2):  # less pays for no repeat of the one that is always probed
+        trials = followed(speeds, seconds)
+        assert math.fsum(t.spent_seconds for t in trials) <= seconds
+        assert bool(kept(trials)) == any(f.faster for f in factors(trials))
 
 
 def test_a_pair_is_kept_back_for_what_is_faster() -> None:
@@ -283,7 +292,7 @@ def test_a_pair_is_kept_back_for_what_is_faster() -> None:
 
 
 def test_the_plan_that_is_kept_was_probed_twice() -> None:
-    """After the budget what would be kept is probed once more, and one time only."""
+    """The one that is always probed is so once more after the budget, and one time only."""
     trials = followed({"a": 2.0}, 0.0)
     assert [f.runs for f in factors(trials)] == [2]
     assert (len(trials), kept(trials)) == (5, {"a": 2})
@@ -296,10 +305,11 @@ def test_the_plan_that_is_kept_was_probed_twice() -> None:
         probe(i, p, [(1 + j % 3 / 1000) / v for j in range(6)]) for i, (p, v) in enumerate(order)
     ]
 
-    def following() -> Params | None:
-        return choice.next_probe(trials, default, ABC.alternatives(), ABC.together, 20.0)
+    def following(seconds: float = 28.0) -> Params | None:
+        return choice.next_probe(trials, default, ABC.alternatives(), ABC.together, seconds)
 
     assert kept(trials) == {}
+    assert following(27.0) is None  # the budget pays for no more
     assert following() == b
     trials += [probe(5, b, [9.0] * 6), probe(6, default, [1.0] * 6)]  # it was luck
     assert [f.faster for f in factors(trials)] == [True, False]
