@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from autotune.algorithms.plans.factors import Factor, ended, factors, same
-from autotune.algorithms.plans.measured import measured
+from autotune.algorithms.plans.measured import measured, too_long
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Params, Trial
 from autotune.trial.values import point_key
@@ -72,6 +72,8 @@ def next_probe(
         return default if alternatives else None
     if measured(done[0]) is None:
         return None  # the default fails: there is nothing to compare with
+    if too_long(done[0]):
+        return None  # probes would never decide
     last = done[-1]
     if not same(last.params, default) and measured(last) is not None:
         return default

@@ -11,10 +11,12 @@ from autotune.algorithms.plans.factors import (
     Factor,
     changes,
     default_seconds,
+    ended,
     factors,
     pareto,
     same,
 )
+from autotune.algorithms.plans.measured import LONGEST, blocks, too_long
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Trial
 
@@ -112,6 +114,12 @@ def decision(trials: Sequence[Trial]) -> str:
         return ""
     spent = math.fsum(trial.spent_seconds for trial in every)
     after = f"after {len(every)} probe{'' if len(every) == 1 else 's'}, {spent:.0f} s"
+    first = ended(trials)[:1]
+    if any(map(too_long, first)):
+        own = blocks(first[0])
+        took = math.fsum(block.seconds for block in own) / len(own)
+        why = f"{took:.0f} s between two reports are too long for probes of {LONGEST:.0f} s"
+        return f"none is fixed, and all is searched together: {why}, {after}"
     kept = chosen(trials)
     if kept is not None:
         faster = f"{times(kept)} the default's samples a second"
