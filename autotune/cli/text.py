@@ -139,6 +139,8 @@ def _print_plans(found: Mapping[str, Any] | None, out: TextIO) -> None:
     print(f"  plan: {found['said']}", file=out)
     for row in found["plans"]:
         print(f"    {row['plan']}: {row['shown']}, {row['verdict']}", file=out)
+    if found["plans"] and found["pareto"]:
+        print(f"    {found['pareto']}", file=out)
 
 
 def _confirming(found: Mapping[str, Any]) -> str:
