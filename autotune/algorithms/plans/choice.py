@@ -7,8 +7,9 @@
 3. Of those that are faster and not only by chance, the best of each parameter: all of them
    together, and so on to the best two together and the best alone. They are probed in rounds, of
    which each leaves the faster half (successive halving, Jamieson and Talwalkar 2016), to the last.
-4. The fastest once more, if it was probed once. Where the budget pays for one alternative only,
-   this may come after it is over.
+4. The fastest once more, if it was probed once, also if that may still be chance. If it is not,
+   this may come after the budget is over: where that pays for one alternative only, or a probe took
+   longer than those before.
 
 The fastest that is faster than the default beyond chance in at least two probes is kept; the
 default where none is. A plan with a probe that fails is out, and not probed again.
@@ -20,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
-from autotune.algorithms.plans.factors import Factor, ended, factors, same
+from autotune.algorithms.plans.factors import LEAST_GAIN, Factor, ended, factors, same
 from autotune.algorithms.plans.measured import measured, too_long
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Params, Trial
@@ -64,8 +65,8 @@ def next_probe(
         trials: all of them; of those that are probes, all have ended.
         default: the point of the default plan.
         alternatives: further points, the one that promises most first.
-        seconds: the budget. The default and one alternative are probed in any case, and that
-            alternative once more if it would be kept.
+        seconds: the budget. The default and one alternative are probed in any case, and what would
+            be kept once more.
     """
     done = ended(trials)
     if not done:
@@ -89,7 +90,9 @@ def next_probe(
                 return point
     if pairs > 1 and (again := _again(known, combine)) is not None:
         return again
-    return _unsure(known) if pairs > 0 or len(known) == 1 else None
+    never_repeated = all(plan.runs < LEAST_RUNS for plan in known)
+    over = never_repeated and any(plan.faster for plan in known)  # a probe took more than expected
+    return _unsure(known) if pairs > 0 or over else None
 
 
 def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
@@ -102,8 +105,9 @@ def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
 
 
 def _unsure(known: Sequence[Factor]) -> Params | None:
-    """The plan that would be kept, if it has fewer probes than that takes."""
-    best = _fastest(known)
+    """The plan that would be kept, else what looks fastest, if it has too few probes for it."""
+    hopeful = [p for p in known if _measures(p) and (p.ratio or 0.0) >= LEAST_GAIN]
+    best = _fastest(known) or max(hopeful, key=lambda p: p.ratio or 0.0, default=None)
     return best.point if best is not None and best.runs < LEAST_RUNS else None
 
 
