@@ -26,6 +26,9 @@ from _intervals import interval
 
 SIDES = ("one", "two", "random", "default", "ceiling")
 NEAR = 1.25
+SOONER = 2 / 3  # of one stage's seconds to a configuration so near: the aim
+SHARE = 0.05  # of a study's seconds: probes take less
+Judged = tuple[bool, str]
 MOMENTS = (0.25, 0.5, 1.0)  # of the search's seconds
 
 
@@ -160,10 +163,7 @@ def run(
 
 def show(rows: Sequence[Answer], seconds: float, limit: float) -> None:
     """What each side found, and how two stages stand to the others."""
-    best: dict[str, float] = {}
-    for row in rows:
-        known = [value for _, value in row["found"]]
-        best[row["task"]] = min([*known, best.get(row["task"], math.inf)])
+    best = best_known(rows)
     print("  best known: " + ", ".join(f"{k} {v:.2f} s" for k, v in best.items()))
     own: dict[str, list[Answer]] = {}
     for row in sorted(rows, key=lambda row: row["pair"]):
@@ -205,6 +205,39 @@ def show(rows: Sequence[Answer], seconds: float, limit: float) -> None:
     decided = [row["plan"].split(" is kept")[0] for row in own.get("two", [])]
     for plan in sorted(set(decided), key=decided.count, reverse=True):
         print(f"  kept {decided.count(plan)} times: {plan}")
+
+
+def best_known(rows: Sequence[Answer]) -> dict[str, float]:
+    """What the best configuration of any study is worth, for each task."""
+    best: dict[str, float] = {}
+    for row in rows:
+        known = [value for _, value in row["found"]]
+        best[row["task"]] = min([*known, best.get(row["task"], math.inf)])
+    return best
+
+
+def aims(rows: Sequence[Answer], seconds: float) -> list[Judged]:
+    """Whether each aim is met, and its sentence; an aim whose sides were not run is left out."""
+    best = best_known(rows)
+    own: dict[str, list[Answer]] = {}
+    for row in sorted(rows, key=lambda row: row["pair"]):
+        own.setdefault(row["side"], []).append(row)
+    judged = probes_aim(own["two"], seconds) if "two" in own else []
+    if "one" in own and "two" in own:
+        one, two = (
+            [reached_at(row, NEAR * best[row["task"]], seconds) for row in own[name]]
+            for name in ("one", "two")
+        )
+        sooner = mean([a / b for a, b in zip(two, one, strict=True)])
+        text = f"seconds to within 25 % of the best over one stage's {sooner:.2f}"
+        judged.append((sooner <= SOONER, f"{text} (aim: {SOONER:.2f})"))
+    return judged
+
+
+def probes_aim(answers: Sequence[Answer], seconds: float) -> list[Judged]:
+    """Whether the probes of these searches take little of their seconds."""
+    share = statistics.fmean(answer["probe_seconds"] / seconds for answer in answers)
+    return [(share < SHARE, f"probes take {share:.1%} of the search (aim: below {SHARE:.0%})")]
 
 
 def usual(rows: Sequence[Answer], seconds: float, limit: float) -> dict[str, float]:

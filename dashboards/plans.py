@@ -32,7 +32,9 @@ def sections(result: StudyResult) -> list[Section]:
     rows = _rows(result)
     columns = {k: v for k, v in _COLUMNS.items() if k != "peak" or any(r["peak"] for r in rows)}
     said = str(found["said"])
-    text = f"{said[:1].upper()}{said[1:]}. {_TEXT}"
+    text = f"{said[:1].upper()}{said[1:]}."
+    if rows:
+        text = f"{text} {_TEXT} {found['pareto']}."
     return [Section("plans", "Plans", text, None, rows, columns, open=True)]
 
 

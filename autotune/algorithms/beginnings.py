@@ -281,6 +281,14 @@ def sentence(trials: Sequence[Trial]) -> str:
     )
 
 
+def missing(trials: Iterable[Trial]) -> str:
+    """Why no trial of a study that could share beginnings did so; empty as long as any may."""
+    last = [next((r for r in reversed(t.reports) if r.metrics), None) for t in trials]
+    if any(report is not None and PROGRESS not in report.metrics for report in last):
+        return f"none, as the trainer reports no metric {PROGRESS!r}"
+    return ""
+
+
 def to_json(trials: Sequence[Trial]) -> Mapping[str, float | str] | None:
     """The same as JSON types; None where none did."""
     own = shared(trials)

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 def status(folder: Path, as_json: bool) -> int:
     """Print how the study stands."""
+    from autotune.algorithms.beginnings import missing
     from autotune.evaluation import experience
     from autotune.storage import journal
     from autotune.study.experience import keeping
 
     manifest, result = study_in(folder)
     summarized = keeping.file_of(manifest)
+    shares = manifest.options.shared_beginnings == "auto"
     summary = {
         **documents.summary(result, manifest.name),
         "trials_planned": manifest.options.trials,
@@ -35,6 +37,7 @@ def status(folder: Path, as_json: bool) -> int:
         "experience": experience.now(manifest, result),
         "experience_summary": str(summarized) if summarized is not None else None,
         "confirmations": documents.confirmations(result, manifest.options),
+        "no_shared_beginnings": missing(result.searched) if shares else "",
         "driver_alive": journal.is_locked(folder),
     }
     tell(summary, as_json, text.print_status)

@@ -90,9 +90,8 @@ def _print(found: Mapping[str, Any], target: str, out: Screen) -> None:
         f"at batch sizes {low} to {high}"
     )
     out.paragraph(
-        f"samples to the target: {law['least_samples']:,.0f} x (1 + batch size / "
-        f"{_size(law['noise_batch_size'])}); 95 % of that size: "
-        f"{_ends(law['noise_batch_size_interval'], _size)}; from {law['noise_from']}"
+        f"{_samples(law)}; 95 % of that size: {_ends(law['noise_batch_size_interval'], _size)}; "
+        f"from {law['noise_from']}"
     )
     rows = [_cells(row) for row in found["workers"]]
     for lines in table(_COLUMNS, rows, out.width):
@@ -128,8 +127,30 @@ def _ends(ends: Sequence[float | None], text: Any) -> str:
     return " to ".join(text(end) for end in ends)
 
 
+def _samples(law: Mapping[str, Any]) -> str:
+    """How many samples the target needs, with the gradient noise scale as a batch size.
+
+    >>> _samples({"least_samples": 2000.0, "noise_batch_size": 50.0})
+    'samples to the target: 2,000 x (1 + batch size / 50)'
+    >>> _samples({"least_samples": 0.0, "samples_per_batch_size": 40.0, "noise_batch_size": 0.0})
+    'samples to the target: 40 x batch size, as the noise scale is below what these runs can show'
+    """
+    noise, needed = law["noise_batch_size"], "samples to the target: "
+    if noise is None or noise >= 1:
+        return f"{needed}{law['least_samples']:,.0f} x (1 + batch size / {_size(noise)})"
+    more = f"{law['samples_per_batch_size']:,.0f} x batch size"
+    return f"{needed}{more}, as the noise scale is below what these runs can show"
+
+
 def _size(value: float | None) -> str:
-    return "no end" if value is None else f"{value:,.0f}"
+    """A batch size.
+
+    >>> _size(None), _size(1234.4), _size(0.0)
+    ('no end', '1,234', 'below 1')
+    """
+    if value is None:
+        return "no end"
+    return f"{value:,.0f}" if value >= 1 else "below 1"
 
 
 def _seconds(value: float | None) -> str:

@@ -103,6 +103,8 @@ def print_status(summary: Mapping[str, Any], out: TextIO) -> None:
     _print_plans(summary.get("plans"), out)
     if summary.get("shared_beginnings"):
         print(f"  shared beginnings: {summary['shared_beginnings']['said']}", file=out)
+    elif summary.get("no_shared_beginnings"):
+        print(f"  shared beginnings: {summary['no_shared_beginnings']}", file=out)
     if summary.get("experience") and (like := experience.sentence(summary["experience"])):
         print(f"  experience: {like}", file=out)
     if summary.get("experience_summary"):
@@ -139,6 +141,8 @@ def _print_plans(found: Mapping[str, Any] | None, out: TextIO) -> None:
     print(f"  plan: {found['said']}", file=out)
     for row in found["plans"]:
         print(f"    {row['plan']}: {row['shown']}, {row['verdict']}", file=out)
+    if found["plans"] and found["pareto"]:
+        print(f"    {found['pareto']}", file=out)
 
 
 def _confirming(found: Mapping[str, Any]) -> str:

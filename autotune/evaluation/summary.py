@@ -79,7 +79,8 @@ def plans(result: StudyResult) -> dict[str, Any] | None:
     ]
     decided = any(t.ask is not None for t in result.searched)
     said = words.decision(result.trials) if decided else words.so_far(result.trials)
-    return {"decided": decided, "said": said, "plans": rows}
+    pareto = words.pareto_text(result.trials)
+    return {"decided": decided, "said": said, "pareto": pareto, "plans": rows}
 
 
 def confirmations(result: StudyResult, options: StudyOptions) -> dict[str, Any] | None:

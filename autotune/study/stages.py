@@ -52,8 +52,8 @@ def resolve_stages(
         return OFF, f"{OFF}, as {why}: {listed} is searched like all else"
     seconds = _seconds(experiment, options)
     return "auto", (
-        f"auto: {listed} is probed first, for about {seconds:.0f} s ({SHARE:.0%} of the study), "
-        "and then fixed"
+        f"auto: {listed} is probed first, for about {seconds:.0f} s ({SHARE:.0%} of the study) or "
+        "3 to 5 probes if they take longer, and then fixed"
     )
 
 

@@ -157,6 +157,27 @@ def test_a_search_in_two_stages_that_probed_nothing_is_a_fault(
     assert faults("control", [answer, nothing]) == ["nothing was probed beside the default"]
 
 
+def test_the_aims_of_two_stages_are_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = importlib.import_module("two_stages")
+
+    def judged(problem: str, best: float, probes: float) -> int:
+        runs = {
+            "one": [{"best": 10.0, "limit": 30.0, "probe_seconds": 0.0}] * 2,
+            "two": [{"best": best, "limit": 30.0, "probe_seconds": probes}] * 2,
+        }
+        return int(script.told(script.judged_aims(problem, runs, 100.0)))
+
+    assert judged("control", 10.4, 4.9) == 0
+    assert judged("control", 10.6, 4.9) == 1
+    assert "MISSED: the best over one stage's 1.06 (aim: 1.05)" in capsys.readouterr().out
+    assert judged("digits", 10.6, 4.9) == 0
+    assert judged("digits", 9.0, 5.1) == 1
+    assert "MISSED: probes take 5.1% of the search (aim: below 5%)" in capsys.readouterr().out
+
+
 def _common() -> object:
     spec = importlib.util.spec_from_file_location("benchmarks_common", FOLDER / "_common.py")
     module = importlib.util.module_from_spec(spec)

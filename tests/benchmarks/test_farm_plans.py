@@ -96,3 +96,13 @@ def test_the_levels_of_a_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert "seconds of two / one: 0.50 (95 % 0.50 to 0.50), less in 1, more in 0" in said
     assert "best at the end, two / one: 1.00" in said
     assert "probes 5.0%" in said
+    assert [met for met, _ in pairs.aims([one, row("two", 0, [(25.0, 4.0)], 5.0)], 100.0)] == [
+        False,  # 5 % is not below it
+        True,
+    ]
+    late = [one, row("two", 0, [(40.0, 4.0)], probes=4.9)]
+    assert pairs.aims(late, 100.0) == [
+        (True, "probes take 4.9% of the search (aim: below 5%)"),
+        (False, "seconds to within 25 % of the best over one stage's 0.80 (aim: 0.67)"),
+    ]
+    assert pairs.aims([one], 100.0) == []

@@ -56,6 +56,9 @@ def test_the_commands_show_it(study: at.StudyResult, capsys: pytest.CaptureFixtu
     assert "12 reached of 12" in shown
     assert "  plan: fused True, precision bf16 is kept, 2." in shown
     assert "    precision fp16: 0.11x (" in shown
+    pareto = "Pareto set of seconds per sample (bytes are not known): fused True, precision bf16"
+    assert f"    {pareto}\n" in shown
+    assert f"{pareto}." in plans.sections(study)[0].text
     assert main.main(["trials", folder]) == main.DONE
     rows = [line for line in capsys.readouterr().out.splitlines() if " probe " in line]
     assert len(rows) == len(probes(study.trials))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from sims import memory
 
 import autotune as at
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
-from autotune.cli import main
+from autotune.cli import main, scale
 from autotune.cli.console import UNREACHED, USER
 from autotune.evaluation.scaling.fit import FITTED, MEASURED, NOT_MEASURED, RING, UNKNOWN, Fit, fit
 from autotune.evaluation.scaling.law import Law
@@ -342,6 +343,12 @@ def test_the_table_of_a_study(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert [row[0] for row in rows] == ["2", "4", "8"]
     assert rows[0][-1] == "measured"
     assert any(line.startswith("to be surer, as what messages cost on 8") for line in shown)
+
+
+def test_a_noise_scale_of_nothing_is_not_printed_as_0() -> None:
+    found = doctest.testmod(scale)
+    assert found.attempted >= 4
+    assert not found.failed
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,9 @@ def test_a_trial_that_its_shared_reports_end_is_never_started(fast_path: Path) -
         assert trial.state is State.CENSORED
 
 
-def test_a_trainer_without_progress_gets_seeds_of_its_own(fast_path: Path) -> None:
+def test_a_trainer_without_progress_gets_seeds_of_its_own(
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def silent(config: Mapping[str, Any], seed: int) -> SimCurve:
         made = wsd.curve(config, seed)
         points = [
@@ -148,6 +150,9 @@ def test_a_trainer_without_progress_gets_seeds_of_its_own(fast_path: Path) -> No
     result = run(fast_path, trials=8, curve=silent)
     assert not shared(result.trials)
     assert len({t.seed for t in result.trials}) == 8
+    assert main.main(["status", str(fast_path)]) == main.DONE
+    said = "  shared beginnings: none, as the trainer reports no metric 'progress'\n"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 1. The default plan, and after every other probe that has measured: pairs, between which a machine
    that slows down cancels.
-2. Each alternative once, in the order in which they are given, as long as the budget lasts.
+2. Each alternative once, in the order in which they are given, as long as the budget lasts; the
+   last pair is kept back for 4, and with two that are faster another one for 3.
 3. Of those that are faster and not only by chance, the best of each parameter: all of them
    together, and so on to the best two together and the best alone. They are probed in rounds, of
    which each leaves the faster half (successive halving, Jamieson and Talwalkar 2016), to the last.
-4. When the budget is over and the fastest was probed once, it is probed once more, one time only.
+4. The fastest once more, if it was probed once, also if that may still be chance. If it is not,
+   this may come after the budget is over: where that pays for one alternative only, or a probe took
+   longer than those before.
 
 The fastest that is faster than the default beyond chance in at least two probes is kept; the
 default where none is. A plan with a probe that fails is out, and not probed again.
@@ -18,8 +21,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
-from autotune.algorithms.plans.factors import Factor, ended, factors, same
-from autotune.algorithms.plans.measured import measured
+from autotune.algorithms.plans.factors import LEAST_GAIN, Factor, ended, factors, same
+from autotune.algorithms.plans.measured import measured, too_long
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Params, Trial
 from autotune.trial.values import point_key
@@ -70,6 +73,8 @@ def next_probe(
         return default if alternatives else None
     if measured(done[0]) is None:
         return None  # the default fails: there is nothing to compare with
+    if too_long(done[0]):
+        return None  # probes would never decide
     last = done[-1]
     if not same(last.params, default) and measured(last) is not None:
         return default
@@ -78,14 +83,16 @@ def next_probe(
     if not known:
         return alternatives[0] if alternatives else None
     pairs = left_pairs(trials, seconds)
-    reserve = 1 if any(plan.faster for plan in known) else 0
+    reserve = 2 if len(combinations(known, combine)) > 1 else 1  # a combination, and what is kept
     if pairs > reserve:
         for point in alternatives:
             if point_key(point) not in probed:
                 return point
-    if pairs > 0 and (again := _again(known, combine)) is not None:
+    if pairs > 1 and (again := _again(known, combine)) is not None:
         return again
-    return None if _overdrawn(trials, default, seconds) else _unsure(known)
+    never_repeated = all(plan.runs < LEAST_RUNS for plan in known)
+    over = never_repeated and any(plan.faster for plan in known)  # a probe took more than expected
+    return _unsure(known) if pairs > 0 or over else None
 
 
 def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
@@ -97,17 +104,10 @@ def left_pairs(trials: Iterable[Trial], seconds: float) -> int:
     return math.floor((seconds - spent) / pair + 1e-9) if pair > 0 else 1
 
 
-def _overdrawn(trials: Iterable[Trial], default: Params, seconds: float) -> bool:
-    """Whether another probe than the first alternative's began after the budget was over."""
-    every = probes(trials)
-    others = [t for t in ended(every) if not same(t.params, default)]
-    before = ([p for p in every if p.number < t.number] for t in others[1:])
-    return any(left_pairs(earlier, seconds) <= 0 for earlier in before)
-
-
 def _unsure(known: Sequence[Factor]) -> Params | None:
-    """The plan that would be kept, if it has fewer probes than that takes."""
-    best = _fastest(known)
+    """The plan that would be kept, else what looks fastest, if it has too few probes for it."""
+    hopeful = [p for p in known if _measures(p) and (p.ratio or 0.0) >= LEAST_GAIN]
+    best = _fastest(known) or max(hopeful, key=lambda p: p.ratio or 0.0, default=None)
     return best.point if best is not None and best.runs < LEAST_RUNS else None
 
 

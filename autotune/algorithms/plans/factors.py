@@ -184,11 +184,16 @@ def factors(trials: Iterable[Trial]) -> list[Factor]:
     return [_factor(state, runs, noise, compared) for state, runs in made]
 
 
-def default_seconds(trials: Iterable[Trial]) -> float | None:
-    """The mean seconds per sample of the default plan; None where they are not measured."""
+def default_plan(trials: Iterable[Trial]) -> Factor | None:
+    """The default plan, with its seconds per sample and bytes; None where it is not measured."""
     done = ended(trials)
-    own = [measured(t) for t in done if same(t.params, done[0].params)]
-    return fmean(known) if (known := [m.seconds for m in own if m is not None]) else None
+    found = [measured(t) for t in done if same(t.params, done[0].params)]
+    known = [m for m in found if m is not None]
+    if not known:
+        return None
+    peaks = [m.peak for m in known if m.peak is not None]
+    seconds, peak = fmean(m.seconds for m in known), max(peaks, default=None)
+    return Factor(done[0].params or {}, (), len(known), seconds=seconds, peak=peak)
 
 
 def _run(at: int, found: Sequence[Measured | None], mine: Sequence[bool]) -> _Run | None:

@@ -1,8 +1,9 @@
 """Seconds per sample of a probe: a trial of a few seconds, in blocks from milestone to milestone.
 
 The first block warms up and is left out. A probe is over when the mean of the others is known well
-enough, or has taken long enough. What counts are means: the fastest block is one that nothing
-disturbed, and no training consists of such blocks.
+enough, or two or more of them have taken long enough, or all blocks together much longer; a block
+is never cut short. What counts are means: the fastest block is one that nothing disturbed, and no
+training consists of such blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PROBED = "probed"
 ENOUGH = 0.015  # half of the interval of the logarithm: 3 % in all
 SECONDS = 3.0  # of training after the first block
 _LEAST = 3  # blocks of which an interval is taken
-_LONGEST = 4 * SECONDS  # with the first block: those of a trainer with long milestones
+LONGEST = 4 * SECONDS  # of training in all: a probe of long blocks ends with the first beyond it
 
 PEAK, EXPOSED = "peak_memory_bytes", "exposed_communication"
 """Metrics that a trainer may report: bytes of a rank, and the share of steps that only waits."""
@@ -79,7 +80,13 @@ def enough(trial: Trial) -> bool:
         return True
     if len(own) > 1 and _seconds(own) >= SECONDS:
         return True
-    return _seconds(every) >= _LONGEST
+    return _seconds(every) >= LONGEST
+
+
+def too_long(trial: Trial) -> bool:
+    """Whether a probe has measured, but its blocks are too long for an interval."""
+    found = measured(trial)
+    return found is not None and found.blocks < 2
 
 
 def usable(trial: Trial) -> bool:

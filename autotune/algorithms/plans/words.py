@@ -10,11 +10,13 @@ from autotune.algorithms.plans.choice import chosen
 from autotune.algorithms.plans.factors import (
     Factor,
     changes,
-    default_seconds,
+    default_plan,
+    ended,
     factors,
     pareto,
     same,
 )
+from autotune.algorithms.plans.measured import LONGEST, blocks, too_long
 from autotune.algorithms.ranking.repeats import probes
 from autotune.trial import Trial
 
@@ -27,7 +29,7 @@ class Line:
         plan: what it changes of the default, such as `precision bf16`.
         factor: what is known of it.
         kept: whether the search goes on with it.
-        leading: whether no other plan is both faster and smaller.
+        leading: whether no other plan, the default included, is both faster and smaller.
         beaten: whether the plan that is kept is as fast.
     """
 
@@ -55,17 +57,35 @@ class Line:
 def lines(trials: Sequence[Trial]) -> list[Line]:
     """One line for each plan that was probed beside the default, in the order of the probes."""
     known, kept = factors(trials), chosen(trials)
-    front = pareto(known)
+    front = _front(trials)
     return [
         Line(
             plan_of(one),
             one,
             kept is not None and same(one.point, kept.point),
-            any(one is other for other in front),
+            any(same(one.point, other.point) for other in front),
             kept is not None and (one.ratio or 0.0) <= (kept.ratio or 0.0),
         )
         for one in known
     ]
+
+
+def _front(trials: Sequence[Trial]) -> list[Factor]:
+    """The Pareto set of the plans that have measured, the default first if it is one of them."""
+    default = default_plan(trials)
+    own = [plan for plan in factors(trials) if not plan.failed]
+    return pareto([default, *own] if default is not None else own)
+
+
+def pareto_text(trials: Sequence[Trial]) -> str:
+    """Which plans no other one beats in both seconds and bytes; empty where none is measured."""
+    front = _front(trials)
+    if not front:
+        return ""
+    by = "seconds per sample (bytes are not known)"
+    if all(plan.peak is not None for plan in front):
+        by = "seconds per sample and peak bytes"
+    return f"Pareto set of {by}: {'; '.join(plan_of(one) or 'the default' for one in front)}"
 
 
 def plan_of(factor: Factor) -> str:
@@ -112,10 +132,16 @@ def decision(trials: Sequence[Trial]) -> str:
         return ""
     spent = math.fsum(trial.spent_seconds for trial in every)
     after = f"after {len(every)} probe{'' if len(every) == 1 else 's'}, {spent:.0f} s"
+    first = ended(trials)[:1]
+    if any(map(too_long, first)):
+        own = blocks(first[0])
+        took = math.fsum(block.seconds for block in own) / len(own)
+        why = f"{took:.0f} s between two reports are too long for probes of {LONGEST:.0f} s"
+        return f"none is fixed, and all is searched together: {why}, {after}"
     kept = chosen(trials)
     if kept is not None:
         faster = f"{times(kept)} the default's samples a second"
         return f"{plan_of(kept)} is kept, {faster}, {after}"
-    if default_seconds(trials) is None:
+    if default_plan(trials) is None:
         return f"the default is kept, as its probe measured nothing, {after}"
     return f"the default is kept, as nothing is faster beyond the noise, {after}"

@@ -33,6 +33,7 @@ def document(fit: Fit, manifest: Manifest, folder: Path, workers: Sequence[int])
         },
         "law": {
             "least_samples": law.least,
+            "samples_per_batch_size": law.per_batch,
             "noise_batch_size": _known(law.noise),
             "noise_batch_size_interval": [_known(end) for end in fit.noise_interval],
             "noise_from": fit.source,

@@ -13,6 +13,7 @@ from functools import cached_property
 from autotune.algorithms.plans.choice import chosen, next_probe
 from autotune.algorithms.plans.factors import ended
 from autotune.algorithms.plans.knobs import Knobs
+from autotune.algorithms.plans.measured import too_long
 from autotune.algorithms.plans.words import decision
 from autotune.algorithms.ranking.repeats import PROBE, probes
 from autotune.algorithms.samplers import Sampler
@@ -118,11 +119,15 @@ class Probing:
         )
 
     def _settle(self) -> None:
-        """Fix the plan, and say which one it is when it is decided."""
+        """Fix the plan, and say which one it is when it is decided.
+
+        Where probes cannot decide it, none is fixed: its parameters are searched like all others.
+        """
         state, trials = self._state, list(self._state.trials.values())
         plan = chosen(trials)
         self._settled = True
-        self._sampler.fix(self._knobs.fixed(plan.point if plan is not None else self._first))
+        fixed = self._knobs.fixed(plan.point if plan is not None else self._first)
+        self._sampler.fix({} if any(map(too_long, ended(trials)[:1])) else fixed)
         begun = any(t.ask is not None for t in state.compared.values())
         if state.pool.realtime and not begun and (said := decision(trials)):
             say(f"plan: {said}")

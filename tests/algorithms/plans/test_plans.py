@@ -199,6 +199,26 @@ def test_the_pareto_set_of_seconds_and_bytes() -> None:
     assert len(pareto([fast, equal])) == 2
 
 
+def test_the_default_is_one_of_those_compared() -> None:
+    """What is slower and no smaller leads nowhere; what is smaller does."""
+
+    def told(seconds: float, peaks: tuple[float, float] | None) -> tuple[bool, str]:
+        seen = [{"peak_memory_bytes": peak} for peak in peaks] if peaks else [{}, {}]
+        times = [1.0, 1.001, 1.0, 1.001, 1.0]
+        default = probe(0, SLOW, times, metrics=seen[0])
+        other = probe(1, FAST, [seconds * t for t in times], metrics=seen[1])
+        trials = [default, other, probe(2, SLOW, times, metrics=seen[0])]
+        (line,) = words.lines(trials)
+        return line.leading, words.pareto_text(trials)
+
+    alone, both = "seconds per sample (bytes are not known)", "seconds per sample and peak bytes"
+    assert told(1.25, None) == (False, f"Pareto set of {alone}: the default")
+    assert told(0.8, None) == (True, f"Pareto set of {alone}: fused True")
+    assert told(1.25, (9.0, 9.0)) == (False, f"Pareto set of {both}: the default")
+    assert told(1.25, (9.0, 3.0)) == (True, f"Pareto set of {both}: the default; fused True")
+    assert words.pareto_text([]) == ""
+
+
 # --- what is probed next --------------------------------------------------------------------------
 
 SPACE = SearchSpace(
@@ -245,7 +265,7 @@ def test_all_that_is_faster_is_put_together() -> None:
 
 def test_a_small_budget_goes_to_all_that_is_faster_together() -> None:
     """What is left once each value was probed pays for the combination, not for the best again."""
-    trials = followed({"a": 2.0, "b": 1.2, "c": 1.5}, 36.0)  # four pairs: three values, and one
+    trials = followed({"a": 2.0, "b": 1.2, "c": 1.5}, 44.0)  # five pairs: three values, two of all
     assert kept(trials) == {"a": 2, "b": 2, "c": 2}
     runs = {len(f.changes): f.runs for f in factors(trials)}
     assert runs == {1: 1, 3: 2}
@@ -271,9 +291,28 @@ def test_three_that_are_faster_are_halved() -> None:
 
 def test_what_seconds_pay_for() -> None:
     assert len(followed({}, 0.0)) == 3  # the default, one other, and the default
-    assert len(followed({}, 20.0)) == 5
+    assert len(followed({}, 20.0)) == 3  # a pair is kept back
+    assert len(followed({}, 28.0)) == 5
     assert len(followed({}, 1e9)) == 7
     assert kept(followed({}, 1e9)) == {}
+
+
+@pytest.mark.parametrize("speeds", [{}, {"a": 2.0}, {"c": 2.0}, {"a": 2.0, "b": 1.2, "c": 1.5}])
+def test_probes_and_their_repeats_take_no_more_than_the_budget(speeds: dict[str, float]) -> None:
+    for seconds in range(20, 100, 2):  # less pays for no repeat of the one that is always probed
+        trials = followed(speeds, seconds)
+        assert math.fsum(t.spent_seconds for t in trials) <= seconds
+        assert bool(kept(trials)) == any(f.faster for f in factors(trials))
+
+
+def test_what_is_left_goes_to_what_looks_fastest() -> None:
+    """It is probed twice although its interval holds 1, and the others are not."""
+    trials: list[Trial] = []
+    while point := choice.next_probe(trials, ABC.default, ABC.alternatives(), ABC.together, 28.0):
+        speed = {1: 1.0, 2: 1.1}[point["a"]]
+        took = [(1 + 0.2 * (i % 3)) / speed for i in range(6)]
+        trials.append(probe(len(trials), point, took))
+    assert [(dict(f.changes), f.runs) for f in factors(trials)] == [({"a": 2}, 2), ({"b": 2}, 1)]
 
 
 def test_a_pair_is_kept_back_for_what_is_faster() -> None:
@@ -283,7 +322,7 @@ def test_a_pair_is_kept_back_for_what_is_faster() -> None:
 
 
 def test_the_plan_that_is_kept_was_probed_twice() -> None:
-    """After the budget what would be kept is probed once more, and one time only."""
+    """Where a probe took more than expected this comes after the budget, and one time only."""
     trials = followed({"a": 2.0}, 0.0)
     assert [f.runs for f in factors(trials)] == [2]
     assert (len(trials), kept(trials)) == (5, {"a": 2})

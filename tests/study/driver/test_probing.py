@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from autotune.algorithms.plans import words
 from autotune.algorithms.plans.choice import SHARE, chosen
 from autotune.algorithms.plans.factors import factors
 from autotune.algorithms.ranking.repeats import probes
-from autotune.backends.simulator import OUT_OF_MEMORY, SimPool
+from autotune.backends.simulator import OUT_OF_MEMORY, SimCurve, SimPool
 from autotune.evaluation import summary
 from autotune.space.search_space import Choice, SearchSpace
 from autotune.storage.journal import JOURNAL
@@ -128,6 +129,8 @@ def test_the_budget_is_a_share_of_the_study(fast_path: Path) -> None:
     assert spent <= SHARE * 200 + pair
     same = study(fast_path / "same", 2, curve=curve({}), time_limit=60)  # 3 s
     assert len(probes(same.trials)) == 3  # the default, one other, and the default
+    told = stages.resolve_stages(experiment(), StudyOptions(time_limit="60s"), None)[1]
+    assert "3 s (5% of the study) or 3 to 5 probes if they take longer" in str(told)
     least = study(fast_path / "least", 2, time_limit=60)
     assert len(probes(least.trials)) == 5  # what is faster once more
     assert dict(getattr(chosen(least.trials), "changes", ())) == {"precision": "bf16"}
@@ -154,6 +157,24 @@ def test_a_plan_that_the_search_could_not_go_on_with_is_not_probed(
     result = study(fast_path)
     assert not any(t.params and t.params["fused"] for t in probes(result.trials))
     assert dict(getattr(chosen(result.trials), "changes", ())) == {"precision": "bf16"}
+
+
+def test_milestones_too_long_to_probe_leave_one_stage(fast_path: Path) -> None:
+    """One probe shows it; no further one is paid for, and nothing is fixed unmeasured."""
+
+    def slow(config: dict[str, Any], seed: int) -> SimCurve:
+        made = curve()(config, seed)
+        return replace(made, points=[replace(p, seconds=50 * p.seconds) for p in made.points])
+
+    made = experiment(target=at.Target(METRIC, 0.95, limit=1000))
+    result = study(fast_path, 8, curve=slow, experiment=made)
+    (only,) = probes(result.trials)
+    assert plan(only) == DEFAULT
+    assert len({t.params["fused"] for t in suggested(result) if t.params}) == 2
+    said = words.decision(result.trials)
+    assert said.startswith("none is fixed, and all is searched together: 10 s between two reports")
+    again = study(fast_path, 10, curve=slow, experiment=made)
+    assert len(probes(again.trials)) == 1
 
 
 @pytest.mark.parametrize("end", [OUT_OF_MEMORY, "ValueError: no such kernel"])
