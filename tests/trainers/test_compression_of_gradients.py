@@ -364,7 +364,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gradient_compression": "topk"}, "one of none, fp16, bf16, powersgd, dgc, one_bit, got 'to"),
     ({"powersgd_rank": 0}, "powersgd_rank must be a whole number at least 1, got 0"),
     ({"powersgd_start": 1}, "powersgd_start must be a whole number at least 2, got 1"),
-    ({"dgc_ratio": 1.5}, "dgc_ratio must be a number more than 0 and less than 1, got 1.5"),
+    ({"dgc_ratio": 1.5}, "dgc_ratio must be a number more than 0 and at most 1, got 1.5"),
     ({"dgc_clip": 0.0}, "dgc_clip must be a number more than 0, got 0"),
     ({"one_bit_warmup_steps": 0}, "one_bit_warmup_steps must be a whole number at least 1, got 0"),
     ({"dgc_ratio": 0.1}, "dgc_ratio 0.1 needs gradient_compression 'dgc'"),
