@@ -32,21 +32,25 @@ class NotAllowedError(Exception):
 class Number:
     """Reads a number at least `low` (more than it, if `open_low`) and less than `high`.
 
-    >>> str(Number(0.0, 1.0))
-    'a number at least 0 and less than 1'
+    With `closed_high` it may be `high` too.
+
+    >>> str(Number(0.0, 1.0)), str(Number(0.0, 1.0, open_low=True, closed_high=True))
+    ('a number at least 0 and less than 1', 'a number more than 0 and at most 1')
     """
 
     low: float
     high: float = math.inf
     open_low: bool = False
+    closed_high: bool = False
 
     def __str__(self) -> str:
-        top = "" if self.high == math.inf else f" and less than {self.high:g}"
+        most = "at most" if self.closed_high else "less than"
+        top = "" if self.high == math.inf else f" and {most} {self.high:g}"
         return f"a number {'more than' if self.open_low else 'at least'} {self.low:g}{top}"
 
     def allows(self, value: float) -> bool:
         above = self.low < value if self.open_low else self.low <= value
-        return above and value < self.high
+        return above and (value <= self.high if self.closed_high else value < self.high)
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.allows(value):

@@ -6,7 +6,7 @@
 | `identities`, `unseen` | how many are made up to train on (1000), and to be found only (200) |
 | `samples_per_identity` | images of each (8) |
 | `difficulty` | how different the images of an identity are (1.0) |
-| `data_dir` | with folder, that of images, `CLASS/*` |
+| `data_dir` | with folder, that of images, `CLASS/*` or `ALPHABET/CLASS/*` |
 | `unseen_share` | share of a folder's classes that are not trained on (0.2) |
 | `val_share` | share of each known identity's images that validates (0.25) |
 | `image_size` | pixels of a side (8; folder 32) |

@@ -31,6 +31,7 @@ SCRIPTS = {
     "recovery.py": "runs",
     "slow_link.py": "runs",
     "communication.py": "runs",
+    "clicks.py": "runs",
     "busy_machine.py": "runs",
     "ray_tune.py": "pairs",
     "two_stages.py": "runs",

@@ -40,11 +40,11 @@ class Network(nn.Module):
             setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator)))
 
 
-def made(name: str, ranks: Ranks) -> tuple[Network, Exchange, torch.optim.Optimizer]:
-    """A network with its exchange and optimizer."""
+def made(name: str, ranks: Ranks, **more: Any) -> tuple[Network, Exchange, torch.optim.Optimizer]:
+    """A network with its exchange, which has `more` keys, and optimizer."""
     kind, _, rest = name.partition(", ")
     readers = compression.KEYS
-    read = {key: readers[key][1](value) for key, value in SETTINGS[name].items()}
+    read = {key: readers[key][1](value) for key, value in {**SETTINGS[name], **more}.items()}
     network = Network()
     keys = {**USUAL, "gradient_compression": kind, **read}
     found = compression.exchange(keys, network, ranks, nullcontext)

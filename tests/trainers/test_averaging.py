@@ -230,6 +230,13 @@ KEYS: dict[str, dict[str, Any]] = {
     "bounded_staleness": {"staleness_bound": 2},
 }
 CONFIGS = {kind: {**TRAINED, "synchronization": kind, **keys} for kind, keys in KEYS.items()}
+SCHEDULED = {  # averages after steps 1 and 4; with a period that stays, after step 3 too
+    "local_sgd, rarer": {
+        **CONFIGS["local_sgd"],
+        "local_sgd_period": Linear(2, 4),
+        "horizon": 8 * TOKENS / 9000,
+    }
+}
 
 
 def test_weights_are_averaged_for_an_evaluation_when_it_is_made(on_two_ranks: Any) -> None:
@@ -261,12 +268,12 @@ def alone(config: dict[str, Any], states: list[Any]) -> Any:
     return found
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", [*CONFIGS, *SCHEDULED])
 def test_a_state_between_two_exchanges_goes_on_bit_for_bit(
     kind: str, on_two_ranks: Any, same: Any
 ) -> None:
     """Evaluations and states at every step meanwhile change nothing."""
-    config = CONFIGS[kind]
+    config = {**CONFIGS, **SCHEDULED}[kind]
     whole = on_two_ranks(config, 7, save_at=4)
     states = [rank["state"] for rank in whole]
     again = on_two_ranks(config, 3, restore=states)
@@ -348,7 +355,6 @@ def test_every_optimizer_makes_late_and_own_steps(optimizer: str, record: Any) -
         assert "staleness" not in found["metrics"][2]
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -30,60 +31,71 @@ LEARNS = {
 def test_every_update_reaches_the_synchronous_auc_within_the_noise_of_seeds(
     on_two_ranks: Any,
 ) -> None:
-    """100 steps on two ranks. Geo-SGD and Hogwild make them of half the batch each."""
+    """100 steps on two ranks. Geo-SGD and Hogwild make them of half the batch each.
 
-    def reached(seed: int, **update: Any) -> float:
-        ranks = on_two_ranks({**LEARNS, "seed": seed, **update}, 1)
-        found: float = ranks[0]["metrics"][-1]["val_auc"]
-        return found
+    The means of so many seeds differ by chance by `spread` x sqrt(2 / seeds); three times that.
+    """
+    seeds = 3
 
-    synchronous = [reached(seed) for seed in range(3)]
-    spread = statistics.stdev(synchronous)
-    mean = statistics.mean(synchronous)
+    def reached(**update: Any) -> list[float]:
+        found = [on_two_ranks({**LEARNS, "seed": s, **update}, 1)[0] for s in range(seeds)]
+        return [rank["metrics"][-1]["val_auc"] for rank in found]
+
+    synchronous = reached()
+    mean, spread = statistics.mean(synchronous), statistics.stdev(synchronous)
     assert mean > 0.79
-    assert spread < 0.005  # four seeds: 0.0014
+    assert spread < 0.002  # 0.0016, bit for bit repeatable; five seeds: 0.0013
     for update in (
-        {"sparse_update": "asynchronous"},
         {"sparse_update": "asynchronous", "staleness_bound": 8},
         {"sparse_update": "geo_sgd", "push_every": 4},
         {"sparse_update": "hogwild", "push_every": 4},
     ):
-        assert abs(reached(0, **update) - mean) < 0.01, update
+        away = statistics.mean(reached(**update)) - mean
+        assert abs(away) < 3 * spread * math.sqrt(2 / seeds), update
 
 
 @pytest.mark.slow
-def test_an_asynchronous_trial_that_is_killed_twice_loses_no_update(tmp_path: Path) -> None:
-    steps, size = 12, 2400
+def test_trials_that_are_killed_at_any_moment_lose_no_update(tmp_path: Path) -> None:
+    """Each update counts once, also where a rank dies while a message is under way."""
+    size, ways = 2400, (*killed_clicks.MOMENTS,)
+    local = {"sparse_update": ("geo_sgd", "hogwild")}
     fixed = {
-        **LEARNS,
+        **{key: value for key, value in LEARNS.items() if key != "lr"},
         "train_size": 4 * size,
         "val_size": 2000,
         "milestone": size,
-        "sparse_update": "asynchronous",
-        "staleness_bound": 3,
         "max_epochs": 1.5,
-        "log": str(tmp_path / "log"),
-        "kills": 2,
-        "steps": 2 * steps,
+        "logs": str(tmp_path),
     }
-    Path(str(fixed["log"])).touch()
-    space = {key: at.Fixed(value) for key, value in fixed.items() if key != "lr"}
+    space = {
+        **{key: at.Fixed(value) for key, value in fixed.items()},
+        "lr": at.Float(0.001, 0.1, log=True),
+        "sparse_update": at.Choice(ways),
+        "staleness_bound": at.Fixed(3, when={"sparse_update": "asynchronous"}),
+        "push_every": at.Fixed(5, when=local),
+    }
     made = at.Experiment(
         "killed-clicks",
         killed_clicks.train,
-        at.SearchSpace({**space, "lr": at.Float(0.001, 0.1, log=True)}),
+        at.SearchSpace(space),
         at.Target("val_auc", limit_steps=6 * size),
-        configs=[{"lr": 0.005}],
+        configs=[{"lr": 0.005, "sparse_update": way} for way in ways],
         scaling=at.Scaling(num_workers=2, max_concurrent_trials=1),
         failure=at.FailurePolicy(checkpoint_interval=0.0, max_retries=2),
     )
     options: dict[str, Any] = {"pruner": "none", "sampler": "random", "tracking_uri": "off"}
-    (trial,) = at.run(made, trials=1, backend="local", out=tmp_path / "study", **options).trials
-    assert len((tmp_path / "log").read_text().splitlines()) == 2
-    assert (trial.state, trial.attempts) == (State.COMPLETED, 3)
-    reports = [report for report in trial.reports if report.metrics]
-    assert [r.step for r in reports][-6:] == [size * n for n in range(1, 7)]
-    for report in reports:  # as many updates as steps of each rank: none lost, none made twice
-        assert report.metrics["updates"] == 2 * report.step / 200
-        assert report.metrics.get("staleness_max", 0) <= 3
-    assert reports[-1].metrics["val_auc"] > 0.76
+    trials = at.run(made, trials=3, backend="local", out=tmp_path / "study", **options).trials
+    for trial, way in zip(trials, ways, strict=True):
+        kills = len(killed_clicks.MOMENTS[way])
+        assert len(killed_clicks.log_of(tmp_path, way).read_text().splitlines()) == kills
+        assert (trial.state, trial.attempts) == (State.COMPLETED, kills + 1), way
+        reports = [report for report in trial.reports if report.metrics]
+        assert [r.step for r in reports][-6:] == [size * n for n in range(1, 7)]
+        each = 2 if way == "asynchronous" else 1  # an owner's steps of both ranks; a copy's own
+        for report in reports:  # as many updates as steps: none lost, none made twice
+            updates = each * report.step / 200
+            assert report.metrics["updates"] <= updates
+            if way != "hogwild":  # whose threads may overwrite each other's
+                assert report.metrics["least_updates"] == updates
+            assert report.metrics.get("staleness_max", 0) <= (3 if each == 2 else 4)
+        assert reports[-1].metrics["val_auc"] > 0.74, way

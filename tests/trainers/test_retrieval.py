@@ -6,6 +6,8 @@ On several ranks: `test_classes.py`.
 from __future__ import annotations
 
 import copy
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,24 @@ def test_a_folder_is_divided_by_names_into_known_and_unseen_classes(characters: 
         for path, label in zip(files.paths, files.labels, strict=True):
             assert Path(path).parent.name == files.classes[label]
     assert of_folder(characters, 0.3, 0.2) == (train, val, unseen)
+
+
+def test_classes_may_be_in_folders_of_their_own_as_alphabets_have_them(
+    characters: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As Omniglot has them: each alphabet has a `character01`, which is a class of its own."""
+    nested = tmp_path_factory.mktemp("omniglot")
+    for alphabet in ("Greek", "Latin"):
+        shutil.copytree(characters, nested / alphabet)
+    (nested / "Greek" / "_made").mkdir()
+    (nested / "readme.txt").touch()
+    os.symlink(nested, nested / "Latin" / "again", target_is_directory=True)
+    parts = of_folder(nested, 0.3, 0.2)
+    names = {*parts[0].classes, *parts[2].classes}
+    assert names == {f"{a}/character{n:02}" for a in ("Greek", "Latin") for n in range(7)}
+    for files in parts:
+        for path, label in zip(files.paths, files.labels, strict=True):
+            assert Path(path).parent == nested / files.classes[label]
 
 
 def test_it_trains_on_a_folder(characters: Path) -> None:

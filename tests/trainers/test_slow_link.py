@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+import autotune as at
+from autotune.trial import State
+from trainers import language
+from trainers.models.gpt import GPT
+
 ROOT = Path(__file__).parents[2]
 TRAINING = """
 import json, sys, time
@@ -34,7 +39,7 @@ found["seconds"] = time.perf_counter() - begun
 print(json.dumps(found))
 dist.destroy_process_group()
 """
-TEXT = {
+TEXT: dict[str, Any] = {
     "text": "synthetic",
     "optimizer": "sgd",
     "lr": 0.1,
@@ -96,6 +101,33 @@ def test_two_ranks_train_alike_on_a_slow_link_and_on_loopback(
         assert seconds > 0.5, "a megabyte, at 10 Mbit/s"
         assert {*other} - {"seconds"} == {*one}
         assert all(other[kind] == losses for kind, losses in one.items())
+
+
+@pytest.mark.slow
+def test_a_study_runs_its_trials_over_a_slow_link(
+    links: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    pools = importlib.import_module("_slow_pool")
+    fixed = {key: at.Fixed(value) for key, value in TEXT.items() if key != "lr"}
+    steps = 4 * TEXT["milestone"]
+    made = at.Experiment(
+        "slow-link",
+        language.train,
+        at.SearchSpace({**fixed, "lr": at.Float(0.01, 0.1, log=True)}),
+        at.Target("val_loss", mode="min", limit_steps=steps),
+        scaling=at.Scaling(num_workers=2, cpus_per_worker=1),
+    )
+    with links.slow_link(100) as link:
+        options: dict[str, Any] = {"pruner": "none", "sampler": "random", "tracking_uri": "off"}
+        pool = pools.SlowLinkPool(language.train, link)
+        trials = at.run(made, trials=2, backend=pool, out=tmp_path / "study", **options).trials
+        sent = link.sent()
+    assert [trial.state for trial in trials] == [State.COMPLETED] * 2
+    assert [trial.reports[-1].step for trial in trials] == [steps] * 2
+    weights = 4 * sum(p.numel() for p in GPT(20, 1, width=16, heads=1).parameters())
+    assert sent > 2 * weights * steps / (8 * 16), "each step's gradients went over the cable"
+    assert not of_process(os.getpid())
 
 
 def test_a_link_is_removed_after_its_use_and_after_an_error(

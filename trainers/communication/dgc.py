@@ -28,10 +28,9 @@ from trainers.technique import Knob, when
 
 KIND = "dgc"
 _CHOSEN = when("gradient_compression", KIND)
+_SHARE = Number(0.0, 1.0, open_low=True, closed_high=True)
 KNOBS: Mapping[str, Knob] = {
-    "dgc_ratio": Knob(
-        Constant(0.01), scheduled(Number(0.0, math.nextafter(1, 2), True)), "both", _CHOSEN
-    ),
+    "dgc_ratio": Knob(Constant(0.01), scheduled(_SHARE), "both", _CHOSEN),
     "dgc_warmup_steps": Knob(0, whole(0), "both", _CHOSEN, memory=False),
     "dgc_momentum": Knob(True, flag, "statistical", _CHOSEN),
     "dgc_clip": Knob(

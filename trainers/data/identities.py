@@ -99,7 +99,9 @@ def made_up(
 def of_folder(root: Path, unseen_share: float, val_share: float) -> tuple[Files, Files, Files]:
     """The images `CLASS/*` of a folder: to train on, to validate on, and of unseen classes.
 
-    The names decide which classes are unseen, so that a folder is always divided in the same way.
+    Classes may be in folders, `ALPHABET/CLASS/*`, as Omniglot's characters are; their names are
+    these paths. The names decide which classes are unseen, so that a folder is always divided in
+    the same way.
 
     Args:
         unseen_share: of the classes, at least one of them.
@@ -109,7 +111,7 @@ def of_folder(root: Path, unseen_share: float, val_share: float) -> tuple[Files,
         FileNotFoundError: there are no images; one line.
         ValueError: fewer than three classes, or an unseen class with one image only; one line.
     """
-    files = listed(root)
+    files = listed(root, nested=True)
     if len(files.classes) < 3:
         rule = "must have at least three classes, two of them to train on"
         raise ValueError(f"image folder: {root} {rule}, got {len(files.classes)}")

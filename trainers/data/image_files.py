@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +38,17 @@ class Files:
         return Files(self.classes, paths, tuple(self.labels[i] for i in chosen))
 
 
-def listed(folder: Path) -> Files:
+def listed(folder: Path, nested: bool = False) -> Files:
     """The images `CLASS/*` of a folder.
+
+    Args:
+        nested: classes are also those of inner folders, `ALPHABET/CLASS/*`, under this name.
 
     Raises:
         FileNotFoundError: there is no folder, or none with images; one line.
     """
     require(folder, "image folder")
-    classes = _classes(folder)
+    classes = sorted(_nested(folder)) if nested else _classes(folder)
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
@@ -154,6 +157,17 @@ def _side(path: str) -> int | str:
 def _classes(folder: Path) -> list[str]:
     entries = (entry for entry in folder.iterdir() if entry.is_dir())
     return sorted(entry.name for entry in entries if entry.name[0] not in "._")
+
+
+def _nested(root: Path, inside: str = "") -> Iterator[str]:
+    """The paths of folders with images, or with nothing; only those at the top may be links."""
+    for name in _classes(root / inside):
+        path = f"{inside}/{name}" if inside else name
+        folder = root / path
+        if _has_images(folder) or not _classes(folder):
+            yield path
+        if not (inside and folder.is_symlink()):  # which may lead back
+            yield from _nested(root, path)
 
 
 def _has_images(folder: Path) -> bool:

@@ -8,7 +8,6 @@ is ever sent. An et al. 2021, arXiv 2010.05222 (Partial FC); margins: `trainers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,25 +21,16 @@ from trainers.data.stream import NO_LABEL
 from trainers.models.margins import USUAL
 from trainers.parallel.context import gathered
 from trainers.parallel.ranks import Ranks
-from trainers.readers import NotAllowedError, Number, one_of, optional, scheduled
+from trainers.readers import Number, one_of, optional, scheduled
 from trainers.technique import Knob, when
 
-
-def _rate(value: Any) -> Any:
-    """Reads a share of the classes, in (0, 1], or a schedule of it."""
-    try:
-        return scheduled(Number(0.0, math.nextafter(1.0, 2.0), open_low=True))(value)
-    except NotAllowedError as wrong:
-        _, comma, fault = str(wrong).partition(",")  # in which stage of a schedule
-        raise NotAllowedError(f"a number more than 0 and at most 1{comma}{fault}") from None
-
-
 _MARGIN = when("margin", "arcface", "cosface")
+_SHARE = Number(0.0, 1.0, open_low=True, closed_high=True)
 KNOBS: Mapping[str, Knob] = {
     "margin": Knob("arcface", one_of(USUAL), "statistical", memory=False),
     "margin_size": Knob(None, optional(Number(0.0, 1.5)), "statistical", _MARGIN, memory=False),
     "margin_scale": Knob(64.0, Number(0.0, open_low=True), "statistical", memory=False),
-    "class_sample_rate": Knob(1.0, _rate, "both"),
+    "class_sample_rate": Knob(1.0, scheduled(_SHARE), "both"),
 }
 
 
