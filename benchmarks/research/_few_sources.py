@@ -100,12 +100,16 @@ def checked(
     own = own_sources(under_test, known)
     for name, why in own.items():
         if given is not None:
-            raise UserError(
-                f"--source {given}: its task {name!r} is {under_test.name!r}, which is under test "
-                f"({why})"
-            )
+            raise among_its_own(given, name, under_test.name, why)
         print(f"{under_test.name}: {name} is left out of its sources ({why})", flush=True)
     return [task for task in known if task.name not in own]
+
+
+def among_its_own(given: str, name: str, under_test: str, why: str) -> UserError:
+    """The error where the file that is given for the sources has the task under test."""
+    return UserError(
+        f"--source {given}: its task {name!r} is {under_test!r}, which is under test ({why})"
+    )
 
 
 def _shared_points(one: KnownTask, other: KnownTask) -> tuple[Any, Any]:
