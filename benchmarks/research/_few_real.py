@@ -226,7 +226,10 @@ def sampler_of(row: str, experiment: at.Experiment, known: list[KnownTask], seed
     about = experiment.space, experiment.target, seed
     own = ConvergenceSampler(*about)
     canonical = CanonicalSpace(experiment.space, experiment.canonical)
-    return ExperiencedSampler(*about, canonical, known, own) if known else own
+    if not known:
+        return own
+    published = sources.published_for(canonical)
+    return ExperiencedSampler(*about, canonical, known, own, published=published)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from autotune.algorithms.experience.names import EFFECTIVE_LR
 from autotune.errors import UserError
 from autotune.space.encoding import unit_of, value_at
 from autotune.space.parameters import Choice, is_real
+from autotune.study.experience import store
 
 SHIPPED = Path(autotune.__file__).parent / "data" / "experience.json.gz"
 _MOST = 64  # known tasks of a study
@@ -41,12 +42,16 @@ def shipped() -> list[KnownTask]:
     """
     found: list[KnownTask] = []
     if SHIPPED.exists():
-        from autotune.study.experience import store
-
         found = [summary.task() for summary in store.shipped(print)]
     if not found:
         raise UserError("this package brings no experience: give --source FILE or --source others")
     return found
+
+
+def published_for(space: CanonicalSpace) -> list[Mapping[str, Any]]:
+    """The published settings that the package brings, as a study in a space has them."""
+    adopted = (space.adopted(point) for point in store.published())
+    return [point for point in adopted if point is not None]
 
 
 # --- a task is never among its own sources --------------------------------------------------------

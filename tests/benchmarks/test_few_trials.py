@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import autotune as at
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import MARKS
 from autotune.errors import UserError
@@ -232,6 +233,23 @@ def test_optuna_is_told_the_time_and_stops_at_the_target(
     assert {t.state for t in stopped} == {states.PRUNED}
     for trial in reached + stopped:  # lower is better for it, so it is told -accuracy
         assert all(-90 <= told <= 0 for told in trial.intermediate_values.values())
+
+
+def test_the_policy_and_the_new_default_know_the_same_tasks_and_published_settings(
+    module: Any, data: Path
+) -> None:
+    rows, problems, sources = (module(name) for name in ("rows", "problems", "sources"))
+    known = sources.of_table(str(data), 40)[1:]
+    case = problems.recorded_case(str(data), 0, "quantile")
+    study = rows.Study(case, 0, 1, known, None, {})
+    default = rows.experienced(study, "right", None, rows.KNOWN_FIRST)
+    policy = rows._policy(study, None)
+    real = module("real")
+    experiment = at.Experiment("x", lambda config: None, case.problem.space, case.problem.target)
+    trained = real.sampler_of(real.NEW, experiment, known, 0)
+    for sampler in (default, policy._known, trained):
+        assert [task.name for task in sampler._tasks] == ["22", "33"]
+        assert len(sampler._published) >= 10
 
 
 @pytest.mark.slow
