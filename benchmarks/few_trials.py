@@ -13,7 +13,8 @@ limit), after so many full trials: a full trial is the limit's seconds of traini
 All studies have at most 60 trials. All rows get the same target and the default pruner, which also
 caps a trial at the time of the fastest (Optuna's own row: Hyperband and that cap), and those that
 can the same known tasks, the policy too. Where tasks are known, published settings are proposed
-like their points, as in a study. Other rows than those named "baseline" have none.
+like their points, as in a study. The policy's weights were trained on LCBench's development tasks:
+there its row is no test. Other rows than those named "baseline" have none.
 
 `recorded`: curves of the form of `lcbench_dev.npz`, the nearest configuration stands for a
 proposed one, its recorded time is exact. `farm`: real training of small networks in virtual time
