@@ -12,7 +12,9 @@ best there is (geometric mean, 95 % over tasks and seeds; a study that found not
 limit), after so many full trials: a full trial is the limit's seconds of training on one worker.
 All studies have at most 60 trials. All rows get the same target and the default pruner, which also
 caps a trial at the time of the fastest (Optuna's own row: Hyperband and that cap), and those that
-can the same known tasks. Other rows than those named "baseline" have none.
+can the same known tasks, the policy too. Where tasks are known, published settings are proposed
+like their points, as in a study. The policy's weights were trained on LCBench's development tasks:
+there its row is no test. Other rows than those named "baseline" have none.
 
 `recorded`: curves of the form of `lcbench_dev.npz`, the nearest configuration stands for a
 proposed one, its recorded time is exact. `farm`: real training of small networks in virtual time
@@ -22,7 +24,7 @@ one. `real`: digits and Fashion-MNIST, see `research/_few_real.py`.
 `--source`: the known tasks. `shipped` (the default): what the package brings, without the task
 under test, which is looked for by name and by content (equal curves). `others`: the other tasks of
 `--data`; of the farm always so, from random configurations. A file's tasks may not have the task
-under test among them (exit code 2).
+under test among them, of real training none of its data set (exit code 2).
 
 `--target quantile`: the accuracy that 5 % of the configurations reach; `baseline`: what the
 baseline's configuration ends with before the limit. Rows with wrong experience: every parameter
@@ -247,7 +249,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="DIR", help="where Fashion-MNIST is (real)")
     parser.add_argument("--spends", type=int, nargs="+", help="in full trials (3 5 10, and 20 40)")
     parser.add_argument("--virtual", action="store_true", help="count seconds by steps (real)")
-    parser.add_argument("--source", default="shipped", help="shipped, others or a FILE (shipped)")
+    parser.add_argument("--source", help="shipped, others or a FILE (shipped; of the farm others)")
     parser.add_argument("--source-trials", type=int, help="of a known task made here (300, 128)")
     parser.add_argument("--target", choices=(*problems.TARGETS, "both"), default="quantile")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4], help="at once (1 4)")
@@ -291,11 +293,27 @@ def ran(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:
         raise UserError("--problem recorded needs --data FILE, a table of curves")
     if options.quick:
         options.tasks, options.workers, options.source_trials = 1, [1], 6 if real else 32
-        options.source = "others" if options.source == "shipped" else options.source
+    options.source = source_of(options)
     about = introduce()
     found, absent = _few_real.studies(options) if real else simulated(options)
     keep(options.json, about, problem=options.problem, not_run=absent, runs=found)
     return found, absent
+
+
+def source_of(options: argparse.Namespace) -> str:
+    """The source that was asked for, or the usual one.
+
+    Raises:
+        UserError: the farm has no other than its own tasks.
+    """
+    if options.problem != "farm":
+        return options.source or ("others" if options.quick else "shipped")
+    if options.source not in (None, "others"):
+        raise UserError(
+            "--source must be others with --problem farm, whose tasks know those of its other "
+            f"family, but got {options.source!r}"
+        )
+    return "others"
 
 
 if __name__ == "__main__":

@@ -93,17 +93,24 @@ def known_for(
     """Known tasks of other data sets.
 
     Raises:
-        UserError: nothing is shipped.
+        UserError: a given file has a task of this data set, or nothing is shipped.
     """
     if options.source == "others":
         trials = options.source_trials or SOURCE_TRIALS
         others = [one for other, one in all_of.items() if other != name]
         return [made_here(one, trials, options.virtual) for one in others]
-    if options.source != "shipped":
-        trials = options.source_trials or 300
-        return sources.of_table(options.source, trials)
-    shipped = sources.shipped()
     own = name.partition("_")[0]  # fashion_mnist is also spelled otherwise
+    if options.source != "shipped":
+        given = sources.of_table(options.source, options.source_trials or 300)
+        shipped = sources.shipped() if sources.SHIPPED.exists() else []
+        trained = [task for task in shipped if own in task.name.casefold()]
+        for task in given:
+            if own in task.name.casefold():
+                raise sources.among_its_own(options.source, task.name, name, "the same name")
+            if any(sources.same_content(task, one) for one in trained):
+                raise sources.among_its_own(options.source, task.name, name, "equal curves")
+        return given
+    shipped = sources.shipped()
     left = [task for task in shipped if own in task.name.casefold()]
     for task in left:
         print(f"{name}: {task.name} is left out of its sources (the same data set)", flush=True)
@@ -219,7 +226,10 @@ def sampler_of(row: str, experiment: at.Experiment, known: list[KnownTask], seed
     about = experiment.space, experiment.target, seed
     own = ConvergenceSampler(*about)
     canonical = CanonicalSpace(experiment.space, experiment.canonical)
-    return ExperiencedSampler(*about, canonical, known, own) if known else own
+    if not known:
+        return own
+    published = sources.published_for(canonical)
+    return ExperiencedSampler(*about, canonical, known, own, published=published)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import _few_peers
 import search
 from _few_problems import Case
-from _few_sources import WRONG, for_space
+from _few_sources import WRONG, for_space, published_for
 from _shared import Answer
 from search import Leaders
 
@@ -23,6 +23,7 @@ from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
 from autotune.algorithms.samplers.experienced import KNOWN_FIRST, ExperiencedSampler
 from autotune.algorithms.samplers.optuna import OptunaSampler
+from autotune.algorithms.samplers.trained_policy.sampler import TrainedPolicySampler
 from autotune.study.defaults import sampler_for
 from autotune.trial import Config, Params, Trial
 
@@ -98,7 +99,8 @@ def experienced(study: Study, kind: str, baseline: Config | None, first: int) ->
     models = study.fitted[kind]
     if not models.tasks:
         return own
-    sampler = Experienced(*about, study.canonical, models.tasks, own, first)
+    published = published_for(study.canonical)
+    sampler = Experienced(*about, study.canonical, models.tasks, own, first, published)
     sampler.fitted = models
     return sampler
 
@@ -139,6 +141,14 @@ def _ours(sampler: Callable[[Study, Config | None], Any], based: bool = False) -
     return run
 
 
+def _policy(study: Study, baseline: Config | None) -> TrainedPolicySampler:
+    """The trained policy with the known tasks of the other rows."""
+    own = experienced(study, "right", baseline, KNOWN_FIRST)
+    known = own if isinstance(own, ExperiencedSampler) else None
+    problem = study.case.problem
+    return TrainedPolicySampler(problem.space, problem.target, study.seed, own, known)
+
+
 def _named(name: str, based: bool = False) -> Row:
     return _ours(lambda study, baseline: name, based)
 
@@ -173,7 +183,7 @@ ROWS: Mapping[str, Row] = {
     OWN_BASED: _named("convergence", based=True),
     NEW: _experienced("right"),
     NEW_BASED: _experienced("right", based=True),
-    "policy": _named("policy"),
+    "policy": _ours(_policy),
     "posterior alone": _experienced("right", first=ALL_FIRST),
     **{name: _experienced(kind) for name, kind in WRONG_ROWS.items()},
     OTHER: _experienced("another family"),

@@ -24,6 +24,7 @@ from autotune.algorithms.experience.names import EFFECTIVE_LR
 from autotune.errors import UserError
 from autotune.space.encoding import unit_of, value_at
 from autotune.space.parameters import Choice, is_real
+from autotune.study.experience import store
 
 SHIPPED = Path(autotune.__file__).parent / "data" / "experience.json.gz"
 _MOST = 64  # known tasks of a study
@@ -41,12 +42,16 @@ def shipped() -> list[KnownTask]:
     """
     found: list[KnownTask] = []
     if SHIPPED.exists():
-        from autotune.study.experience import store
-
         found = [summary.task() for summary in store.shipped(print)]
     if not found:
         raise UserError("this package brings no experience: give --source FILE or --source others")
     return found
+
+
+def published_for(space: CanonicalSpace) -> list[Mapping[str, Any]]:
+    """The published settings that the package brings, as a study in a space has them."""
+    adopted = (space.adopted(point) for point in store.published())
+    return [point for point in adopted if point is not None]
 
 
 # --- a task is never among its own sources --------------------------------------------------------
@@ -100,12 +105,16 @@ def checked(
     own = own_sources(under_test, known)
     for name, why in own.items():
         if given is not None:
-            raise UserError(
-                f"--source {given}: its task {name!r} is {under_test.name!r}, which is under test "
-                f"({why})"
-            )
+            raise among_its_own(given, name, under_test.name, why)
         print(f"{under_test.name}: {name} is left out of its sources ({why})", flush=True)
     return [task for task in known if task.name not in own]
+
+
+def among_its_own(given: str, name: str, under_test: str, why: str) -> UserError:
+    """The error where the file that is given for the sources has the task under test."""
+    return UserError(
+        f"--source {given}: its task {name!r} is {under_test!r}, which is under test ({why})"
+    )
 
 
 def _shared_points(one: KnownTask, other: KnownTask) -> tuple[Any, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import autotune as at
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import MARKS
 from autotune.errors import UserError
@@ -93,6 +96,22 @@ def test_a_given_source_with_the_task_ends_with_2(
         assert why in error
 
 
+@pytest.mark.parametrize(("name", "why"), [("digits-2", "the same name"), ("a", "equal curves")])
+def test_a_given_source_of_real_training_has_no_task_of_its_data_set(
+    module: Any, data: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    """It is known by the studies of the data set that are shipped."""
+    real, sources = module("real"), module("sources")
+    alike = replace(sources.of_table(str(data), 60)[0], name="small-digits-sgd")
+    monkeypatch.setattr(sources, "shipped", lambda: [alike])
+    named = altered(data, tasks=np.array([name, "b", "c"]))
+    options = argparse.Namespace(source=str(named), source_trials=40)
+    with pytest.raises(UserError, match=f"its task '{name}' is 'digits', .*{why}"):
+        real.known_for("digits", options, {})
+    if name == "a":
+        assert [t.name for t in real.known_for("fashion_mnist", options, {})] == ["a", "b", "c"]
+
+
 def test_a_default_source_leaves_the_task_out_and_says_so(
     module: Any, data: Path, capsys: Any
 ) -> None:
@@ -108,6 +127,11 @@ def test_a_default_source_leaves_the_task_out_and_says_so(
     [
         (("--data", "absent.npz"), "absent.npz: not a table of curves"),
         ((), "--problem recorded needs --data"),
+        (
+            ("--problem", "farm", "--source", "absent.npz"),
+            "--source must be others with --problem farm, whose tasks know those of its other "
+            "family, but got 'absent.npz'",
+        ),
         (("--rows", "randon"), "unknown row 'randon'; there are: random; tpe"),
         (("--merge", "absent.json"), "--merge absent.json: not a file of --json"),
     ],
@@ -121,7 +145,7 @@ def test_bad_input_is_one_line(
     said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    source = () if "--merge" in arguments else ("--source", "others")
+    source = () if {"--merge", "--source"} & {*arguments} else ("--source", "others")
     assert run(*arguments, *source) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -209,6 +233,23 @@ def test_optuna_is_told_the_time_and_stops_at_the_target(
     assert {t.state for t in stopped} == {states.PRUNED}
     for trial in reached + stopped:  # lower is better for it, so it is told -accuracy
         assert all(-90 <= told <= 0 for told in trial.intermediate_values.values())
+
+
+def test_the_policy_and_the_new_default_know_the_same_tasks_and_published_settings(
+    module: Any, data: Path
+) -> None:
+    rows, problems, sources = (module(name) for name in ("rows", "problems", "sources"))
+    known = sources.of_table(str(data), 40)[1:]
+    case = problems.recorded_case(str(data), 0, "quantile")
+    study = rows.Study(case, 0, 1, known, None, {})
+    default = rows.experienced(study, "right", None, rows.KNOWN_FIRST)
+    policy = rows._policy(study, None)
+    real = module("real")
+    experiment = at.Experiment("x", lambda config: None, case.problem.space, case.problem.target)
+    trained = real.sampler_of(real.NEW, experiment, known, 0)
+    for sampler in (default, policy._known, trained):
+        assert [task.name for task in sampler._tasks] == ["22", "33"]
+        assert len(sampler._published) >= 10
 
 
 @pytest.mark.slow
