@@ -25,15 +25,25 @@ Run = list[list[float]]
 """Of each milestone: samples, seconds, AUC, mean staleness in steps."""
 
 
+def on_rank(configs: list[dict[str, Any]]) -> list[Run]:
+    """What a rank's process does."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = [run(config) for config in configs]
+    dist.destroy_process_group()
+    return found
+
+
 def run(config: dict[str, Any]) -> Run:
-    """What a rank's process does; the clock is that of the slowest rank."""
+    """One training; the clock is that of the slowest rank."""
     import torch
     import torch.distributed as dist
 
     from trainers import clicks
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     trainer = clicks.train(config)
     found, seconds = [], 0.0
     next(trainer)
@@ -45,7 +55,6 @@ def run(config: dict[str, Any]) -> Run:
         metrics: Any = milestone.evaluate()
         found.append([milestone.step, seconds, metrics["val_auc"], metrics["staleness_mean"]])
         begun = time.perf_counter()
-    dist.destroy_process_group()
     return found
 
 
@@ -76,10 +85,11 @@ def main() -> None:
     if options.quick:
         config |= {"train_size": 5000, "val_size": 1000}
     about, raw = introduce(), list[dict[str, Any]]()
-    for seed, way in in_turns(WAYS, repeats_of(options)):
-        task = json.dumps({**config, "sparse_update": way, "seed": seed})
-        found: Run = answers(loopback(), 2, [__file__, "--rank", task])[0]
-        raw.append({"way": way, "seed": seed, "milestones": found})
+    turns = [*in_turns(WAYS, repeats_of(options))]
+    task = [{**config, "sparse_update": way, "seed": seed} for seed, way in turns]
+    found: list[Run] = answers(loopback(), 2, [__file__, "--rank", json.dumps(task)], 3600)[0]
+    for (seed, way), milestones in zip(turns, found, strict=True):
+        raw.append({"way": way, "seed": seed, "milestones": milestones})
     for way in WAYS:
         show(way, [one["milestones"] for one in raw if one["way"] == way], options.auc)
     keep(options.json, about, config=config, runs=raw)
@@ -87,6 +97,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        print(json.dumps(run(json.loads(sys.argv[2]))))
+        print(json.dumps(on_rank(json.loads(sys.argv[2]))))
     else:
         main()

@@ -32,6 +32,7 @@ SCRIPTS = {
     "slow_link.py": "runs",
     "communication.py": "runs",
     "clicks.py": "runs",
+    "classes.py": "runs",
     "busy_machine.py": "runs",
     "ray_tune.py": "pairs",
     "two_stages.py": "runs",
