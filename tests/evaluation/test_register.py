@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch_only
 from sims import racing, simulate
 
 from autotune.cli import main
@@ -67,6 +68,8 @@ def loaded(folder: Path, name: str, version: int) -> Any:
 def test_the_registered_model_is_as_accurate_as_the_trial(
     tmp_path: Path, ray_address: str, quiet: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import mlflow
+
     from trainers.data.images import read_images
 
     folder = tmp_path / "study"
@@ -86,6 +89,10 @@ def test_the_registered_model_is_as_accurate_as_the_trial(
     found = float((scores.argmax(1) == images.val_y.numpy()).mean())
     assert found == pytest.approx(best["best_val_accuracy"], abs=1.5 / len(images.val_y))
     assert found >= 0.6
+    with at_store(folder):
+        graph = mlflow.artifacts.download_artifacts("models:/digits model/1/data/model.pt2")
+    alone = torch_only.accuracy(Path(graph), images.val_x, images.val_y, tmp_path)
+    assert alone == pytest.approx(found, abs=1e-9)
     check_in_mlflow(folder, best)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch_only
 from torch import Tensor, nn
 
 from autotune.schedules import Linear
@@ -295,6 +296,35 @@ def check_exported(extra: dict[str, Any], folder: Path) -> None:
 )
 def test_the_file_is_what_was_evaluated(extra: dict[str, Any], tmp_path: Path) -> None:
     check_exported(extra, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {**PRUNED, "width": 256, "quantization": "post_training"},
+        {**CHANNELS, "width": 256, "quantization": "post_training"},
+    ],
+    ids=["weights in 8 bits", "channels in 8 bits"],
+)
+def test_the_graph_of_a_small_model_is_small_and_needs_torch_only(
+    extra: dict[str, Any], tmp_path: Path
+) -> None:
+    """It is as accurate as what was evaluated; its file has the weights and the graph's text."""
+    config = {**DIGITS, **extra}
+    *_, (metrics, state, _), measured = run(config, 5)
+    model, example = image.trained(config, [state])
+    shapes = ({0: torch.export.Dim.AUTO},)
+    torch.export.save(
+        torch.export.export(model, (example,), dynamic_shapes=shapes), tmp_path / "model.pt2"
+    )
+    kept = sum(v.numel() * v.element_size() for v in model.state_dict().values())
+    assert kept / 1e6 <= measured["model_megabytes"] < 0.15  # in fp32 0.34
+    assert (tmp_path / "model.pt2").stat().st_size / 1e6 < measured["model_megabytes"] + 0.06
+    data = read_images("digits", None, CPU)
+    x, y = data.val_x[:256], data.val_y[:256]
+    found = torch_only.accuracy(tmp_path / "model.pt2", x, y, tmp_path)
+    assert found == pytest.approx(metrics["val_accuracy"], abs=1e-6)
 
 
 def test_files_get_smaller(tmp_path: Path) -> None:
