@@ -66,7 +66,11 @@ def loaded(folder: Path, name: str, version: int) -> Any:
 
 @pytest.mark.slow
 def test_the_registered_model_is_as_accurate_as_the_trial(
-    tmp_path: Path, ray_address: str, quiet: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    ray_address: str,
+    quiet: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import mlflow
 
@@ -94,6 +98,26 @@ def test_the_registered_model_is_as_accurate_as_the_trial(
     alone = torch_only.accuracy(Path(graph), images.val_x, images.val_y, tmp_path)
     assert alone == pytest.approx(found, abs=1e-9)
     check_in_mlflow(folder, best)
+    check_teacher(folder, monkeypatch)
+
+
+def check_teacher(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training learns from the registered model, and one line says if there is none."""
+    from trainers import image
+
+    config = {"data": "digits", "model": "mlp", "width": 8, "lr": 0.1, "train_size": 64}
+    taught = {**config, "teacher": "models:/digits model/1", "distill_weight": 1.0}
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ValueError, match=r"^teacher models:/digits model/1 needs the address of"):
+        image.check(taught)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store(folder).tracking_uri)
+    image.check(taught)
+    trainer = image.train(taught)
+    next(trainer), next(trainer)
+    trainer.close()
+    says = r"^teacher models:/digits model/7: MLflow does not find its .*version=7.* not found$"
+    with pytest.raises(ValueError, match=says):
+        image.check({**taught, "teacher": "models:/digits model/7"})
 
 
 def check_in_mlflow(folder: Path, best: dict[str, Any]) -> None:

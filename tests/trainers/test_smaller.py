@@ -249,7 +249,8 @@ def test_a_student_that_follows_its_teacher_alone_comes_to_agree_with_it(tmp_pat
             apart.append(float(F.kl_div(q, p, log_target=True, reduction="batchmean")))
     assert apart[1] < 0.3 * apart[0]
     for config, says in (
-        ({"teacher": str(tmp_path / "none.pt")}, "teacher must be a file of a trained model"),
+        ({"teacher": str(tmp_path / "none.pt")}, "teacher must be a file of a trained model or"),
+        ({"teacher": "models:/digits/latest"}, "or models:/NAME/VERSION, got 'models:/digits/la"),
         ({"teacher": __file__}, "holds no classifier"),
         ({"data": "synthetic", "teacher": str(file)}, "it has 1 channels, and the data 3"),
         (
@@ -391,6 +392,12 @@ def test_what_does_not_go_together_is_refused_in_one_line(extra: dict[str, Any],
     with pytest.raises(ValueError, match=says) as error:
         read_settings({**DIGITS, **extra})
     assert "\n" not in str(error.value)
+
+
+def test_without_mlflow_a_registered_teacher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.compression.registered.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"^teacher models:/digits/1 needs MLflow: pip install ml"):
+        image.check({**DIGITS, "teacher": "models:/digits/1"})
 
 
 def test_without_torchao_a_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
