@@ -115,7 +115,7 @@ def small(teacher: Path | None = None) -> Experiment:
     the target is 97.5 %.
 
     Args:
-        teacher: a file of a trained model to learn from, `best_model.pt` of a study.
+        teacher: a trained model to learn from, `best_model.pt` of a study or models:/NAME/VERSION.
     """
     target = Target("val_accuracy", 0.975, limit=120.0)
     return small_mlp("digits", target, [Limit("model_megabytes", 0.1)], teacher)

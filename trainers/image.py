@@ -106,7 +106,7 @@ def trained(
     """
     settings, weights = read_settings(config), served.weights(states)
     made = files.exported(settings, weights, files.masks_of(states))
-    first = next(value for value in made.state_dict().values() if value.dim() > 1)
+    first = next(value for value in weights.values() if value.dim() > 1)
     size, side = settings.val_image_size, settings.full_size
     channels = first.shape[1] // (side * side) if settings.model == "mlp" else first.shape[1]
     return made, torch.zeros(served.EXAMPLES, channels, size, size)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from trainers import served
 from trainers.compression.applied import Compression, Masks, smaller_of
 from trainers.compression.exported import latency_ms, megabytes, small
-from trainers.compression.packed import Packed, unpacked
+from trainers.compression.packed import Packed, is_packed, unpacked
+from trainers.compression.packed_model import PackedModel
 from trainers.compression.quantize import prepare
 from trainers.compression.structure import fit
 from trainers.compression.teacher import read_teacher
@@ -42,13 +43,15 @@ def content(settings: Settings, states: Sequence[State]) -> dict[str, Any] | Non
 
 
 def exported(settings: Settings, weights: Mapping[str, Tensor], masks: Masks) -> nn.Module:
-    """The model that is exported, in evaluation mode on the CPU.
+    """The model that is exported, in evaluation mode on the CPU; it keeps its weights packed.
 
     Args:
         weights: the whole model's, as they are trained.
         masks: of the training.
     """
-    return _model(settings, weights, _small(settings, weights, masks))
+    packed = _small(settings, weights, masks)
+    model = _model(settings, weights, packed)
+    return PackedModel(model, packed).eval() if any(map(is_packed, packed.values())) else model
 
 
 def measured(

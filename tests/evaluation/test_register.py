@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch_only
 from sims import racing, simulate
 
 from autotune.cli import main
@@ -65,8 +66,14 @@ def loaded(folder: Path, name: str, version: int) -> Any:
 
 @pytest.mark.slow
 def test_the_registered_model_is_as_accurate_as_the_trial(
-    tmp_path: Path, ray_address: str, quiet: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    ray_address: str,
+    quiet: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    import mlflow
+
     from trainers.data.images import read_images
 
     folder = tmp_path / "study"
@@ -86,7 +93,31 @@ def test_the_registered_model_is_as_accurate_as_the_trial(
     found = float((scores.argmax(1) == images.val_y.numpy()).mean())
     assert found == pytest.approx(best["best_val_accuracy"], abs=1.5 / len(images.val_y))
     assert found >= 0.6
+    with at_store(folder):
+        graph = mlflow.artifacts.download_artifacts("models:/digits model/1/data/model.pt2")
+    alone = torch_only.accuracy(Path(graph), images.val_x, images.val_y, tmp_path)
+    assert alone == pytest.approx(found, abs=1e-9)
     check_in_mlflow(folder, best)
+    check_teacher(folder, monkeypatch)
+
+
+def check_teacher(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training learns from the registered model, and one line says if there is none."""
+    from trainers import image
+
+    config = {"data": "digits", "model": "mlp", "width": 8, "lr": 0.1, "train_size": 64}
+    taught = {**config, "teacher": "models:/digits model/1", "distill_weight": 1.0}
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ValueError, match=r"^teacher models:/digits model/1 needs the address of"):
+        image.check(taught)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store(folder).tracking_uri)
+    image.check(taught)
+    trainer = image.train(taught)
+    next(trainer), next(trainer)
+    trainer.close()
+    says = r"^teacher models:/digits model/7: MLflow does not find its .*version=7.* not found$"
+    with pytest.raises(ValueError, match=says):
+        image.check({**taught, "teacher": "models:/digits model/7"})
 
 
 def check_in_mlflow(folder: Path, best: dict[str, Any]) -> None:

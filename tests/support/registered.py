@@ -13,6 +13,7 @@ from trainers.image import train
 KNOWN = {
     **{name: at.Fixed(value) for name, value in {"data": "digits", "model": "resnet8"}.items()},
     "width": at.Fixed(4),
+    "quantization": at.Fixed("post_training"),
     "milestone": at.Fixed(1000),
     "horizon": at.Fixed(8),
 }

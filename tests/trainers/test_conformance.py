@@ -21,6 +21,7 @@ import torch
 from averaged_steps import WEIGHTS, ByHand
 from heads import free_ports
 
+from trainers import image
 from trainers.communication.synchronization import KNOBS as SYNCHRONIZED
 from trainers.models import library
 from trainers.plan import KNOBS
@@ -127,8 +128,13 @@ SMALLER: dict[str, dict[str, Any]] = {
         **UNEVEN,
     },
     "pruned channels": {**PRUNED, "pruning": "structured", "model": "mlp", "width": None},
+    "rounded weights": {"quantization": "qat", "lr": 1e-6},
+    "taught": {"teacher": "teacher.pt", "distill_weight": 0.7, **UNEVEN},
 }
-"""Of images. Masks are of the weights, which are equal on all ranks: so are the masks."""
+"""Of images. Masks are of the weights, which are equal on all ranks: so are the masks.
+
+Larger steps than those of "rounded weights" could bring a weight to the edge of two of its values.
+"""
 ADAMW = {"optimizer": "adamw", "lr": 0.01, "momentum": None, "eps": 1e-6, "width": 32}
 """Wide enough that some states have 8 bits."""
 WINDOW = {"attention": "sliding_window", "attention_window": 5}
@@ -428,13 +434,29 @@ def test_two_ranks_train_as_one(plan: dict[str, Any], task: str, steps: Any, on_
 
 
 @pytest.mark.parametrize("plan", SMALLER.values(), ids=SMALLER)
-def test_two_ranks_prune_as_one(plan: dict[str, Any], steps: Any, on_ranks: Any) -> None:
+def test_two_ranks_make_a_model_smaller_as_one(
+    plan: dict[str, Any], steps: Any, on_ranks: Any, tmp_path: Path
+) -> None:
+    if "quantization" in plan:
+        pytest.importorskip("torchao", reason="torchao is not installed")
+    if "teacher" in plan:
+        plan = {**plan, "teacher": str(written_teacher(tmp_path))}
     ranks, alone = on_ranks(2, "images", plan), steps("images", trained(plan))
     trains_alike(ranks, alone)
-    for found in (*ranks, alone):
+    usual = {key: plan[key] for key in ("lr", *UNEVEN) if key in plan}
+    assert alone["losses"] != pytest.approx(steps("images", trained(usual))["losses"], rel=CLOSE)
+    for found in (*ranks, alone) if "pruning" in plan else ():
         weights = [v for k, v in found["ended"].items() if k.endswith("weight") and v.dim() > 1]
         gone = sum((w == 0).sum().item() for w in weights) / sum(w.numel() for w in weights)
         assert 0.1 < gone < 0.8
+
+
+def written_teacher(folder: Path) -> Path:
+    config = {"data": "digits", "model": "mlp", "width": 8, "lr": 0.1}
+    trainer = image.train(config)
+    torch.save(image.saved(config, [next(trainer).state()]), folder / "teacher.pt")
+    trainer.close()
+    return folder / "teacher.pt"
 
 
 @pytest.mark.parametrize(

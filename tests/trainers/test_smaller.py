@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch_only
 from torch import Tensor, nn
 
 from autotune.schedules import Linear
@@ -248,7 +249,8 @@ def test_a_student_that_follows_its_teacher_alone_comes_to_agree_with_it(tmp_pat
             apart.append(float(F.kl_div(q, p, log_target=True, reduction="batchmean")))
     assert apart[1] < 0.3 * apart[0]
     for config, says in (
-        ({"teacher": str(tmp_path / "none.pt")}, "teacher must be a file of a trained model"),
+        ({"teacher": str(tmp_path / "none.pt")}, "teacher must be a file of a trained model or"),
+        ({"teacher": "models:/digits/latest"}, "or models:/NAME/VERSION, got 'models:/digits/la"),
         ({"teacher": __file__}, "holds no classifier"),
         ({"data": "synthetic", "teacher": str(file)}, "it has 1 channels, and the data 3"),
         (
@@ -295,6 +297,35 @@ def check_exported(extra: dict[str, Any], folder: Path) -> None:
 )
 def test_the_file_is_what_was_evaluated(extra: dict[str, Any], tmp_path: Path) -> None:
     check_exported(extra, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {**PRUNED, "width": 256, "quantization": "post_training"},
+        {**CHANNELS, "width": 256, "quantization": "post_training"},
+    ],
+    ids=["weights in 8 bits", "channels in 8 bits"],
+)
+def test_the_graph_of_a_small_model_is_small_and_needs_torch_only(
+    extra: dict[str, Any], tmp_path: Path
+) -> None:
+    """It is as accurate as what was evaluated; its file has the weights and the graph's text."""
+    config = {**DIGITS, **extra}
+    *_, (metrics, state, _), measured = run(config, 5)
+    model, example = image.trained(config, [state])
+    shapes = ({0: torch.export.Dim.AUTO},)
+    torch.export.save(
+        torch.export.export(model, (example,), dynamic_shapes=shapes), tmp_path / "model.pt2"
+    )
+    kept = sum(v.numel() * v.element_size() for v in model.state_dict().values())
+    assert kept / 1e6 <= measured["model_megabytes"] < 0.15  # in fp32 0.34
+    assert (tmp_path / "model.pt2").stat().st_size / 1e6 < measured["model_megabytes"] + 0.06
+    data = read_images("digits", None, CPU)
+    x, y = data.val_x[:256], data.val_y[:256]
+    found = torch_only.accuracy(tmp_path / "model.pt2", x, y, tmp_path)
+    assert found == pytest.approx(metrics["val_accuracy"], abs=1e-6)
 
 
 def test_files_get_smaller(tmp_path: Path) -> None:
@@ -361,6 +392,12 @@ def test_what_does_not_go_together_is_refused_in_one_line(extra: dict[str, Any],
     with pytest.raises(ValueError, match=says) as error:
         read_settings({**DIGITS, **extra})
     assert "\n" not in str(error.value)
+
+
+def test_without_mlflow_a_registered_teacher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.compression.registered.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"^teacher models:/digits/1 needs MLflow: pip install ml"):
+        image.check({**DIGITS, "teacher": "models:/digits/1"})
 
 
 def test_without_torchao_a_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

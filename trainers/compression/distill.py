@@ -2,20 +2,21 @@
 
 The loss is (1 - a) CE + a T^2 KL: the usual cross-entropy, and the divergence of the student's
 probabilities from the teacher's, both at the temperature T (Hinton et al. 2015, arXiv 1503.02531).
-The teacher is a file that autotune has written of a study's best model, `best_model.pt`.
+The teacher is a file that autotune has written of a study's best model, `best_model.pt`, or a
+registered model that has this file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainers.compression.registered import local
 from trainers.readers import NotAllowedError, Number, optional, text
 from trainers.technique import Knob, When
 
@@ -75,5 +76,6 @@ class Teacher:
 
 def require_file(teacher: str | None) -> None:
     """Raise a ValueError, one line, where the file of the teacher is not there."""
-    if teacher is not None and not Path(teacher).expanduser().is_file():
-        raise ValueError(f"teacher must be a file of a trained model, got {teacher!r}")
+    if teacher is not None:
+        with local(teacher):
+            pass

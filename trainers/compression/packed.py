@@ -7,7 +7,7 @@ A packed tensor is a dict of tensors: `shape`; `values`, int8 or as they were; `
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,18 +61,21 @@ def unpacked(weights: Mapping[str, Any]) -> dict[str, Tensor]:
         KeyError, RuntimeError, ValueError: they were not.
     """
     return {
-        name: value if isinstance(value, Tensor) else _unpack(value)
+        name: value if isinstance(value, Tensor) else unpack(value, value["shape"].tolist())
         for name, value in weights.items()
     }
 
 
-def _unpack(found: Mapping[str, Tensor]) -> Tensor:
-    shape, values = tuple(found["shape"].tolist()), found["values"]
+def unpack(found: Mapping[str, Tensor], shape: Sequence[int]) -> Tensor:
+    """One tensor as it was packed; that of int8 as float32.
+
+    Args:
+        shape: that of `found`, as numbers: `torch.export` makes a graph of the rest.
+    """
+    values = found["values"]
     if "mask" in found:
-        count = math.prod(shape)
-        bits = np.unpackbits(found["mask"].numpy(), count=count)
-        whole = torch.zeros(count, dtype=values.dtype)
-        whole[torch.from_numpy(bits.astype(bool))] = values
-        values = whole
-    values = values.view(shape)
+        weights = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=values.device)
+        kept = (found["mask"][:, None] & weights).flatten()[: math.prod(shape)] != 0
+        values = torch.zeros_like(kept, dtype=values.dtype).masked_scatter(kept, values)
+    values = values.view(*shape)
     return dequantized(values, found["scale"]) if "scale" in found else values

@@ -1,14 +1,14 @@
-"""The teacher of a distillation, from the file of a trained model."""
+"""The teacher of a distillation, from the file of a trained or of a registered model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 
 from trainers import classifier
-from trainers.compression.distill import Teacher, require_file
+from trainers.compression.distill import Teacher
+from trainers.compression.registered import local
 
 
 def read_teacher(
@@ -23,14 +23,18 @@ def read_teacher(
     """The teacher in a file, which is read as data only (`weights_only`).
 
     Args:
+        path: the file, or `models:/NAME/VERSION` of MLflow's registry.
         channels: of the images.
         sizes: pixels of a side of the images that it is shown while the student trains.
 
     Raises:
-        ValueError: the file holds no classifier of such images and classes; one line.
+        ValueError: there is no file, or no classifier of such images and classes in it; one line.
     """
-    require_file(path)
-    found = classifier.load(Path(path).expanduser())
+    with local(path) as file:
+        try:
+            found = classifier.load(file)
+        except ValueError as error:  # it names the file, which may be a copy
+            raise ValueError(str(error).replace(str(file), path)) from None
     for what, own, needed in (
         ("classes", len(found.classes), classes),
         ("channels", found.channels, channels),
