@@ -230,10 +230,10 @@ class Learner:
     def warm_up(self, batches: Iterable[tuple[Batch, int]], evaluated: Iterable[Batch]) -> None:
         """Train on batches of so many samples, evaluate on others; then restore the initial state.
 
-        This compiles, allocates, and lets DDP order its buckets, which takes two steps; where
-        gradients are compressed later in a training, a further step does that. Then
-        parameters and buffers are restored, and optimizer and scaler are built again. A further
-        shape takes one more step on a CPU, and two where kernels are compiled or benchmarked.
+        This compiles, allocates, and lets DDP order its buckets, which takes two steps, and one
+        more where gradients are compressed later. Then parameters and buffers are restored, and
+        optimizer and scaler built again. A further shape takes one more step on a CPU, and two
+        where kernels are compiled or benchmarked.
 
         Every rank first makes the first batch, the largest, and a step of it alone: where memory
         runs out on one, all raise, and none waits for it. With sharded parameters a step needs all.

@@ -12,9 +12,6 @@ from autotune.space.encoding import edges, unit_of, value_at
 from autotune.space.parameters import Choice, Float, Int, Parameter, drawn, is_real
 from autotune.trial import Params
 
-MOST_OUTSIDE = 0.1
-"""Ranges that a number of a point may lie outside: one that is clipped more is another point."""
-
 
 def translated(
     canonical: Mapping[str, Any], space: CanonicalSpace, baseline: Params, random: Random

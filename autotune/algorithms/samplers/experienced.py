@@ -11,10 +11,8 @@ et al. 2018 (RGPE, arXiv 1802.02219) and Wang et al. 2024 (HyperBO, JMLR 25).
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import islice
 from random import Random
 from threading import Lock
 from typing import Any
@@ -32,7 +30,7 @@ from autotune.algorithms.experience.posterior import (
     posterior,
     shifts,
 )
-from autotune.algorithms.experience.translation import MOST_OUTSIDE, translated
+from autotune.algorithms.experience.translation import translated
 from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
@@ -45,7 +43,7 @@ from autotune.trial import Params, State, Target, Trial, incumbent
 from autotune.trial.values import point_key
 
 KNOWN_FIRST = 20  # ended trials until which the posterior proposes
-_DRAWN, _BEST_ROWS = 64, 8  # points of the pool: drawn, and the best of each task in the space
+_DRAWN, _BEST_ROWS = 64, 8  # points of the pool: drawn, and the best of each task
 _WORST = 3.0  # a normal score behind all
 
 
@@ -211,21 +209,14 @@ class ExperiencedSampler:
         if self._pool is None or self._pool[0] != baseline:
             random = Random(f"{self._seed}/pool")
             points = self._space.sample(_DRAWN, random.getrandbits(31))
-            own = partial(self._in_space, baseline=baseline or {}, random=random)
-            points += own(self._published)
+            good = list(self._published)
             for task in self._tasks:
-                order = np.argsort(log_times(task)[:, 0], kind="stable")
-                points += islice(own(task.points[i] for i in order), _BEST_ROWS)
+                order = np.argsort(log_times(task)[:, 0], kind="stable")[:_BEST_ROWS]
+                good += [task.points[i] for i in order]
+            # Also those far outside, at the ends of the ranges: without them regret is higher.
+            for row in good:
+                points.append(translated(row, self._canonical, baseline or {}, random)[0])
             found = self.models.at(points)
             self._seen |= {point_key(point): found.of([i]) for i, point in enumerate(points)}
             self._pool = baseline, points, found
         return self._pool[1], self._pool[2]
-
-    def _in_space(
-        self, rows: Iterable[Mapping[str, Any]], baseline: Params, random: Random
-    ) -> Iterator[Params]:
-        """Canonical points as points of the space, without those that lie far outside."""
-        for row in rows:
-            point, outside = translated(row, self._canonical, baseline, random)
-            if outside <= MOST_OUTSIDE:
-                yield point

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.names import LR, OPTIMIZER
-from autotune.algorithms.experience.translation import MOST_OUTSIDE, translated
+from autotune.algorithms.experience.translation import translated
 from autotune.algorithms.samplers import Sampler
 from autotune.errors import UserError
 from autotune.space.encoding import unit_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autotune.study.experiment import Experiment
 
 _MOST = 3  # points of all studies together
+_MOST_BEYOND = 0.1  # ranges that a number may lie outside: one that is clipped more is another one
 _LEAST_SAID = 2  # searched parameters of which a published point says something
 _EQUAL = 1e-3  # of a range: nearer numbers are one
 
@@ -113,7 +114,7 @@ def _fitting(
             continue
         point, outside = translated(own, space, baseline or {}, random)
         positions = _positions(space, point, own)
-        if outside <= MOST_OUTSIDE and positions not in said and point not in given:
+        if outside <= _MOST_BEYOND and positions not in said and point not in given:
             found.append(point)
             said.append(positions)
         if len(found) == _MOST:

@@ -142,23 +142,6 @@ def test_a_published_setting_is_proposed_where_it_is_expected_to_be_fast() -> No
     assert point not in ExperiencedSampler(*about)._pool_of([])[0]
 
 
-def test_points_far_outside_are_not_clipped_into_the_pool() -> None:
-    """The fastest points of the known study have another scale; its others lie in the space."""
-    wide = SearchSpace({**SPACE.entries, "drop": Float(0.0, 5.0)})
-
-    def faster_far_out(point: Params, best: float) -> float:
-        return share({**point, "drop": 0.2}, best) / (1 + point["drop"])
-
-    task = known("x", 0.03, space=wide, needs=faster_far_out)
-    own = ConvergenceSampler(SPACE, TARGET, 0)
-    search = ExperiencedSampler(SPACE, TARGET, 0, CanonicalSpace(SPACE), [task], own)
-    rows = search._pool_of([])[0][64:]
-    there = [(p["lr"], p["drop"]) for p in task.points]
-    assert len(rows) == 8
-    assert all((p["lr"], p["drop"]) in there or p["drop"] == 1.0 for p in rows)
-    assert all(min(d for lr, d in there if lr == p["lr"]) <= 1.1 for p in rows)
-
-
 def test_without_a_target_value_places_count() -> None:
     target = Target("acc", limit=100.0)
 
