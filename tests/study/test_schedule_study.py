@@ -24,7 +24,7 @@ def recipe():
     for name, family in (("batch_size", "staircase"), ("image_size", "staircase"),
                          ("momentum", "mirror"), ("lr", "one_cycle")):
         entries[name] = replace(entries[name], family=family)
-    fixed = {"width": 16, "milestone": 1280, "horizon": 12.0}
+    fixed = {"width": 8, "milestone": 1280, "horizon": 12.0}
     entries |= {name: at.Fixed(value) for name, value in fixed.items()}
     baseline = {
         "batch_size.knots": 1, "batch_size.edge1": 0.4, "batch_size.levels1": 4,
