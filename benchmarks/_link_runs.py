@@ -91,17 +91,17 @@ def tuned_runs(
 def on_rank(task: dict[str, Any]) -> list[dict[str, Any]]:
     """What a rank's process does; the first rank tells of each run on stderr."""
     import torch
-    import torch.distributed as dist
+
+    from trainers.parallel.ranks import process_group
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     problem, runs = Problem(**task["problem"]), []
-    for run in tuned_runs(problem, task["techniques"], task["seeds"]):
-        runs.append(run)
-        if dist.get_rank() == 0:
-            with open(task["log"], "a") as log:
-                log.write(json.dumps(run) + "\n")
-    dist.destroy_process_group()
+    with process_group() as ranks:  # it frees models first, without which the process may abort
+        for run in tuned_runs(problem, task["techniques"], task["seeds"]):
+            runs.append(run)
+            if ranks.rank == 0:
+                with open(task["log"], "a") as log:
+                    log.write(json.dumps(run) + "\n")
     return runs
 
 
