@@ -17,7 +17,7 @@ from .test_mirror import Server, statuses, until
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("delay", [0.4, pytest.param(30.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("delay", [1.0, pytest.param(30.0, marks=pytest.mark.soak)])
 def test_refusing_then_late_then_back(
     study: Any, tmp_path: Path, processes: Any, empty_store: Path, delay: float
 ) -> None:
