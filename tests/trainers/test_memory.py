@@ -70,7 +70,7 @@ def predicted(task: str, plan: dict[str, Any], ranks: int = 1) -> int:
     return predict.peak(of_images.training, found, images(of_images, ranks), ranks)
 
 
-@pytest.mark.parametrize("module", [accumulate, bound, fused, low_bit])
+@pytest.mark.parametrize("module", [accumulate, bound, fused, low_bit, measure])
 def test_examples(module: Any) -> None:
     failed, tried = doctest.testmod(module)
     assert tried
@@ -113,10 +113,8 @@ ON_TWO: dict[str, dict[str, Any]] = {
 def test_so_it_is_on_several_ranks(
     plan: dict[str, Any], peaks_on_two_ranks: Callable[..., list[int]]
 ) -> None:
-    needed, wanted = max(peaks_on_two_ranks({**TEXT, **plan})), predicted("text", plan, 2)
-    # Gloo's threads free what layers have sent each other when they come to it, at times late.
-    layers_send = {"tensor_parallel_degree", "context_parallel_degree"} & plan.keys()
-    assert 1 - NEAR < needed / wanted < 1 + (0.5 if layers_send else NEAR)
+    needed = max(peaks_on_two_ranks({**TEXT, **plan}))
+    assert predicted("text", plan, 2) == pytest.approx(needed, rel=NEAR)
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +159,7 @@ def test_shards_and_recomputation_need_less_and_further_passes_no_more() -> None
 
 @pytest.mark.slow
 def test_a_bound_is_above_what_is_predicted_and_answers_where_there_is_plenty() -> None:
-    for name in (*QUICK, "microbatches", "bfloat16"):
-        task, plan = ALONE[name]
+    for task, plan in ALONE.values():
         memory = TRAINERS[task][0].memory
         config = {**TRAINERS[task][1], **plan}
         exact, plenty = memory(config), memory(config, 1, 2**50)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from bisect import bisect, bisect_left, insort
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from itertools import accumulate
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExtraFields_Allocation
 from torch.autograd import profiler
-from torch.autograd.profiler_util import MEMORY_EVENT_NAME
 
 Train = Callable[[dict[str, Any]], Generator[Any, Any, None]]
 
@@ -18,7 +18,7 @@ def peak(train: Train, config: Mapping[str, Any], milestones: int = 1) -> int:
     """The bytes of tensors that this rank had at the peak, from the warm-up to its last evaluation.
 
     On a GPU that is its allocator's peak, else the sum over what torch's profiler saw allocated and
-    freed. What others allocate, as NumPy does, is not seen.
+    freed (`most`). What others allocate, as NumPy does, is not seen.
 
     Args:
         train: a trainer of this package.
@@ -31,9 +31,50 @@ def peak(train: Train, config: Mapping[str, Any], milestones: int = 1) -> int:
         return torch.cuda.max_memory_allocated() - before
     with profiler.profile(profile_memory=True) as seen:
         train_for(train, config, milestones)
-    events = (e for e in seen.kineto_results.events() if e.name() == MEMORY_EVENT_NAME)
-    changes = sorted(((e.start_ns(), e.nbytes()) for e in events), key=lambda change: change[0])
-    return max(accumulate(nbytes for _, nbytes in changes), default=0)
+    found = [*_allocations(seen.kineto_results.experimental_event_tree())]
+    found.sort(key=lambda event: event.start_time_ns)
+    return most((e.extra_fields.ptr, e.extra_fields.alloc_size) for e in found)
+
+
+def _allocations(events: Iterable[Any]) -> Iterator[Any]:
+    """The events of the profiler's tree in which memory is allocated or freed."""
+    for event in events:
+        if isinstance(event.extra_fields, _ExtraFields_Allocation):
+            yield event
+        yield from _allocations(event.children)
+
+
+def most(changes: Iterable[tuple[int, int]]) -> int:
+    """The most bytes that were allocated at once.
+
+    What another thread frees, as gloo's threads do with messages, the profiler does not see: memory
+    that overlaps a new allocation has been freed.
+
+    Args:
+        changes: the address and the bytes of each allocation, negative where it is freed, in order.
+
+    >>> most([(0, 8), (8, 4), (0, -8), (0, 2)]), most([(0, 8), (4, 2)])
+    (12, 8)
+    """
+    starts: list[int] = []  # of what is allocated, in order
+    sizes: dict[int, int] = {}
+    now = highest = 0
+    for start, size in changes:
+        if size < 0:
+            gone = [start] if start in sizes else []
+        else:
+            first = max(bisect(starts, start) - 1, 0)
+            near = starts[first : bisect_left(starts, start + size)]
+            gone = [at for at in near if at + sizes[at] > start]
+        for at in gone:
+            now -= sizes.pop(at)
+            del starts[bisect_left(starts, at)]
+        if size > 0:
+            insort(starts, start)
+            sizes[start] = size
+            now += size
+            highest = max(highest, now)
+    return highest
 
 
 def train_for(train: Train, config: Mapping[str, Any], milestones: int) -> None:
