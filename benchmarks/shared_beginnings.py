@@ -38,7 +38,7 @@ from _common import Answer, arguments, introduce, keep, ratios, repeats_of, summ
 from _intervals import interval
 
 import autotune as at
-from autotune.algorithms.beginnings import sentence, shared
+from autotune.algorithms.shared_work import sentence, shared
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.storage.codec import encode
 from autotune.study.driver.plan import trial_seed

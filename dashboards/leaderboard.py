@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.algorithms import beginnings
+from autotune.algorithms import shared_work
 from autotune.evaluation import machine
 from autotune.study.result import StudyResult
 from autotune.trial.wording import goal, metric_name, unit
@@ -57,7 +57,7 @@ def section(result: StudyResult, rows: Sequence[Row]) -> Section:
         )
     plot = figures.leaderboard(drawn, target) if drawn else None
     notes = [*machine.sentences(result)]
-    if saved := beginnings.sentence(result.trials):
+    if saved := shared_work.sentence(result.trials):
         notes.append(f"Shared beginnings: {saved}.")
     said = " ".join(notes)
     return Section("leaderboard", "Leaderboard", text, plot, cells, columns, said, open=True)

@@ -12,15 +12,14 @@ at which they branch, not at it: a trainer may set the value at the end of a ste
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import fmean
 
 from autotune.algorithms.ranking.lineage import PROGRESS
-from autotune.algorithms.ranking.repeats import PROBE
+from autotune.algorithms.ranking.repeats import is_searched, searched
 from autotune.schedules.agreement import configs_agree_until
 from autotune.space.search_space import SearchSpace
 from autotune.storage.codec import plain
@@ -133,21 +132,29 @@ def can_share(trials: Iterable[Trial], how: SharedBeginnings) -> bool:
 
     It does not if it reports no progress, or if a trial had a checkpoint to save and could not.
     """
-    seen = [t for t in trials if _searched(t)]
-    last = (next((r for r in reversed(t.reports) if r.metrics), None) for t in seen)
-    if any(report is not None and PROGRESS not in report.metrics for report in last):
+    seen = searched(trials)
+    if _without_progress(seen):
         return False
     return any(t.saves for t in seen) or not any(t.ended and _was_due(t, how) for t in seen)
+
+
+def missing(trials: Iterable[Trial]) -> str:
+    """Why no trial of a study that could share beginnings did so; empty as long as any may."""
+    if _without_progress(trials):
+        return f"none, as the trainer reports no metric {PROGRESS!r}"
+    return ""
+
+
+def _without_progress(trials: Iterable[Trial]) -> bool:
+    """Whether the last metrics of a trial lack its progress."""
+    last = (next((r for r in reversed(t.reports) if r.metrics), None) for t in trials)
+    return any(report is not None and PROGRESS not in report.metrics for report in last)
 
 
 def _was_due(trial: Trial, how: SharedBeginnings) -> bool:
     """Whether a checkpoint was due before its last report."""
     earlier = (trial.reports[:count] for count in range(2, len(trial.reports)))
     return any(due(replace(trial, reports=reports), (), how) for reports in earlier)
-
-
-def _searched(trial: Trial) -> bool:
-    return trial.repeats is None and trial.kind != PROBE
 
 
 # --- which checkpoints --------------------------------------------------------------------------
@@ -199,7 +206,7 @@ def _own(
 def _is_usable(trial: Trial, how: SharedBeginnings) -> bool:
     """Whether the trial is the training of its configuration, as others would make it."""
     plain_training = trial.microbatch is None and not trial.changes and trial.reason != "diverged"
-    return trial.seed == how.seed and plain_training and _searched(trial)
+    return trial.seed == how.seed and plain_training and is_searched(trial)
 
 
 def _progress_at(trial: Trial, step: int) -> float | None:
@@ -250,52 +257,3 @@ def beginning_for(config: Config, beginnings: Iterable[Beginning]) -> Beginning 
         if configs_agree_until(config, one.trial.config) > one.progress:
             return one
     return None
-
-
-# --- what it saved --------------------------------------------------------------------------------
-
-
-def shared(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that began from another one's checkpoint, with the same configuration up to it."""
-    return [t for t in trials if t.origin is not None and not t.is_fork]
-
-
-def saved_seconds(trials: Iterable[Trial]) -> float:
-    """Worker-seconds that would have been trained again: beginnings, times the ranks of a trial."""
-    return math.fsum(
-        t.origin.checkpoint.clock.seconds("wall") * t.hardware.num_workers
-        for t in shared(trials)
-        if t.origin is not None
-    )
-
-
-def sentence(trials: Sequence[Trial]) -> str:
-    """How many trials began so and what that saved, in words; empty where none did."""
-    own = shared(trials)
-    if not own:
-        return ""
-    searched = sum(map(_searched, trials))
-    return (
-        f"{len(own)} of {searched} trials began from another's checkpoint, which saved "
-        f"{saved_seconds(own):.0f} worker-seconds"
-    )
-
-
-def missing(trials: Iterable[Trial]) -> str:
-    """Why no trial of a study that could share beginnings did so; empty as long as any may."""
-    last = [next((r for r in reversed(t.reports) if r.metrics), None) for t in trials]
-    if any(report is not None and PROGRESS not in report.metrics for report in last):
-        return f"none, as the trainer reports no metric {PROGRESS!r}"
-    return ""
-
-
-def to_json(trials: Sequence[Trial]) -> Mapping[str, float | str] | None:
-    """The same as JSON types; None where none did."""
-    own = shared(trials)
-    if not own:
-        return None
-    return {
-        "trials": len(own),
-        "saved_worker_seconds": saved_seconds(own),
-        "said": sentence(trials),
-    }

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TextIO
 
-from autotune.algorithms import beginnings
+from autotune.algorithms import shared_work
 from autotune.algorithms.ranking.finalists import next_to_confirm
 from autotune.algorithms.ranking.repeats import Confirmation, raced
 from autotune.cli.columns import Column, table
@@ -67,7 +67,7 @@ def _print_end(result: StudyResult, manifest: Manifest, on: Screen) -> None:
     on.paragraph(conclusion(result))
     for sentence in machine.sentences(result):
         on.paragraph(sentence)
-    if saved := beginnings.sentence(result.trials):
+    if saved := shared_work.sentence(result.trials):
         on.paragraph(f"Shared beginnings: {saved}.")
     notes = [_unfinished(result, manifest)]
     uri = manifest.options.tracking_uri

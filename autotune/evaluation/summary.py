@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.algorithms import beginnings
+from autotune.algorithms import shared_work
 from autotune.algorithms.plans import words
 from autotune.algorithms.ranking.finalists import progress
 from autotune.algorithms.ranking.repeats import Confirmation, probes, raced
@@ -46,7 +46,7 @@ def summary(result: StudyResult, name: str) -> dict[str, Any]:
         "compared_runs": result.compared_runs,
         "machine": machine.sentences(result),
         "plans": plans(result),
-        "shared_beginnings": beginnings.to_json(result.trials),
+        "shared_beginnings": shared_work.to_json(result.trials),
         "confirmed": [confirmation(c) for c in result.confirmed],
         **speedup(result),
         **gain(result),

@@ -15,11 +15,10 @@ from autotune.algorithms.beginnings import (
     can_share,
     due,
     kept,
-    saved_seconds,
-    sentence,
     shared_beginnings,
 )
 from autotune.algorithms.ranking.lineage import as_one, descent, origin
+from autotune.algorithms.shared_work import saved_seconds, sentence
 from autotune.schedules import WSD, Constant
 from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace, SearchSpace
 from autotune.trial import Checkpoint, Clock, Hardware, Origin, Report, State, Trial

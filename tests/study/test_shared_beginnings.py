@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sims import memory, simulate
 
 import autotune as at
-from autotune.algorithms.beginnings import saved_seconds, sentence, shared
 from autotune.algorithms.ranking.repeats import config_from_scratch
+from autotune.algorithms.shared_work import saved_seconds, sentence, shared
 from autotune.backends.simulator import SimCurve
 from autotune.cli import main
 from autotune.evaluation.export.export import export

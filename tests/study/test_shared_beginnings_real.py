@@ -15,7 +15,7 @@ import shared_study
 import torch
 
 import autotune as at
-from autotune.algorithms.beginnings import shared
+from autotune.algorithms.shared_work import shared
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.trial import Reported, Suggested, Trial, fold

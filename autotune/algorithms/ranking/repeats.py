@@ -34,9 +34,14 @@ VALIDATED = 3
 """Runs of one configuration whose mean is taken as its time, without a correction for luck."""
 
 
-def searched(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that are no repeats and no probes: those that a study's number counts."""
-    return [t for t in trials if t.repeats is None and t.kind != PROBE]
+def is_searched(trial: Trial) -> bool:
+    """Whether a trial is no repeat and no probe: a study's number counts it."""
+    return trial.repeats is None and trial.kind != PROBE
+
+
+def searched(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that a study's number counts."""
+    return [t for t in trials if is_searched(t)]
 
 
 def probes(trials: Iterable[Trial]) -> list[Trial]:
