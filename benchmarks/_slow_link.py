@@ -110,6 +110,16 @@ def slow_link(mbit: float) -> Iterator[Link]:
                     _run("ip", "netns", "delete", name)
 
 
+def available() -> bool:
+    """Whether a cable can be made here; if not, the reason is printed."""
+    try:
+        with slow_link(1000):
+            return True
+    except OSError as error:
+        print(f"loopback only: {error}", flush=True)
+        return False
+
+
 def _lay(names: Sequence[str], mbit: float) -> None:
     """Make both namespaces, lay the cable, and limit its ends."""
     for name in names:

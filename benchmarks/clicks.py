@@ -28,13 +28,12 @@ Run = list[list[float]]
 def on_rank(configs: list[dict[str, Any]]) -> list[Run]:
     """What a rank's process does."""
     import torch
-    import torch.distributed as dist
+
+    from trainers.parallel.ranks import process_group
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    found = [run(config) for config in configs]
-    dist.destroy_process_group()
-    return found
+    with process_group():
+        return [run(config) for config in configs]
 
 
 def run(config: dict[str, Any]) -> Run:
@@ -79,7 +78,7 @@ def main() -> None:
 
     parser = arguments(__doc__, repeats=5)
     parser.add_argument("--epochs", type=float, default=1.0, help="of training (1)")
-    parser.add_argument("--auc", type=float, default=0.8, help="the seconds to it are told (0.8)")
+    parser.add_argument("--auc", type=float, default=0.8, help="to which seconds are printed (0.8)")
     options = parser.parse_args()
     config = {**SETTING, **BASELINE, "horizon": options.epochs, "max_epochs": options.epochs}
     if options.quick:

@@ -32,7 +32,8 @@ from typing import Any
 from _common import arguments, introduce, keep
 from _intervals import interval
 from _link_runs import Config, Problem, measured
-from _slow_link import Link, loopback, slow_link
+from _link_study import study
+from _slow_link import Link, available, loopback, slow_link
 
 TEXT: dict[str, Any] = {
     "text": "tinyshakespeare",
@@ -172,100 +173,11 @@ def with_rates(techniques: Mapping[str, Config], quick: bool) -> dict[str, list[
     }
 
 
-def study(problem: Problem, link: Link, seconds: float, seed: int, everything: bool) -> Config:
-    """The configuration that a search over the link found in so many wall seconds."""
-    from _slow_pool import SlowLinkPool
-
-    import autotune as at
-    from trainers import language
-
-    space: dict[str, Any] = {
-        **{key: at.Fixed(value) for key, value in problem.fixed.items()},
-        "optimizer": at.Fixed("adamw"),
-        "lr": at.Float(1e-3, 3e-2, log=True),
-    }
-    if everything:
-        none, local, diloco, geo, late = (
-            {"synchronization": kind}
-            for kind in ("every_step", "local_sgd", "diloco", "geo_sgd", "bounded_staleness")
-        )
-        powersgd = {"gradient_compression": "powersgd"}
-        space |= {
-            "synchronization": at.Choice(
-                [x["synchronization"] for x in (none, local, diloco, geo, late)]
-            ),
-            "local_sgd_period": at.Int(2, 64, log=True, when=local),
-            "local_sgd_start": at.Int(0, 40, when=local),
-            "diloco_period": at.Int(8, 64, log=True, when=diloco),
-            "diloco_outer_lr": at.Float(0.3, 1.0, when=diloco),
-            "diloco_outer_momentum": at.Float(0.5, 0.95, when=diloco),
-            "geo_sgd_period": at.Int(2, 64, log=True, when=geo),
-            "geo_sgd_delay": at.Int(0, 1, when=geo),
-            "staleness_bound": at.Int(1, 4, when=late),
-            "gradient_compression": at.Choice(
-                ["none", "fp16", "bf16", "powersgd", "one_bit"], when=none
-            ),
-            "powersgd_rank": at.Int(1, 8, log=True, when=powersgd),
-            "powersgd_start": at.Int(2, 20, log=True, when=powersgd),
-            "powersgd_wire": at.Choice(["fp32", "fp16"], when=powersgd),
-            "one_bit_warmup_steps": at.Int(
-                10, 60, log=True, when={"gradient_compression": "one_bit"}
-            ),
-            # What changes only the seconds of a step: probed first, then fixed.
-            "optimizer_implementation": at.Choice(["auto", "foreach", "for-loop"]),
-            "precision": at.Choice(["fp32", "bf16"]),
-        }
-    mode = "max" if problem.sign > 0 else "min"
-    target = at.Target(problem.metric, problem.value, mode=mode, limit=problem.limit)
-    start: dict[str, Any] = {"lr": 1e-2}
-    if everything:
-        start |= {"synchronization": "every_step", "gradient_compression": "none"}
-        start |= {"optimizer_implementation": "auto", "precision": "fp32"}
-    scaling = at.Scaling(num_workers=2, cpus_per_worker=1)
-    experiment = at.Experiment(
-        "communication",
-        language.train,
-        at.SearchSpace(space),
-        target,
-        baseline=start,
-        scaling=scaling,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        result = at.run(
-            experiment,
-            trials=1000,
-            time_limit=seconds,
-            seed=seed,
-            out=Path(folder, "study"),
-            experience="off",
-            backend=SlowLinkPool(language.train, link),
-            progress=False,
-        )
-        best = result.best
-        if best is None:
-            raise SystemExit("no trial of this search reached the target: it needs more --seconds")
-        print(
-            f"  {len(result.trials)} trials, best {best.seconds:.2f} s: {best.params}", flush=True
-        )
-        kept = {key: value for key, value in best.config.items() if key not in problem.fixed}
-        return {key: value(0.0) if callable(value) else value for key, value in kept.items()}
-
-
 @contextlib.contextmanager
 def network(mbit: float | None) -> Iterator[Link]:
     """Loopback, or a cable of so many Mbit/s."""
     with contextlib.nullcontext(loopback()) if mbit is None else slow_link(mbit) as link:
         yield link
-
-
-def has_slow_link() -> bool:
-    """Whether a cable can be made here; if not, it is told why."""
-    try:
-        with slow_link(1000):
-            return True
-    except OSError as error:
-        print(f"loopback only: {error}", flush=True)
-        return False
 
 
 def _data(folder: str | None) -> tuple[Config, Config]:
@@ -286,9 +198,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[*TECHNIQUES], help="beside DDP with AdamW")
     parser.add_argument("--best", nargs="+", choices=[*TECHNIQUES], help="techniques for `images`")
     options = parser.parse_args()
-    if options.parts == ["images"] and not options.best:
+    if "images" in options.parts and "techniques" not in options.parts and not options.best:
         parser.error("--parts images needs --best, or the part techniques, which names the best")
-    links = [*([] if options.no_loopback else [None]), *(options.mbit if has_slow_link() else [])]
+    cables = options.mbit if options.mbit and available() else []
+    links = [*([] if options.no_loopback else [None]), *cables]
     about = introduce()
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     quick, seeds = options.quick, [*range(100, 101 + (1 if options.quick else options.seeds))]

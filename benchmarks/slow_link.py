@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from _common import arguments, in_turns, introduce, keep, repeats_of, spread
-from _slow_link import Link, answers, loopback, slow_link
+from _slow_link import Link, answers, available, loopback, slow_link
 
 LINKS: dict[str, float | None] = {"loopback": None, "1000": 1000, "100": 100, "10": 10}
 MEGABYTES = (1, 10)
@@ -53,18 +53,19 @@ def rank(quick: bool) -> dict[str, float]:
     import torch
     import torch.distributed as dist
 
+    from trainers.parallel.ranks import process_group
+
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     found: dict[str, float] = {}
-    for megabytes in MEGABYTES[: 1 if quick else None]:
-        message = torch.ones(megabytes * 250_000)
-        dist.barrier()
-        begun = time.perf_counter()
-        dist.all_reduce(message)
-        found[f"sum of {megabytes} MB"] = time.perf_counter() - begun
-    for name, keys in [*TRAININGS.items()][: 2 if quick else None]:
-        found[f"step, {name}"] = step(keys)
-    dist.destroy_process_group()
+    with process_group():
+        for megabytes in MEGABYTES[: 1 if quick else None]:
+            message = torch.ones(megabytes * 250_000)
+            dist.barrier()
+            begun = time.perf_counter()
+            dist.all_reduce(message)
+            found[f"sum of {megabytes} MB"] = time.perf_counter() - begun
+        for name, keys in [*TRAININGS.items()][: 2 if quick else None]:
+            found[f"step, {name}"] = step(keys)
     return found
 
 
@@ -96,13 +97,7 @@ def main() -> None:
         return
     about = introduce()
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    names = [*LINKS]
-    try:
-        with slow_link(1000):
-            pass
-    except OSError as error:
-        print(f"loopback only: {error}", flush=True)
-        names = names[:1]
+    names = [*LINKS][: None if available() else 1]
     own = [__file__, "--rank", *(["--quick"] if options.quick else [])]
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _, name in in_turns(names, repeats_of(options)):
