@@ -21,6 +21,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from _aims import Judged
 from _common import Answer, in_turns
 from _intervals import interval
 
@@ -28,7 +29,6 @@ SIDES = ("one", "two", "random", "default", "ceiling")
 NEAR = 1.25
 SOONER = 2 / 3  # of one stage's seconds to a configuration so near: the aim
 SHARE = 0.05  # of a study's seconds: probes take less
-Judged = tuple[bool, str]
 MOMENTS = (0.25, 0.5, 1.0)  # of the search's seconds
 
 
@@ -165,9 +165,7 @@ def show(rows: Sequence[Answer], seconds: float, limit: float) -> None:
     """What each side found, and how two stages stand to the others."""
     best = best_known(rows)
     print("  best known: " + ", ".join(f"{k} {v:.2f} s" for k, v in best.items()))
-    own: dict[str, list[Answer]] = {}
-    for row in sorted(rows, key=lambda row: row["pair"]):
-        own.setdefault(row["side"], []).append(row)
+    own = by_side(rows)
     levels = {
         "within 25 % of the best": {task: NEAR * value for task, value in best.items()},
         "as good as one's end": usual(own.get("one", []), seconds, limit),
@@ -207,6 +205,14 @@ def show(rows: Sequence[Answer], seconds: float, limit: float) -> None:
         print(f"  kept {decided.count(plan)} times: {plan}")
 
 
+def by_side(rows: Sequence[Answer]) -> dict[str, list[Answer]]:
+    """The studies of each side, in the order of their pairs."""
+    own: dict[str, list[Answer]] = {}
+    for row in sorted(rows, key=lambda row: row["pair"]):
+        own.setdefault(row["side"], []).append(row)
+    return own
+
+
 def best_known(rows: Sequence[Answer]) -> dict[str, float]:
     """What the best configuration of any study is worth, for each task."""
     best: dict[str, float] = {}
@@ -219,9 +225,7 @@ def best_known(rows: Sequence[Answer]) -> dict[str, float]:
 def aims(rows: Sequence[Answer], seconds: float) -> list[Judged]:
     """Whether each aim is met, and its sentence; an aim whose sides were not run is left out."""
     best = best_known(rows)
-    own: dict[str, list[Answer]] = {}
-    for row in sorted(rows, key=lambda row: row["pair"]):
-        own.setdefault(row["side"], []).append(row)
+    own = by_side(rows)
     judged = probes_aim(own["two"], seconds) if "two" in own else []
     if "one" in own and "two" in own:
         one, two = (

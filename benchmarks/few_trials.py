@@ -45,6 +45,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from _aims import exit_code
+
 sys.path.append(str(Path(__file__).parent / "research"))
 
 import _few_problems as problems
@@ -271,12 +273,10 @@ def reported(options: argparse.Namespace) -> int:
     else:
         problem, (found, absent) = options.problem, ran(options)
     print(table(found, absent))
-    judged = aims(found, problem == "recorded") if problem != "real" else []
-    for met, text in judged:
-        print(f"{'met' if met else 'MISSED'}: {text}")
+    code = exit_code(aims(found, problem == "recorded") if problem != "real" else [])
     if not options.merge:
         print(f"{time.monotonic() - begun:.0f} s")
-    return 0 if all(met for met, _ in judged) else 1
+    return code
 
 
 def ran(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from _aims import Judged, exit_code
 from _common import (
     Answer,
     Task,
@@ -51,7 +52,7 @@ from _common import (
     serve,
     summary,
 )
-from _two_stages_farm import SIDES, Judged, aims, fixed, mean, probes_aim, random_plans
+from _two_stages_farm import SIDES, aims, fixed, mean, probes_aim, random_plans
 from _two_stages_farm import run as farm
 
 FARMS = ("farm", "settled")
@@ -255,13 +256,6 @@ def times_of(runs: dict[str, list[Answer]]) -> dict[str, list[float]]:
     }
 
 
-def told(judged: list[Judged]) -> int:
-    """Print whether each aim is met; the exit code."""
-    for met, text in judged:
-        print(f"{'met' if met else 'MISSED'}: {text}")
-    return 0 if all(met for met, _ in judged) else 1
-
-
 def show(runs: dict[str, list[Answer]]) -> None:
     """Print the confirmed times of each side, and the ratios of those of `two` to the others'."""
     times = times_of(runs)
@@ -295,7 +289,7 @@ def main() -> int:
     if problem in FARMS:
         found = farm(pairs, options.first_pair, seconds, problem == "settled", options.sides)
         keep(options.json, about, problem=problem, seconds=seconds, runs=found)
-        return 0 if options.quick else told(aims(found, seconds))
+        return 0 if options.quick else exit_code(aims(found, seconds))
     runs: dict[str, list[Answer]] = {name: [] for name in options.sides}
     raw = []
     for pair, name in in_turns(options.sides, pairs):
@@ -310,7 +304,7 @@ def main() -> int:
     for fault in wrong:
         print(fault)
     keep(options.json, about, problem=problem, seconds=seconds, runs=raw)
-    missed = 0 if options.quick else told(judged_aims(problem, runs, seconds))
+    missed = 0 if options.quick else exit_code(judged_aims(problem, runs, seconds))
     return 1 if wrong else missed
 
 

@@ -170,7 +170,7 @@ def test_the_aims_of_two_stages_are_judged(
             "one": [{"best": 10.0, "limit": 30.0, "probe_seconds": 0.0}] * 2,
             "two": [{"best": best, "limit": 30.0, "probe_seconds": probes}] * 2,
         }
-        return int(script.told(script.judged_aims(problem, runs, 100.0)))
+        return int(script.exit_code(script.judged_aims(problem, runs, 100.0)))
 
     assert judged("control", 10.4, 4.9) == 0
     assert judged("control", 10.6, 4.9) == 1
