@@ -80,14 +80,11 @@ def folder(
     largest = _power_of_two(min(max(count // 8, 4), 512))
     fixed |= {"model": model, "precision": precision, "optimizer": "sgd", "nesterov": True}
     usual = min(64, largest)
-    entries = {
-        **{key: Fixed(value) for key, value in fixed.items()},
-        **_searched(largest, usual, weights),
-    }
+    entries = {key: Fixed(value) for key, value in fixed.items()}
     return Experiment(
         name=_name(data, model),
         train=train,
-        space=SearchSpace(entries),
+        space=SearchSpace({**entries, **_searched(largest, usual, weights)}),
         target=Target("val_accuracy", limit=seconds),
         baseline=_baseline(usual, 0.1 if weights is None else 0.01),
         failure=FailurePolicy(keep_checkpoints=_KEPT),

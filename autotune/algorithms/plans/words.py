@@ -57,29 +57,29 @@ class Line:
 def lines(trials: Sequence[Trial]) -> list[Line]:
     """One line for each plan that was probed beside the default, in the order of the probes."""
     known, kept = factors(trials), chosen(trials)
-    front = _front(trials)
+    front = _front(trials, known)
     return [
         Line(
             plan_of(one),
             one,
             kept is not None and same(one.point, kept.point),
-            any(same(one.point, other.point) for other in front),
+            any(one is other for other in front),
             kept is not None and (one.ratio or 0.0) <= (kept.ratio or 0.0),
         )
         for one in known
     ]
 
 
-def _front(trials: Sequence[Trial]) -> list[Factor]:
+def _front(trials: Sequence[Trial], known: Sequence[Factor]) -> list[Factor]:
     """The Pareto set of the plans that have measured, the default first if it is one of them."""
     default = default_plan(trials)
-    own = [plan for plan in factors(trials) if not plan.failed]
+    own = [plan for plan in known if not plan.failed]
     return pareto([default, *own] if default is not None else own)
 
 
 def pareto_text(trials: Sequence[Trial]) -> str:
     """Which plans no other one beats in both seconds and bytes; empty where none is measured."""
-    front = _front(trials)
+    front = _front(trials, factors(trials))
     if not front:
         return ""
     by = "seconds per sample (bytes are not known)"

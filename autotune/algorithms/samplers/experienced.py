@@ -43,7 +43,7 @@ from autotune.trial import Params, State, Target, Trial, incumbent
 from autotune.trial.values import point_key
 
 KNOWN_FIRST = 20  # ended trials until which the posterior proposes
-_DRAWN, _BEST_ROWS = 64, 8  # points of the pool: drawn, and the best of each task
+_DRAWN, _BEST_ROWS = 64, 8  # points of the pool: drawn, and the best of each known task
 _WORST = 3.0  # a normal score behind all
 
 

@@ -202,7 +202,7 @@ def test_the_pareto_set_of_seconds_and_bytes() -> None:
 def test_the_default_is_one_of_those_compared() -> None:
     """What is slower and no smaller leads nowhere; what is smaller does."""
 
-    def told(seconds: float, peaks: tuple[float, float] | None) -> tuple[bool, str]:
+    def shown(seconds: float, peaks: tuple[float, float] | None) -> tuple[bool, str]:
         seen = [{"peak_memory_bytes": peak} for peak in peaks] if peaks else [{}, {}]
         times = [1.0, 1.001, 1.0, 1.001, 1.0]
         default = probe(0, SLOW, times, metrics=seen[0])
@@ -212,10 +212,10 @@ def test_the_default_is_one_of_those_compared() -> None:
         return line.leading, words.pareto_text(trials)
 
     alone, both = "seconds per sample (bytes are not known)", "seconds per sample and peak bytes"
-    assert told(1.25, None) == (False, f"Pareto set of {alone}: the default")
-    assert told(0.8, None) == (True, f"Pareto set of {alone}: fused True")
-    assert told(1.25, (9.0, 9.0)) == (False, f"Pareto set of {both}: the default")
-    assert told(1.25, (9.0, 3.0)) == (True, f"Pareto set of {both}: the default; fused True")
+    assert shown(1.25, None) == (False, f"Pareto set of {alone}: the default")
+    assert shown(0.8, None) == (True, f"Pareto set of {alone}: fused True")
+    assert shown(1.25, (9.0, 9.0)) == (False, f"Pareto set of {both}: the default")
+    assert shown(1.25, (9.0, 3.0)) == (True, f"Pareto set of {both}: the default; fused True")
     assert words.pareto_text([]) == ""
 
 

@@ -129,8 +129,8 @@ def test_the_budget_is_a_share_of_the_study(fast_path: Path) -> None:
     assert spent <= SHARE * 200 + pair
     same = study(fast_path / "same", 2, curve=curve({}), time_limit=60)  # 3 s
     assert len(probes(same.trials)) == 3  # the default, one other, and the default
-    told = stages.resolve_stages(experiment(), StudyOptions(time_limit="60s"), None)[1]
-    assert "3 s (5% of the study) or 3 to 5 probes if they take longer" in str(told)
+    said = stages.resolve_stages(experiment(), StudyOptions(time_limit="60s"), None)[1]
+    assert "3 s (5% of the study) or 3 to 5 probes if they take longer" in str(said)
     least = study(fast_path / "least", 2, time_limit=60)
     assert len(probes(least.trials)) == 5  # what is faster once more
     assert dict(getattr(chosen(least.trials), "changes", ())) == {"precision": "bf16"}
