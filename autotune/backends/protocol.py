@@ -27,6 +27,7 @@ class Launch:
         microbatch: passed to the trainer as `config["microbatch"]`, if given.
         comparable_to: hardware on which an idle group is preferred, so that times can be compared.
         metric: the target's, which a number that the trainer returns is.
+        evaluations: how many milestones are evaluated, the first ones; None: all.
     """
 
     trial: int
@@ -39,6 +40,7 @@ class Launch:
     comparable_to: Hardware | None = None
     metric: str = ""
     waited: float = 0.0
+    evaluations: int | None = None
 
 
 @dataclass(frozen=True)

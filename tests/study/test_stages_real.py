@@ -34,6 +34,8 @@ def test_two_ranks_probe_plans_and_search_in_one(
         found = measured(trial)
         assert found is not None, trial.reason
         assert found.setup_seconds > 0
+        evaluated = [made.target.metric in report.metrics for report in trial.reports]
+        assert evaluated == [False, True, True, *[False] * (len(evaluated) - 3)]  # set-up is first
         assert found.exposed is not None
         assert 0 <= found.exposed <= 1
     (factor,) = factors(result.trials)

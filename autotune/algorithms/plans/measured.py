@@ -25,6 +25,10 @@ SECONDS = 3.0  # of training after the first block
 _LEAST = 3  # blocks of which an interval is taken
 LONGEST = 4 * SECONDS  # of training in all: a probe of long blocks ends with the first beyond it
 
+PROBE_EVALUATIONS = 2
+"""The blocks of a probe that are evaluated: what is measured is training, however long a
+validation takes. One is of the warm-up; memory and waiting are measured in the other, too."""
+
 PEAK, EXPOSED = "peak_memory_bytes", "exposed_communication"
 """Metrics that a trainer may report: bytes of a rank, and the share of steps that only waits."""
 

@@ -28,7 +28,7 @@ from autotune.backends.worker.reported import check_milestone, evaluated, measur
 from autotune.backends.worker.torch_import import mentions_torch
 from autotune.errors import text_of
 from autotune.storage.remote import is_gone
-from autotune.trial import Change, Checkpoint, Clock, Milestone
+from autotune.trial import Change, Checkpoint, Clock, Metrics, Milestone
 
 if TYPE_CHECKING:
     from autotune.backends.worker.checkpoint_io import Writer
@@ -106,6 +106,7 @@ class Rank:
                 clock = Clock(restore=time.perf_counter() - begin)
             self._start_step = launch.checkpoint.step if launch.checkpoint else 0
             self._metric = launch.metric
+            self._evaluations = launch.evaluations
             cores = len(self._process.cores.numbers) or 1
             in_child = bool(getattr(self._train, "in_child", False))
             self._waits = cpu_wait.WaitMeter(cores, in_child=in_child)
@@ -169,7 +170,7 @@ class Rank:
             clock = replace(clock, setup=trained - begin)
             return self._at_milestone(Answer("milestone", milestone.step, {}, clock, can_save))
         earlier = self._later.take(milestone.step)
-        found = milestone.evaluate()
+        found = self._evaluate(milestone)
         late = earlier is not None or isinstance(found, Future)
         metrics = None if late else evaluated(found)
         kept = self._kept(milestone) if late else None
@@ -185,6 +186,13 @@ class Rank:
             self._later.awaited = Awaited(answer, promised(found), kept)
             answer = earlier or Answer("milestone", milestone.step)
         return self._at_milestone(answer)
+
+    def _evaluate(self, milestone: Milestone) -> Metrics | Future[Any]:
+        """The milestone's metrics; none once as many were evaluated as the launch asks for."""
+        if self._evaluations is None:
+            return milestone.evaluate()
+        self._evaluations -= 1
+        return milestone.evaluate() if self._evaluations >= 0 else {}
 
     def _at_milestone(self, answer: Answer) -> Answer:
         """Note when this rank began to wait for the driver."""

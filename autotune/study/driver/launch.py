@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from autotune.algorithms.plans.measured import PROBE_EVALUATIONS
 from autotune.algorithms.ranking.hardware import began_on, comparable_hardware, trial_fingerprint
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.backends.protocol import Launch
 from autotune.study.driver.decisions import end
 from autotune.study.driver.memory import too_large
@@ -33,6 +35,7 @@ def start(state: StudyState, trial: Trial) -> None:
         comparable,
         state.target.metric,
         (trial.reports[-1].waited or 0.0) if trial.reports else 0.0,
+        PROBE_EVALUATIONS if trial.kind == PROBE else None,
     )
     ran, began = state.pool.start(launch), began_on(trial, state.trials)
     mixed = state.plan.mix_hardware or state.target.clock == STEPS  # which are the same anywhere

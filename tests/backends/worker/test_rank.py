@@ -134,6 +134,15 @@ def test_set_up_is_off_the_clock_and_every_second_is_in_one_part(
     assert shared("resume", None, None).kind == "finished"
 
 
+def test_as_many_milestones_are_evaluated_as_the_launch_asks_for(shared: Remote) -> None:
+    for evaluations, wanted in ((None, 3), (1, 1), (2, 2)):
+        shared.start({"train": "toy"}, evaluations=evaluations)
+        answers = [shared("resume", None, None) for _ in range(3)]
+        assert [METRIC in a.metrics for a in answers] == [True] * wanted + [False] * (3 - wanted)
+        assert all(a.clock.train > 0 for a in answers)
+        assert shared("stop", None).kind == "stopped"
+
+
 def test_a_trainer_that_trains_before_its_first_milestone_is_charged(shared: Remote) -> None:
     answer = start(shared, "timed", honest=False)
     assert answer.clock.setup == 0
