@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import multiprocessing.util
 import os
@@ -10,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log) if config.option.dist == "loadfile" else None
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of the slow tests alone: files that have none are not imported, which takes seconds."""
+    if not _only_slow(config) or not collection_path.match("test_*.py"):
+        return None
+    return True if "slow" not in collection_path.read_text() else None
+
+
+def _only_slow(config: pytest.Config) -> bool:
+    return str(config.option.markexpr).startswith("slow")
+
+
 def pytest_collection_finish() -> None:
     """Nothing that is there now is looked through again by each collection of garbage."""
     gc.collect()
@@ -120,12 +132,35 @@ def bare_ray(ray_address: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tracking store without experiments, made once: MLflow needs seconds for it."""
-    from mlflow import MlflowClient
+    """A tracking store without experiments, made once: MLflow needs seconds for it.
 
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    It is to be copied: all test processes have the same one.
+    """
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    path = place / "empty-store.db"
+    with open(place / "empty-store.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            from mlflow import MlflowClient
+
+            made = tmp_path_factory.mktemp("store") / "mlflow.db"
+            MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments()
+            shutil.copy(made, path.with_suffix(".part"))
+            path.with_suffix(".part").rename(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def with_store(empty_store: Path) -> Callable[[Path], Path]:
+    """Makes a new study's folder in which the store of its view is already."""
+
+    def make(folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        shutil.copy(empty_store, folder / "mlflow.db")
+        return folder
+
+    return make
 
 
 @pytest.fixture(scope="session")
