@@ -67,6 +67,9 @@ _ON_TWO_RANKS = (
 _TOGETHER = dict.fromkeys(_ON_RAY, "on Ray") | dict.fromkeys(_ON_TWO_RANKS, "on two ranks")
 _STARTED = {"ray_address", "on_two_ranks"}
 
+_RAY = contextlib.ExitStack()  # what is there of Ray, and ends with it
+_AFTER_RAY: set[str] = set()  # of the slow tests, those after the last that wants Ray
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """By file, but for quick tests that share what is slow to start, which stay together."""
@@ -92,10 +95,27 @@ def _only_slow(config: pytest.Config) -> bool:
     return str(config.option.markexpr).startswith("slow")
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Nothing that is there now is looked through again by each collection of garbage."""
+    if _only_slow(session.config):
+        texts = {path: path.read_text() for path in {item.path for item in session.items}}
+        wanting = {
+            path for path, text in texts.items() if "ray_address" in text or "bare_ray" in text
+        }
+        end = max((n for n, i in enumerate(session.items, 1) if i.path in wanting), default=0)
+        _AFTER_RAY.update(item.nodeid for item in session.items[end:])
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """An idle Ray is never quite idle: it ends before the first test after all that want it.
+
+    Each test process has its tests in the order in which they were collected, file by file.
+    """
+    if item.nodeid in _AFTER_RAY:
+        _RAY.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -119,7 +139,9 @@ def ray_address() -> Iterator[str]:
 
     Pools of this process get worker groups that are warm already (`lender.py`).
     """
-    with _ray() as address, _lender().lending():
+    with _RAY:
+        address = _RAY.enter_context(_ray())
+        _RAY.enter_context(_lender().lending())
         yield address
 
 

@@ -65,7 +65,9 @@ def test_the_example_is_small_and_was_executed() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_address: str
+) -> None:
     """Its code, with few trials and repeats, a target that is soon reached, and no MLflow."""
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
