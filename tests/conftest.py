@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import multiprocessing.util
 import os
@@ -10,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,9 @@ _ON_TWO_RANKS = (
 _TOGETHER = dict.fromkeys(_ON_RAY, "on Ray") | dict.fromkeys(_ON_TWO_RANKS, "on two ranks")
 _STARTED = {"ray_address", "on_two_ranks"}
 
+_RAY = contextlib.ExitStack()  # what is there of Ray, and ends with it
+_AFTER_RAY: set[str] = set()  # of the slow tests, those after the last that wants Ray
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """By file, but for quick tests that share what is slow to start, which stay together."""
@@ -80,10 +84,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log) if config.option.dist == "loadfile" else None
 
 
-def pytest_collection_finish() -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of the slow tests alone: files that have none are not imported, which takes seconds."""
+    if not _only_slow(config) or not collection_path.match("test_*.py"):
+        return None
+    return True if "slow" not in collection_path.read_text() else None
+
+
+def _only_slow(config: pytest.Config) -> bool:
+    return str(config.option.markexpr).startswith("slow")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Nothing that is there now is looked through again by each collection of garbage."""
+    if _only_slow(session.config):
+        texts = {path: path.read_text() for path in {item.path for item in session.items}}
+        wanting = {
+            path for path, text in texts.items() if "ray_address" in text or "bare_ray" in text
+        }
+        end = max((n for n, i in enumerate(session.items, 1) if i.path in wanting), default=0)
+        _AFTER_RAY.update(item.nodeid for item in session.items[end:])
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """An idle Ray is never quite idle: it ends before the first test after all that want it.
+
+    Each test process has its tests in the order in which they were collected, file by file.
+    """
+    if item.nodeid in _AFTER_RAY:
+        _RAY.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -107,7 +139,9 @@ def ray_address() -> Iterator[str]:
 
     Pools of this process get worker groups that are warm already (`lender.py`).
     """
-    with _ray() as address, _lender().lending():
+    with _RAY:
+        address = _RAY.enter_context(_ray())
+        _RAY.enter_context(_lender().lending())
         yield address
 
 
@@ -120,12 +154,35 @@ def bare_ray(ray_address: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tracking store without experiments, made once: MLflow needs seconds for it."""
-    from mlflow import MlflowClient
+    """A tracking store without experiments, made once: MLflow needs seconds for it.
 
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    It is to be copied: all test processes have the same one.
+    """
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    path = place / "empty-store.db"
+    with open(place / "empty-store.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            from mlflow import MlflowClient
+
+            made = tmp_path_factory.mktemp("store") / "mlflow.db"
+            MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments()
+            shutil.copy(made, path.with_suffix(".part"))
+            path.with_suffix(".part").rename(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def with_store(empty_store: Path) -> Callable[[Path], Path]:
+    """Makes a new study's folder in which the store of its view is already."""
+
+    def make(folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        shutil.copy(empty_store, folder / "mlflow.db")
+        return folder
+
+    return make
 
 
 @pytest.fixture(scope="session")

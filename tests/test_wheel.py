@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("autotune", "dashboards", "search_spaces", "trainers")
 SECONDS = 900.0  # a guard against hangs
-TRIALS = 3
+TRIALS = 2
 
 
 def run(arguments: list[str], folder: Path, codes: tuple[int, ...] = (0,)) -> str:

@@ -293,7 +293,7 @@ def test_a_trainer_that_always_fails_is_exit_4_with_its_traceback(
 @pytest.mark.slow
 def test_a_study_from_end_to_end(tmp_path: Path) -> None:
     """`run --json` in a process of its own, then everything that one does with its folder."""
-    asked = ("--trials", "4", "--racing", "0", "--out", "s", "--json")
+    asked = ("--trials", "4", "--racing", "0", "--out", "s", "--json", "--tracking-uri", "off")
     run = autotune("run", f"{RECIPES}:good", *asked, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)

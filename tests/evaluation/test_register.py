@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +69,7 @@ def test_the_registered_model_is_as_accurate_as_the_trial(
     tmp_path: Path,
     ray_address: str,
     quiet: None,
+    with_store: Callable[[Path], Path],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,7 +77,7 @@ def test_the_registered_model_is_as_accurate_as_the_trial(
 
     from trainers.data.images import read_images
 
-    folder = tmp_path / "study"
+    folder = with_store(tmp_path / "study")
     where = ["--out", str(folder), "--ray-address", ray_address]
     asked = ["--trials", "2", "--sampler", "random", "--register", "digits model", "--json"]
     assert main.main(["run", f"{RECIPES}:digits", *asked, *where]) == main.DONE
@@ -250,9 +251,9 @@ def test_what_cannot_be_registered_is_refused_before_the_study(
 
 @pytest.mark.slow
 def test_where_nothing_is_reached_nothing_is_registered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, with_store: Callable[[Path], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "study"
+    folder = with_store(tmp_path / "study")
     run = ["run", f"{RECIPES}:never", "--trials", "1", "--out", str(folder), "--register", "x"]
     assert main.main([*run, "--backend", "local"]) == UNREACHED
     assert "registered" not in capsys.readouterr().err

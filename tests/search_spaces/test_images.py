@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -241,11 +241,15 @@ def test_a_trainer_without_files_writes_none(data: Path) -> None:
 
 @pytest.mark.slow
 def test_from_images_to_a_model(
-    data: Path, tmp_path: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
+    data: Path,
+    tmp_path: Path,
+    ray_address: str,
+    with_store: Callable[[Path], Path],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from autotune.cli import main
 
-    study = tmp_path / "study"
+    study = with_store(tmp_path / "study")
     given = ["--with", f"data={data}", "--with", "model=resnet8", "--with", "seconds=2"]
     where = ["--out", str(study), "--trials", "2", "--json", "--register", "pets"]
     assert main.main(["run", RECIPE, *given, *where]) == main.DONE
@@ -258,7 +262,7 @@ def test_from_images_to_a_model(
     found = classifier.load(study / BEST_MODEL)
     assert found.classes == ("cat", "dog", "emu")
     (study / BEST_MODEL).unlink()
-    again = ["confirm", str(study), "--repeats", "1", "--top", "1"]
+    again = ["confirm", str(study), "--repeats", "1", "--top", "1", "--tracking-uri", "off"]
     assert main.main(again) == main.DONE
     assert (study / BEST_MODEL).exists()
     shutil.rmtree(study / "checkpoints")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,13 @@ def alone(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_confirms_its_winners(
-    recipe: str, tmp_path: Path, ray_address: str, capsys: pytest.CaptureFixture[str]
+    recipe: str,
+    tmp_path: Path,
+    ray_address: str,
+    with_store: Callable[[Path], Path],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = tmp_path / "study"
+    folder = with_store(tmp_path / "study")
     asked = ["--out", str(folder), "--ray-address", ray_address, "--json", "--sampler", "random"]
     assert main.main(["run", recipe, "--trials", "3", "--repeats", "2", *asked]) == main.DONE
     status = json.loads(capsys.readouterr().out)

@@ -1,7 +1,7 @@
 """A Ray cluster of several nodes on this machine, whose nodes come and are killed.
 
 Each node has processes and an environment of its own, those of `ray start` that trials need. The
-head has no CPUs, as on many clusters: it holds drivers, and no trial.
+head has no CPUs unless it is given some, as on many clusters: it holds drivers, and no trial.
 """
 
 from __future__ import annotations
@@ -89,15 +89,18 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(cpus: int = 0, within: Sequence[str] = (), **more: Any) -> Iterator[Cluster]:
+def cluster(
+    cpus: int = 0, within: Sequence[str] = (), env: Mapping[str, str] = {}, **more: Any
+) -> Iterator[Cluster]:
     """A head, with so many CPUs; everything that was started ends with it.
 
-    `within` is a command that starts another one, say in a network of its own.
+    `within` is a command that starts another one, say in a network of its own; `env` what the
+    head's environment has besides.
     """
     folder = Path(tempfile.mkdtemp(prefix="nodes", dir="/tmp"))  # Ray's sockets need a short path
     (port,) = free_ports(1)
     about = {"num_cpus": cpus, "gcs_server_port": port, "temp_dir": str(folder / "ray")}
-    head = _start(folder / "head", {}, within, **about, **more)
+    head = _start(folder / "head", env, within, **about, **more)
     made = Cluster(head.log.read_text().rpartition("up at ")[2].strip(), folder, head)
     try:
         yield made

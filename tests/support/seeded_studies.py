@@ -34,7 +34,7 @@ from autotune.algorithms.samplers.optuna_names import NAMES
 Study = Callable[[Path, int], Any]
 TRIALS = 18
 MANY = 46  # of samplers whose models begin once 16 trials have ended
-FEW = 16  # of one whose model begins at 10, and takes a second for each point
+FEW = 13  # of one whose model begins at 10, and takes a second for each point
 _COUNTS = {"convergence": MANY, "policy:elite": MANY, "gp": FEW}
 _WRITTEN = ("controller.json", "policy.json", "schedules.json")
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,8 +45,13 @@ often = pbt(SPACE, TARGET, interval=0.5)
 
 
 @pytest.fixture(scope="module")
-def studied(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def studied(
+    ray_address: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    with_store: Callable[[Path], Path],
+) -> Path:
     folder = tmp_path_factory.mktemp("population")
+    with_store(folder / "study")
     recipe = folder / "recipe.py"
     recipe.write_text(RECIPE)
     run = ["run", f"{recipe}:recipe", "--trials", "10", "--controller", f"{recipe}:often"]

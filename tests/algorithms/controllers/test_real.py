@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,13 @@ def recipe():
 
 @pytest.mark.slow
 def test_a_study_with_a_policy_and_all_that_comes_of_it(
-    ray_address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ray_address: str,
+    tmp_path: Path,
+    with_store: Callable[[Path], Path],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "recipe.py").write_text(RECIPE)
-    folder, recipe = tmp_path / "s", f"{tmp_path / 'recipe.py'}:recipe"
+    folder, recipe = with_store(tmp_path / "s"), f"{tmp_path / 'recipe.py'}:recipe"
     run = ["run", recipe, "--trials", "4", "--sampler", "random", "--pruner", "none"]
     spec = "policy(setting='robust', every=0.01)"
     assert main.main([*run, "--controller", spec, "--out", str(folder)]) == main.DONE

@@ -288,8 +288,7 @@ def tight() -> Iterator[Cluster]:
         pytest.skip("needs 10 GiB of free memory")
     allowed = (memory.total - memory.available + 5 * 2**30) / memory.total
     limits = {"RAY_memory_usage_threshold": f"{allowed}", "RAY_memory_monitor_refresh_ms": "100"}
-    with cluster() as made:
-        made.add(env=limits, num_gpus=1)
+    with cluster(cpus=1, env=limits, num_gpus=1) as made:
         yield made
 
 
@@ -298,8 +297,8 @@ def test_each_rank_has_a_gpu_of_its_own_where_the_recipe_says_nothing(tmp_path: 
     study = Study(tmp_path / "study")
     study.pace("hold")
     everything = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-    with cluster() as made:
-        made.add(cpus=2, env=everything, num_gpus=2, resources={"accelerator_type:T9": 1.0})
+    declared = {"accelerator_type:T9": 1.0}
+    with cluster(cpus=2, env=everything, num_gpus=2, resources=declared) as made:
         driver = study.run("study", made.address, 2)
         study.until(lambda: len(study.running()) == 2, driver)
         study.pace(0.05)
