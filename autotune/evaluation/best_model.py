@@ -16,6 +16,7 @@ from autotune.evaluation import register
 from autotune.evaluation.register import BEST_MODEL
 from autotune.study.experiment import Experiment
 from autotune.study.result import StudyResult
+from autotune.trial.trainer import said
 
 
 def write(experiment: Experiment, result: StudyResult) -> Path | None:
@@ -24,7 +25,7 @@ def write(experiment: Experiment, result: StudyResult) -> Path | None:
     Raises:
         UserError: the best trial's checkpoint was not kept, or the file cannot be made; one line.
     """
-    make = getattr(experiment.train, "saved", None)
+    make = said(experiment.train, "saved")
     if make is None or result.best is None:
         return None
     import torch

@@ -32,6 +32,7 @@ from autotune.study.result import StudyResult
 from autotune.tracking import mirror
 from autotune.tracking.uris import redact
 from autotune.trial import Target, Trial, wording
+from autotune.trial.trainer import said
 
 FILES = ("config.json", "schedules.json", "schedules.png", "trial.json")
 BEST_MODEL = "best_model.pt"
@@ -95,7 +96,7 @@ def hook(experiment: Experiment) -> Callable[..., Any]:
     Raises:
         UserError: it has none.
     """
-    found = getattr(experiment.train, "model", None)
+    found = said(experiment.train, "model")
     if callable(found):
         return found  # type: ignore[no-any-return]
     name = getattr(experiment.train, "__qualname__", repr(experiment.train))
@@ -161,7 +162,7 @@ def _saved(
     experiment: Experiment, config: Mapping[str, Any], ranks: Sequence[Any], place: Path
 ) -> list[Path]:
     """The file of the model that the trainer makes (`best_model`), if it does."""
-    made = getattr(experiment.train, "saved", lambda config, states: None)(config, ranks)
+    made = said(experiment.train, "saved", lambda config, states: None)(config, ranks)
     if made is None:
         return []
     import torch

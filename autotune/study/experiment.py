@@ -15,6 +15,7 @@ from autotune.storage.manifest import STUDY_NAME
 from autotune.trial import KNOBS, Config, FailurePolicy, Limit, Target
 from autotune.trial.limit import measured_by
 from autotune.trial.scaling import Scaling
+from autotune.trial.trainer import said
 
 _ALIKE = 0.87  # a name so like that of a metric that is measured is taken for a mistake
 _SAMPLED = 20  # points of the space that the trainer checks
@@ -174,6 +175,23 @@ def _fault_of(check: Callable[[Config], object], config: Config) -> str:
     return ""
 
 
+def refusal(experiment: Experiment) -> Callable[[Config], str]:
+    """Why the trainer refuses a configuration; empty where it takes it, or has no `check`.
+
+    The function raises a UserError if a check raises anything but a ValueError.
+    """
+    names = ["check"]
+    measured = measured_by(experiment.train)
+    if any(limit.metric in measured for limit in experiment.limits):
+        names.append("check_measured")
+    checks = [c for c in (said(experiment.train, n) for n in names) if c is not None]
+
+    def faults(config: Config) -> str:
+        return next((fault for one in checks if (fault := _fault_of(one, config))), "")
+
+    return faults
+
+
 def check_trainer(experiment: Experiment) -> None:
     """Let the trainer's `check`, if it has one, look at the given configurations and the space.
 
@@ -186,21 +204,10 @@ def check_trainer(experiment: Experiment) -> None:
         near = difflib.get_close_matches(name, measured, n=1, cutoff=_ALIKE)
         if name not in measured and near:
             raise UserError(unknown("limited metric", name, measured))
-    names = ["check"]
-    if any(limit.metric in measured for limit in experiment.limits):
-        names.append("check_measured")
-    checks = [c for c in (getattr(experiment.train, n, None) for n in names) if c is not None]
-    if not checks:
-        return
-
-    def check(config: Config) -> None:
-        for one in checks:
-            one(config)
-
-    space = experiment.space
+    fault_of, space = refusal(experiment), experiment.space
     for number, given in enumerate(experiment.given()):
         first = number == 0 and experiment.baseline is not None
-        if fault := _fault_of(check, space.complete(given)[0]):
+        if fault := fault_of(space.complete(given)[0]):
             raise UserError(f"{'baseline' if first else 'configs'}: {fault}")
     faults, checked = [], 0
     for point in space.sample(_SAMPLED):
@@ -211,7 +218,7 @@ def check_trainer(experiment: Experiment) -> None:
         else:
             if space.broken(config):
                 continue
-            fault = _fault_of(check, config)
+            fault = fault_of(config)
         checked += 1
         faults += [fault] if fault else []
     if faults and len(faults) >= checked:

@@ -11,9 +11,10 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+from autotune.trial.trainer import function_of
 
 
 def checksum(train: Any) -> str | None:
@@ -56,9 +57,7 @@ def script() -> str | None:
 
 def _definition(train: Any) -> Any:
     """The function or class that a trainer was defined as."""
-    while isinstance(train, partial):
-        train = train.func
-    train = inspect.unwrap(train)
+    train = inspect.unwrap(function_of(train))
     if inspect.ismethod(train):
         return train.__func__
     return train if inspect.isfunction(train) or inspect.isclass(train) else type(train)

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 from autotune.errors import UserError, checked, shown
@@ -24,6 +23,7 @@ from autotune.trial import FailurePolicy, Target
 from autotune.trial.checks import is_finite
 from autotune.trial.clock import STEPS
 from autotune.trial.scaling import Scaling
+from autotune.trial.trainer import function_of
 
 _ENTRIES = (Float, Int, Choice, Fixed, ScheduleSpace)
 _TARGET = ("clock", "confirm", "limit_steps", "scope")
@@ -66,8 +66,9 @@ def tune(
         trials: how many trials the study has in all.
         limit: seconds of training after which a trial ends; not needed without a target where the
             function ends by itself.
-        settings: further arguments of `Target` (`limit_steps`, `scope`, `clock`, `confirm`),
-            `Experiment` (`baseline`, `scaling`, ...) and `run` (`out`, `sampler`, `seed`, ...).
+        settings: further arguments of `Target` (`limit_steps` in samples, `scope`, `clock`,
+            `confirm`), `Experiment` (`baseline`, `scaling`, ...) and `run` (`out`, `sampler`,
+            `seed`, ...).
 
     Raises:
         UserError: an unknown argument, one outside its range, or what `run` raises.
@@ -127,8 +128,7 @@ def _part(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
 
 def _name(train: Any) -> str:
     """A study's name of the function's or script's: `train_digits`, or `study` for a lambda."""
-    while isinstance(train, partial):
-        train = train.func
+    train = function_of(train)
     words = getattr(train, "__name__", type(train).__name__)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-._")[:80]
     return name if name and "<" not in words else "study"

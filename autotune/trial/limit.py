@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from autotune.errors import checked
 from autotune.trial.checks import finite
 from autotune.trial.milestone import Metrics
 from autotune.trial.target import Target
+from autotune.trial.trainer import said
 from autotune.trial.values import Report, State, Trial
 
 
@@ -58,9 +58,7 @@ class Limit:
 
 def measured_by(train: Callable[..., Any]) -> tuple[str, ...]:
     """The metrics that the trainer says (`train.measures`) that its milestones can measure."""
-    while isinstance(train, partial):
-        train = train.func
-    found = getattr(train, "measures", ())
+    found = said(train, "measures", ())
     return tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else ()
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from autotune.errors import UserError, shown
 from autotune.trial.plain_text import plain_text
+from autotune.trial.trainer import said
 from autotune.trial.values import Config
 
 DEFAULT = "default"  # the plan of a configuration that says nothing else
@@ -21,9 +21,7 @@ def plan_keys(train: Callable[..., Any]) -> Mapping[str, Any]:
     Raises:
         UserError: they are no dict.
     """
-    while isinstance(train, partial):
-        train = train.func
-    found = getattr(train, "plan_keys", {})
+    found = said(train, "plan_keys", {})
     if not isinstance(found, Mapping):
         needed = "must be a dict of keys and their defaults"
         raise UserError(f"the trainer's plan_keys {needed} but got {shown(found)}")

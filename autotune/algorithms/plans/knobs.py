@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product, zip_longest
 from random import Random
 from typing import Any
@@ -27,6 +27,7 @@ from autotune.space.parameters import (
 from autotune.space.search_space import SearchSpace
 from autotune.space.variants import key_of
 from autotune.trial import Config, Params
+from autotune.trial.trainer import said
 from autotune.trial.values import point_key
 
 PROBED_EFFECTS = ("rounding", "exact")  # those that promise most first: fewer bits take less time
@@ -37,9 +38,7 @@ _MOST = 5  # values of a whole number, three of a real one
 
 def effects_of(train: Callable[..., Any]) -> Mapping[str, str]:
     """What a trainer's keys change of a training; empty where it does not say it."""
-    while isinstance(train, partial):
-        train = train.func
-    found = getattr(train, "effects", {})
+    found = said(train, "effects", {})
     return found if isinstance(found, Mapping) else {}
 
 
@@ -180,7 +179,10 @@ class Knobs:
         Also where the search may go: it must not be refused where the default plan is not.
         """
         point = self.moved(changes)
-        config = self.space.config(point)
+        try:
+            config = self.space.config(point)
+        except ValueError:  # its schedules contradict each other
+            return None
         if self.space.broken(config) or not self._fills(config) or not self.allowed(config):
             return None
         return point if all(self._takes(point, at) for at in self._beside) else None

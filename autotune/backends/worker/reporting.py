@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 from autotune.backends.worker.reported import numbers
 from autotune.errors import shown
 from autotune.trial import Change, Milestone
 from autotune.trial.checks import whole
+from autotune.trial.trainer import function_of
 
 _WAIT_SECONDS = 1.0  # at a time, for a trainer's next milestone
 
@@ -168,9 +168,7 @@ def steps(
     `clock` is read when a function has returned, in the thread in which it ran: what the system
     has counted for that thread is gone afterwards.
     """
-    function = train
-    while isinstance(function, partial):
-        function = function.func
+    function = function_of(train)
     call = getattr(type(function), "__call__", None)
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(call):
         made: Steps = train(config)

@@ -10,10 +10,11 @@ import importlib.abc
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from autotune.trial.trainer import function_of
 
 _NAME = "torch"
 
@@ -24,8 +25,7 @@ def mentions_torch(train: Callable[..., Any], pickled: bytes = b"") -> bool:
     So one that imports torch when it is called is recognized as well. One that has `uses_torch`, as
     a script, says it itself.
     """
-    while isinstance(train, partial):
-        train = train.func
+    train = function_of(train)
     says = getattr(train, "uses_torch", None)
     if isinstance(says, bool):
         return says

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, SupportsFloat
 
 from autotune.errors import text_of
 from autotune.study.driver.microbatch import MICROBATCH, memory_settings
 from autotune.study.driver.state import StudyState
 from autotune.trial import Hardware, Trial
+from autotune.trial.trainer import said
 
 TOLERANCE = 0.15  # share of a prediction by which the truth may be less
 Predict = Callable[[dict[str, Any], int, int], int]
@@ -25,9 +25,7 @@ Predict = Callable[[dict[str, Any], int, int], int]
 
 def predictor(train: Callable[..., Any]) -> Predict | None:
     """The trainer's function that predicts bytes; None without one."""
-    while isinstance(train, partial):
-        train = train.func
-    found: Predict | None = getattr(train, "memory", None)
+    found: Predict | None = said(train, "memory")
     return found if callable(found) else None  # an agent's memory is of something else
 
 

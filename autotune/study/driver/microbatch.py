@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from autotune.schedules import Schedule
 from autotune.schedules.analysis import extremes
 from autotune.trial import Config, Hardware, Trial
+from autotune.trial.trainer import said
 
 MICROBATCH = "microbatch"  # the reserved key: the most samples of a rank in one forward pass
 _BATCH = "batch_size"  # samples of a step on all ranks together
@@ -23,9 +23,7 @@ _BATCH = "batch_size"  # samples of a step on all ranks together
 
 def memory_keys(train: Callable[..., Any]) -> tuple[str, ...]:
     """The keys that determine the trainer's memory use; none if it cannot accumulate gradients."""
-    while isinstance(train, partial):
-        train = train.func
-    named: Sequence[str] = getattr(train, "memory_keys", ())
+    named: Sequence[str] = said(train, "memory_keys", ())
     return tuple(named)
 
 
@@ -77,9 +75,7 @@ def _least(*values: int | None) -> int | None:
 
 def _passed(trial: Trial, train: Callable[..., Any]) -> int | None:
     """The most samples of a rank in a forward pass as the trainer says it, or None."""
-    while isinstance(train, partial):
-        train = train.func
-    size: Callable[[dict[str, Any], int], int] | None = getattr(train, "pass_size", None)
+    size: Callable[[dict[str, Any], int], int] | None = said(train, "pass_size")
     if size is None:
         return None
     given = {_BATCH: _largest_batch(trial), MICROBATCH: trial.microbatch}

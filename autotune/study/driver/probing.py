@@ -7,7 +7,6 @@ configurations and before the first suggestion.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 
 from autotune.algorithms.plans.choice import chosen, next_probe
@@ -20,13 +19,13 @@ from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.planned import PlannedSampler
 from autotune.storage.codec import plain
 from autotune.study.driver.state import StudyState, say
+from autotune.study.experiment import refusal
 from autotune.study.stages import Stages
 from autotune.trial import Config, Params, Trial
 from autotune.trial.checks import is_whole
 from autotune.trial.plan_text import plan_keys
 
 _MILESTONE, _SHORTER = "milestone", 8  # samples between two, if the recipe says it: a block
-Check = Callable[[Config], object]
 
 
 class Probing:
@@ -108,13 +107,14 @@ class Probing:
         if point is None:
             drawn = space.sample(1, plan.seed)[0]
             point = {n: v for n, v in drawn.items() if n not in self._stages.names}
+        refused = refusal(experiment)
         return Knobs(
             space,
             self._stages.names,
             plan_keys(experiment.train),
             point,
             experiment.scaling.num_workers,
-            _allows(experiment.train),
+            lambda config: not refused(config),
             plan.seed,
         )
 
@@ -139,19 +139,3 @@ def _shorter(config: Config) -> Config:
     if samples is None or not is_whole(samples, 2):
         return config
     return {**config, _MILESTONE: max(samples // _SHORTER, 1)}
-
-
-def _allows(train: Callable[..., object]) -> Callable[[Config], bool]:
-    """Whether a trainer's `check`, if it has one, takes a configuration."""
-    check: Check | None = getattr(train, "check", None)
-
-    def allowed(config: Config) -> bool:
-        if check is None:
-            return True
-        try:
-            check(config)
-        except ValueError:
-            return False
-        return True
-
-    return allowed

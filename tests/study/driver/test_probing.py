@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +155,36 @@ def test_a_plan_that_the_search_could_not_go_on_with_is_not_probed(
             raise ValueError("fused True needs batch_size 32, got 16")
 
     monkeypatch.setattr(train, "check", check)
-    result = study(fast_path)
+    result = study(fast_path, experiment=replace(experiment(), train=partial(train)))
     assert not any(t.params and t.params["fused"] for t in probes(result.trials))
     assert dict(getattr(chosen(result.trials), "changes", ())) == {"precision": "bf16"}
+
+
+def test_a_plan_beside_which_a_limit_cannot_be_measured_is_not_probed(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(config: dict[str, Any]) -> None:
+        if config["fused"]:
+            raise ValueError(f"{METRIC} cannot be measured with fused True")
+
+    monkeypatch.setattr(train, "measures", (METRIC,), raising=False)
+    monkeypatch.setattr(train, "check_measured", check, raising=False)
+    result = study(fast_path, 12, experiment=experiment(limits=[at.Limit(METRIC, 2.0)]))
+    assert probes(result.trials)
+    assert not any(t.params and t.params["fused"] for t in probes(result.trials))
+
+
+def test_a_check_that_raises_at_a_plan_is_one_line(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(config: dict[str, Any]) -> None:
+        if config["fused"] and config["rate"] == BASELINE["rate"]:  # no drawn point has it
+            raise KeyError("kernel")
+
+    monkeypatch.setattr(train, "check", check)
+    with pytest.raises(at.UserError, match=r"trainer's check.*KeyError.*kernel") as raised:
+        study(fast_path)
+    assert "\n" not in str(raised.value)
 
 
 def test_milestones_too_long_to_probe_leave_one_stage(fast_path: Path) -> None:
