@@ -94,7 +94,9 @@ class ExperiencedSampler:
             random = Random(f"{self._seed}/{number}/experienced")
             now = self.posterior(ended)
             if random.random() >= now.none:
-                return self._best_point(now, ended, trials)
+                point = self._best_point(now, ended, trials)
+                if point is not None:
+                    return point
         return self._own.ask(number, trials)
 
     # --- the posterior --------------------------------------------------------------------------
@@ -152,8 +154,10 @@ class ExperiencedSampler:
 
     # --- proposals ------------------------------------------------------------------------------
 
-    def _best_point(self, now: Posterior, ended: list[Trial], trials: Sequence[Trial]) -> Params:
-        """The point with the largest expected improvement that has not been tried."""
+    def _best_point(
+        self, now: Posterior, ended: list[Trial], trials: Sequence[Trial]
+    ) -> Params | None:
+        """The point with the largest expected improvement that is new; None: none is."""
         pool, predicted = self._pool_of(trials)
         best = self._best_so_far(ended, trials)
         of_trials = self._predictions([t.params or {} for t in ended])
@@ -164,6 +168,8 @@ class ExperiencedSampler:
         gains = gains * self._feasible.chances(ended, pool)
         tried = {point_key(t.params) for t in trials if t.params}
         new = [point_key(point) not in tried for point in pool]
+        if not any(new):
+            return None
         return pool[int(np.where(new, gains, -1.0).argmax())]
 
     def considered(

@@ -110,6 +110,19 @@ def test_predictions_are_kept_of_the_pool_and_of_tried_points_only() -> None:
     assert search._seen.keys() <= {point_key(point) for point in (*pool, *points)}
 
 
+def test_where_all_points_were_tried_the_own_search_goes_on() -> None:
+    space = SearchSpace({"lr": Choice((0.001, 0.03)), "drop": Choice((0.2, 0.5))})
+    search = sampler((0.03,), space)
+    points = [{"lr": lr, "drop": drop} for lr in (0.001, 0.03) for drop in (0.2, 0.5)]
+    trials = [ended(i, point, share(point, 0.03)) for i, point in enumerate(points)]
+    known = search.posterior(trials)
+    assert search._best_point(known, trials[:2], trials[:2]) in points[2:]
+    assert search._best_point(known, trials, trials) is None
+    asked = [search.ask(number, trials) for number in range(4, 12)]
+    assert all(point in points for point in asked)
+    assert len({repr(point) for point in asked}) > 1
+
+
 def test_trials_that_run_at_the_same_time_differ() -> None:
     search, trials = sampler((0.03,)), []
     for number in range(4):
