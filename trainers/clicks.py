@@ -103,11 +103,11 @@ class Loop:
                 weights.restore(state, found.table, found.dense, found.blocks, ranks.rank)
             self._update = _update(settings, self._parts)
             opened.callback(self._update.close)
+            self._factor = spread(self._stream.rows)
+            self._course = Course.of(training, self._stream.train_size)
+            self._trained, self._seconds = 0, 0.0
+            self._warm_up()
             self._opened = opened.pop_all()
-        self._factor = spread(self._stream.rows)
-        self._course = Course.of(training, self._stream.train_size)
-        self._trained, self._seconds = 0, 0.0
-        self._warm_up()
 
     def _warm_up(self) -> None:
         """One forward and backward pass before the clock starts, which changes nothing."""

@@ -25,13 +25,15 @@ from torch.amp.grad_scaler import GradScaler
 
 from trainers.parallel import one_by_one
 from trainers.parallel.ranks import Ranks
-from trainers.plan import Plan
+from trainers.plan import DEFAULTS, Plan
 from trainers.readers import Key, optional, whole
 
 LEAST = 4
 """The least passes of a measured step, of all ranks together."""
 KEPT = 0.9
 """The share of a smoothed number that is kept at each measurement."""
+_UNUSED = ("bucket_cap_mb", "static_graph", "all_reduce_topology")
+"""Keys of how copies sum gradients, which a measured step does by itself."""
 KEYS: Mapping[str, Key] = {"noise_scale_every": (None, optional(whole(1)))}
 
 
@@ -50,6 +52,12 @@ def check(given: Mapping[str, int | None], plan: Plan, compression: str, every_s
             raise ValueError(f"{key} needs gradient_compression 'none', got {compression!r}")
         if not every_step:
             raise ValueError(f"{key} needs synchronization 'every_step'")
+        if key == "noise_scale_every" and given[key] != 1:
+            continue
+        for unused in _UNUSED:
+            if (value := getattr(plan, unused)) != DEFAULTS[unused]:
+                rule = "has no effect where every step is measured"
+                raise ValueError(f"{unused} {value!r} {rule} ({key} {given[key]})")
 
 
 class NoiseScale:

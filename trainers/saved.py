@@ -86,8 +86,10 @@ def compression(
     if settings.teacher is not None:
         how = settings.distill_weight, settings.distill_temperature
         sizes = {round(settings.image_size(progress)) for progress in SAMPLED}
-        about = shape[0], sizes, _classes(model, shape)
-        teacher = read_teacher(settings.teacher, *about, device, *how)
+        data, images = _about(settings), (shape[0], sizes, _classes(model, shape))
+        names = data["classes"] if data and settings.data == "folder" else None
+        normal = (data["mean"], data["std"]) if data else None
+        teacher = read_teacher(settings.teacher, *images, device, *how, names, normal)
     if settings.quantization == "qat":
         prepare(model)
     measure = partial(measured, settings, device=device)

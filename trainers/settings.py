@@ -14,12 +14,20 @@
 | `width`, `norm` | of a model that is none of a library: its width; batch or group (batch) |
 | `weights` | a file of weights to begin with: `trainers.models.weights` (new ones) |
 | `channels_last` | (False) |
-| the keys of smaller models | `trainers.compression.prune`, `quantize` and `distill` beside it |
+| `pruning` | none, unstructured or structured (none) |
+| `sparsity` * | the share of weights or channels that is removed (0) |
+| `sparsity_ramp` | the progress at which a number as `sparsity` is reached (0.5) |
+| `pruning_scope` | layer: of each as much; or global: the smallest of all (layer) |
+| `quantization` | none, qat or post_training (none) |
+| `teacher` | the file of a trained model, or models:/NAME/VERSION, to follow (None) |
+| `distill_weight` | share of the loss that follows the teacher's scores (0.9) |
+| `distill_temperature` | their temperature (4) |
 
-`image_size` takes a number or a schedule, rounded to a whole number at each step and at least the
-model's total stride; mlp takes one size only. The full size, which also chooses the stem of a
-residual network, is that of the images in memory, and otherwise `val_image_size`, or the largest
-value of the schedule: name it where schedules differ, so that all train for the same problem.
+Keys marked * take a number or a schedule. `image_size` is rounded to a whole number at each step,
+at least the model's total stride; mlp takes one size only. The full size, which also chooses the
+stem of a residual network, is that of the images in memory, and otherwise `val_image_size`, or the
+largest value of the schedule: name it where schedules differ, so that all train for the same
+problem.
 The common keys are in `trainers.training`.
 """
 

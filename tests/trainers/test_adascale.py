@@ -120,6 +120,11 @@ REFUSED = [
         "adascale_batch_size 16 needs a batch_size at least as large, got 8",
     ),
     (image, {"noise_scale_every": 4}, "adascale_batch_size 16 needs noise_scale_every 1"),
+    (
+        image,
+        {"all_reduce_topology": "two_dimensional"},
+        "all_reduce_topology 'two_dimensional' has no effect where every step is measured",
+    ),
     (image, {"data_parallel_shard_degree": 2}, "adascale_batch_size needs a whole model on each"),
     (image, {"adascale_batch_size": 0}, "adascale_batch_size must be a whole number at least 1"),
     (retrieval, {"data": "identities"}, "adascale_batch_size must be None in trainers.retrieval"),

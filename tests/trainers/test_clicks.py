@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -218,6 +219,24 @@ def test_ranks_read_files_of_their_own_and_go_on_bit_for_bit(
     assert all(same(a["final"], b["final"]) for a, b in zip(rest, ranks, strict=True))
     alone = own.record(config, 1, restore=states)
     assert alone["steps"] == [640, 1280]
+
+
+def test_a_warm_up_that_fails_leaves_no_thread_that_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+        line = "\t".join(["1", *["2"] * 13, *["a"] * 26]) + "\n"
+        (tmp_path / name / "a").write_text(line * 5000)
+
+    def full(loop: clicks.Loop) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(clicks.Loop, "_warm_up", full)
+    given = {**GOOD, "data": "criteo", "data_dir": str(tmp_path), "train_size": None}
+    with pytest.raises(RuntimeError, match="out of memory"):
+        next(clicks.train({**given, "seed": 1}))
+    assert not [thread for thread in threading.enumerate() if thread.name == "clicks-reader"]
 
 
 # --- what is refused ------------------------------------------------------------------------------

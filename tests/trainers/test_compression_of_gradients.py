@@ -292,6 +292,15 @@ def test_ranks_stay_equal_and_go_on_bit_for_bit(
         assert same(rank["final"], final)
 
 
+def test_what_these_settings_do_not_keep_is_not_taken_over(group: None) -> None:
+    """Of a parent that sent few numbers of all parameters, where all are now averaged whole."""
+    alone = Ranks(0, 1, ALONE.device)
+    _, parent, _ = compressing.made("dgc", alone, dgc_dense_below=0)
+    _, child, _ = compressing.made("dgc", alone, dgc_dense_below=10**9)
+    child.memory.restore(parent.memory.state())
+    assert child.memory.own == {"velocity": {}, "momentum": {}}
+
+
 def _through_a_file(state: Any) -> Any:
     file = io.BytesIO()
     torch.save(state, file)

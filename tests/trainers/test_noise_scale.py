@@ -162,6 +162,11 @@ REFUSED = [
     (language, {"tensor_parallel_degree": 2}, "got tensor_parallel_degree 2"),
     (image, {"gradient_compression": "fp16"}, "noise_scale_every needs gradient_compression"),
     (image, {"synchronization": "local_sgd"}, "noise_scale_every needs synchronization 'every_"),
+    (
+        image,
+        {"noise_scale_every": 1, "bucket_cap_mb": 5.0},
+        "bucket_cap_mb 5.0 has no effect where every step is measured (noise_scale_every 1)",
+    ),
     (retrieval, {}, "noise_scale_every must be None in trainers.retrieval"),
 ]
 

@@ -22,6 +22,7 @@ from trainers.compression.packed import packed, unpacked
 from trainers.compression.prune import Ramp, prunable
 from trainers.compression.smallest import removed
 from trainers.compression.structure import fit, groups_of, without_masked
+from trainers.compression.teacher import read_teacher
 from trainers.data.images import read_images
 from trainers.models.images import make_model
 from trainers.settings import read_settings
@@ -248,10 +249,13 @@ def test_a_student_that_follows_its_teacher_alone_comes_to_agree_with_it(tmp_pat
             p, q = (m(data.val_x).log_softmax(1) for m in (teacher, student))
             apart.append(float(F.kl_div(q, p, log_target=True, reduction="batchmean")))
     assert apart[1] < 0.3 * apart[0]
+    other = tmp_path / "other.pt"
+    torch.save({**torch.load(file, weights_only=True), "mean": [9.0]}, other)
     for config, says in (
         ({"teacher": str(tmp_path / "none.pt")}, "teacher must be a file of a trained model or"),
         ({"teacher": "models:/digits/latest"}, "or models:/NAME/VERSION, got 'models:/digits/la"),
         ({"teacher": __file__}, "holds no classifier"),
+        ({"teacher": str(other)}, "the mean of its images is 9, and the data's [0-9.]+$"),
         ({"data": "synthetic", "teacher": str(file)}, "it has 1 channels, and the data 3"),
         (
             {**RESNET, "teacher": str(file), "image_size": Linear(4.0, 8.0)},
@@ -260,6 +264,8 @@ def test_a_student_that_follows_its_teacher_alone_comes_to_agree_with_it(tmp_pat
     ):
         with pytest.raises(ValueError, match=says):
             next(image.train({**DIGITS, **config}))
+    with pytest.raises(ValueError, match=r"teacher.pt: its class 1 is 1, and the data's pear$"):
+        read_teacher(str(file), 1, [8], 10, CPU, 0.5, 2.0, ["0", "pear", *"23456789"])
 
 
 # --- what is exported -----------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Memory:
         steps: that were made.
         shared: what is equal on all ranks.
         own: what is this rank's, as errors.
+        late: the names of what is kept from the first compressed step on.
     """
 
     kind: str
@@ -41,28 +42,29 @@ class Memory:
     steps: int = 0
     shared: Kept = field(default_factory=dict)
     own: Kept = field(default_factory=dict)
+    late: tuple[str, ...] = ()
 
     def state(self) -> dict[str, Any]:
         """For `restore`; the tensors are those in use."""
-        return {**vars(self), "ranks": self.ranks.size}
+        kept = {"shared": self.shared, "own": self.own}
+        return {"kind": self.kind, "ranks": self.ranks.size, "steps": self.steps, **kept}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a state of the same kind; of another number of ranks without their own."""
         if state.get("kind") != self.kind:
             return
         self.steps = state["steps"]
-        _take(self.shared, state["shared"], self.ranks.device)
+        self._take(self.shared, state["shared"])
         if state["ranks"] == self.ranks.size:
-            _take(self.own, state["own"], self.ranks.device)
+            self._take(self.own, state["own"])
 
-
-def _take(kept: Kept, saved: Kept, device: torch.device) -> None:
-    """What is kept under these settings; of what is made later, all."""
-    for name, there in kept.items():
-        known = {*there}
-        for index, value in saved.get(name, {}).items():
-            if index in known or not known:
-                there[index] = value.detach().to(device, copy=True)
+    def _take(self, kept: Kept, saved: Kept) -> None:
+        """What is kept under these settings; of what is kept later, all."""
+        for name, there in kept.items():
+            known = {*there}
+            for index, value in saved.get(name, {}).items():
+                if index in known or name in self.late:
+                    there[index] = value.detach().to(self.ranks.device, copy=True)
 
 
 class Exchange(Protocol):

@@ -42,9 +42,12 @@ def steps(
     """What makes the step of each parameter, with what was kept."""
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     if not isinstance(optimizer, LAMB):
-        return [AdamStep(p, groups[id(p)], optimizer.state[p]) for p in parameters]
-    every = enumerate(parameters)
-    return [LambStep(p, groups[id(p)], optimizer.state[p], i, kept) for i, p in every]
+        states = [optimizer.state[p] for p in parameters]
+        counted = float(states[0]["step"])  # once, as a GPU is waited for: all have made as many
+        every = zip(parameters, states, strict=True)
+        return [AdamStep(p, groups[id(p)], state, counted) for p, state in every]
+    numbered = enumerate(parameters)
+    return [LambStep(p, groups[id(p)], optimizer.state[p], i, kept) for i, p in numbered]
 
 
 def momentum(state: dict[str, Any], group: dict[str, Any], gradient: Tensor) -> Tensor:
@@ -71,11 +74,13 @@ class AdamStep:
 
     Args:
         state: the optimizer's; its count of steps stays that of the variance.
+        counted: that count.
     """
 
     parameter: Tensor
     group: dict[str, Any]
     state: Any
+    counted: float
 
     def warm(self) -> None:
         """After a step of the warm-up."""
@@ -84,8 +89,8 @@ class AdamStep:
         """Step with the momentum of all ranks, so many steps after the warm-up."""
         state, group = self.state, self.group
         state["exp_avg"].copy_(momentum)
-        counted = float(state["step"])
-        moved = direction(momentum, state["exp_avg_sq"], group, (counted + after, counted))
+        steps = (self.counted + after, self.counted)
+        moved = direction(momentum, state["exp_avg_sq"], group, steps)
         self.parameter.mul_(1 - group["lr"] * group["weight_decay"])
         self.parameter.sub_(moved, alpha=group["lr"])
 

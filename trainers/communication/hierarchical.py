@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from autotune.schedules import as_schedule
@@ -55,7 +56,9 @@ def within(group_size: int | None, ranks: Ranks) -> Ranks:
         return ranks
     size = group_size or ranks_of_a_machine(ranks, GROUP_SIZE)
     opened = mesh.opened(ranks.device.type, {"across": ranks.size // size, "within": size})
-    return along(opened, "within", ranks)
+    neighbours = along(opened, "within", ranks)
+    neighbours.sum(torch.zeros(1, device=ranks.device))  # what NCCL opens late is opened now
+    return neighbours
 
 
 class Hierarchical:

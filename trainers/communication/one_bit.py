@@ -31,7 +31,6 @@ _CHOSEN = when("gradient_compression", "one_bit")
 KNOBS: Mapping[str, Knob] = {"one_bit_warmup_steps": Knob(100, whole(1), "both", _CHOSEN, False)}
 OPTIMIZERS = ("adamw", "lamb")
 _NEEDED: Mapping[str, Any] = {"max_grad_norm": None, "decoupled": True, "grad_averaging": True}
-_PLACES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def check(optimizer: str, options: Mapping[str, Any]) -> None:
@@ -64,6 +63,11 @@ def sent(shapes: Iterable[tuple[int, ...]]) -> int:
     return -(-sum(n for n, _ in sizes) // 8) + 4 * sum(rows for _, rows in sizes)
 
 
+def _places(device: torch.device) -> Tensor:
+    """1, 2, 4, ..., 128; made on the device, which does not wait for that."""
+    return torch.ones(8, dtype=torch.uint8, device=device) << torch.arange(8, device=device)
+
+
 def packed(values: Sequence[Tensor]) -> Tensor:
     """The signs of all numbers, eight a byte, and then the scales of all rows.
 
@@ -72,8 +76,7 @@ def packed(values: Sequence[Tensor]) -> Tensor:
     """
     bits = torch.cat([value.flatten() >= 0 for value in values])
     bits = nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
-    places = torch.tensor(_PLACES, dtype=torch.uint8, device=bits.device)
-    signs = (bits * places).sum(1, dtype=torch.uint8)
+    signs = (bits * _places(bits.device)).sum(1, dtype=torch.uint8)
     scales = torch.cat([v.reshape(rows_of(v.shape), -1).abs().mean(1) for v in values])
     return torch.cat([signs, scales.float().view(torch.uint8)])
 
@@ -81,9 +84,8 @@ def packed(values: Sequence[Tensor]) -> Tensor:
 def unpacked(message: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """What a message says of parameters of these shapes."""
     sizes, rows = [prod(shape) for shape in shapes], [rows_of(shape) for shape in shapes]
-    places = torch.tensor(_PLACES, dtype=torch.uint8, device=message.device)
     length = len(message) - 4 * sum(rows)
-    bits = (message[:length, None] & places).ne(0).flatten()[: sum(sizes)]
+    bits = (message[:length, None] & _places(message.device)).ne(0).flatten()[: sum(sizes)]
     scales = torch.split(message[length:].clone().view(torch.float32), rows)  # aligned
     signs = torch.split(bits.float().mul_(2).sub_(1), sizes)
     every = zip(signs, scales, shapes, strict=True)

@@ -95,7 +95,7 @@ class PowerSGD:
         found = {
             i: torch.zeros_like(p) for i, p in enumerate(parameters) if compressible(p.shape, 1)
         }
-        self.memory = Memory(self.kind, self._wire.ranks, own={"errors": found})
+        self.memory = Memory(self.kind, self._wire.ranks, own={"errors": found}, late=("factors",))
         self.memory.shared["factors"] = {}
 
     def at(self, progress: float) -> None:

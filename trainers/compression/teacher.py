@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 
 from trainers import classifier
 from trainers.compression.distill import Teacher
 from trainers.compression.registered import local
+
+_SAME = 1e-3  # how nearly the means of the same images agree
 
 
 def read_teacher(
@@ -19,6 +22,8 @@ def read_teacher(
     device: torch.device,
     weight: float,
     temperature: float,
+    names: Sequence[str] | None = None,
+    normal: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Teacher:
     """The teacher in a file, which is read as data only (`weights_only`).
 
@@ -26,6 +31,8 @@ def read_teacher(
         path: the file, or `models:/NAME/VERSION` of MLflow's registry.
         channels: of the images.
         sizes: pixels of a side of the images that it is shown while the student trains.
+        names: of the classes, in the order of the student's; None: only their number is compared.
+        normal: mean and deviation of each channel of the data; None: not compared.
 
     Raises:
         ValueError: there is no file, or no classifier of such images and classes in it; one line.
@@ -41,6 +48,16 @@ def read_teacher(
     ):
         if own != needed:
             raise ValueError(f"teacher {path}: it has {own} {what}, and the data {needed}")
+    for number, (name, wanted) in enumerate(zip(found.classes, names or (), strict=False)):
+        if name != wanted:
+            what = f"its class {number} is {name}, and the data's {wanted}"
+            raise ValueError(f"teacher {path}: {what}")
+    if normal is not None and not np.allclose((found.mean, found.std), normal, rtol=_SAME):
+        shown = ", ".join(f"{mean:.4g}" for mean in found.mean)
+        raise ValueError(
+            f"teacher {path}: the mean of its images is {shown}, and the data's "
+            f"{', '.join(f'{mean:.4g}' for mean in normal[0])}"
+        )
     model = found.model.to(device).requires_grad_(False)
     for size in sorted(set(sizes)):
         try:

@@ -85,7 +85,9 @@ class Reader:
         self._queues = [queue.Queue[Batch | Exception](_AHEAD) for _ in dealt]
         self._ended = threading.Event()
         self._threads = [
-            threading.Thread(target=self._read, args=(t, files, skipped[t]), name="clicks-reader")
+            threading.Thread(
+                target=self._read, args=(t, files, skipped[t]), name="clicks-reader", daemon=True
+            )
             for t, files in enumerate(dealt)
         ]
         for started in self._threads:

@@ -36,9 +36,7 @@ OWN_BUFFERS: dict[str, Any] = {
 _MEGABYTES = Number(0.0, 1e6, open_low=True)
 KNOBS: Mapping[str, Knob] = {
     "data_parallel_replicate_degree": Knob(-1, degree, "exact"),
-    "bucket_cap_mb": Knob(
-        None, optional(Number(0.0, 1e6, open_low=True)), "exact", topology.COPIES
-    ),
+    "bucket_cap_mb": Knob(None, optional(_MEGABYTES), "exact", topology.COPIES),
     "static_graph": Knob(False, flag, "exact", topology.COPIES),
 }
 
