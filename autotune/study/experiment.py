@@ -175,8 +175,8 @@ def _fault_of(check: Callable[[Config], object], config: Config) -> str:
     return ""
 
 
-def refusal(experiment: Experiment) -> Callable[[Config], str]:
-    """Why the trainer refuses a configuration; empty where it takes it, or has no `check`.
+def refusal(experiment: Experiment) -> Callable[[Config], str] | None:
+    """Says why the trainer refuses a configuration (empty: it takes it); None without a `check`.
 
     The function raises a UserError if a check raises anything but a ValueError.
     """
@@ -185,6 +185,8 @@ def refusal(experiment: Experiment) -> Callable[[Config], str]:
     if any(limit.metric in measured for limit in experiment.limits):
         names.append("check_measured")
     checks = [c for c in (said(experiment.train, n) for n in names) if c is not None]
+    if not checks:
+        return None
 
     def faults(config: Config) -> str:
         return next((fault for one in checks if (fault := _fault_of(one, config))), "")
@@ -205,6 +207,8 @@ def check_trainer(experiment: Experiment) -> None:
         if name not in measured and near:
             raise UserError(unknown("limited metric", name, measured))
     fault_of, space = refusal(experiment), experiment.space
+    if fault_of is None:
+        return
     for number, given in enumerate(experiment.given()):
         first = number == 0 and experiment.baseline is not None
         if fault := fault_of(space.complete(given)[0]):

@@ -114,7 +114,7 @@ class Probing:
             plan_keys(experiment.train),
             point,
             experiment.scaling.num_workers,
-            lambda config: not refused(config),
+            lambda config: refused is None or not refused(config),
             plan.seed,
         )
 
