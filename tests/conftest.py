@@ -92,12 +92,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def _only_slow(config: pytest.Config) -> bool:
-    return str(config.option.markexpr).startswith("slow")
+    return config.option.markexpr in ("slow", "slow and not soak")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Nothing that is there now is looked through again by each collection of garbage."""
-    if _only_slow(session.config):
+    if _only_slow(session.config) and not getattr(session.config.option, "loadscopereorder", False):
         texts = {path: path.read_text() for path in {item.path for item in session.items}}
         wanting = {
             path for path, text in texts.items() if "ray_address" in text or "bare_ray" in text

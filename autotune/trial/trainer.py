@@ -19,5 +19,7 @@ def function_of(train: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def said(train: Callable[..., Any], name: str, default: Any = None) -> Any:
-    """The attribute of the trainer's own function, or the default."""
-    return getattr(function_of(train), name, default)
+    """The attribute of the trainer or of what `functools.partial` has wrapped, or the default."""
+    while not hasattr(train, name) and isinstance(train, partial):
+        train = train.func
+    return getattr(train, name, default)

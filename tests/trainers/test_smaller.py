@@ -250,12 +250,15 @@ def test_a_student_that_follows_its_teacher_alone_comes_to_agree_with_it(tmp_pat
             apart.append(float(F.kl_div(q, p, log_target=True, reduction="batchmean")))
     assert apart[1] < 0.3 * apart[0]
     other = tmp_path / "other.pt"
-    torch.save({**torch.load(file, weights_only=True), "mean": [9.0]}, other)
+    torch.save({**torch.load(file, weights_only=True), "std": [9.0]}, other)
     for config, says in (
         ({"teacher": str(tmp_path / "none.pt")}, "teacher must be a file of a trained model or"),
         ({"teacher": "models:/digits/latest"}, "or models:/NAME/VERSION, got 'models:/digits/la"),
         ({"teacher": __file__}, "holds no classifier"),
-        ({"teacher": str(other)}, "the mean of its images is 9, and the data's [0-9.]+$"),
+        (
+            {"teacher": str(other)},
+            r"deviation 9, and the data's the mean [\d.]+ and deviation [\d.]+$",
+        ),
         ({"data": "synthetic", "teacher": str(file)}, "it has 1 channels, and the data 3"),
         (
             {**RESNET, "teacher": str(file), "image_size": Linear(4.0, 8.0)},

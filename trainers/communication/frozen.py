@@ -9,8 +9,9 @@ the old root to the new one, stays within bounds and changes by a tenth at most 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,12 +43,11 @@ def steps(
     """What makes the step of each parameter, with what was kept."""
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     if not isinstance(optimizer, LAMB):
-        states = [optimizer.state[p] for p in parameters]
-        counted = float(states[0]["step"])  # once, as a GPU is waited for: all have made as many
-        every = zip(parameters, states, strict=True)
-        return [AdamStep(p, groups[id(p)], state, counted) for p, state in every]
-    numbered = enumerate(parameters)
-    return [LambStep(p, groups[id(p)], optimizer.state[p], i, kept) for i, p in numbered]
+        first = optimizer.state[parameters[0]]
+        counted = cache(lambda: float(first["step"]))  # a GPU is waited for; all have made as many
+        return [AdamStep(p, groups[id(p)], optimizer.state[p], counted) for p in parameters]
+    every = enumerate(parameters)
+    return [LambStep(p, groups[id(p)], optimizer.state[p], i, kept) for i, p in every]
 
 
 def momentum(state: dict[str, Any], group: dict[str, Any], gradient: Tensor) -> Tensor:
@@ -74,13 +74,13 @@ class AdamStep:
 
     Args:
         state: the optimizer's; its count of steps stays that of the variance.
-        counted: that count.
+        counted: gives that count.
     """
 
     parameter: Tensor
     group: dict[str, Any]
     state: Any
-    counted: float
+    counted: Callable[[], float]
 
     def warm(self) -> None:
         """After a step of the warm-up."""
@@ -89,7 +89,7 @@ class AdamStep:
         """Step with the momentum of all ranks, so many steps after the warm-up."""
         state, group = self.state, self.group
         state["exp_avg"].copy_(momentum)
-        steps = (self.counted + after, self.counted)
+        steps = (self.counted() + after, self.counted())
         moved = direction(momentum, state["exp_avg_sq"], group, steps)
         self.parameter.mul_(1 - group["lr"] * group["weight_decay"])
         self.parameter.sub_(moved, alpha=group["lr"])

@@ -65,7 +65,8 @@ def sent(shapes: Iterable[tuple[int, ...]]) -> int:
 
 def _places(device: torch.device) -> Tensor:
     """1, 2, 4, ..., 128; made on the device, which does not wait for that."""
-    return torch.ones(8, dtype=torch.uint8, device=device) << torch.arange(8, device=device)
+    ones = torch.ones(8, dtype=torch.uint8, device=device)
+    return ones << torch.arange(8, dtype=torch.uint8, device=device)
 
 
 def packed(values: Sequence[Tensor]) -> Tensor:

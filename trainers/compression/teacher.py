@@ -14,6 +14,11 @@ from trainers.compression.registered import local
 _SAME = 1e-3  # how nearly the means of the same images agree
 
 
+def _words(mean: Sequence[float], std: Sequence[float]) -> str:
+    shown = (", ".join(f"{value:.4g}" for value in values) for values in (mean, std))
+    return "the mean {} and deviation {}".format(*shown)
+
+
 def read_teacher(
     path: str,
     channels: int,
@@ -53,11 +58,8 @@ def read_teacher(
             what = f"its class {number} is {name}, and the data's {wanted}"
             raise ValueError(f"teacher {path}: {what}")
     if normal is not None and not np.allclose((found.mean, found.std), normal, rtol=_SAME):
-        shown = ", ".join(f"{mean:.4g}" for mean in found.mean)
-        raise ValueError(
-            f"teacher {path}: the mean of its images is {shown}, and the data's "
-            f"{', '.join(f'{mean:.4g}' for mean in normal[0])}"
-        )
+        its, data = _words(found.mean, found.std), _words(*normal)
+        raise ValueError(f"teacher {path}: its images have {its}, and the data's {data}")
     model = found.model.to(device).requires_grad_(False)
     for size in sorted(set(sizes)):
         try:

@@ -26,8 +26,8 @@ _LEAST = 3  # blocks of which an interval is taken
 LONGEST = 4 * SECONDS  # of training in all: a probe of long blocks ends with the first beyond it
 
 PROBE_EVALUATIONS = 2
-"""The blocks of a probe that are evaluated: what is measured is training, however long a
-validation takes. One is of the warm-up; memory and waiting are measured in the other, too."""
+"""The blocks of a probe that are evaluated, the first ones: what is measured is training, however
+long a validation takes. What diverges later is not seen. The first is the warm-up."""
 
 PEAK, EXPOSED = "peak_memory_bytes", "exposed_communication"
 """Metrics that a trainer may report: bytes of a rank, and the share of steps that only waits."""
@@ -110,7 +110,7 @@ def measured(trial: Trial) -> Measured | None:
         len(own),
         trial.clock.setup,
         max(_reported(trial, PEAK), default=None),
-        fmean(shares) if (shares := _reported(trial, EXPOSED)) else None,
+        fmean(shares[1:] or shares) if (shares := _reported(trial, EXPOSED)) else None,
     )
 
 

@@ -29,6 +29,7 @@ from autotune.backends.worker.torch_import import mentions_torch
 from autotune.errors import text_of
 from autotune.storage.remote import is_gone
 from autotune.trial import Change, Checkpoint, Clock, Metrics, Milestone
+from autotune.trial.trainer import said
 
 if TYPE_CHECKING:
     from autotune.backends.worker.checkpoint_io import Writer
@@ -108,7 +109,7 @@ class Rank:
             self._metric = launch.metric
             self._evaluations = launch.evaluations
             cores = len(self._process.cores.numbers) or 1
-            in_child = bool(getattr(self._train, "in_child", False))
+            in_child = bool(said(self._train, "in_child", False))
             self._waits = cpu_wait.WaitMeter(cores, in_child=in_child)
             self._forget()
             self._steps = reporting.steps(self._train, config, self._waits.end)
