@@ -95,8 +95,13 @@ class PowerSGD:
         found = {
             i: torch.zeros_like(p) for i, p in enumerate(parameters) if compressible(p.shape, 1)
         }
-        self.memory = Memory(self.kind, self._wire.ranks, own={"errors": found}, late=("factors",))
-        self.memory.shared["factors"] = {}
+        self.memory = Memory(
+            self.kind,
+            self._wire.ranks,
+            shared={"factors": {}},
+            own={"errors": found},
+            late=("factors",),
+        )
 
     def at(self, progress: float) -> None:
         self._rank = round(self._schedule(progress))

@@ -179,11 +179,8 @@ class Knobs:
         Also where the search may go: it must not be refused where the default plan is not.
         """
         point = self.moved(changes)
-        try:
-            config = self.space.config(point)
-        except ValueError:  # its schedules contradict each other
-            return None
-        if self.space.broken(config) or not self._fills(config) or not self.allowed(config):
+        config = self._config(point)
+        if config is None or not self._fills(config) or not self.allowed(config):
             return None
         return point if all(self._takes(point, at) for at in self._beside) else None
 
@@ -207,11 +204,16 @@ class Knobs:
                 return fixed[name]
             return drawn(parameter, Random(f"{self.seed} {at} {name}"))
 
+        config = self._config(self.space.suggest(value))
+        return broken if config is None else self.allowed(config)
+
+    def _config(self, point: Params) -> Config | None:
+        """The configuration of a point, if it has one that breaks no constraint."""
         try:
-            config = self.space.config(self.space.suggest(value))
+            config = self.space.config(point)
         except ValueError:  # its schedules contradict each other
-            return broken
-        return broken if self.space.broken(config) else self.allowed(config)
+            return None
+        return None if self.space.broken(config) else config
 
     def _fills(self, config: Config) -> bool:
         """Whether the degrees of a mesh make up the number of ranks; -1 is what is left."""
