@@ -7,6 +7,11 @@ the runs that may miss a share of the limit is added: a configuration's own shar
 towards that of configurations that are about as fast (a Beta prior worth `_PRIOR` runs), as the
 fastest are those that take the greatest risks, short schedules for example. So a configuration
 that reached the target in ten runs leads before one that was a little faster in three.
+
+Who is faster than the baseline often took a risk that the baseline does not take, and in a short
+search no run has shown it yet. So for the misses that nobody has seen a share is added that grows
+with the square of the speed (`_unseen`). It is learned from all runs again of the study, and such a
+miss counts as a few of the baseline's times at most: a far limit must not outweigh what was seen.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ _ANY, _MISSED = 2.0, 0.5  # runs that each prior has had, and how many of them m
 _ALIKE = 0.35  # deviation of the logarithm of times that are about as fast
 _EXACT = 0.01  # of the first run's time: within it, times do not vary
 _ENOUGH = 3  # repeats that show whether times vary
+_RISK, _RISK_RUNS = 0.15, 8.0  # misses in a run at the baseline's speed; runs that prior is worth
+_UNSEEN = 3.0  # times of the baseline that a miss counts as which nobody has seen
 
 
 def expected_seconds(
@@ -50,14 +57,22 @@ def expected_seconds(
     times = {number: fmean(own) for number, own in reached.items() if own}
     tested = [(times[n], n, run.succeeded) for n in times for run in again[n]]
     slower = 1.0 if exact else _slower(counted)
+    baseline = next((times.get(t.number) for t in trials if t.kind == "baseline"), None)
 
     def seconds(number: int) -> float:
         validated = len(counted[number]) >= VALIDATED
         time = times[number] * (1.0 if validated else slower)
-        usual = _usual(times[number], number, tested) if not exact else 0.0
         own = again[number]
+        if exact:
+            usual = unseen = 0.0
+        else:
+            usual = _usual(times[number], number, tested)
+            unseen = min(_unseen(time, number, tested, baseline), 1 - usual)
         missed = (sum(not r.succeeded for r in own) + _PRIOR * usual) / (len(own) + _PRIOR)
-        return (1 - missed) * time + missed * target.horizon
+        seen = (1 - missed) * time + missed * target.horizon
+        share = _PRIOR * unseen / (len(own) + _PRIOR)
+        longest = min(target.horizon, _UNSEEN * (baseline or 0.0))
+        return seen + share * max(longest - time, 0.0)
 
     return {number: seconds(number) for number in times}
 
@@ -103,6 +118,28 @@ def _usual(seconds: float, number: int, tested: Sequence[tuple[float, int, bool]
     ]
     missed = math.fsum(weight for weight, reached in weights if not reached)
     return (missed + _MISSED) / (math.fsum(weight for weight, _ in weights) + _ANY)
+
+
+def _unseen(
+    seconds: float,
+    number: int,
+    tested: Sequence[tuple[float, int, bool]],
+    baseline: float | None,
+) -> float:
+    """How much more often a configuration may miss than one that is as fast as the baseline.
+
+    A share of runs, `rate * (speed**2 - 1)` for a configuration `speed` times as fast; `rate` is
+    the number of misses of other configurations over the sum of `speed**2` of their runs, with a
+    prior. 0 without a baseline that reached the target, and before any repeat has ended: then the
+    order is that of the times.
+    """
+    if not baseline or not seconds or not tested:
+        return 0.0
+    others = [(own, reached) for own, other, reached in tested if other != number and own > 0]
+    misses = sum(not reached for _, reached in others)
+    exposed = math.fsum((baseline / own) ** 2 for own, _ in others)
+    rate = (_RISK * _RISK_RUNS + misses) / (_RISK_RUNS + exposed)
+    return max(rate * ((baseline / seconds) ** 2 - 1), 0.0)
 
 
 def _slower(counted: Mapping[int, Sequence[Trial]]) -> float:

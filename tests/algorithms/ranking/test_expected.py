@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ TARGET = Target(METRIC, 1.0, limit=LIMIT)
 Times = Sequence[float | None]  # None for a run that missed
 
 
-def runs_of(*configurations: Times) -> list[Trial]:
+def runs_of(*configurations: Times, baseline: int | None = None) -> list[Trial]:
     """Each configuration's first run, and then the repeats of all."""
-    trials = [_run(number, times[0]) for number, times in enumerate(configurations)]
+    kinds = ["baseline" if n == baseline else "trial" for n in range(len(configurations))]
+    trials = [_run(n, times[0], kind=kinds[n]) for n, times in enumerate(configurations)]
     for of, times in enumerate(configurations):
         for time in times[1:]:
             trials.append(_run(len(trials), time, kind="race", repeats=of))
@@ -41,8 +43,8 @@ def expected(trials: Sequence[Trial]) -> dict[int, float]:
     return expected_seconds(trials, repeats_by_trial(trials), TARGET)
 
 
-def leading(*configurations: Times) -> int:
-    found = expected(runs_of(*configurations))
+def leading(*configurations: Times, baseline: int | None = None) -> int:
+    found = expected(runs_of(*configurations, baseline=baseline))
     return min(found, key=lambda number: found[number])
 
 
@@ -81,6 +83,38 @@ def test_three_that_arrived_do_not_lead_where_others_that_are_as_fast_missed() -
     proven = [20.0, 19.0, 21.0, 20.0, 20.5, 19.5]
     assert leading([14.0, 14.5, 15.0], proven) == 0
     assert leading([14.0, 14.5, 15.0], proven, *[[13.0, None, None]] * 4) == 1
+
+
+def test_who_is_faster_than_the_baseline_may_miss_more_often_than_any_run_has_shown() -> None:
+    """By the square of its speed; such a miss counts as three times the baseline's time."""
+    baseline, twice = [20.0, 20.0, 20.0], [10.0, 10.0, None]
+    plain = expected(runs_of(baseline, twice, [40.0]))
+    found = expected(runs_of(baseline, twice, [40.0], baseline=0))
+    rate = 0.15 * 8 / (8 + 2)  # two repeats of the baseline arrived
+    added = {0: 0.0, 1: rate * (2**2 - 1) / 3 * (3 * 20 - 10), 2: 0.0}
+    assert found == pytest.approx({n: plain[n] + added[n] for n in added})
+
+
+def test_a_search_does_not_end_with_a_lucky_run_that_was_much_faster_than_the_baseline() -> None:
+    """If one in three of its runs misses, both repeats may arrive nevertheless."""
+    baseline, lucky, careful = [9.0, 9.5, 8.8], [3.5, 3.6, 3.4], [6.0, 6.1, 5.9]
+    assert leading(baseline, lucky, careful) == 1
+    assert leading(baseline, lucky, careful, baseline=0) == 2
+    as_fast = [[3.6, 3.7, 3.5, 3.6, 3.7]] * 2
+    assert leading(baseline, lucky, careful, *as_fast, baseline=0) != 2, "no run that fast missed"
+
+
+def test_a_far_limit_does_not_add_to_the_misses_that_nobody_has_seen() -> None:
+    trials = runs_of([20.0, 20.0, 20.0], [10.0, 11.0], [12.0], baseline=0)
+    again = repeats_by_trial(trials)
+    added = []
+    for limit in (100.0, 1e6):
+        target = Target(METRIC, 1.0, limit=limit)
+        other = [replace(t, kind="trial") if t.kind == "baseline" else t for t in trials]
+        with_it, without = (expected_seconds(of, again, target) for of in (trials, other))
+        added.append({n: with_it[n] - without[n] for n in with_it})
+    assert added[0] == pytest.approx(added[1])
+    assert added[0][0] == 0 < min(added[0][1], added[0][2])
 
 
 def test_runs_that_take_longer_than_the_first_count_for_those_that_ran_once() -> None:
@@ -133,14 +167,15 @@ TIME = st.floats(1.0, LIMIT - 1)
 RUNS = st.lists(st.one_of(TIME, st.none()), max_size=6)
 CONFIGURATION = st.tuples(TIME, RUNS).map(lambda c: [c[0], *c[1]])
 CONFIGURATIONS = st.lists(CONFIGURATION, min_size=1, max_size=5)
+BASELINE = st.sampled_from([None, 0, 1])  # the number of its trial, if there is such a one
 
 
-@given(CONFIGURATIONS)
+@given(CONFIGURATIONS, BASELINE)
 def test_it_is_no_less_than_the_mean_of_its_runs_that_arrived_and_no_more_than_the_limit(
-    configurations: list[Times],
+    configurations: list[Times], baseline: int | None
 ) -> None:
     """So far as these do not exceed the limit once they are corrected for luck."""
-    found = expected(runs_of(*configurations))
+    found = expected(runs_of(*configurations, baseline=baseline))
     assert found.keys() == set(range(len(configurations)))
     for number, times in enumerate(configurations):
         arrived = [time for time in times if time is not None]
@@ -150,9 +185,9 @@ def test_it_is_no_less_than_the_mean_of_its_runs_that_arrived_and_no_more_than_t
             assert found[number] <= LIMIT
 
 
-@given(CONFIGURATIONS, st.data())
+@given(CONFIGURATIONS, BASELINE, st.data())
 def test_another_miss_never_helps_and_another_arrival_at_its_mean_never_hurts(
-    configurations: list[Times], data: st.DataObject
+    configurations: list[Times], baseline: int | None, data: st.DataObject
 ) -> None:
     chosen = data.draw(st.integers(0, len(configurations) - 1))
     times = [*configurations[chosen], *([configurations[chosen][0]] * 2)]  # beyond three runs
@@ -162,7 +197,7 @@ def test_another_miss_never_helps_and_another_arrival_at_its_mean_never_hurts(
     def with_runs(*more: float | None) -> float:
         changed = [*configurations]
         changed[chosen] = [*times, *more]
-        trials = runs_of(*changed)
+        trials = runs_of(*changed, baseline=baseline)
         if never_vary(trials, repeats_by_trial(trials), TARGET):
             return -1.0  # known exactly
         return expected(trials)[chosen]
@@ -177,24 +212,27 @@ def test_another_miss_never_helps_and_another_arrival_at_its_mean_never_hurts(
 @given(
     st.lists(TIME, min_size=1, max_size=8, unique_by=lambda time: round(time, 3)),
     st.sampled_from([0, 3, 4, 5]),
+    BASELINE,
 )
 def test_without_misses_or_luck_the_order_is_that_of_the_times(
-    times: list[float], repeats: int
+    times: list[float], repeats: int, baseline: int | None
 ) -> None:
     """Once three repeats have shown it, and before there are any."""
-    trials = runs_of(*([time] * (1 + repeats if i == 0 else 1) for i, time in enumerate(times)))
+    runs = ([time] * (1 + repeats if i == 0 else 1) for i, time in enumerate(times))
+    trials = runs_of(*runs, baseline=baseline)
     found = expected(trials)
     assert sorted(found, key=lambda n: found[n]) == sorted(found, key=lambda n: times[n])
     if repeats:
         assert found == pytest.approx(dict(enumerate(times)))
 
 
-@given(CONFIGURATIONS, st.randoms(use_true_random=False))
+@given(CONFIGURATIONS, BASELINE, st.randoms(use_true_random=False))
 def test_it_does_not_depend_on_the_order_in_which_repeats_ended(
-    configurations: list[Times], random: Any
+    configurations: list[Times], baseline: int | None, random: Any
 ) -> None:
     shuffled = []
     for first, *again in configurations:
         random.shuffle(again)
         shuffled.append([first, *again])
-    assert expected(runs_of(*shuffled)) == pytest.approx(expected(runs_of(*configurations)))
+    found, known = (expected(runs_of(*c, baseline=baseline)) for c in (shuffled, configurations))
+    assert found == pytest.approx(known)
