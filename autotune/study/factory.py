@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from autotune.algorithms import specs
+from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.names import EXPERIENCED, FORKING, LIMITED, POLICIES, weights_file
 from autotune.algorithms.plans.knobs import first_plan, within
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
@@ -15,6 +16,7 @@ from autotune.algorithms.samplers import policy as policies
 from autotune.algorithms.samplers.distribution import from_document
 from autotune.algorithms.samplers.optuna_names import parse_sampler
 from autotune.algorithms.samplers.planned import PlannedSampler
+from autotune.algorithms.samplers.shorter import ShorterFirst
 from autotune.errors import UserError, shown
 from autotune.space.search_space import SearchSpace
 from autotune.study import place, recipes, warm_start
@@ -32,6 +34,9 @@ from autotune.study.place import Backend
 from autotune.study.stages import in_space, made_stages
 from autotune.study.warm_start import Start
 from autotune.trial import Target
+
+_SHORTENS = (EXPERIENCED, "convergence", "widening")
+"""The samplers of `auto` before which the baseline is tried with a shorter schedule."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,12 @@ def _proposing(options: StudyOptions, plan: Plan, start: Start, known: Known) ->
     if plan.stages is not None:
         own = (within(plan.experiment.space, point) for point in first)
         first = tuple(point for point in own if point is not None)
-    return FirstPoints(first, sampler) if first else sampler
+    if first:
+        return FirstPoints(first, sampler)
+    if options.sampler in _SHORTENS and plan.experiment.target.timed:
+        canonical = CanonicalSpace(plan.experiment.space, plan.experiment.canonical)
+        return ShorterFirst(canonical, sampler)
+    return sampler
 
 
 # --- samplers -------------------------------------------------------------------------------------
