@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from noisy_race import MISSED, reached
 from sims import METRIC
@@ -171,6 +171,7 @@ BASELINE = st.sampled_from([None, 0, 1])  # the number of its trial, if there is
 
 
 @given(CONFIGURATIONS, BASELINE)
+@example([[34.0], [1.0, None], [1.0, None, None]], 0)  # the limit but for rounding
 def test_it_is_no_less_than_the_mean_of_its_runs_that_arrived_and_no_more_than_the_limit(
     configurations: list[Times], baseline: int | None
 ) -> None:
@@ -182,7 +183,7 @@ def test_it_is_no_less_than_the_mean_of_its_runs_that_arrived_and_no_more_than_t
         least = sum(arrived) / len(arrived)
         assert found[number] >= least * (1 - 1e-9)
         if len(times) >= 3:
-            assert found[number] <= LIMIT
+            assert found[number] <= LIMIT * (1 + 1e-9)
 
 
 @given(CONFIGURATIONS, BASELINE, st.data())
