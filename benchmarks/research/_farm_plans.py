@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
 from random import Random
 from typing import Any
 
@@ -110,8 +109,7 @@ class Problem:
     @cached_property
     def fastest(self) -> Config:
         """The plan of the shortest steps at the baseline's batch size."""
-        every = (dict(zip(VALUES, v, strict=True)) for v in product(*VALUES.values()))
-        return min(every, key=lambda plan: self._step(plan, 64))
+        return self.speeds.fastest(64)
 
     def _step(self, plan: Config, batch_size: float) -> float:
         return SCALE * self.speeds.step(plan, batch_size)

@@ -1,7 +1,10 @@
 """What plans cost on this machine: processor seconds of a step of the digits trainer.
 
     python benchmarks/research/plan_speeds.py [--out benchmarks/research/plan_speeds.json]
+    python benchmarks/research/plan_speeds.py --fastest
 
+The second measures nothing: it says which plan of the table is the fastest at each batch size, and
+how many times as long a step takes there in the plan that is the fastest at a batch of 64.
 `two_stages.py --problem farm` plays this table on a virtual clock. A plan is what `VALUES` names;
 fp16 and compiled steps, which take long to measure, are measured beside the default only, and are
 worth the same factor beside the rest (`Speeds.step`). One rank with one thread; a figure is the
@@ -81,6 +84,10 @@ class Speeds:
         compiled, eager = (float(row["setup"]) for row in found)
         return compiled - eager
 
+    def fastest(self, batch_size: int) -> Plan:
+        """The plan of the shortest steps."""
+        return min(every_plan(), key=lambda plan: self.step(plan, batch_size))
+
     @cached_property
     def _known(self) -> dict[tuple[str, int], Mapping[str, Any]]:
         return {(_key(row["plan"]), row["batch_size"]): row for row in self.rows}
@@ -90,10 +97,13 @@ def _key(plan: Plan) -> str:
     return json.dumps({name: plan[name] for name in VALUES}, sort_keys=True)
 
 
+def every_plan() -> list[dict[str, Any]]:
+    return [dict(zip(VALUES, values, strict=True)) for values in product(*VALUES.values())]
+
+
 def measured_plans() -> list[dict[str, Any]]:
     """The plans of the table."""
-    every = [dict(zip(VALUES, values, strict=True)) for values in product(*VALUES.values())]
-    eager = [p for p in every if not p["compile"] and p["precision"] != "fp16"]
+    eager = [p for p in every_plan() if not p["compile"] and p["precision"] != "fp16"]
     return [*eager, {**DEFAULT, "precision": "fp16"}, {**DEFAULT, "compile": True}]
 
 
@@ -129,12 +139,27 @@ def timed(plan: Plan, batch_size: int, blocks: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    import torch
+def compare_batches(table: Speeds) -> None:
+    """Print whether the plan that is chosen at one batch size is the fastest at the others."""
+    usual = table.fastest(64)
+    for batch_size in BATCHES:
+        best = table.fastest(batch_size)
+        changed = {name: value for name, value in best.items() if value != DEFAULT[name]}
+        lost = table.step(usual, batch_size) / table.step(best, batch_size)
+        gain = table.step(DEFAULT, batch_size) / table.step(best, batch_size)
+        print(f"batch {batch_size:3}  {gain:.2f}x  the plan of 64 takes {lost:.3f}  {changed}")
 
+
+def main() -> None:
     parser = arguments(__doc__, repeats=5)
+    parser.add_argument("--fastest", action="store_true", help="of the table, by batch size")
     parser.add_argument("--out", type=Path, default=FILE, help=f"the table to write ({FILE.name})")
     options = parser.parse_args()
+    if options.fastest:
+        compare_batches(Speeds.read())
+        return
+    import torch
+
     about = introduce()
     os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # set-up is that of a first compilation
     torch.set_num_threads(1)

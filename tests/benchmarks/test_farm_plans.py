@@ -57,6 +57,9 @@ def test_the_table_of_plans() -> None:
     assert table.setup(compiled) > 1 > table.setup(usual) == 0
     for plan in ({**compiled, "precision": "fp16", "activation_checkpoint_mode": "full"}, compiled):
         assert table.step(plan, 64) > 0
+    fastest = table.fastest(64)
+    assert all(table.step(fastest, 64) <= table.step(plan, 64) for plan in speeds.every_plan())
+    assert table.step(fastest, 64) < steps[1] / 2
 
 
 def test_a_probe_trains_nothing_and_a_trial_does() -> None:
