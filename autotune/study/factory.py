@@ -36,7 +36,7 @@ from autotune.study.warm_start import Start
 from autotune.trial import Target
 
 _SHORTENS = (EXPERIENCED, "convergence", "widening")
-"""The samplers of `auto` before which the baseline is tried with a shorter schedule."""
+"""The samplers before which the baseline is tried with a shorter schedule."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ On a virtual clock workers search for `--spend` limits of tuning time or, with `
 many trials have ended. A configuration's expected time to target is known exactly; a run that
 misses the target counts as the limit.
 
-Without `--misses` eight workers search over two parameters. Each run takes its configuration's
+Without `--misses` eight workers search over two parameters, with `--baseline poor` from one that is
+3.9 times as slow as the best. Each run takes its configuration's
 expected time times a random factor: log-normal with mean 1 and a standard deviation of the
 logarithm of `--spread`. No run misses the target.
 
@@ -15,7 +16,8 @@ With `--misses` two workers search over a learning rate, a momentum, a weight de
 the length of the schedule, from a baseline. As in real training, a short schedule is fast where it
 reaches the target, and often misses it (`benchmarks/results/2026-11-24-racing.md`): a horizon of 8
 in four of five runs, the baseline's 60 in one of 500. `--baseline good` begins with one that is
-nearly as fast as the best. `--limit` moves the limit, which is what a miss counts as.
+nearly as fast as the best. `--limit` moves the limit, which is what a miss counts as. `--epochs`
+says that the horizon is the length of the schedule, so that a search begins with shorter ones.
 
 Reported over all studies: the expected seconds of the configuration that the study calls best
 (geometric mean); *regret*, these over the least possible ones; the same over that of the first
@@ -32,8 +34,8 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -73,6 +75,7 @@ class Problem:
     sampler: str
     pruner: str
     baseline: Config | None = None
+    canonical: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- times that vary ------------------------------------------------------------------------------
@@ -80,7 +83,7 @@ class Problem:
 _LIMIT, _EVERY, _LEAST = 60.0, 3.0, 10.0
 
 
-def noise(spread: float, limit: float) -> Problem:
+def noise(spread: float, limit: float, baseline: Config | None = None) -> Problem:
     """Two parameters, and no run misses the target."""
     space = at.SearchSpace({"lr": at.Float(1e-3, 10, log=True), "momentum": at.Float(0.0, 1.0)})
     target = at.Target(METRIC, 0.9, limit=limit)
@@ -97,7 +100,7 @@ def noise(spread: float, limit: float) -> Problem:
 
     return Problem(
         space, target, lambda seed: partial(simulate, seed), expected, lambda _: 0.0, _LEAST,
-        workers=8, spend=4.0, sampler="random", pruner="slower_than_best",
+        workers=8, spend=4.0, sampler="random", pruner="slower_than_best", baseline=baseline,
     )  # fmt: skip
 
 
@@ -116,6 +119,7 @@ BASELINES: dict[str, Config] = {  # 8.9 and 5.5 expected seconds
     "usual": {"lr": 0.3, "momentum": 0.5, "horizon": 60.0, "weight_decay": 5e-4},
     "good": {"lr": 0.8, "momentum": 0.55, "horizon": 34.0, "weight_decay": 4e-4},
 }
+POOR = "poor"  # without misses
 
 
 def misses(spread: float, limit: float, baseline: Config) -> Problem:
@@ -198,9 +202,9 @@ def study(
     trials: int | None,
     confirm: int = 0,
 ) -> Answer:
-    experiment = at.Experiment(
-        "racing", _nothing, problem.space, problem.target, baseline=problem.baseline
-    )
+    about = _nothing, problem.space, problem.target
+    known = {"baseline": problem.baseline, "canonical": problem.canonical}
+    experiment = at.Experiment("racing", *about, **known)
     assert problem.target.limit is not None
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         result = at.run(
@@ -213,9 +217,10 @@ def study(
             out=folder,
             seed=seed,
             racing=share,
-            repeats=confirm,
             experience="off",
         )
+        if confirm:  # beyond the time limit, which is that of the search
+            result = result.confirm(repeats=confirm)
     best = result.best
     found = problem.expected(best.config) if best is not None else problem.target.limit
     return {
@@ -227,6 +232,7 @@ def study(
         "luck": best.seconds / found if best is not None else 1.0,
         "trials": len(result.searched),
         "races": sum(t.kind == "race" for t in result.trials),
+        "confirmed": {c.number: len(c.times) for c in result.confirmed},
         "spent": sum(t.seconds for t in result.trials),
     }
 
@@ -265,7 +271,9 @@ def main() -> None:
     parser.add_argument("--misses", action="store_true", help="runs that miss the target")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.1, 0.2])
     parser.add_argument("--spread", type=float, help="of a run's time (0.3; 0.12 with --misses)")
-    parser.add_argument("--baseline", choices=BASELINES, default="usual", help="with --misses")
+    baselines = (*BASELINES, POOR)
+    parser.add_argument("--baseline", choices=baselines, help="(none; usual with --misses)")
+    parser.add_argument("--epochs", action="store_true", help="shorter horizons first")
     parser.add_argument("--limit", type=float, help="of a run, in seconds (60; 30 with --misses)")
     parser.add_argument("--spend", type=float, help="tuning time, in limits (4; 6.7 with --misses)")
     parser.add_argument("--trials", type=int, help="of each study, in place of --spend")
@@ -273,11 +281,16 @@ def main() -> None:
     parser.add_argument("--confirm", type=int, default=0, help="runs of each finalist (0)")
     parser.add_argument("--first-seed", type=int, default=0, help="number of the first study (0)")
     options = parser.parse_args()
+    if options.baseline and (options.baseline == POOR) == options.misses:
+        parser.error(f"--baseline {options.baseline}: {POOR} is the one without --misses")
     if options.misses:
         limit = options.limit or _MOST
-        problem = misses(options.spread or 0.12, limit, BASELINES[options.baseline])
+        problem = misses(options.spread or 0.12, limit, BASELINES[options.baseline or "usual"])
+        if options.epochs:
+            problem = replace(problem, canonical={"horizon": "epochs"})
     else:
-        problem = noise(options.spread or 0.3, options.limit or _LIMIT)
+        poor = {"lr": 0.1, "momentum": 0.3} if options.baseline else None
+        problem = noise(options.spread or 0.3, options.limit or _LIMIT, poor)
     spend = 0.5 if options.quick else options.spend or problem.spend
     sampler = options.sampler or problem.sampler
     about, runs = introduce(), list[Answer]()

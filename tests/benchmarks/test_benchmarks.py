@@ -48,7 +48,7 @@ RESEARCH = {
     "population.py": (),
     "product_surrogate.py": (),
     "racing.py": (),
-    "racing.py --misses": ("--misses",),
+    "racing.py --misses": ("--misses", "--epochs"),
     "schedule_search.py": (),
     "scorings.py": ("--rows", "equal seconds"),
     "search.py": ("--methods", "the default;Optuna TPE + Hyperband"),

@@ -72,7 +72,7 @@ def test_an_older_study_is_resumed_to_the_same_trials(name: str, fast_path: Path
     """Numbers, states, seeds and points are those that the older version gave.
 
     Where a sampler has changed since, further points are its own: those of `searched` and `raced`.
-    So are the finalists of `raced` and `confirmed`, as what decides among these has changed.
+    So are the finalists of `raced`, as what decides among these has changed.
     """
     folder = copied(name, fast_path)
     before = (folder / journal.JOURNAL).read_bytes()

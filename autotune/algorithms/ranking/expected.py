@@ -8,10 +8,11 @@ towards that of configurations that are about as fast (a Beta prior worth `_PRIO
 fastest are those that take the greatest risks, short schedules for example. So a configuration
 that reached the target in ten runs leads before one that was a little faster in three.
 
-Who is faster than the baseline often took a risk that the baseline does not take, and in a short
-search no run has shown it yet. So for the misses that nobody has seen a share is added that grows
-with the square of the speed (`_unseen`). It is learned from all runs again of the study, and such a
-miss counts as a few of the baseline's times at most: a far limit must not outweigh what was seen.
+A configuration that is faster than the baseline often takes a risk that the baseline does not take,
+and in a short search no run has shown it yet. So a share is added for misses that were not seen. It
+grows with the square of the speed, up to 2.5 times the baseline's, and is learned from the repeats
+of other configurations (`_unseen`). Such a miss counts as a few of the baseline's times at most: a
+far limit must not outweigh what was seen.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _ALIKE = 0.35  # deviation of the logarithm of times that are about as fast
 _EXACT = 0.01  # of the first run's time: within it, times do not vary
 _ENOUGH = 3  # repeats that show whether times vary
 _RISK, _RISK_RUNS = 0.15, 8.0  # misses in a run at the baseline's speed; runs that prior is worth
-_UNSEEN = 3.0  # times of the baseline that a miss counts as which nobody has seen
+_UNSEEN = 3.0  # times the baseline's time: what a miss that was not seen counts as, at most
+_RISKIEST = 2.5  # times as fast as the baseline: whatever is faster is as likely to miss
 
 
 def expected_seconds(
@@ -57,7 +59,8 @@ def expected_seconds(
     times = {number: fmean(own) for number, own in reached.items() if own}
     tested = [(times[n], n, run.succeeded) for n in times for run in again[n]]
     slower = 1.0 if exact else _slower(counted)
-    baseline = next((times.get(t.number) for t in trials if t.kind == "baseline"), None)
+    tried = (t.number for t in trials if t.kind == "baseline")
+    baseline = next((times[n] for n in tried if n in times and again[n]), None)
 
     def seconds(number: int) -> float:
         validated = len(counted[number]) >= VALIDATED
@@ -128,18 +131,22 @@ def _unseen(
 ) -> float:
     """How much more often a configuration may miss than one that is as fast as the baseline.
 
-    A share of runs, `rate * (speed**2 - 1)` for a configuration `speed` times as fast; `rate` is
-    the number of misses of other configurations over the sum of `speed**2` of their runs, with a
-    prior. 0 without a baseline that reached the target, and before any repeat has ended: then the
-    order is that of the times.
+    A share of runs, `rate * (speed**2 - 1)` for a configuration `speed` times as fast, which counts
+    as `_RISKIEST` at most; `rate` is the number of misses of other configurations over the sum of
+    `speed**2` of their runs, with a prior. 0 without a baseline that has been run again: a single
+    run says little, the less if it was the first of a cold worker.
     """
-    if not baseline or not seconds or not tested:
+    if not baseline or not seconds:
         return 0.0
+
+    def risk(own: float) -> float:
+        return min(baseline / own, _RISKIEST) ** 2
+
     others = [(own, reached) for own, other, reached in tested if other != number and own > 0]
     misses = sum(not reached for _, reached in others)
-    exposed = math.fsum((baseline / own) ** 2 for own, _ in others)
+    exposed = math.fsum(risk(own) for own, _ in others)
     rate = (_RISK * _RISK_RUNS + misses) / (_RISK_RUNS + exposed)
-    return max(rate * ((baseline / seconds) ** 2 - 1), 0.0)
+    return max(rate * (risk(seconds) - 1), 0.0)
 
 
 def _slower(counted: Mapping[int, Sequence[Trial]]) -> float:

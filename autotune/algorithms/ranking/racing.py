@@ -186,7 +186,7 @@ def race_outcome(known: Sequence[Trial], trials: Sequence[Trial], target: Target
     raced = runs.keys() - disturbed.only_disturbed(trials, target).keys()
     fastest: dict[Hardware | None, Trial] = {}
     if target.timed:
-        again = [t for t in trials if t.number in runs]  # what other trials took changes nothing
+        again = [t for t in trials if t.number in runs]  # what others took changes nothing
         expected = expected_seconds(again, runs, target)
         rerun = [t for t in known if t.number in raced and t.succeeded]
         for hardware in {t.hardware for t in rerun}:

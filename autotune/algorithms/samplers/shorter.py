@@ -8,13 +8,15 @@ from it in nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.samplers import Sampler
-from autotune.space.parameters import Float, Int
+from autotune.space.parameters import Choice, Int, Parameter, is_real, options
+from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, Trial
 
 SHARES = (0.7, 0.5)  # of the baseline's length
@@ -25,7 +27,8 @@ EPOCHS = "epochs"  # the canonical name of a schedule's length
 class ShorterFirst:
     """Proposes the baseline with other lengths of its schedule, then what another sampler proposes.
 
-    Not where the baseline has missed the target: what is shorter would miss it, too.
+    Not once the baseline, or the longer of them, has missed the target: what is shorter would miss
+    it, too.
 
     Args:
         space: the space in canonical names, among which is that of the schedule's length.
@@ -37,26 +40,51 @@ class ShorterFirst:
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params | None:
         baseline = next((t for t in trials if t.kind == "baseline"), None)
-        if baseline is not None and baseline.params and (not baseline.ended or baseline.succeeded):
-            tried = [t.params for t in trials]
+        if baseline is not None and baseline.params and not _missed(baseline):
             for point in shorter(self.space, baseline.params):
-                if point not in tried:
+                own = [t for t in trials if t.params == point]
+                if not own:
                     return point
+                if any(map(_missed, own)):
+                    break
         return self.then.ask(number, trials)
 
 
 def shorter(space: CanonicalSpace, known: Params) -> list[dict[str, Any]]:
     """A point with 0.7 and 0.5 of the length of its schedule, as far as the space has such points.
 
-    None where the space does not search a length (`Experiment(canonical=...)`, or a parameter that
-    is called `epochs`, `num_epochs` and the like).
+    Whole numbers and choices have the nearest value that is allowed. None where the space does not
+    search a length (`Experiment(canonical=...)`, or a parameter that is called `epochs`,
+    `num_epochs` and the like).
     """
-    parameters = space.space.parameters()
-    name = next((flat for flat, name in space.names.items() if name == EPOCHS), None)
-    if name is None or name not in known or not isinstance(parameters[name], Float | Int):
+    names = (flat for flat, name in space.names.items() if name == EPOCHS and flat in known)
+    name = next(names, None)
+    if name is None or not is_real(known[name]):
         return []
-    whole = isinstance(parameters[name], Int)
-    lengths = [share * known[name] for share in SHARES]
-    values = [round(length) if whole else length for length in lengths]
-    allowed = [v for v in values if not parameters[name].check(v) and v != known[name]]
-    return [{**known, name: value} for value in dict.fromkeys(allowed)]
+    parameter = space.space.parameters()[name]
+    lengths = (_nearest(parameter, share * known[name]) for share in SHARES)
+    points = [{**known, name: v} for v in dict.fromkeys(lengths) if 0 < v < known[name]]
+    return [point for point in points if _allowed(space.space, point)]
+
+
+def _missed(trial: Trial) -> bool:
+    return trial.ended and not trial.succeeded
+
+
+def _nearest(parameter: Parameter, length: float) -> float:
+    """The value of a whole number or choice that is nearest, of two the larger one."""
+    if isinstance(parameter, Int) and not parameter.power_of_two:
+        steps = math.floor((length - parameter.low) / parameter.step + 0.5)
+        return parameter.low + max(steps, 0) * parameter.step
+    if isinstance(parameter, Int | Choice):
+        numbers = [value for value in options(parameter) if is_real(value)]
+        return min(numbers, key=lambda value: (abs(value - length), -value), default=math.nan)
+    return length
+
+
+def _allowed(space: SearchSpace, point: Params) -> bool:
+    """Whether the space has the point: conditions and constraints may depend on the length."""
+    try:
+        return not space.broken(space.config(space.check(point)))
+    except ValueError:
+        return False

@@ -85,7 +85,7 @@ def test_three_that_arrived_do_not_lead_where_others_that_are_as_fast_missed() -
     assert leading([14.0, 14.5, 15.0], proven, *[[13.0, None, None]] * 4) == 1
 
 
-def test_who_is_faster_than_the_baseline_may_miss_more_often_than_any_run_has_shown() -> None:
+def test_what_is_faster_than_the_baseline_may_miss_more_often_than_any_run_has_shown() -> None:
     """By the square of its speed; such a miss counts as three times the baseline's time."""
     baseline, twice = [20.0, 20.0, 20.0], [10.0, 10.0, None]
     plain = expected(runs_of(baseline, twice, [40.0]))
@@ -102,6 +102,24 @@ def test_a_search_does_not_end_with_a_lucky_run_that_was_much_faster_than_the_ba
     assert leading(baseline, lucky, careful, baseline=0) == 2
     as_fast = [[3.6, 3.7, 3.5, 3.6, 3.7]] * 2
     assert leading(baseline, lucky, careful, *as_fast, baseline=0) != 2, "no run that fast missed"
+
+
+@pytest.mark.parametrize("limit", [60.0, 100.0, 450.0])
+@pytest.mark.parametrize("time", [10.0, 8.0, 6.0, 4.0, 2.0, 0.5])
+def test_three_runs_in_at_most_half_of_the_baselines_time_lead_before_it(
+    time: float, limit: float
+) -> None:
+    """However fast: what is faster does not look riskier without end."""
+    target = Target(METRIC, 1.0, limit=limit)
+    trials = runs_of([20.0, 20.5, 19.5], [time, 1.02 * time, 0.98 * time], baseline=0)
+    found = expected_seconds(trials, repeats_by_trial(trials), target)
+    assert found[1] < found[0]
+
+
+@pytest.mark.parametrize("time", [19.0, 15.0, 10.0, 8.0, 5.0, 2.0])
+def test_a_race_that_arrived_does_not_put_a_baseline_of_one_run_first(time: float) -> None:
+    for runs in ([time], [time, 1.02 * time], [time, 1.02 * time, 0.98 * time]):
+        assert leading([20.0], runs, baseline=0) == 1
 
 
 def test_a_far_limit_does_not_add_to_the_misses_that_nobody_has_seen() -> None:

@@ -459,7 +459,7 @@ def often_missing(config: Any, seed: int) -> SimCurve:
 
 
 def test_a_race_that_was_given_up_counts_as_the_limit(fast_path: Path) -> None:
-    found = study(fast_path, 48, curve=often_missing, racing=0.4, workers=3)
+    found = study(fast_path, 24, curve=often_missing, racing=0.4, workers=2)
     first = {t.number: t for t in found.searched}
     late = [t for t in found.trials if t.kind == "race" and t.reason == "capped"]
     assert late

@@ -44,12 +44,17 @@ def trial(number: int, params: Params, state: State, kind: str = "trial") -> Tri
         ("max_epochs", Int(1, 3), 1, []),
         ("epochs", Float(25.0, 80.0), 40.0, [28.0]),
         ("epochs", Int(10, 90, step=10), 20, [10]),
-        ("epochs", Choice([10, 20, 40]), 40, []),
+        ("epochs", Int(10, 90, step=10), 30, [20]),
+        ("epochs", Int(0, 5), 1, []),
+        ("epochs", Int(1, 64, power_of_two=True), 32, [16]),
+        ("epochs", Choice([10, 20, 40]), 40, [20]),
+        ("epochs", Choice(["long", 20, 10]), 20, [10]),
+        ("epochs", Choice(["long", 20, 10]), "long", []),
         ("horizon", Float(10.0, 80.0), 40.0, []),
     ],
 )
 def test_lengths_lie_in_the_space_and_differ(
-    name: str, entry: Any, length: float, shorter_ones: list[float]
+    name: str, entry: Any, length: Any, shorter_ones: list[float]
 ) -> None:
     space = CanonicalSpace(SearchSpace({"lr": LR, name: entry}))
     found = shorter(space, {"lr": 0.1, name: length})
@@ -64,6 +69,34 @@ def test_a_fixed_length_or_one_that_does_not_exist_beside_the_baseline_is_left_a
     space = CanonicalSpace(SearchSpace(entries))
     assert shorter(space, {"kind": "a"}) == []
     assert shorter(space, {"kind": "b", "epochs": 10})[0] == {"kind": "b", "epochs": 7}
+
+
+def test_points_that_the_conditions_or_constraints_of_the_space_refuse_are_left_out() -> None:
+    averaged = {"epochs": Int(1, 90), "swa": Float(0, 1, when={"epochs": (42, 60)})}
+    space = CanonicalSpace(SearchSpace(averaged))
+    assert shorter(space, {"epochs": 60, "swa": 0.5}) == [{"epochs": 42, "swa": 0.5}]
+    entries = {"epochs": Int(1, 90), "warmup": Int(0, 40)}
+    longer = at.Constraint("warmup < epochs", lambda config: config["warmup"] < config["epochs"])
+    space = CanonicalSpace(SearchSpace(entries, constraints=(longer,)))
+    assert shorter(space, {"epochs": 60, "warmup": 35}) == [{"epochs": 42, "warmup": 35}]
+
+
+def test_of_several_lengths_it_is_that_which_the_baseline_has() -> None:
+    def length(optimizer: str) -> Int:
+        return Int(1, 90, when={"optimizer": optimizer})
+
+    entries = {"epochs:sgd": length("sgd"), "epochs:adamw": length("adamw")}
+    space = CanonicalSpace(SearchSpace({"optimizer": Choice(["sgd", "adamw"]), **entries}))
+    known = {"optimizer": "adamw", "epochs:adamw": 10}
+    assert shorter(space, known) == [{**known, "epochs:adamw": n} for n in (7, 5)]
+
+
+def test_what_is_shorter_than_one_that_missed_the_target_is_not_proposed() -> None:
+    baseline = trial(0, KNOWN, State.REACHED, "baseline")
+    sampler, half = ShorterFirst(CANONICAL, Other()), {"lr": 0.1, "horizon": 20.0}
+    for state, then in ((State.REACHED, half), (State.CENSORED, Other().ask(2, []))):
+        longer = trial(1, {"lr": 0.1, "horizon": 28.0}, state)
+        assert sampler.ask(2, [baseline, longer]) == then
 
 
 def test_they_are_proposed_once_each_and_then_the_other_sampler_is_asked() -> None:
