@@ -18,8 +18,8 @@ def finalists(trials: Sequence[Trial], target: Target, top: int) -> list[Trial]:
     """The trials to confirm: the `top` best configurations, and the baseline.
 
     They are chosen without their confirmations, by the time that one more run should take: what may
-    miss the target, though no run has shown it, wastes its confirmations. A fork that cannot be trained from scratch in one
-    run is skipped.
+    miss the target, though no run has shown it, wastes its confirmations. A fork that cannot be
+    trained from scratch in one run is skipped.
     """
     fastest = list[Trial]()
     for trial in by_expected_result(trials, target):
