@@ -39,7 +39,10 @@ def printed(columns: int, work: Callable[[TextIO], object]) -> str:
 def screens(
     command: list[str], lines: int, columns: int, cwd: Path | None = None
 ) -> Iterator[pyte.Screen]:
-    """The screen whenever a program has set its title, after which it gets a line; and the last."""
+    """The screen whenever a program has set its title, after which it gets a line; and the last.
+
+    What the program writes after its title comes later, also if it was read with it.
+    """
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (lines, columns))
     screen = pyte.HistoryScreen(columns, lines)
@@ -49,12 +52,16 @@ def screens(
     given = {"stdin": subprocess.PIPE, "stdout": slave, "stderr": slave, "env": settings}
     with subprocess.Popen(command, cwd=cwd, **given) as process:  # type: ignore[call-overload]
         os.close(slave)
+        left = b""
         while True:
-            assert select.select([master], [], [], HANG_SECONDS)[0], "it says nothing any more"
-            try:
-                stream.feed(os.read(master, 65536))
-            except OSError:  # the program has ended
-                break
+            if not left:
+                assert select.select([master], [], [], HANG_SECONDS)[0], "it says nothing any more"
+                try:
+                    left = os.read(master, 65536)
+                except OSError:  # the program has ended
+                    break
+            own, bell, left = left.partition(b"\x07")  # ends a title
+            stream.feed(own + bell)
             if screen.title:
                 yield screen
                 screen.title = ""

@@ -21,3 +21,11 @@ def test_the_live_table_on_a_terminal(columns: int) -> None:
         parts.append(f"{f' {screen.title} ':-^{columns}}\n{text(screen)}\n")
     assert len(parts) == 5
     snapshots.check("\n".join(parts[:4]), SNAPSHOTS / f"terminal-{columns}.txt")
+
+
+def test_a_screen_holds_nothing_that_was_written_after_its_title() -> None:
+    """Also where both are read at once, as on a busy machine."""
+    written = "before \\x1b]0;one\\x07after \\x1b]0;two\\x07"
+    program = f"import os; os.write(1, b'{written}'); input(); input()"
+    seen = [(s.title, text(s)) for s in screens([sys.executable, "-c", program], 3, 40)]
+    assert seen == [("one", "before"), ("two", "before after"), ("", "before after")]
