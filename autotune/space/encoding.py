@@ -69,7 +69,18 @@ def value_at(parameter: Float | Int, unit: float) -> float:
     >>> value_at(Int(16, 256, power_of_two=True), 0.5), value_at(Int(1, 9, step=3), 0.99)
     (64, 7)
     """
-    real, low, high = real_at(parameter, unit), parameter.low, parameter.high
+    return nearest_value(parameter, real_at(parameter, unit))
+
+
+def nearest_value(parameter: Float | Int, real: float) -> float:
+    """The allowed value nearest to a number, of two whole ones the larger; an end from outside.
+
+    Of powers of two it is the one with the nearest logarithm; the number must then be positive.
+
+    >>> nearest_value(Int(1, 9, step=3), 5.5), nearest_value(Int(1, 9, step=3), 20)
+    (7, 7)
+    """
+    low, high = parameter.low, parameter.high
     if isinstance(parameter, Float):
         return min(max(real, low), high)
     if parameter.power_of_two:

@@ -15,7 +15,8 @@ from typing import Any
 
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.samplers import Sampler
-from autotune.space.parameters import Choice, Int, Parameter, is_real, options
+from autotune.space.encoding import nearest_value
+from autotune.space.parameters import Choice, Int, Parameter, is_real
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Params, Trial
 
@@ -73,11 +74,10 @@ def _missed(trial: Trial) -> bool:
 
 def _nearest(parameter: Parameter, length: float) -> float:
     """The value of a whole number or choice that is nearest, of two the larger one."""
-    if isinstance(parameter, Int) and not parameter.power_of_two:
-        steps = math.floor((length - parameter.low) / parameter.step + 0.5)
-        return parameter.low + max(steps, 0) * parameter.step
-    if isinstance(parameter, Int | Choice):
-        numbers = [value for value in options(parameter) if is_real(value)]
+    if isinstance(parameter, Int):
+        return nearest_value(parameter, length)
+    if isinstance(parameter, Choice):
+        numbers = [value for value in parameter.options if is_real(value)]
         return min(numbers, key=lambda value: (abs(value - length), -value), default=math.nan)
     return length
 
