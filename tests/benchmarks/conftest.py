@@ -1,4 +1,4 @@
-"""Imports `few_trials.py` and its parts, and runs it in this process."""
+"""Imports scripts in this process; runs `few_trials.py` there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a script, or a module of the scripts, by its name."""
+    for place in (FOLDER, FOLDER / "research"):
+        monkeypatch.syspath_prepend(str(place))
+    return importlib.import_module
 
 
 @pytest.fixture(scope="module")

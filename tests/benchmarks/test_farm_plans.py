@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def _there(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (FOLDER, FOLDER / "research"):
-        monkeypatch.syspath_prepend(str(place))
+pytestmark = pytest.mark.usefixtures("script")  # makes the modules importable
 
 
 def module(name: str) -> ModuleType:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
+from collections.abc import Callable
+from types import ModuleType
 
 import pytest
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize("trials", [None, 8])
 def test_finalists_are_confirmed_after_the_search_also_after_its_time(
-    trials: int | None, monkeypatch: pytest.MonkeyPatch
+    trials: int | None, script: Callable[[str], ModuleType]
 ) -> None:
-    for place in (FOLDER, FOLDER / "research"):
-        monkeypatch.syspath_prepend(str(place))
-    racing = importlib.import_module("racing")
+    racing = script("racing")
     problem = racing.misses(0.12, 30.0, racing.BASELINES["good"])
     found = racing.study(problem, 1, 0.3, "auto", 1.5, trials, confirm=2)
     assert 0 in found["confirmed"]

@@ -8,6 +8,7 @@ import importlib
 import json
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -28,10 +29,8 @@ EPOCHS, ROWS = 12, 40
 
 
 @pytest.fixture
-def maker(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    for folder in ("benchmarks", "benchmarks/research"):
-        monkeypatch.syspath_prepend(str(ROOT / folder))
-    return importlib.import_module("shipped_experience")
+def maker(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("shipped_experience")
 
 
 @pytest.fixture
