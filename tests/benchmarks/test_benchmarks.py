@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +119,8 @@ def run_quick(script: Path, options: Sequence[str], folder: Path) -> dict[str, A
     return written
 
 
-def test_cpu_of_ended_children_is_counted() -> None:
-    common = _common()
+def test_cpu_of_ended_children_is_counted(script: Callable[[str], Any]) -> None:
+    common = script("_common")
     burn = "import time\nwhile time.process_time() < 0.8: pass"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent])
@@ -133,8 +132,8 @@ def test_cpu_of_ended_children_is_counted() -> None:
     assert 0.6 < sum(meter.seconds.values()) < 2
 
 
-def test_a_process_is_known_by_its_name_also_after_exec() -> None:
-    common = _common()
+def test_a_process_is_known_by_its_name_also_after_exec(script: Callable[[str], Any]) -> None:
+    common = script("_common")
     late = "import os, time; time.sleep(0.3); os.execvp('sleep', ['the-' 'name', '0.3'])"
     process = subprocess.Popen([sys.executable, "-c", late])
     meter = common.CpuMeter(process.pid, name="the-name")
@@ -144,15 +143,14 @@ def test_a_process_is_known_by_its_name_also_after_exec() -> None:
     assert len(meter.named) == 1
 
 
-def test_turns_go_there_and_back() -> None:
-    assert list(_common().in_turns("ab", 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+def test_turns_go_there_and_back(script: Callable[[str], Any]) -> None:
+    assert list(script("_common").in_turns("ab", 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
 
 
 def test_a_search_in_two_stages_that_probed_nothing_is_a_fault(
-    monkeypatch: pytest.MonkeyPatch,
+    script: Callable[[str], Any],
 ) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    faults = importlib.import_module("two_stages").faults
+    faults = script("two_stages").faults
     answer = {"plan": "the default is kept", "probed": {"precision fp16": 1}, "kept": []}
     assert faults("control", [answer]) == []
     nothing = {**answer, "probed": {}}
@@ -160,17 +158,16 @@ def test_a_search_in_two_stages_that_probed_nothing_is_a_fault(
 
 
 def test_the_aims_of_two_stages_are_judged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script = importlib.import_module("two_stages")
+    two_stages = script("two_stages")
 
     def judged(problem: str, best: float, probes: float) -> int:
         runs = {
             "one": [{"best": 10.0, "limit": 30.0, "probe_seconds": 0.0}] * 2,
             "two": [{"best": best, "limit": 30.0, "probe_seconds": probes}] * 2,
         }
-        return int(script.exit_code(script.judged_aims(problem, runs, 100.0)))
+        return int(two_stages.exit_code(two_stages.judged_aims(problem, runs, 100.0)))
 
     assert judged("control", 10.4, 4.9) == 0
     assert judged("control", 10.6, 4.9) == 1
@@ -178,11 +175,3 @@ def test_the_aims_of_two_stages_are_judged(
     assert judged("digits", 10.6, 4.9) == 0
     assert judged("digits", 9.0, 5.1) == 1
     assert "MISSED: probes take 5.1% of the search (aim: below 5%)" in capsys.readouterr().out
-
-
-def _common() -> object:
-    spec = importlib.util.spec_from_file_location("benchmarks_common", FOLDER / "_common.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,9 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "research"))
-    return importlib.import_module("mutants")
+def mutants(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("mutants")
 
 
 def test_every_mutant_occurs_once_in_its_file(mutants: ModuleType) -> None:

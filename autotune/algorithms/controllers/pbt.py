@@ -21,7 +21,8 @@ from typing import Any
 from autotune.algorithms.ranking.equal_time import GapCurve
 from autotune.algorithms.ranking.trial_index import RECENT_LIMIT, recent
 from autotune.errors import UserError, unknown
-from autotune.space.parameters import Choice, Float, Int, Parameter, drawn
+from autotune.space.encoding import nearest_value
+from autotune.space.parameters import Choice, Int, Parameter, drawn
 from autotune.space.search_space import SearchSpace
 from autotune.trial import Fork, Params, State, Target, Trial, measured
 
@@ -246,22 +247,6 @@ def moved(parameter: Parameter, value: Any, random: Random) -> Any:
     else:
         step = _STEP * (parameter.high - parameter.low)
         goal = value + (step if up else -step)
-    if isinstance(parameter, Float):
-        return float(min(max(goal, parameter.low), parameter.high))
-    if abs(goal - value) < parameter.step:
+    if isinstance(parameter, Int) and abs(goal - value) < parameter.step:
         goal = value + (parameter.step if up else -parameter.step)
-    return whole(parameter, goal)
-
-
-def whole(parameter: Int, goal: float) -> int:
-    """The value that a whole number may have nearest to `goal`.
-
-    >>> whole(Int(16, 512, power_of_two=True), 700), whole(Int(4, 8, step=2), 6.8)
-    (512, 6)
-    """
-    if parameter.power_of_two:
-        inside = min(max(goal, parameter.low), parameter.high)
-        return int(2 ** round(math.log2(inside)))
-    steps = (parameter.high - parameter.low) // parameter.step
-    nearest = round((goal - parameter.low) / parameter.step)
-    return parameter.low + parameter.step * min(max(nearest, 0), steps)
+    return nearest_value(parameter, max(goal, parameter.low))

@@ -17,7 +17,7 @@ from populations import FOUR, LIMIT, SPACE, TARGET, curve, running, study, train
 from sims import memory
 
 import autotune as at
-from autotune.algorithms.controllers.pbt import KNOBS, Population, born, moved, pbt, whole
+from autotune.algorithms.controllers.pbt import KNOBS, Population, born, moved, pbt
 from autotune.algorithms.ranking.lineage import as_one, descent, origin
 from autotune.cli import main
 from autotune.schedules import Cosine, Linear, Piecewise, Spliced
@@ -156,12 +156,6 @@ def test_numbers_move_a_step_and_stay_in_their_range(seed: int) -> None:
     assert moved(Int(1, 9, step=4), 5, random) in (1, 9)
     assert moved(Int(1, 100, log=True), 2, random) in (1, 3)
     assert moved(Choice(["a", "b"]), "a", random) == "a"
-
-
-@given(st.floats(-10, 1000))
-def test_whole_numbers_are_allowed_ones(goal: float) -> None:
-    for parameter in (Int(16, 512, power_of_two=True), Int(1, 9, step=3), Int(3, 11, step=5)):
-        assert not parameter.check(whole(parameter, goal))
 
 
 def test_what_is_explored_is_what_a_checkpoint_leaves_open() -> None:

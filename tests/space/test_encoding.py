@@ -1,0 +1,30 @@
+"""Positions of values in their ranges, and the allowed values nearest to a number."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.space.encoding import nearest_value
+from autotune.space.parameters import Float, Int
+
+
+@given(st.floats(0.01, 2000))
+def test_no_allowed_whole_number_is_nearer(real: float) -> None:
+    for parameter in (Int(1, 9, step=3), Int(3, 11, step=5), Int(16, 512, power_of_two=True)):
+        found = nearest_value(parameter, real)
+        assert not parameter.check(found)
+        allowed = [v for v in range(parameter.low, parameter.high + 1) if not parameter.check(v)]
+
+        def away(value: float, by_log: bool = parameter.power_of_two) -> float:
+            return abs(math.log(value / real)) if by_log else abs(value - real)
+
+        assert away(found) <= min(map(away, allowed)) + 1e-9
+
+
+@given(st.floats(-10, 10))
+def test_a_number_outside_gets_an_end(real: float) -> None:
+    assert nearest_value(Float(0.5, 2.0), real) == min(max(real, 0.5), 2.0)
+    assert nearest_value(Int(1, 9, step=3), min(real, 0.0)) == 1
