@@ -4,6 +4,7 @@
         [--source shipped|others|FILE] [--target quantile|baseline|both] [--workers 1 4]
         [--spends 3 5 10 20 40] [--tasks 17] [--seeds 1] [--json FILE]
     python benchmarks/few_trials.py --problem farm [--data FILE]
+    python benchmarks/few_trials.py --problem shipped [--workers 1] [--seeds 4]
     python benchmarks/few_trials.py --problem real --data-dir DIR [--seeds 10] [--virtual]
     python benchmarks/few_trials.py --merge FILE ...
 
@@ -19,7 +20,9 @@ there its row is no test. Other rows than those named "baseline" have none.
 `recorded`: curves of the form of `lcbench_dev.npz`, the nearest configuration stands for a
 proposed one, its recorded time is exact. `farm`: real training of small networks in virtual time
 (`farm.py`), judged by means over fresh seeds; a task of one family knows only tasks of the other
-one. `real`: digits and Fashion-MNIST, see `research/_few_real.py`.
+one. `real`: digits, Fashion-MNIST and Shakespeare, see `research/_few_real.py`. `shipped`: each
+study of the shipped experience as a table, where the others on other data are known, and in the row
+"another family" only those of other families (`research/_few_shipped.py`).
 
 `--source`: the known tasks. `shipped` (the default): what the package brings, without the task
 under test, which is looked for by name and by content (equal curves). `others`: the other tasks of
@@ -52,6 +55,7 @@ sys.path.append(str(Path(__file__).parent / "research"))
 import _few_problems as problems
 import _few_real
 import _few_rows as rows
+import _few_shipped
 import _few_sources as sources
 import farm
 from _common import Answer, arguments, introduce, keep, repeats_of
@@ -86,17 +90,17 @@ class Process:
 
     Args:
         known: the known tasks of each task under test.
-        other: known tasks of another family.
+        other: those of another family; None where there are none.
     """
 
     known: dict[int, list[KnownTask]] = field(default_factory=dict)
-    other: list[KnownTask] | None = None
+    other: dict[int, list[KnownTask]] | None = None
 
 
 _process = Process()
 
 
-def begin(known: dict[int, list[KnownTask]], other: list[KnownTask] | None) -> None:
+def begin(known: dict[int, list[KnownTask]], other: dict[int, list[KnownTask]] | None) -> None:
     """Give this process the known tasks."""
     _process.known, _process.other = known, other
 
@@ -109,8 +113,8 @@ def worked(job: Job) -> list[Answer]:
     for target in job.targets:
         case = case_of(job, target)
         for workers in job.workers if case is not None else ():
-            known = _process.known[job.number]
-            study = rows.Study(case, seed, workers, known, _process.other, fitted, job.spends)
+            known, other = _process.known[job.number], (_process.other or {}).get(job.number)
+            study = rows.Study(case, seed, workers, known, other, fitted, job.spends)
             found += [{**rows.measured(study, name), "seed": job.seed} for name in job.rows]
     return found
 
@@ -119,6 +123,8 @@ def case_of(job: Job, target: str) -> problems.Case | None:
     """The problem of a job with a target."""
     if job.problem == "farm":
         return problems.trained_case(job.number, target)
+    if job.problem == "shipped":
+        return _few_shipped.case(job.number)
     return problems.recorded_case(str(job.data), job.number, target)
 
 
@@ -153,16 +159,27 @@ def known_of_farm(options: argparse.Namespace, numbers: Sequence[int]) -> dict[i
     return {i: known[sources.family(tasks[i].name)] for i in numbers}
 
 
-def other_family(options: argparse.Namespace) -> list[KnownTask] | None:
-    """Known tasks that have nothing to do with those under test; None where none are given."""
-    found: list[KnownTask] | None = None
+def known_of_shipped(options: argparse.Namespace, numbers: Sequence[int]) -> dict[int, Any]:
+    """The known tasks of each shipped study: those on other data."""
+    return {i: _few_shipped.on_other_data(_few_shipped.tasks()[i]) for i in numbers}
+
+
+KNOWN = {"recorded": known_of_table, "farm": known_of_farm, "shipped": known_of_shipped}
+
+
+def other_family(options: argparse.Namespace, numbers: Sequence[int]) -> dict[int, Any] | None:
+    """Known tasks that have nothing to do with each under test; None where none are given."""
+    if options.problem == "shipped":
+        return {i: _few_shipped.unlike(_few_shipped.tasks()[i]) for i in numbers}
     if options.problem == "recorded":
         one_of_each = {sources.family(task.name): task for task in reversed(farm.tasks())}
         trials = options.source_trials or SOURCE_TRIALS["farm"]
         found = sources.of_farm(trials, list(one_of_each.values()))
     elif options.data:
         found = sources.of_table(options.data, options.source_trials or SOURCE_TRIALS["recorded"])
-    return found
+    else:
+        return None
+    return dict.fromkeys(numbers, found)
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -170,15 +187,13 @@ def other_family(options: argparse.Namespace) -> list[KnownTask] | None:
 
 def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:
     """All studies of recorded tasks or of the farm, and the rows that were not run."""
-    of_farm = options.problem == "farm"
-    count = len(farm.tasks() if of_farm else problems.table(options.data).names)
-    numbers = list(range(count))[options.first_task :][: options.tasks]
-    known = (known_of_farm if of_farm else known_of_table)(options, numbers)
+    names = names_of(options)
+    numbers = list(range(len(names)))[options.first_task :][: options.tasks]
+    known = KNOWN[options.problem](options, numbers)
     for i in numbers:
-        name = farm.tasks()[i].name if of_farm else problems.table(options.data).names[i]
         space = space_of(options, i)
-        print(f"{name}: {len(sources.for_space(known[i], space))} known tasks", flush=True)
-    other = other_family(options) if rows.OTHER in options.rows else None
+        print(f"{names[i]}: {len(sources.for_space(known[i], space))} known tasks", flush=True)
+    other = other_family(options, numbers) if rows.OTHER in options.rows else None
     absent = rows.not_run(options.rows, other)
     for name, why in absent.items():
         print(f"{name}: not run: {why}", flush=True)
@@ -191,15 +206,24 @@ def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]
         for number in numbers
     ]
     found = [one for done in executed(jobs, known, other, options.processes) for one in done]
-    order = {name: i for i, name in enumerate(rows.ROWS)}
+    order = {name: i for i, name in enumerate((*rows.ROWS, *rows.VARIANTS))}
     found.sort(key=lambda one: (one["target"], one["workers"], order[one["row"]], one["seed"]))
     return found, absent
+
+
+def names_of(options: argparse.Namespace) -> list[str]:
+    """The names of all tasks of the problem."""
+    if options.problem == "recorded":
+        return list(problems.table(options.data).names)
+    return [t.name for t in (farm.tasks() if options.problem == "farm" else _few_shipped.tasks())]
 
 
 def space_of(options: argparse.Namespace, number: int) -> CanonicalSpace:
     """The space of a task, in canonical names."""
     if options.problem == "farm":
         return CanonicalSpace(farm.tasks()[number].space())
+    if options.problem == "shipped":
+        return CanonicalSpace(_few_shipped.case(number).problem.space)
     case = problems.recorded_case(options.data, number, "quantile")
     assert case is not None, "5 % of the configurations reach the quantile"
     return CanonicalSpace(case.problem.space)
@@ -246,9 +270,11 @@ def main() -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--problem", choices=("recorded", "farm", "real"), default="recorded")
+    parser.add_argument("--problem", choices=(*KNOWN, "real"), default="recorded")
     parser.add_argument("--data", metavar="FILE", help="a table of curves")
-    parser.add_argument("--data-dir", metavar="DIR", help="where Fashion-MNIST is (real)")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where Fashion-MNIST and Shakespeare are (real)"
+    )
     parser.add_argument("--spends", type=int, nargs="+", help="in full trials (3 5 10, and 20 40)")
     parser.add_argument("--virtual", action="store_true", help="count seconds by steps (real)")
     parser.add_argument("--source", help="shipped, others or a FILE (shipped; of the farm others)")
@@ -282,9 +308,10 @@ def reported(options: argparse.Namespace) -> int:
 def ran(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:
     """The studies, which are kept in a file if one is given."""
     real = options.problem == "real"
-    allowed = _few_real.ROWS if real else tuple(rows.ROWS)
+    allowed = _few_real.ROWS if real else (*rows.ROWS, *rows.VARIANTS)
     options.spends = options.spends or (_few_real.SPENDS if real else rows.SPENDS)
-    usual = QUICK_ROWS if options.quick and not real else allowed
+    usual = QUICK_ROWS if options.quick else tuple(rows.ROWS)
+    usual = _few_real.ROWS if real else usual
     options.rows = options.rows.split(";") if options.rows else list(usual)
     wrong = [name for name in options.rows if name not in allowed]
     if wrong:

@@ -140,9 +140,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     known = {"sources": tuple(SOURCES), "optimizers": _OPTIMIZERS}
     for name, values in known.items():
-        usual = values[:4]
-        help_text = f"some of {', '.join(values)} ({', '.join(usual)})"
-        parser.add_argument(f"--{name}", default=",".join(usual), help=help_text)
+        text = f"some of {', '.join(values)} (all)"
+        parser.add_argument(f"--{name}", default=",".join(values), help=text)
     options = parser.parse_args(arguments)
     for name, values in known.items():
         given = getattr(options, name).split(",")

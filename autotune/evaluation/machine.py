@@ -38,8 +38,8 @@ def disturbed(runs: Sequence[Trial], what: str) -> str:
     cause = f" ({'; '.join(causes)})" if causes else ""
     return (
         f"Other processes disturbed {len(slow)} of {len(runs)} {what}{cause}, which had their "
-        f"cores for this share of their training: {', '.join([*shares, *more])}. Their times are "
-        "not comparable with others."
+        f"cores for this share of their training: {', '.join([*shares, *more])}. They count "
+        "without the seconds in which they waited, so one that took longer can come first."
     )
 
 

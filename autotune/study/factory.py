@@ -206,7 +206,7 @@ def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = 
         about = plan.experiment.space, plan.experiment.target, plan.seed
         return policies.PolicySampler(sampler, *about, from_document(start) if start else None)
     if not isinstance(sampler, str) and not hasattr(sampler, "sample_relative"):
-        needed = "a name, or an object with ask(number, trials)"
+        needed = "a name, a sampler of Optuna, or an object with ask(number, trials)"
         raise UserError(f"sampler must be {needed}, but got {shown(sampler)}")
     from autotune.algorithms.samplers.optuna import OptunaSampler
 

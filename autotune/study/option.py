@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from autotune.algorithms.specs import canonical_spec
+from autotune.errors import UserError
 from autotune.trial.checks import LONGEST_SECONDS, is_finite, is_whole
 
 OFF = "off"
+_OFF_WORDS = (OFF, "none", "no", "false", "0")
+_NEARLY = 0.75  # similarity of two words from which on one is taken for the other
 SETTINGS = "option"  # the key of an option's settings in its field's metadata
 
 
@@ -172,9 +176,17 @@ def absolute(path: str | Path | Sequence[str | Path] | None) -> str | list[str] 
 
 
 def folder_or_off(value: Any) -> Any:
-    """The folder, whose `~` is the user's own, or `off` however that is written."""
-    if isinstance(value, str) and value.strip().lower() in (OFF, "none"):
+    """The folder, whose `~` is the user's own, or `off` however that is written.
+
+    Raises:
+        UserError: it is no folder, and nearly `off`.
+    """
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word in _OFF_WORDS:
         return OFF
+    if get_close_matches(word, [OFF], cutoff=_NEARLY) and not os.path.exists(value):
+        meant = f"did you mean {OFF!r}? (./{value} is a folder of that name)"
+        raise UserError(f"experience must be a folder or off but got {value!r}; {meant}")
     return os.path.expanduser(value) if isinstance(value, str | os.PathLike) else value
 
 

@@ -134,13 +134,15 @@ def _until_interrupted(experiment: Experiment, options: StudyOptions) -> StudyRe
     """
     folder = options.folder(experiment.name) if isinstance(experiment, Experiment) else Path()
     try:
-        result, _ = carry_out(experiment, options)
+        result, manifest = carry_out(experiment, options)
         if result.ended == "interrupted":
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         if (folder / JOURNAL).is_file():
             print(f"interrupted; go on with out={str(folder)!r}", file=sys.stderr, flush=True)
         raise
+    if _is_shown(options) and (file := keeping.file_of(manifest)):
+        print(keeping.written(file), file=sys.stderr, flush=True)
     return result
 
 
@@ -212,9 +214,14 @@ def _is_here(options: StudyOptions) -> bool:
     return own and options.ray_address is None
 
 
+def _is_shown(options: StudyOptions) -> bool:
+    """Whether stderr shows the study."""
+    return options.progress and (options.pool is None or options.pool.realtime)
+
+
 def _say_folder(study: str, folder: Path, options: StudyOptions) -> None:
     """Say on stderr where a new study is."""
-    if options.progress and (options.pool is None or options.pool.realtime):
+    if _is_shown(options):
         print(f"{study}: the study is in {folder}", file=sys.stderr, flush=True)
 
 

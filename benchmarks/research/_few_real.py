@@ -1,4 +1,4 @@
-"""The part of `few_trials.py` that really trains: digits and Fashion-MNIST, one trial at a time.
+"""The part of `few_trials.py` that really trains: digits, Fashion-MNIST and Shakespeare.
 
 Studies of one data set know experience of other data sets only. A pair is a data set and a seed,
 on which all rows run in turns, in this process, for as long as ten full trials of five seconds.
@@ -41,24 +41,28 @@ from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.trial import Config, Params, State, Trial
 from autotune.trial.scaling import Scaling
-from search_spaces import _image
+from search_spaces import _image, shakespeare
 from search_spaces.digits import PROBLEM as DIGITS
 from search_spaces.fashion_mnist import PROBLEM as FASHION_MNIST
 
 ROWS = (RANDOM, "tpe", NEW, OWN)
 SPENDS = (3, 5, 10)
 LIMIT = 5.0  # seconds of a trial
-COSTS = {"digits": (5e-3, 120e-6), "fashion_mnist": (0.7e-3, 9e-6)}
-"""CPU seconds of a step and of each sample, measured with one thread: what `--virtual` counts."""
+COSTS = {
+    "digits": (5e-3, 120e-6),
+    "fashion_mnist": (0.7e-3, 9e-6),
+    "shakespeare": (1.3e-3, 7.4e-6),
+}
+"""CPU seconds of a step and of each sample, or token, measured with one thread: for `--virtual`."""
 SOURCE_TRIALS = 24  # random trials of a known task that is made here
 _ONE = Scaling(num_workers=1, max_concurrent_trials=1)
 
 
 def experiments(data_dir: str | None) -> dict[str, at.Experiment]:
-    """Small problems on both data sets, without a baseline.
+    """Small problems on the three data sets, without a baseline.
 
     Raises:
-        UserError: Fashion-MNIST is not in the folder.
+        UserError: Fashion-MNIST or Shakespeare is not in the folder.
     """
     if data_dir is not None:
         os.environ["AUTOTUNE_DATA"] = str(Path(data_dir).resolve())
@@ -79,9 +83,25 @@ def experiments(data_dir: str | None) -> dict[str, at.Experiment]:
     try:
         usual = {**_image.SGD_BASELINE, "batch_size": 128, "horizon": 10.0}
         made = {p.data: _image.searched(p, "sgd", usual) for p in (digits, fashion)}
+        made["shakespeare"] = text()
     except FileNotFoundError as error:
         raise UserError(f"--data-dir {data_dir}: {error}") from None
     return {name: replace(one, baseline=None) for name, one in made.items()}
+
+
+def text() -> at.Experiment:
+    """The recipe of Shakespeare for AdamW with a smaller model, and lengths that fit the limit."""
+    recipe = shakespeare.adamw()
+    small = {"layers": 1, "width": 48, "heads": 2, "val_size": 8192, "milestone": 16_384}
+    entries = {**recipe.space.entries, **{key: at.Fixed(value) for key, value in small.items()}}
+    entries["horizon"] = at.Float(0.1, 1.0, log=True)
+    return replace(
+        recipe,
+        space=replace(recipe.space, entries=entries),
+        target=at.Target("val_loss", 2.2, mode="min", limit=LIMIT),
+        scaling=_ONE,
+        baseline=None,
+    )
 
 
 # --- known tasks ----------------------------------------------------------------------------------
@@ -284,9 +304,9 @@ def _searched(experiment: at.Experiment, sampler: Any, ran: Ran) -> tuple[Any, s
 
 
 def _trained(experiment: at.Experiment, config: Config, seed: int) -> Any:
-    """A training whose seconds are those of its steps and samples."""
+    """A training whose seconds are those of its steps and samples, or tokens."""
     of_step, of_sample = next(c for name, c in COSTS.items() if experiment.name.startswith(name))
-    each = of_sample + of_step / config["batch_size"]
+    each = of_sample + of_step / (config["batch_size"] * config.get("sequence_length", 1))
     return live(experiment.train, dict(config), seed, epoch=1 / each)
 
 

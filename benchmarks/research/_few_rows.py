@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from unittest.mock import patch
 
 import _few_peers
 import search
@@ -19,7 +20,7 @@ import autotune as at
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import KnownTask
 from autotune.algorithms.experience.model import KnownTasks
-from autotune.algorithms.samplers import Sampler
+from autotune.algorithms.samplers import Sampler, convergence
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
 from autotune.algorithms.samplers.experienced import KNOWN_FIRST, ExperiencedSampler
 from autotune.algorithms.samplers.optuna import OptunaSampler
@@ -173,6 +174,22 @@ def _knowing(study: Study, baseline: Config | None) -> Knowing:
     return Knowing(study.case.problem.space, study.case.known_best, study.seed)
 
 
+def _altered(**constants: int) -> Row:
+    """The own search with other constants of its module."""
+
+    def run(study: Study) -> tuple[Leaders, int]:
+        with patch.multiple(convergence, **constants):
+            return ROWS[OWN](study)
+
+    return run
+
+
+VARIANTS: Mapping[str, Row] = {
+    f"{OWN}, model after 8 trials": _altered(_FIRST=8),
+    f"{OWN}, model after 5 trials": _altered(_FIRST=5),
+    f"{OWN}, 256 candidates": _altered(_CANDIDATES=256, _EXPLORED=128),
+}
+"""Rows that run only if they are named."""
 ROWS: Mapping[str, Row] = {
     RANDOM: _named("random"),
     "tpe": _named("tpe"),
@@ -205,7 +222,7 @@ def measured(study: Study, name: str) -> Answer:
     A configuration is worth at most the limit, and a study that found nothing the limit.
     """
     problem, begin = study.case.problem, time.process_time()
-    leaders, trials = ROWS[name](study)
+    leaders, trials = {**ROWS, **VARIANTS}[name](study)
     took = time.process_time() - begin
     limit, found = problem.target.limit, {}
     for spend in study.spends:

@@ -252,6 +252,33 @@ def test_the_policy_and_the_new_default_know_the_same_tasks_and_published_settin
         assert len(sampler._published) >= 10
 
 
+def test_a_shipped_study_is_a_table_that_knows_none_of_its_own_data(module: Any) -> None:
+    shipped = module("shipped")
+    names = [task.name for task in shipped.tasks()]
+    for name in ("farm-digits", "small-shakespeare-adamw", "lcbench-3945"):
+        number = names.index(name)
+        case, table = shipped.case(number), shipped.Table(shipped.tasks()[number])
+        target = case.problem.target.value
+        assert not {"effective_lr", "lr.final"} & case.problem.space.entries.keys()
+        for row in range(0, len(table.points), 7):
+            config = table.params(table.points[row])
+            nearest = table.nearest(config)  # or one that differs only in what is not searched
+            assert table._unit(table.points[nearest]) == table._unit(table.points[row])
+            points = table.simulate(config, 0).points
+            metrics = [point.metrics["val_accuracy"] for point in points]
+            assert all(value < target for value in metrics[:-1])
+            assert (metrics[-1] >= target) == math.isfinite(table.times[nearest])
+            if math.isfinite(table.times[nearest]):
+                assert points[-1].seconds == case.problem.judge(config)
+        assert case.problem.judge(case.known_best) == case.problem.best < 1
+        known = {task.name for task in shipped.on_other_data(shipped.tasks()[number])}
+        unlike = {task.name for task in shipped.unlike(shipped.tasks()[number])}
+        own = name.partition("-")[0]
+        assert unlike == {one for one in known if not one.startswith(own)}
+        alone = "digits" if "digits" in name else "shakespeare" if "shake" in name else name
+        assert known == {one.name for one in shipped.shipped() if alone not in one.name}
+
+
 @pytest.mark.slow
 def test_rows_of_a_tiny_table(
     few: ModuleType, run: Callable[..., int], data: Path, tmp_path: Path, capsys: Any
@@ -277,6 +304,21 @@ def test_rows_of_a_tiny_table(
     assert "1 worker, 1 tasks, 2 studies a row" in capsys.readouterr().out  # of the first row
     assert run("--merge", files[0], files[0]) == 2
     assert "is there twice" in capsys.readouterr().err
+
+
+def test_variants_of_the_own_search_run_only_if_they_are_named(
+    module: Any, run: Callable[..., int], data: Path, capsys: Any
+) -> None:
+    rows = module("rows")
+    assert not rows.VARIANTS.keys() & rows.ROWS.keys()
+    case = module("problems").recorded_case(str(data), 0, "quantile")
+    study = rows.Study(case, 0, 1, [], None, {}, (20,))
+    found = [rows.measured(study, name) for name in (rows.OWN, *rows.VARIANTS, rows.OWN)]
+    leaders = [one["seconds"] for one in found]
+    assert leaders[0] == leaders[-1]
+    trials = [one["trials"] for one in found]
+    assert trials[0] == trials[-1]
+    assert len({*trials}) > 1 or len({str(one) for one in leaders}) > 1
 
 
 def test_with_virtual_seconds_training_is_real_and_steps_are_counted(module: Any) -> None:

@@ -234,6 +234,8 @@ def test_the_shipped_file(maker: ModuleType) -> None:
     assert len({study.name for study in found}) == len(found) >= 30
     sources = {study.name.partition("-")[0] for study in found}
     assert sources == {"lcbench", "taskset", "farm", "small"}
+    small = {study.name.rpartition("-")[2] for study in found if study.name.startswith("small-")}
+    assert small == set(maker._OPTIMIZERS)
     for study in found:
         assert len(study.points) >= 5, study.name
         assert study.reached >= 1, study.name

@@ -389,8 +389,13 @@ def test_the_folder_is_the_option_the_variable_or_the_data_folder(
     assert store.folder_of("a") == Path("a")
     assert store.folder_of("off") is None
     assert store.folder_of(None) is None, "tests turn it off"
-    monkeypatch.setenv(store.VARIABLE, "None")
-    assert store.folder_of(None) is None
+    for word in ("None", "0", "false", " No "):
+        monkeypatch.setenv(store.VARIABLE, word)
+        assert store.folder_of(None) is None
+    with pytest.raises(UserError, match="must be a folder or off but got 'of'; did you mean 'off'"):
+        store.folder_of("of")
+    assert store.folder_of("./of") == Path("of")
+    assert store.folder_of("offline") == Path("offline")
     monkeypatch.setenv(store.VARIABLE, "/shared")
     assert store.folder_of(None) == Path("/shared")
     monkeypatch.delenv(store.VARIABLE)
@@ -1029,6 +1034,19 @@ def test_the_end_of_a_study_and_status_say_where_its_summary_is(
         assert main.main(["status", str(folder), "--json"]) == 0
         named = json.loads(capsys.readouterr().out)["experience_summary"]
         assert named == (str(file) if written else None)
+
+
+def test_a_function_is_told_where_its_summary_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shown in (True, False):
+        at.tune(lambda config: config["x"], {"x": at.Float(0, 1)}, metric="m", trials=LEAST_TRIALS,
+                out=tmp_path / f"{shown}", experience=tmp_path / "store", tracking_uri="off",
+                backend="local", max_concurrent_trials=1, progress=shown)  # fmt: skip
+        said = capsys.readouterr().err
+        (file,) = (tmp_path / "store").iterdir()
+        assert (f"experience: summary written to {file}\n" in said) == shown
+        file.unlink()
 
 
 def test_status_says_that_it_was_off(fast_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
