@@ -331,16 +331,21 @@ def source_of(options: argparse.Namespace) -> str:
     """The source that was asked for, or the usual one.
 
     Raises:
-        UserError: the farm has no other than its own tasks.
+        UserError: the problem has no other than its own.
     """
-    if options.problem != "farm":
+    why = {
+        "farm": ("others", "whose tasks know those of its other family"),
+        "shipped": ("shipped", "whose tasks know the others on other data"),
+    }
+    if options.problem not in why:
         return options.source or ("others" if options.quick else "shipped")
-    if options.source not in (None, "others"):
+    only, reason = why[options.problem]
+    if options.source not in (None, only):
         raise UserError(
-            "--source must be others with --problem farm, whose tasks know those of its other "
-            f"family, but got {options.source!r}"
+            f"--source must be {only} with --problem {options.problem}, {reason}, "
+            f"but got {options.source!r}"
         )
-    return "others"
+    return only
 
 
 if __name__ == "__main__":

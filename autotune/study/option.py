@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from autotune.algorithms.specs import canonical_spec
-from autotune.errors import UserError
 from autotune.trial.checks import LONGEST_SECONDS, is_finite, is_whole
 
 OFF = "off"
@@ -179,14 +178,14 @@ def folder_or_off(value: Any) -> Any:
     """The folder, whose `~` is the user's own, or `off` however that is written.
 
     Raises:
-        UserError: it is no folder, and nearly `off`.
+        ValueError: it is no folder, and nearly `off`.
     """
     word = value.strip().lower() if isinstance(value, str) else ""
     if word in _OFF_WORDS:
         return OFF
     if get_close_matches(word, [OFF], cutoff=_NEARLY) and not os.path.exists(value):
         meant = f"did you mean {OFF!r}? (./{value} is a folder of that name)"
-        raise UserError(f"experience must be a folder or off but got {value!r}; {meant}")
+        raise ValueError(f"must be a folder or off but got {value!r}; {meant}")
     return os.path.expanduser(value) if isinstance(value, str | os.PathLike) else value
 
 

@@ -132,6 +132,11 @@ def test_a_default_source_leaves_the_task_out_and_says_so(
             "--source must be others with --problem farm, whose tasks know those of its other "
             "family, but got 'absent.npz'",
         ),
+        (
+            ("--problem", "shipped", "--source", "others"),
+            "--source must be shipped with --problem shipped, whose tasks know the others on "
+            "other data, but got 'others'",
+        ),
         (("--rows", "randon"), "unknown row 'randon'; there are: random; tpe"),
         (("--merge", "absent.json"), "--merge absent.json: not a file of --json"),
     ],

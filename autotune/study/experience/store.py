@@ -28,8 +28,15 @@ def folder_of(option: str | Path | None) -> Path | None:
 
     Args:
         option: a folder, "off", or None for the usual one.
+
+    Raises:
+        UserError: it is no folder, and nearly "off".
     """
-    named = folder_or_off(option if option is not None else os.environ.get(VARIABLE, "").strip())
+    given = option if option is not None else os.environ.get(VARIABLE, "").strip()
+    try:
+        named = folder_or_off(given)
+    except ValueError as error:
+        raise UserError(f"{'experience' if option else VARIABLE} {error}") from None
     if named:
         return None if named == OFF else Path(named)
     data = os.environ.get(_DATA, "")
