@@ -227,7 +227,10 @@ def test_the_command_writes_weights_that_its_seed_repeats(
         (["--out", "a.npz", "--studies", "0"], "--studies must be a whole number >= 1 but got 0"),
         (["--out", "a.npz", "--seed", "-1"], "--seed must be a whole number >= 0 but got -1"),
         (["--out", "a.npz"], "nothing to train on: give --data FILE or --experience DIR"),
-        (["--out", "a.npz", "--experience", "absent"], "--experience must be a folder or off but got"),
+        (
+            ["--out", "a.npz", "--experience", "absent"],
+            "--experience must be a folder or off but got",
+        ),
         (["--out", "a.npz", "--data", "no.npz"], "--data no.npz: No such file"),
         (["--out", "a.npz", "--data", "x.csv"], "--data x.csv: must be a .npz, .json or .json.gz"),
         (["--out", "a.npz", "--data", "bad.npz"], "--data bad.npz: not a table of recorded curves"),
