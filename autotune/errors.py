@@ -31,6 +31,8 @@ def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
     Of many names only the nearest one is said.
     """
     names = sorted(set(allowed))
+    if not names:
+        return f"unknown {what} {name!r}: there is none"
     near = _nearest(what, str(name), names)
     hint = f"; did you mean {near!r}?" if near else ""
     if near and len(names) > _MOST_NAMES:

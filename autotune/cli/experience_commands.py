@@ -195,8 +195,6 @@ def _chosen(kept: _Kept, names: Sequence[str]) -> list[Summary]:
         found = [one for one in studies if one.name == name]
         begun = [one for one in studies if one.study_id.startswith(name)]
         found = found or (begun if len(name) >= _LEAST_ID else [])
-        if not found and not studies:
-            raise UserError(f"unknown study {name!r}: the folder has none of its own")
         if not found:
             raise UserError(unknown("study", name, {one.name for one in studies}))
         chosen += [one for one in found if one not in chosen]

@@ -82,7 +82,7 @@ def nearest_value(parameter: Float | Int, real: float) -> float:
     """
     low, high = parameter.low, parameter.high
     if isinstance(parameter, Float):
-        return min(max(real, low), high)
+        return float(min(max(real, low), high))
     if parameter.power_of_two:
         return min(max(int(2 ** round(math.log2(real))), low), high)
     last = high - (high - low) % parameter.step

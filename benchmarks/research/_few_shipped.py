@@ -113,7 +113,7 @@ class Table:
 
     @cached_property
     def space(self) -> at.SearchSpace:
-        """The ranges of the points' values; without those of which no point of another has any."""
+        """The ranges of the points' values; a name with a dot, part of a schedule, is left out."""
         names = dict.fromkeys(name for point in self.points for name in point)
         kept = [name for name in names if "." not in name and name != EFFECTIVE_LR]
         return at.SearchSpace({n: entry([p[n] for p in self.points if n in p]) for n in kept})

@@ -311,9 +311,7 @@ def test_rows_of_a_tiny_table(
     assert "is there twice" in capsys.readouterr().err
 
 
-def test_variants_of_the_own_search_run_only_if_they_are_named(
-    module: Any, run: Callable[..., int], data: Path, capsys: Any
-) -> None:
+def test_variants_of_the_own_search_run_only_if_they_are_named(module: Any, data: Path) -> None:
     rows = module("rows")
     assert not rows.VARIANTS.keys() & rows.ROWS.keys()
     case = module("problems").recorded_case(str(data), 0, "quantile")

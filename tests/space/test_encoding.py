@@ -26,5 +26,6 @@ def test_no_allowed_whole_number_is_nearer(real: float) -> None:
 
 @given(st.floats(-10, 10))
 def test_a_number_outside_gets_an_end(real: float) -> None:
+    assert isinstance(nearest_value(Float(0, 1), real), float)  # also where the end is written as 1
     assert nearest_value(Float(0.5, 2.0), real) == min(max(real, 0.5), 2.0)
     assert nearest_value(Int(1, 9, step=3), min(real, 0.0)) == 1

@@ -317,6 +317,7 @@ def test_unknown_is_one_line_with_the_nearest_name() -> None:
         "unknown sampler 'tpee'; did you mean 'tpe'? (allowed: gp, tpe)"
     )
     assert "did you mean" not in unknown("sampler", "zzz", ["tpe", "gp"])
+    assert unknown("study", "zzz", []) == "unknown study 'zzz': there is none"
 
 
 # --- the experiment ---------------------------------------------------------------------------
