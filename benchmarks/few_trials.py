@@ -55,18 +55,13 @@ sys.path.append(str(Path(__file__).parent / "research"))
 import _few_problems as problems
 import _few_real
 import _few_rows as rows
-import _few_shipped
 import _few_sources as sources
-import farm
 from _common import Answer, arguments, introduce, keep, repeats_of
+from _few_kinds import KINDS, Kind, Known
 from _few_tables import aims, merged, table
 
-from autotune.algorithms.experience.canonical import CanonicalSpace
-from autotune.algorithms.experience.known_task import KnownTask
 from autotune.errors import UserError
 
-SOURCE_TRIALS = {"recorded": 300, "farm": 128}
-"""Random configurations of a known task that is made here."""
 QUICK_ROWS = (rows.RANDOM, rows.NEW, rows.OWN, "posterior, permuted")
 
 
@@ -74,8 +69,7 @@ QUICK_ROWS = (rows.RANDOM, rows.NEW, rows.OWN, "posterior, permuted")
 class Job:
     """All rows on one task with one seed, for all targets and numbers of workers."""
 
-    problem: str
-    data: str | None
+    kind: Kind
     number: int
     seed: int
     workers: Sequence[int]
@@ -93,14 +87,14 @@ class Process:
         other: those of another family; None where there are none.
     """
 
-    known: dict[int, list[KnownTask]] = field(default_factory=dict)
-    other: dict[int, list[KnownTask]] | None = None
+    known: Known = field(default_factory=dict)
+    other: Known | None = None
 
 
 _process = Process()
 
 
-def begin(known: dict[int, list[KnownTask]], other: dict[int, list[KnownTask]] | None) -> None:
+def begin(known: Known, other: Known | None) -> None:
     """Give this process the known tasks."""
     _process.known, _process.other = known, other
 
@@ -111,7 +105,7 @@ def worked(job: Job) -> list[Answer]:
     fitted: dict[str, Any] = {}
     found = []
     for target in job.targets:
-        case = case_of(job, target)
+        case = job.kind.case(job.number, target)
         for workers in job.workers if case is not None else ():
             known, other = _process.known[job.number], (_process.other or {}).get(job.number)
             study = rows.Study(case, seed, workers, known, other, fitted, job.spends)
@@ -119,81 +113,21 @@ def worked(job: Job) -> list[Answer]:
     return found
 
 
-def case_of(job: Job, target: str) -> problems.Case | None:
-    """The problem of a job with a target."""
-    if job.problem == "farm":
-        return problems.trained_case(job.number, target)
-    if job.problem == "shipped":
-        return _few_shipped.case(job.number)
-    return problems.recorded_case(str(job.data), job.number, target)
-
-
-# --- known tasks ----------------------------------------------------------------------------------
-
-
-def known_of_table(options: argparse.Namespace, numbers: Sequence[int]) -> dict[int, Any]:
-    """The known tasks of each task of a table.
-
-    Raises:
-        UserError: a task under test is among the tasks of a given file, or nothing is shipped.
-    """
-    trials = options.source_trials or SOURCE_TRIALS["recorded"]
-    if options.source == "shipped":
-        known, given = sources.shipped(), None
-    elif options.source == "others":
-        known, given = sources.of_table(options.data, trials), None
-    else:
-        known, given = sources.of_table(options.source, trials), options.source
-    return {
-        i: sources.checked(problems.recorded_task(options.data, i), known, given) for i in numbers
-    }
-
-
-def known_of_farm(options: argparse.Namespace, numbers: Sequence[int]) -> dict[int, Any]:
-    """The known tasks of each task of the farm: those of the other family."""
-    trials = options.source_trials or SOURCE_TRIALS["farm"]
-    tasks, known = farm.tasks(), dict[str, list[KnownTask]]()
-    for name in {sources.family(tasks[i].name) for i in numbers}:
-        others = [task for task in tasks if sources.family(task.name) != name]
-        known[name] = sources.of_farm(trials, others[:1] if options.quick else others)
-    return {i: known[sources.family(tasks[i].name)] for i in numbers}
-
-
-def known_of_shipped(options: argparse.Namespace, numbers: Sequence[int]) -> dict[int, Any]:
-    """The known tasks of each shipped study: those on other data."""
-    return {i: _few_shipped.on_other_data(_few_shipped.tasks()[i]) for i in numbers}
-
-
-KNOWN = {"recorded": known_of_table, "farm": known_of_farm, "shipped": known_of_shipped}
-
-
-def other_family(options: argparse.Namespace, numbers: Sequence[int]) -> dict[int, Any] | None:
-    """Known tasks that have nothing to do with each under test; None where none are given."""
-    if options.problem == "shipped":
-        return {i: _few_shipped.unlike(_few_shipped.tasks()[i]) for i in numbers}
-    if options.problem == "recorded":
-        one_of_each = {sources.family(task.name): task for task in reversed(farm.tasks())}
-        trials = options.source_trials or SOURCE_TRIALS["farm"]
-        found = sources.of_farm(trials, list(one_of_each.values()))
-    elif options.data:
-        found = sources.of_table(options.data, options.source_trials or SOURCE_TRIALS["recorded"])
-    else:
-        return None
-    return dict.fromkeys(numbers, found)
-
-
 # --- a run ----------------------------------------------------------------------------------------
 
 
 def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:
     """All studies of recorded tasks or of the farm, and the rows that were not run."""
-    names = names_of(options)
+    kind = KINDS[options.problem](
+        options.data, options.source, options.source_trials, options.quick
+    )
+    names = kind.names()
     numbers = list(range(len(names)))[options.first_task :][: options.tasks]
-    known = KNOWN[options.problem](options, numbers)
+    known = kind.known(numbers)
     for i in numbers:
-        space = space_of(options, i)
-        print(f"{names[i]}: {len(sources.for_space(known[i], space))} known tasks", flush=True)
-    other = other_family(options, numbers) if rows.OTHER in options.rows else None
+        usable = sources.for_space(known[i], kind.space(i))
+        print(f"{names[i]}: {len(usable)} known tasks", flush=True)
+    other = kind.unlike(numbers) if rows.OTHER in options.rows else None
     absent = rows.not_run(options.rows, other)
     for name, why in absent.items():
         print(f"{name}: not run: {why}", flush=True)
@@ -201,7 +135,7 @@ def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]
     first, spends = options.first_seed, options.spends
     targets = problems.TARGETS if options.target == "both" else [options.target]
     jobs = [
-        Job(options.problem, options.data, number, seed, options.workers, targets, chosen, spends)
+        Job(kind, number, seed, options.workers, targets, chosen, spends)
         for seed in range(first, first + repeats_of(options))
         for number in numbers
     ]
@@ -211,26 +145,8 @@ def simulated(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]
     return found, absent
 
 
-def names_of(options: argparse.Namespace) -> list[str]:
-    """The names of all tasks of the problem."""
-    if options.problem == "recorded":
-        return list(problems.table(options.data).names)
-    return [t.name for t in (farm.tasks() if options.problem == "farm" else _few_shipped.tasks())]
-
-
-def space_of(options: argparse.Namespace, number: int) -> CanonicalSpace:
-    """The space of a task, in canonical names."""
-    if options.problem == "farm":
-        return CanonicalSpace(farm.tasks()[number].space())
-    if options.problem == "shipped":
-        return CanonicalSpace(_few_shipped.case(number).problem.space)
-    case = problems.recorded_case(options.data, number, "quantile")
-    assert case is not None, "5 % of the configurations reach the quantile"
-    return CanonicalSpace(case.problem.space)
-
-
 def executed(
-    jobs: Sequence[Job], known: dict[int, Any], other: Any, processes: int
+    jobs: Sequence[Job], known: Known, other: Known | None, processes: int
 ) -> Iterator[list[Answer]]:
     """The studies of each job as it ends, in so many processes."""
     if processes == 1:
@@ -270,7 +186,7 @@ def main() -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--problem", choices=(*KNOWN, "real"), default="recorded")
+    parser.add_argument("--problem", choices=(*KINDS, "real"), default="recorded")
     parser.add_argument("--data", metavar="FILE", help="a table of curves")
     parser.add_argument(
         "--data-dir", metavar="DIR", help="where Fashion-MNIST and Shakespeare are (real)"
@@ -316,36 +232,12 @@ def ran(options: argparse.Namespace) -> tuple[list[Answer], dict[str, str]]:
     wrong = [name for name in options.rows if name not in allowed]
     if wrong:
         raise UserError(f"--rows: unknown row {wrong[0]!r}; there are: {'; '.join(allowed)}")
-    if options.problem == "recorded" and not options.data:
-        raise UserError("--problem recorded needs --data FILE, a table of curves")
     if options.quick:
         options.tasks, options.workers, options.source_trials = 1, [1], 6 if real else 32
-    options.source = source_of(options)
     about = introduce()
     found, absent = _few_real.studies(options) if real else simulated(options)
     keep(options.json, about, problem=options.problem, not_run=absent, runs=found)
     return found, absent
-
-
-def source_of(options: argparse.Namespace) -> str:
-    """The source that was asked for, or the usual one.
-
-    Raises:
-        UserError: the problem has no other than its own.
-    """
-    why = {
-        "farm": ("others", "whose tasks know those of its other family"),
-        "shipped": ("shipped", "whose tasks know the others on other data"),
-    }
-    if options.problem not in why:
-        return options.source or ("others" if options.quick else "shipped")
-    only, reason = why[options.problem]
-    if options.source not in (None, only):
-        raise UserError(
-            f"--source must be {only} with --problem {options.problem}, {reason}, "
-            f"but got {options.source!r}"
-        )
-    return only
 
 
 if __name__ == "__main__":

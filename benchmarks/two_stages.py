@@ -298,12 +298,12 @@ def main() -> int:
         answer = measure(__file__, name, {**task, "confirm": confirm})
         runs[name].append(answer)
         raw.append({"side": name, "pair": seed, **answer})
+        keep(options.json, about, problem=problem, seconds=seconds, runs=raw)  # of hours, so far
     print(f"\n{problem}, {seconds:g} s of search: median (range)")
     show(runs)
     wrong = faults(problem, runs.get("two", []))
     for fault in wrong:
         print(fault)
-    keep(options.json, about, problem=problem, seconds=seconds, runs=raw)
     missed = 0 if options.quick else exit_code(judged_aims(problem, runs, seconds))
     return 1 if wrong else missed
 

@@ -27,6 +27,7 @@ import _few_problems as problems
 import _few_sources as sources
 import numpy as np
 import search
+from _few_kinds import TABLE_TRIALS
 from _few_rows import MOST_TRIALS, NEW, OWN, PRUNER, RANDOM
 from _live import live
 from _shared import Answer, repeats_of
@@ -115,20 +116,21 @@ def known_for(
     Raises:
         UserError: a given file has a task of this data set, or nothing is shipped.
     """
-    if options.source == "others":
+    source = options.source or ("others" if options.quick else "shipped")
+    if source == "others":
         trials = options.source_trials or SOURCE_TRIALS
         others = [one for other, one in all_of.items() if other != name]
         return [made_here(one, trials, options.virtual) for one in others]
     own = name.partition("_")[0]  # fashion_mnist is also spelled otherwise
-    if options.source != "shipped":
-        given = sources.of_table(options.source, options.source_trials or 300)
+    if source != "shipped":
+        given = sources.of_table(source, options.source_trials or TABLE_TRIALS)
         shipped = sources.shipped() if sources.SHIPPED.exists() else []
         trained = [task for task in shipped if own in task.name.casefold()]
         for task in given:
             if own in task.name.casefold():
-                raise sources.among_its_own(options.source, task.name, name, "the same name")
+                raise sources.among_its_own(source, task.name, name, "the same name")
             if any(sources.same_content(task, one) for one in trained):
-                raise sources.among_its_own(options.source, task.name, name, "equal curves")
+                raise sources.among_its_own(source, task.name, name, "equal curves")
         return given
     shipped = sources.shipped()
     left = [task for task in shipped if own in task.name.casefold()]

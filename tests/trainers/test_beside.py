@@ -36,7 +36,14 @@ def metrics(found: dict[str, Any]) -> list[dict[str, float]]:
     return [{k: v for k, v in m.items() if k not in MEASURED} for m in every]
 
 
-@pytest.mark.parametrize("config", [NET, TEXT, {**NET, "optimizer": "schedulefree_sgd"}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**NET, "optimizer": "schedulefree_sgd"},  # running statistics, averaged weights
+        pytest.param(NET, marks=pytest.mark.slow),
+        pytest.param(TEXT, marks=pytest.mark.slow),
+    ],
+)
 def test_the_metrics_are_those_of_validation_inline(record: Any, config: dict[str, Any]) -> None:
     inline, beside = (
         record({**config, "validation": v}, 3, done=v == "beside") for v in ("inline", "beside")
@@ -51,7 +58,11 @@ def test_the_metrics_are_those_of_validation_inline(record: Any, config: dict[st
 
 @pytest.mark.parametrize(
     "config",
-    [NET, {**TEXT, "data_parallel_shard_degree": 2}, {**TEXT, "tensor_parallel_degree": 2}],
+    [
+        {**TEXT, "data_parallel_shard_degree": 2},
+        pytest.param(NET, marks=pytest.mark.slow),
+        pytest.param({**TEXT, "tensor_parallel_degree": 2}, marks=pytest.mark.slow),
+    ],
 )
 def test_on_two_ranks_they_are_those_of_validation_inline(
     on_two_ranks: Any, config: dict[str, Any]
