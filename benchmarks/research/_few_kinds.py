@@ -38,6 +38,13 @@ class Kind(ABC):
     trials: int | None = None
     quick: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            UserError: `data` is missing, or `source` cannot be chosen.
+        """
+
     @abstractmethod
     def names(self) -> list[str]:
         """The names of all tasks."""
