@@ -89,7 +89,9 @@ def projected(folder: Path) -> int:
     return number
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [*SEEDS[:2], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[2:])]
+)
 def test_everything_names_the_same_best_trial(
     seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

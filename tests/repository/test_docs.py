@@ -41,8 +41,9 @@ NEEDS = {
     "docs/how-to/hugging-face.md": "transformers",
     "docs/how-to/library-models.md": "transformers",
 }
+SLOW_PAGES = {*NEEDS, "docs/cards/memory.md"}  # slow to import, or a training
 PYTHON = [
-    pytest.param(page, marks=[pytest.mark.slow] if page in NEEDS else [])  # slow to import
+    pytest.param(page, marks=[pytest.mark.slow] if page in SLOW_PAGES else [])
     for page in PAGES
     if blocks(page, "python")
 ]

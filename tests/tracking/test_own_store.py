@@ -75,6 +75,7 @@ def test_a_store_whose_version_cannot_be_read_stays(
     assert (folder / "mlflow.db").is_file()
 
 
+@pytest.mark.slow
 def test_a_store_of_another_version_is_put_aside(folder: Path) -> None:
     own = OwnFile(folder)
     for each in (own, own, OwnFile(folder)):

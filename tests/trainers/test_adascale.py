@@ -95,6 +95,7 @@ def test_progress_counts_scale_invariant_steps(record: Callable[..., dict[str, A
     assert metrics["lr"] == pytest.approx(0.1 * (1 - metrics["progress"]))
 
 
+@pytest.mark.slow
 def test_ranks_agree_and_go_on_bit_for_bit(
     record: Callable[..., dict[str, Any]],
     on_two_ranks: Callable[..., list[dict[str, Any]]],

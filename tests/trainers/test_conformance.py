@@ -427,7 +427,7 @@ def in_mean(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**rank, "gradients": means} for rank in ranks]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["text", pytest.param("images", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("plan", [marked(plan) for plan in PLANS.values()], ids=PLANS)
 def test_two_ranks_train_as_one(plan: dict[str, Any], task: str, steps: Any, on_ranks: Any) -> None:
     trains_alike(on_ranks(2, task, plan), steps(task, trained(plan)))
@@ -532,6 +532,7 @@ def test_eight_ranks_train_as_one(plan: dict[str, Any], steps: Any, on_ranks: An
     trains_alike(on_ranks(8, "text", plan), steps("text", trained(plan)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["hsdp", "two-dimensional, buckets, microbatches"])
 def test_four_ranks_train_on_images_as_one(plan: str, steps: Any, on_ranks: Any) -> None:
     found = on_ranks(4, "images", ON_FOUR[plan])

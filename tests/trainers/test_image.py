@@ -119,9 +119,17 @@ OPTIMIZERS = [
     {"optimizer": "schedulefree_adamw", "lr": 0.01, "weight_decay": 0.1, "beta2": 0.99},
     {"precision": "fp16"},
 ]
+QUICK = ("sgd", "lamb", "schedulefree_sgd")
 
 
-@pytest.mark.parametrize("options", OPTIMIZERS, ids=lambda o: o.get("optimizer", "fp16"))
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(one, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for one in OPTIMIZERS
+        for name in [one.get("optimizer", "fp16")]
+    ],
+)
 def test_a_restored_run_goes_on_bit_for_bit(
     options: dict[str, Any], record: Any, same: Any
 ) -> None:

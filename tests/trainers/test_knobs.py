@@ -188,7 +188,7 @@ IMAGES = {"data": "digits", "model": "resnet8", "width": 4, "image_size": Linear
 WORDS = {"text": "synthetic", "layers": 1, "width": 16, "heads": 2, "train_size": 2000}
 
 
-@pytest.mark.parametrize("kind", ["images", "text"])
+@pytest.mark.parametrize("kind", ["images", pytest.param("text", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("optimizer", "precision"),
     [

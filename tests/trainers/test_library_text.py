@@ -115,7 +115,7 @@ def test_a_model_that_sees_what_it_is_to_predict_is_refused() -> None:
 # --- training -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
 def test_it_learns_goes_on_bit_for_bit_and_is_made_again(name: str, record: Any, same: Any) -> None:
     config = {**CONFIG, "model": f"transformers:{name}", "seed": 2}
     whole = record(config, 3, save_at=1)

@@ -244,6 +244,7 @@ def test_the_memory_of_a_library_s_model_is_predicted_too() -> None:
     assert language.memory(config, 1, 2**50) < 2**50
 
 
+@pytest.mark.slow
 def test_states_of_8_bits_are_taken_off() -> None:
     pytest.importorskip("torchao", reason="torchao is not installed")
     plain, low = (language.memory({**TEXT, "optimizer_state_bits": b}) for b in (32, 8))

@@ -42,6 +42,7 @@ def estimates(squares: Squares) -> tuple[float, float]:
     return found.numbers()
 
 
+@pytest.mark.slow
 def test_a_known_covariance_is_found() -> None:
     """Means over many measurements, whose errors are those of means."""
     torch.manual_seed(0)

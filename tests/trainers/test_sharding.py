@@ -31,9 +31,16 @@ KINDS = [
 ]
 NAMES = ["even", "uneven microbatches", "an idle rank", "scheduled batch", "lars", "lamb"]
 NAMES += ["nadamw", "schedulefree_adamw", "schedulefree_sgd", "muon"]
+SLOW = ("even", "lamb", "nadamw", "schedulefree_adamw", "schedulefree_sgd")
 
 
-@pytest.mark.parametrize("config", KINDS, ids=NAMES)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(kind, id=name, marks=pytest.mark.slow if name in SLOW else [])
+        for kind, name in zip(KINDS, NAMES, strict=True)
+    ],
+)
 def test_sharded_ranks_equal_one_process(
     config: dict[str, Any], record: Any, on_two_ranks: Any
 ) -> None:

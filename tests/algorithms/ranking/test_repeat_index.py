@@ -20,7 +20,7 @@ from autotune.trial import Ended, Report, Reported, State, Target, Trial, after,
 TARGET = Target("acc", 0.9, limit=100.0)
 
 
-@pytest.mark.parametrize("disturbing", [False, True])
+@pytest.mark.parametrize("disturbing", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("raced", [False, True])
 @given(seed=st.integers(0, 10**6), target=st.sampled_from([TARGET, Target("acc", limit=5)]))
 @example(seed=54046, target=TARGET)  # three races, all as long as the first runs

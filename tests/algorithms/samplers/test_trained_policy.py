@@ -158,7 +158,7 @@ def test_places_compare_at_equal_times() -> None:
 # --- the sampler's contract -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("space", [EVERYTHING, WIDE, LIKE])
 def test_points_are_valid_and_a_function_of_trials_seed_and_number(
     space: SearchSpace, known: bool
