@@ -71,12 +71,10 @@ class Kind(ABC):
         assert case is not None, "some configurations reach the quantile"
         return CanonicalSpace(case.problem.space)
 
-    def _require_source(self, only: str, reason: str) -> None:
+    def _require_source(self, only: str, problem: str, reason: str) -> None:
         if self.source not in (None, only):
-            name = next(name for name, kind in KINDS.items() if isinstance(self, kind))
-            raise UserError(
-                f"--source must be {only} with --problem {name}, {reason}, but got {self.source!r}"
-            )
+            where = f"with --problem {problem}, {reason}"
+            raise UserError(f"--source must be {only} {where}, but got {self.source!r}")
 
 
 class Recorded(Kind):
@@ -94,7 +92,7 @@ class Recorded(Kind):
 
     def known(self, numbers: Sequence[int]) -> Known:
         trials, given = self.trials or TABLE_TRIALS, None
-        source = self.source or ("others" if self.quick else "shipped")
+        source = sources.chosen(self.source, self.quick)
         if source == "shipped":
             known = sources.shipped()
         else:
@@ -113,7 +111,7 @@ class Farm(Kind):
     """Tasks of the farm: known are those of the other family, and unlike those of a table."""
 
     def __post_init__(self) -> None:
-        self._require_source("others", "whose tasks know those of its other family")
+        self._require_source("others", "farm", "whose tasks know those of its other family")
 
     def names(self) -> list[str]:
         return [task.name for task in farm.tasks()]
@@ -142,7 +140,7 @@ class Shipped(Kind):
     """The shipped studies as tables: known are those on other data."""
 
     def __post_init__(self) -> None:
-        self._require_source("shipped", "whose tasks know the others on other data")
+        self._require_source("shipped", "shipped", "whose tasks know the others on other data")
 
     def names(self) -> list[str]:
         return [task.name for task in _few_shipped.tasks()]

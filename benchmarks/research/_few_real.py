@@ -116,7 +116,7 @@ def known_for(
     Raises:
         UserError: a given file has a task of this data set, or nothing is shipped.
     """
-    source = options.source or ("others" if options.quick else "shipped")
+    source = sources.chosen(options.source, options.quick)
     if source == "others":
         trials = options.source_trials or SOURCE_TRIALS
         others = [one for other, one in all_of.items() if other != name]

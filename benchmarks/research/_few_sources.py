@@ -34,6 +34,11 @@ _ROUNDED = 1e-2  # relative difference of rounded numbers
 _EQUAL = 0.99  # correlation of their curves from which on two tasks are one
 
 
+def chosen(source: str | None, quick: bool) -> str:
+    """Where known tasks are from: as was asked for, else from the package, or quickly made."""
+    return source or ("others" if quick else "shipped")
+
+
 def shipped() -> list[KnownTask]:
     """The known tasks that the package brings.
 

@@ -105,7 +105,7 @@ def test_a_given_source_of_real_training_has_no_task_of_its_data_set(
     alike = replace(sources.of_table(str(data), 60)[0], name="small-digits-sgd")
     monkeypatch.setattr(sources, "shipped", lambda: [alike])
     named = altered(data, tasks=np.array([name, "b", "c"]))
-    options = argparse.Namespace(source=str(named), source_trials=40)
+    options = argparse.Namespace(source=str(named), source_trials=40, quick=False)
     with pytest.raises(UserError, match=f"its task '{name}' is 'digits', .*{why}"):
         real.known_for("digits", options, {})
     if name == "a":
