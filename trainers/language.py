@@ -127,9 +127,13 @@ def memory(config: Mapping[str, Any], ranks: int = 1, has: int = 0) -> int:
 def _counted(settings: Settings) -> Settings:
     """The training whose memory is counted on a CPU in place of this one.
 
-    On a GPU kernels of sparse attention keep what those of full attention do; on a CPU masks too.
+    Kernels of sparse attention keep what those of full attention do; without one, masks too.
     """
-    if settings.attention == "full" or not torch.cuda.is_available():
+    width, heads = settings.width, settings.heads
+    if settings.attention == "full" or width is None or heads is None:
+        return settings
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if not attention.has_kernel(device, width // heads):
         return settings
     return replace(settings, attention="full", attention_window=None)
 

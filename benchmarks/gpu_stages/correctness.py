@@ -112,6 +112,8 @@ def _ended(
 
 def _apart(a: Any, b: Any, path: str = "state") -> str:
     """Where two states differ, or an empty text."""
+    if isinstance(a, Tensor) and a.device != b.device:
+        return f"{path} is on {a.device} and on {b.device}"
     if isinstance(a, Tensor):
         return "" if torch.equal(a, b) else f"{path} differs by {float((a - b).abs().max()):.3g}"
     if isinstance(a, dict):

@@ -20,7 +20,7 @@ if str(BENCHMARKS) not in sys.path:
     sys.path.append(str(BENCHMARKS))
 
 import gpu  # noqa: E402
-from gpu_stages import correctness, listed, machine, optimizers  # noqa: E402
+from gpu_stages import correctness, listed, machine, optimizers, speed  # noqa: E402
 from gpu_stages.findings import Run  # noqa: E402
 from gpu_stages.listed import STAGES, Stage, chosen  # noqa: E402
 
@@ -187,7 +187,7 @@ def tiny(tmp_path: Path) -> Run:
     [optimizers.against_float64, optimizers.scaled_gradients, correctness.precisions],
 )
 def test_results_are_right_on_a_cpu(stage: Any, tmp_path: Path) -> None:
-    assert {*optimizers.LR} == {*NAMES}, "all optimizers"
+    assert optimizers.LR.keys() == speed.WORDS.keys() == {*NAMES}, "all optimizers"
     found = list(stage(tiny(tmp_path)))
     assert found
     assert [str(f) for f in found if f.verdict == "wrong"] == []

@@ -330,3 +330,15 @@ def test_a_library_that_is_missing_is_named_before_a_study(monkeypatch: pytest.M
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"optimizer 'muon' needs torch 2\.9 or later, this is 2"):
         read_training({"lr": 0.1, "optimizer": "muon"}, {}, "here")
+
+
+def test_nadamw_goes_on_from_its_product_of_momenta_as_it_was() -> None:
+    """Torch would load it as a moment: in bfloat16, or on a GPU that each step then waits for."""
+    made = [make_optimizer("nadamw", network().bfloat16(), lr=0.01) for _ in range(2)]
+    for parameter in (p for group in made[0].param_groups for p in group["params"]):
+        parameter.grad = torch.ones_like(parameter)
+    for _ in range(3):
+        made[0].step()
+    made[1].load_state_dict(made[0].state_dict())
+    first, second = ([s["mu_product"] for s in o.state.values()] for o in made)
+    assert [(t.dtype, t.item()) for t in second] == [(torch.float32, t.item()) for t in first]

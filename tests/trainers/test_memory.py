@@ -217,6 +217,8 @@ def test_sparse_attention_keeps_no_mask_on_a_gpu(monkeypatch: pytest.MonkeyPatch
     assert language._counted(language.read_settings(sparse)).attention == "sliding_window"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert language._counted(language.read_settings(sparse)) == language.read_settings(TEXT)
+    narrow = language.read_settings({**sparse, "heads": 16})  # no kernel takes heads of 8
+    assert language._counted(narrow) == narrow
 
 
 def test_a_model_that_computes_with_its_numbers_cannot_be_predicted() -> None:

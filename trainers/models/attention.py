@@ -9,8 +9,8 @@
 Beltagy et al. 2020, arXiv 2004.05150; Child et al. 2019, arXiv 1904.10509 (its fixed pattern).
 
 On a GPU these are kernels of FlexAttention (Dong et al. 2024, arXiv 2412.05496), which leave out
-what no token of a block sees. Elsewhere the scores of all pairs are computed and masked: the same
-function, without the saving.
+what no token of a block sees. Elsewhere, and for heads narrower than 16, for which there is no such
+kernel, the scores of all pairs are computed and masked: the same function, without the saving.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ from torch import Tensor
 KINDS = ("full", "sliding_window", "block_sparse")
 _SUMMARY = 8  # of a block its last part, 1 / 8, is seen from later blocks
 _KEPT = 8  # masks of different lengths
+_LEAST_WIDTH = 16  # of a head, for FlexAttention's kernels
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Of queries, keys and values (batch, heads, length, width)."""
 Sees = Callable[[Tensor, Tensor], Tensor]
 """Whether the tokens at places of queries see those at places of keys."""
+
+
+def has_kernel(device: str, width: int) -> bool:
+    """Whether sparse attention is a kernel on this type of device, for heads of this width."""
+    return device == "cuda" and width >= _LEAST_WIDTH
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -49,11 +55,12 @@ class Sparse:
     def __init__(self, kind: str, window: int) -> None:
         self._kind = kind
         self._window = window
-        self._masks: dict[tuple[int, torch.device], Any] = {}
+        self._masks: dict[tuple[int, torch.device, bool], Any] = {}
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mask = self._mask(q.shape[-2], q.device)
-        if q.device.type == "cuda":
+        kernel = has_kernel(q.device.type, q.shape[-1])
+        mask = self._mask(q.shape[-2], q.device, kernel)
+        if kernel:
             found: Tensor = _flex()(q, k, v, block_mask=mask)
             return found
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
@@ -79,18 +86,18 @@ class Sparse:
             counts = (place % window + 1 + place // window * summary for place in range(length))
         return sum(counts) / length
 
-    def _mask(self, length: int, device: torch.device) -> Any:
+    def _mask(self, length: int, device: torch.device, kernel: bool) -> Any:
         if torch.compiler.is_compiling():
-            return self._made(length, device)
-        key = length, device
+            return self._made(length, device, kernel)
+        key = length, device, kernel
         if key not in self._masks:
             if len(self._masks) >= _KEPT:
                 self._masks.clear()
-            self._masks[key] = self._made(length, device)
+            self._masks[key] = self._made(length, device, kernel)
         return self._masks[key]
 
-    def _made(self, length: int, device: torch.device) -> Any:
-        if device.type == "cuda":
+    def _made(self, length: int, device: torch.device, kernel: bool) -> Any:
+        if kernel:
             return self.blocks(length, device)
         places = torch.arange(length, device=device)
         return self.sees(places[:, None], places)

@@ -78,6 +78,23 @@ def variant_settings(optimizer: str, variant: str) -> Settings:
     return dict(VARIANTS[optimizer][variant])
 
 
+class _NAdamW(NAdam):
+    """Torch's NAdam, whose product of momenta stays on the host as it was when a state is loaded.
+
+    Torch gives it the parameter's device and dtype, as if it were a moment. Each step reads it on
+    the host, which would wait for the GPU once per parameter; and bfloat16 would round it.
+    """
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        own = (p for group in self.param_groups for p in group["params"])
+        saved = (number for group in state_dict["param_groups"] for number in group["params"])
+        for parameter, number in zip(own, saved, strict=True):
+            if number in state_dict["state"]:
+                product = state_dict["state"][number]["mu_product"]
+                self.state[parameter]["mu_product"] = product.to("cpu", copy=True)
+
+
 def nadamw(
     params: ParamsT,
     lr: float,
@@ -96,7 +113,7 @@ def nadamw(
 
     Source: Dozat 2016; with decoupled weight decay in Nado et al. 2021, arXiv 2102.06356.
     """
-    return NAdam(
+    return _NAdamW(
         params,
         lr,
         betas,

@@ -32,7 +32,7 @@ class OwnProcess:
 
     Attributes:
         clean: the state to restore, since `join`.
-        usual: what the process used after its first trial.
+        usual: what the process used after its first trial that did not fail.
         gpus: of this rank.
         seconds: the limit of collectives.
     """
@@ -101,10 +101,11 @@ class OwnProcess:
         self._seed = seed
         isolation.seed_all(seed)
 
-    def cleaned(self) -> str:
+    def cleaned(self, failed: bool = False) -> str:
         """Clean the process; why it must be replaced all the same, or an empty string.
 
-        Nothing that goes wrong here is the trial's fault any more.
+        Nothing that goes wrong here is the trial's fault any more. What it uses after a trial that
+        has `failed` is not its usual: the trial may have ended before any library was loaded.
         """
         try:
             self._group.put_back()
@@ -114,8 +115,9 @@ class OwnProcess:
                 self._ran = True
             if not self._replaceable:
                 return ""
-            self.usual = self.usual or isolation.resource_use()
-            return isolation.leaked_resources(self.clean, self.usual)
+            usual = self.usual or isolation.resource_use()
+            self.usual = self.usual if failed else usual
+            return isolation.leaked_resources(self.clean, usual)
         except Exception as error:
             return f"it cannot be cleaned: {type(error).__name__}: {text_of(error)}"
 

@@ -283,7 +283,7 @@ class Rank:
             free_frames(error)
             gpu_memory.give_back()
             if self._world_size == 1 or together:  # no rank waits: it goes on in this process
-                must_restart = self._process.cleaned()
+                must_restart = self._process.cleaned(failed=True)
         elif self._here:
             must_restart = self._finish("raised").must_restart
         restoring, self._restoring = self._restoring and not memory, False

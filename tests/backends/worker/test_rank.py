@@ -95,6 +95,17 @@ def test_what_cannot_be_put_back_forces_a_restart(
     assert must_restart in fresh("stop", None).must_restart
 
 
+def test_what_a_failed_trial_used_is_not_what_is_usual(fresh: Remote) -> None:
+    """It may have ended before any library was loaded."""
+    start(fresh, "toy", fault="memory")
+    failed = [fresh("resume", None, None) for _ in range(3)][-1]
+    assert (failed.out_of_memory, failed.must_restart) == (True, "")
+    for _ in range(2):
+        start(fresh, "leaking", leak="memory")
+        fresh("resume", None, None)
+        assert fresh("stop", None).must_restart == ""
+
+
 def test_a_progress_bar_does_not_force_a_restart(shared: Remote) -> None:
     for _ in range(2):
         start(shared, "barred")
