@@ -69,7 +69,7 @@ _ON_TWO_RANKS = (
     *("memory", "noise_scale", "ranks", "sharding", "sizes", "statistics"),
 )
 _TOGETHER = dict.fromkeys(_ON_RAY, "on Ray") | dict.fromkeys(_ON_TWO_RANKS, "on two ranks")
-_STARTED = {"ray_address", "on_two_ranks"}
+_STARTED = {"ray_address", "on_two_ranks", "on_ranks"}
 
 _RAY = contextlib.ExitStack()  # what is there of Ray, and ends with it
 _AFTER_RAY: set[str] = set()  # of the slow tests, those after the last that wants Ray

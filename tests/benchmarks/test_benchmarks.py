@@ -36,6 +36,7 @@ SCRIPTS = {
     "ray_tune.py": "pairs",
     "two_stages.py": "runs",
     "shared_beginnings.py": "runs",
+    "scale_prediction.py": "repeats",
 }
 RESEARCH = {
     "controllers.py": (),
@@ -64,6 +65,7 @@ LONG = (
     "population.py",
     "ray_tune.py",
     "recovery.py",
+    "scale_prediction.py",
     "schedule_search.py",
     "schedules.py",
     "slow_link.py",

@@ -141,6 +141,7 @@ def definitions(seed: int) -> dict[str, int | None]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
@@ -191,13 +192,16 @@ def test_a_speedup_is_bootstrapped_once_and_for_the_pair_that_is_shown(
     "command",
     [
         ["status", "{}", "--json"],
-        ["trials", "{}"],
-        ["list", "{}"],
-        ["best", "{}", "--json"],
-        ["compare", "{}", "{}#1", "--allow", "hardware,sharing", "--json"],
+        pytest.param(["trials", "{}"], marks=pytest.mark.slow),
+        pytest.param(["list", "{}"], marks=pytest.mark.slow),
+        pytest.param(["best", "{}", "--json"], marks=pytest.mark.slow),
+        pytest.param(
+            ["compare", "{}", "{}#1", "--allow", "hardware,sharing", "--json"],
+            marks=pytest.mark.slow,
+        ),
         ["compare", "{}", "--baseline", "trial:1", "--allow", "hardware,sharing", "--json"],
         ["report", "{}"],
-        ["export", "{}", "--to", "{}/exported"],
+        pytest.param(["export", "{}", "--to", "{}/exported"], marks=pytest.mark.slow),
     ],
     ids=lambda words: " ".join(words[:3]),
 )

@@ -34,7 +34,7 @@ from autotune.schedules import (
     extremes,
 )
 
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 
 values = st.floats(-1e3, 1e3) | st.integers(-512, 512)
 above_zero = st.floats(1e-2, 1e2) | st.integers(1, 512)

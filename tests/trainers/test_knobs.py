@@ -192,9 +192,15 @@ WORDS = {"text": "synthetic", "layers": 1, "width": 16, "heads": 2, "train_size"
 @pytest.mark.parametrize(
     ("optimizer", "precision"),
     [
-        *product(("sgd", "adamw", "lars", "lamb", "muon"), ("fp32", "bf16")),
-        *product(("schedulefree_sgd", "schedulefree_adamw"), ("fp32", "bf16")),
         *product(("sgd", "adamw", "lars", "lamb"), ("fp16",)),
+        *product(("muon", "schedulefree_sgd", "schedulefree_adamw"), ("bf16",)),
+        *(
+            pytest.param(name, precision, marks=pytest.mark.slow)
+            for name, precision in (
+                *product(("sgd", "adamw", "lars", "lamb"), ("fp32", "bf16")),
+                *product(("muon", "schedulefree_sgd", "schedulefree_adamw"), ("fp32",)),
+            )
+        ),
     ],
 )
 def test_a_step_never_waits_for_the_device(optimizer: str, kind: str, precision: str) -> None:

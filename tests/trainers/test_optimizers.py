@@ -477,6 +477,7 @@ OPTAX = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTAX)
 def test_agrees_with_optax(name):
     (kind, options), make = OPTAX[name]

@@ -189,8 +189,9 @@ def test_by_its_name_from_python() -> None:
 # --- learning -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", LEARNERS)
-@pytest.mark.parametrize("setting", ["robust", pytest.param("specialist", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("setting", ["robust", "specialist"])
 def test_a_policy_improves_and_holds_on_fresh_seeds(
     learner: str, setting: str, fast_path: Path
 ) -> None:

@@ -265,6 +265,7 @@ class Charged:
         self.saved_prefix = came.checkpoint.clock.train if came is not None else 0.0
 
 
+@pytest.mark.slow
 def test_a_population_beats_the_same_sampler_alone(fast_path: Path) -> None:
     """No constant learning rate reaches this target: what wins is a line of descent."""
     alone = study(fast_path / "alone", 40, controller=None, seed=REACHING)

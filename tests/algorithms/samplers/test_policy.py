@@ -123,6 +123,7 @@ def test_a_resumed_study_is_the_uninterrupted_one(fast_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 @every
 def test_it_finds_what_random_points_do_not(name: str) -> None:
     best, chance = [], []

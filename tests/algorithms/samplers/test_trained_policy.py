@@ -159,7 +159,9 @@ def test_places_compare_at_equal_times() -> None:
 
 
 @pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("space", [EVERYTHING, WIDE, LIKE])
+@pytest.mark.parametrize(
+    "space", [EVERYTHING, *(pytest.param(s, marks=pytest.mark.slow) for s in (WIDE, LIKE))]
+)
 def test_points_are_valid_and_a_function_of_trials_seed_and_number(
     space: SearchSpace, known: bool
 ) -> None:

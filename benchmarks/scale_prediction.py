@@ -1,0 +1,181 @@
+"""Is what `autotune scale` predicts from a study on one worker what two workers then need?
+
+    python benchmarks/scale_prediction.py [--repeats 3] [--trials 40] [--confirm 5] [--json FILE]
+
+Each repeat, with a seed of its own, on `digits:sgd`:
+
+1. a study on one worker, one trial at a time;
+2. `scale` from it, for one worker and two: alone, and with one trial on two workers (`--also`);
+3. the best configuration at the batch size that was predicted with both, at half and at twice of
+   it, on one worker and on two, on fresh seeds. Its learning rate follows the batch size.
+
+Predicted times are those of the configurations that needed the fewest samples, each of which ran
+once, and so may have been lucky: what was measured over what was predicted says how much. The time
+on one worker over that on two, measured and predicted, changes less by luck. A run that misses the
+target counts as the limit.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from _common import Answer, Task, arguments, introduce, keep, measure, repeats_of, serve, summary
+
+WORKERS = (1, 2)
+AROUND = (0.5, 1.0, 2.0)  # times the predicted batch size
+PLACE: dict[str, Any] = {
+    "backend": "local",
+    "max_concurrent_trials": 1,
+    "tracking_uri": "off",
+    "racing": 0,
+    "progress": False,
+}
+
+
+def predict_and_train(task: Task) -> Answer:
+    """One study, what is predicted from it, and what was measured for that."""
+    import autotune as at
+    from autotune.errors import UserError
+    from autotune.evaluation.scaling.trials import fitted
+    from autotune.evaluation.scaling.values import TooLittleError
+    from autotune.study.manifest import Manifest
+    from search_spaces import digits
+
+    folder = Path(task["folder"])
+    made = replace(digits.sgd(), scaling=at.Scaling(num_workers=1))
+    options = {**PLACE, "seed": task["seed"]}
+    result = at.run(made, trials=task["trials"], out=folder / "study", **options)
+    if result.best is None:
+        return {"missing": "no trial reached the target"}
+    point = dict(result.best.params)
+    wider = replace(made, scaling=at.Scaling(num_workers=2), baseline=point)
+    other = at.run(wider, trials=1, out=folder / "other", **options)
+    studies = [
+        (Manifest.read(folder / "study"), result),
+        (Manifest.read(folder / "other"), other),
+    ]
+    try:
+        fits = {"alone": fitted(studies[:1]), "also": fitted(studies)}
+    except (TooLittleError, UserError) as error:
+        return {"missing": str(error)}
+    predicted = {
+        name: [
+            {
+                "workers": found.workers,
+                "batch_size": found.batch_size,
+                "seconds": found.seconds,
+                "interval": found.seconds_interval,
+            }
+            for found in map(fit.predict, WORKERS)
+        ]
+        for name, fit in fits.items()
+    }
+    measured = [
+        {"workers": count, "batch_size": size, **_trained(made, point, count, size, task)}
+        for count, size in (
+            (found["workers"], size)
+            for found in predicted["also"]
+            for size in _sizes(found["batch_size"])
+        )
+    ]
+    return {"found": result.best.seconds, "predicted": predicted, "measured": measured}
+
+
+def _sizes(best: int) -> list[int]:
+    """The powers of two that the recipe has, nearest to those of interest."""
+    from search_spaces.digits import PROBLEM
+
+    low, high = PROBLEM.batch_size.low, PROBLEM.batch_size.high
+    near = 2 ** round(math.log2(best))
+    return sorted({min(max(int(near * factor), low), high) for factor in AROUND})
+
+
+def _trained(made: Any, point: Any, workers: int, size: int, task: Task) -> dict[str, Any]:
+    """The mean seconds of the point at this batch size on fresh seeds; a miss is the limit."""
+    import autotune as at
+
+    result = at.run(
+        replace(
+            made,
+            scaling=at.Scaling(num_workers=workers),
+            baseline={**point, "batch_size": size},
+        ),
+        trials=1,
+        repeats=task["confirm"],
+        seed=task["seed"],
+        out=Path(task["folder"], f"{workers}-{size}"),
+        **PLACE,
+    )
+    (one,) = result.confirmed
+    return {"seconds": one.mean, "results": one.results, "reached": one.reached}
+
+
+def show(answer: Answer) -> None:
+    """One repeat: what was predicted, and what was measured for it."""
+    for name, rows in answer["predicted"].items():
+        for row in rows:
+            low, high = row["interval"]
+            print(
+                f"  predicted ({name}), {row['workers']} workers: batch size {row['batch_size']}, "
+                f"{row['seconds']:.2f} s ({low:.2f} to {high:.2f})"
+            )
+    for row in answer["measured"]:
+        print(
+            f"  measured, {row['workers']} workers: batch size {row['batch_size']}, "
+            f"{row['seconds']:.2f} s, {row['reached']} of {len(row['results'])} reached"
+        )
+
+
+def figures(answers: Sequence[Answer]) -> dict[str, list[float]]:
+    """The ratios of all repeats."""
+    found: dict[str, list[float]] = {}
+    for answer in answers:
+        least = {
+            count: min(r["seconds"] for r in answer["measured"] if r["workers"] == count)
+            for count in WORKERS
+        }
+        one, two = WORKERS
+        found.setdefault("gain by two workers, measured", []).append(least[one] / least[two])
+        for name, rows in answer["predicted"].items():
+            seconds = {row["workers"]: row["seconds"] for row in rows}
+            gain = f"gain by two workers, predicted ({name})"
+            found.setdefault(gain, []).append(seconds[one] / seconds[two])
+            for count in WORKERS:
+                over = f"measured over predicted ({name}), {count} workers"
+                found.setdefault(over, []).append(least[count] / seconds[count])
+    return found
+
+
+def main() -> int:
+    parser = arguments(__doc__, repeats=3)
+    parser.add_argument("--trials", type=int, help="of the study on one worker (40)")
+    parser.add_argument("--confirm", type=int, help="runs of a configuration on fresh seeds (5)")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the first repeat (0)")
+    options = parser.parse_args()
+    about = introduce()
+    task = {
+        "trials": options.trials or (10 if options.quick else 40),
+        "confirm": options.confirm or (1 if options.quick else 5),
+    }
+    raw: list[Answer] = []
+    for number in range(repeats_of(options)):
+        seed = options.first_seed + number
+        answer = measure(__file__, "study", {**task, "seed": seed})
+        raw.append({"seed": seed, **answer})
+        print(f"seed {seed}: {answer.get('missing', '')}", flush=True)
+        if "missing" not in answer:
+            show(answer)
+        keep(options.json, about, **task, repeats=raw)
+    for name, values in figures([a for a in raw if "missing" not in a]).items():
+        print(f"{name}: {summary(values)}")
+    return 0
+
+
+if __name__ == "__main__":
+    if not serve({"study": predict_and_train}, sys.argv[1:]):
+        sys.exit(main())
