@@ -4,7 +4,8 @@
 
 Each repeat, with a seed of its own, on `digits:sgd`:
 
-1. a study on one worker, one trial at a time;
+1. a study of random points on one worker, one trial at a time (a search stays near the baseline's
+   batch size, and `scale` needs three);
 2. `scale` from it, for one worker and two: alone, and with one trial on two workers (`--also`);
 3. the best configuration at the batch size that was predicted with both, at half and at twice of
    it, on one worker and on two, on fresh seeds. Its learning rate follows the batch size.
@@ -48,7 +49,7 @@ def predict_and_train(task: Task) -> Answer:
 
     folder = Path(task["folder"])
     made = replace(digits.sgd(), scaling=at.Scaling(num_workers=1))
-    options = {**PLACE, "seed": task["seed"]}
+    options = {**PLACE, "sampler": "random", "seed": task["seed"]}
     result = at.run(made, trials=task["trials"], out=folder / "study", **options)
     if result.best is None:
         return {"missing": "no trial reached the target"}
