@@ -1,6 +1,6 @@
 """Fashion-MNIST with a multi-layer perceptron on two ranks: 10 to 20 seconds per trial.
 
-The recipes `gpu_...` train a ResNet-18 to 94 %, on one GPU a trial.
+The recipes `gpu_...` train a ResNet-18 to 93.5 %, on one GPU a trial.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GPU_PROBLEM = _image.Problem(
     setting={**_image.GPU_SETTING, "milestone": 60_000},
     batch_size=Int(128, 4096, power_of_two=True, log=True),
     horizon=Float(4.0, 40.0, log=True),
-    target=Target("val_accuracy", 0.94, limit=600.0),
+    target=Target("val_accuracy", 0.935, limit=600.0),
     scaling=Scaling(gpus_per_worker=1),
     image_size=Int(12, 28, step=4),
     variant="gpu",
