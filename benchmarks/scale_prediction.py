@@ -1,11 +1,12 @@
 """Is what `autotune scale` predicts from a study on one worker what two workers then need?
 
-    python benchmarks/scale_prediction.py [--repeats 3] [--trials 40] [--confirm 5] [--json FILE]
+    python benchmarks/scale_prediction.py [--repeats 3] [--confirm 5] [--json FILE]
 
 Each repeat, with a seed of its own, on `digits:sgd`:
 
-1. a study of random points on one worker, one trial at a time (a search stays near the baseline's
-   batch size, and `scale` needs three);
+1. a study on one worker, one trial at a time: the baseline at each batch size with three learning
+   rates, without a pruner (the default one stops what is slower than the best, so that few batch
+   sizes have reached trials, and `scale` needs three);
 2. `scale` from it, for one worker and two: alone, and with one trial on two workers (`--also`);
 3. the best configuration at the batch size that was predicted with both, at half and at twice of
    it, on one worker and on two, on fresh seeds. Its learning rate follows the batch size.
@@ -29,11 +30,14 @@ from _common import Answer, Task, arguments, introduce, keep, measure, repeats_o
 
 WORKERS = (1, 2)
 AROUND = (0.5, 1.0, 2.0)  # times the predicted batch size
+SIZES = (16, 32, 64, 128, 256, 512)
+RATES = (0.5, 1.0, 2.0)  # times the baseline's learning rate
 PLACE: dict[str, Any] = {
     "backend": "local",
     "max_concurrent_trials": 1,
     "tracking_uri": "off",
     "racing": 0,
+    "pruner": "none",
     "progress": False,
 }
 
@@ -49,8 +53,10 @@ def predict_and_train(task: Task) -> Answer:
 
     folder = Path(task["folder"])
     made = replace(digits.sgd(), scaling=at.Scaling(num_workers=1))
-    options = {**PLACE, "sampler": "random", "seed": task["seed"]}
-    result = at.run(made, trials=task["trials"], out=folder / "study", **options)
+    options = {**PLACE, "seed": task["seed"]}
+    points = _points(made, task["sizes"])
+    given = replace(made, baseline=points[0], configs=points[1:])
+    result = at.run(given, trials=len(points), out=folder / "study", **options)
     if result.best is None:
         return {"missing": "no trial reached the target"}
     point = dict(result.best.params)
@@ -85,6 +91,15 @@ def predict_and_train(task: Task) -> Answer:
         )
     ]
     return {"found": result.best.seconds, "predicted": predicted, "measured": measured}
+
+
+def _points(made: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    usual = dict(made.baseline)
+    return [
+        {**usual, "batch_size": size, "lr.peak": rate * usual["lr.peak"]}
+        for size in sizes
+        for rate in RATES
+    ]
 
 
 def _sizes(best: int) -> list[int]:
@@ -154,13 +169,12 @@ def figures(answers: Sequence[Answer]) -> dict[str, list[float]]:
 
 def main() -> int:
     parser = arguments(__doc__, repeats=3)
-    parser.add_argument("--trials", type=int, help="of the study on one worker (40)")
     parser.add_argument("--confirm", type=int, help="runs of a configuration on fresh seeds (5)")
     parser.add_argument("--first-seed", type=int, default=0, help="of the first repeat (0)")
     options = parser.parse_args()
     about = introduce()
     task = {
-        "trials": options.trials or (10 if options.quick else 40),
+        "sizes": SIZES[1:4] if options.quick else SIZES,
         "confirm": options.confirm or (1 if options.quick else 5),
     }
     raw: list[Answer] = []
