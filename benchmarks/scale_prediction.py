@@ -4,9 +4,9 @@
 
 Each repeat, with a seed of its own, on `digits:sgd`:
 
-1. a study on one worker, one trial at a time: the baseline, over fewer epochs, at each batch size with
-   three learning rates, without a pruner (the default one stops what is slower than the best, so that few batch
-   sizes have reached trials, and `scale` needs three);
+1. a study on one worker, one trial at a time: the baseline, over fewer epochs, at each batch size
+   with three learning rates, without a pruner (the default one stops what is slower than the best,
+   so that few batch sizes have reached trials, and `scale` needs three);
 2. `scale` from it, for one worker and two: alone, and with one trial on two workers (`--also`);
 3. the best configuration at the batch size that was predicted with both, at half and at twice of
    it, on one worker and on two, on fresh seeds. Its learning rate follows the batch size.
