@@ -128,6 +128,9 @@ def _trained(made: Any, point: Any, workers: int, size: int, task: Task) -> dict
         out=Path(task["folder"], f"{workers}-{size}"),
         **PLACE,
     )
+    if not result.confirmed:  # its first run has missed the target
+        limit = result.target.horizon
+        return {"seconds": limit, "results": [limit], "reached": 0}
     (one,) = result.confirmed
     return {"seconds": one.mean, "results": one.results, "reached": one.reached}
 
