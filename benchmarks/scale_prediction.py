@@ -60,7 +60,7 @@ def predict_and_train(task: Task) -> Answer:
     result = at.run(given, trials=len(points), out=folder / "study", **options)
     if result.best is None:
         return {"missing": "no trial reached the target"}
-    point = dict(result.best.params)
+    point = dict(result.best.params or {})
     wider = replace(made, scaling=at.Scaling(num_workers=2), baseline=point)
     other = at.run(wider, trials=1, out=folder / "other", **options)
     studies = [
@@ -71,7 +71,7 @@ def predict_and_train(task: Task) -> Answer:
         fits = {"alone": fitted(studies[:1]), "also": fitted(studies)}
     except (TooLittleError, UserError) as error:
         return {"missing": str(error)}
-    predicted = {
+    predicted: dict[str, list[dict[str, Any]]] = {
         name: [
             {
                 "workers": found.workers,
