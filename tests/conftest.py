@@ -55,8 +55,9 @@ os.environ |= {
 }
 
 # What tests compare, to the last bit in places, is computed on CPUs; `tests/gpu` sees the GPUs.
-os.environ.setdefault("AUTOTUNE_TEST_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi"):
+    os.environ.setdefault("AUTOTUNE_TEST_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # After `multiprocessing` (priority -100) has removed its own folder below this one.
 multiprocessing.util.Finalize(None, shutil.rmtree, (PRIVATE, True), exitpriority=-200)

@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """`make gpu` with the GPUs that `conftest.py` hides from the other tests."""
     environment = dict(os.environ)
-    hidden = environment.pop("AUTOTUNE_TEST_GPUS")
+    hidden = environment.pop("AUTOTUNE_TEST_GPUS", None)
     if hidden == "all":
         del environment["CUDA_VISIBLE_DEVICES"]
-    else:
+    elif hidden is not None:
         environment["CUDA_VISIBLE_DEVICES"] = hidden
     command = [sys.executable, ROOT / "benchmarks" / "gpu.py", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

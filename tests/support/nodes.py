@@ -111,8 +111,12 @@ def cluster(
 
 
 def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
-    """The environment of nodes and of the drivers that use them."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "MLFLOW_"))}
+    """The environment of nodes and of the drivers that use them.
+
+    Ray refuses GPUs that are only declared where others are hidden.
+    """
+    left_out = ("RAY_", "MLFLOW_", "CUDA_VISIBLE_DEVICES")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
     paths = [str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
     return {**kept, **QUIET, "PYTHONPATH": os.pathsep.join(p for p in paths if p), **more}
 
