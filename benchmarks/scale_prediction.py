@@ -20,6 +20,7 @@ target counts as the limit.
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ AROUND = (0.5, 1.0, 2.0)  # times the predicted batch size
 SIZES = (16, 32, 64, 128, 256, 512)
 EPOCHS = 20.0  # of the schedule: the recipe's baseline has more than it needs
 RATES = (0.5, 1.0, 2.0)  # times the baseline's learning rate
+FRESH = 1000  # seeds from here on are those of no study
 PLACE: dict[str, Any] = {
     "backend": "local",
     "max_concurrent_trials": 1,
@@ -116,23 +118,19 @@ def _trained(made: Any, point: Any, workers: int, size: int, task: Task) -> dict
     """The mean seconds of the point at this batch size on fresh seeds; a miss is the limit."""
     import autotune as at
 
-    result = at.run(
-        replace(
-            made,
-            scaling=at.Scaling(num_workers=workers),
-            baseline={**point, "batch_size": size},
-        ),
-        trials=1,
-        repeats=task["confirm"],
-        seed=task["seed"],
-        out=Path(task["folder"], f"{workers}-{size}"),
-        **PLACE,
+    one = replace(
+        made,
+        scaling=at.Scaling(num_workers=workers),
+        baseline={**point, "batch_size": size},
     )
-    if not result.confirmed:  # its first run has missed the target
-        limit = result.target.horizon
-        return {"seconds": limit, "results": [limit], "reached": 0}
-    (one,) = result.confirmed
-    return {"seconds": one.mean, "results": one.results, "reached": one.reached}
+    results, reached = [], 0
+    for number in range(task["confirm"]):  # studies of one trial: each has a training seed
+        out = Path(task["folder"], f"{workers}-{size}-{number}")
+        seed = FRESH * (task["seed"] + 1) + number
+        best = at.run(one, trials=1, seed=seed, out=out, **PLACE).best
+        reached += best is not None
+        results.append(made.target.horizon if best is None else best.seconds)
+    return {"seconds": statistics.fmean(results), "results": results, "reached": reached}
 
 
 def show(answer: Answer) -> None:
