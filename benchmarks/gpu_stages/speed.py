@@ -31,8 +31,8 @@ these and the weights, which it writes. Muon's time goes into products of matric
 what these cost.
 
 What a step moves, as separate operations on lists of tensors, is more: on an H200 LARS has 0.41 and
-LAMB 0.32 of the bandwidth, where torch's fused AdamW has 0.82. By that one kernel for the whole step
-would save 0.2 and 0.5 ms on ResNet-50, whose step takes tens: it is not written.
+LAMB 0.32 of the bandwidth, where torch's fused AdamW has 0.82. By that one kernel for the whole
+step would save 0.2 and 0.5 ms on ResNet-50, whose step takes tens: it is not written.
 """
 
 
