@@ -120,7 +120,8 @@ def rank(config: dict[str, Any]) -> tuple[int, int]:
         dist.init_process_group("gloo")
     train = language.train if "text" in config else image.train
     before = psutil.Process().memory_info().rss
-    measure.train_for(train, config, 1)
+    for _ in measure.train_for(train, config, 1):
+        pass
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     return measure.peak(train, config), grown
 

@@ -27,10 +27,12 @@ def peak(train: Train, config: Mapping[str, Any], milestones: int = 1) -> int:
     if torch.cuda.is_available():
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        train_for(train, config, milestones)
-        return torch.cuda.max_memory_allocated() - before
+        # The trainer forgets the peak at each milestone, to report its own of the next steps.
+        peaks = [torch.cuda.max_memory_allocated() for _ in train_for(train, config, milestones)]
+        return max(peaks) - before
     with profiler.profile(profile_memory=True) as seen:
-        train_for(train, config, milestones)
+        for _ in train_for(train, config, milestones):
+            pass
     found = [*_allocations(seen.kineto_results.experimental_event_tree())]
     found.sort(key=lambda event: event.start_time_ns)
     return most((e.extra_fields.ptr, e.extra_fields.alloc_size) for e in found)
@@ -77,9 +79,9 @@ def most(changes: Iterable[tuple[int, int]]) -> int:
     return highest
 
 
-def train_for(train: Train, config: Mapping[str, Any], milestones: int) -> None:
-    """Train for so many milestones after the first, each with its evaluation."""
+def train_for(train: Train, config: Mapping[str, Any], milestones: int) -> Iterator[int]:
+    """Train for so many milestones after the first; yields the number of each once evaluated."""
     with closing(train(dict(config))) as trainer:
-        next(trainer).evaluate()
-        for _ in range(milestones):
+        for number in range(1 + milestones):
             next(trainer).evaluate()
+            yield number

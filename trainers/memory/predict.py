@@ -1,7 +1,8 @@
 """The memory that a training needs, found without allocating it.
 
 The learner's own warm-up runs on tensors without data (torch's `FakeTensorMode`), as the first of
-so many ranks. Torch's `MemTracker`, a private module, adds up the tensors that are alive. What a
+so many ranks. Torch's `MemTracker`, a private module, adds up the tensors that are alive. Where
+torch finds a GPU, those of its kernels are counted, elsewhere a CPU's, which need more. What a
 kernel allocates for itself is not seen: `CALIBRATION` has its share as measured by
 `benchmarks/memory_prediction.py`.
 """
@@ -9,10 +10,11 @@ kernel allocates for itself is not seen: `CALIBRATION` has its share as measured
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from trainers import applied
@@ -30,6 +32,7 @@ from trainers.memory.stand_ins import (
     Copies,
     Counted,
     first_of,
+    kernels_of_a_gpu,
     without_numbers,
 )
 from trainers.parallel.ranks import Ranks
@@ -82,7 +85,8 @@ def peak(training: Training, task: Task[Any], blank: Blank, ranks: int = 1) -> i
     plain = replace(training.plan, optimizer_state_bits=32)  # the library compiles its steps
     training = training.on(training.plan.shares(ranks))
     training = replace(training, plan=plain, state=None)
-    with first_of(ranks) as every, warnings.catch_warnings():
+    kernels = kernels_of_a_gpu() if torch.cuda.is_available() else nullcontext()
+    with first_of(ranks) as every, kernels, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         applied.data_ranks(training.plan, every)
         with FakeTensorMode():

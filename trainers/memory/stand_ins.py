@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.amp.grad_scaler import GradScaler
@@ -105,6 +106,65 @@ class BlankStep:
             self._inner.step(optimizer, None)
 
     alone = step
+
+
+class _Norm(torch.autograd.Function):
+    """RMSNorm as one kernel: it keeps its input, and a number for each item."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+class _Attention(torch.autograd.Function):
+    """Attention as one kernel: its output lies as (batch, length, heads, width)."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
+        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, *_ = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+@contextmanager
+def kernels_of_a_gpu() -> Iterator[None]:
+    """Norms and attention need as much memory as they do on a GPU, where they are one kernel each.
+
+    A CPU computes a norm in several operations, of which three outputs are kept, and attention
+    whose output has to be copied for the next layer.
+    """
+    norm, attention = F.rms_norm, F.scaled_dot_product_attention
+
+    def normed(x: Tensor, shape: Any, weight: Tensor | None = None, eps: Any = None) -> Tensor:
+        if weight is None or weight.ndim > 1:
+            return norm(x, shape, weight, eps)
+        found: Tensor = _Norm.apply(x, weight)  # type: ignore[no-untyped-call]
+        return found
+
+    def attended(q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: Any) -> Tensor:
+        alone = not given and named.keys() <= {"is_causal", "scale"}
+        if not alone or q.ndim != 4 or not q.shape == k.shape == v.shape:
+            return attention(q, k, v, *given, **named)
+        found: Tensor = _Attention.apply(q, k, v)  # type: ignore[no-untyped-call]
+        return found
+
+    F.rms_norm = normed  # type: ignore[assignment]
+    F.scaled_dot_product_attention = attended  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        F.rms_norm, F.scaled_dot_product_attention = norm, attention
 
 
 @contextmanager

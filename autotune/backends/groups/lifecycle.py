@@ -167,8 +167,12 @@ class WorkerGroups:
 
     def release(self, group: Group) -> None:
         """Free the group for the next trial; start it anew if one of its processes needs that."""
+        trial = group.launch.trial if group.launch else None
         group.launch, group.checkpoint = None, None
-        if any(answer.must_restart for answer in trial_answers(group).values()):
+        answers = trial_answers(group).values()
+        if why := next((a.must_restart for a in answers if a.must_restart), ""):
+            if all(a.kind != "raised" for a in answers):  # of those the trial's own line tells
+                print(f"workers are started anew after trial {trial}: {why}", file=sys.stderr)
             self.replace(group)
         else:
             group.state = "idle"
