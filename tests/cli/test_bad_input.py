@@ -53,6 +53,7 @@ TRAINED = [
     ("exits", "exits.py called sys.exit(3): the data is not here"),
     ("prints_nothing", 'silent.py printed no line of JSON like {"step": 100, "val_accuracy": 0.9}'),
 ]
+QUICK = ("none", "another", "all_nan", "exits")
 REFUSED = [
     (["no_limit"], "has no limit, but its trainer is a generator, which may never end: Target('a"),
     (["limit_0"], "Target limit must be more than 0 seconds but got 0 (bad.py, line 18)"),
@@ -78,7 +79,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return ran
 
 
-@pytest.mark.parametrize(("recipe", "says"), TRAINED, ids=[recipe for recipe, _ in TRAINED])
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        pytest.param(*row, id=row[0], marks=[] if row[0] in QUICK else pytest.mark.slow)
+        for row in TRAINED
+    ],
+)
 def test_a_trainer_without_the_metric_ends_the_study_in_one_line(
     recipe: str, says: str, run: Run
 ) -> None:

@@ -153,6 +153,7 @@ def test_there_is_a_report_at_any_time(trials) -> None:
     assert len(seen.of("section")) == 11
 
 
+@pytest.mark.slow
 def test_thousands_of_trials_are_thinned_and_it_says_so(tmp_path: Path) -> None:
     result = made.many(3000)
     write_study(result, tmp_path / "r.html")

@@ -64,6 +64,7 @@ def test_the_metrics_are_those_of_validation_inline(record: Any, config: dict[st
         pytest.param({**TEXT, "tensor_parallel_degree": 2}, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_on_two_ranks_they_are_those_of_validation_inline(
     on_two_ranks: Any, config: dict[str, Any]
 ) -> None:
@@ -111,6 +112,7 @@ def test_what_is_raised_there_is_raised_here_with_both_tracebacks(beside: Any) -
     assert "in broken" in text
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_fit_raise_and_the_next_ones_are_validated(beside: Any) -> None:
     task = image._task(read_settings(FAST), begins=False)
     made = beside(task.again)
@@ -136,6 +138,7 @@ def test_a_process_that_is_killed_is_told_from_an_error(beside: Any) -> None:
         made.submit({}, {}).result(SECONDS)
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_its_rank(tmp_path: Path) -> None:
     """However that ends, and though the process computes."""
     script = tmp_path / "rank.py"

@@ -309,10 +309,10 @@ AVERAGED_ON_FOUR = {
     "hierarchical_group_size": 2,
 }
 QUICK = {
-    *("tensor", "tensor, sequence, loss", "1f1b", "1f1b, microbatches", "ZBVZeroBubble"),
+    *("tensor", "1f1b", "1f1b, microbatches", "ZBVZeroBubble"),
     *("context, microbatches", "context, zero-1, recomputed"),
     *("context, sliding window, accumulated", "tensor, sequence, sliding window, foreach"),
-    *("hsdp, zero-3, microbatches", "zero-3", "zero-3 x tensor", "copies x pipeline"),
+    *("hsdp, zero-3, microbatches", "zero-3", "copies x pipeline"),
 }
 """Of the rows whose ranks have the same samples, and of those on four ranks; others are slow."""
 TASKS = ("text", "images")
@@ -747,6 +747,7 @@ def goes_on(again: dict[str, Any], wanted: dict[str, Any]) -> None:
     ("before", "after"),
     [("zero-3", "replicas"), pytest.param("replicas", "zero-3", marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_momenta_of_kernels_that_are_kept_as_matrices_go_on_under_another_plan(
     before: str, after: str, on_ranks: Any
 ) -> None:

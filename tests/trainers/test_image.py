@@ -119,7 +119,7 @@ OPTIMIZERS = [
     {"optimizer": "schedulefree_adamw", "lr": 0.01, "weight_decay": 0.1, "beta2": 0.99},
     {"precision": "fp16"},
 ]
-QUICK = ("sgd", "lamb", "schedulefree_sgd")
+QUICK = ("sgd", "lamb")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,9 @@ def test_a_fork_keeps_the_moments_and_takes_its_own_settings(record: Any) -> Non
     assert len(state["state"]) == 6
 
 
-@pytest.mark.parametrize("microbatch", [1, 7, 16])
+@pytest.mark.parametrize(
+    "microbatch", [7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 16))]
+)
 def test_microbatches_keep_the_global_batch(microbatch: int, record: Any, apart: Any) -> None:
     config = {**NET, "norm": "group", "momentum": 0.5, "label_smoothing": Linear(0.1, 0.0)}
     whole = record(config, 1)

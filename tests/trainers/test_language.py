@@ -230,6 +230,7 @@ def entropies(text: str) -> tuple[float, float]:
     return unigram, bigram
 
 
+@pytest.mark.slow
 def test_it_learns_more_than_pairs_of_characters(record: Any) -> None:
     size = {"layers": 2, "width": 48, "heads": 4, "batch_size": 16, "train_size": None}
     config = {**TEXT, **size, "lr": 5e-3, "milestone": 70_000, "sequence_length": 48}
@@ -299,9 +300,17 @@ OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "schedulefree_sgd", "lr": 5.0},
     {"optimizer": "lamb", "lr": warmed(Cosine(0.01, 0.0), 0.2), "precision": "bf16"},
 ]
+QUICK = ("adamw", "nadamw", "schedulefree_adamw")
 
 
-@pytest.mark.parametrize("options", OPTIMIZERS, ids=lambda o: str(o["optimizer"]))
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(one, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for one in OPTIMIZERS
+        for name in [one["optimizer"]]
+    ],
+)
 def test_a_restored_run_goes_on_bit_for_bit(
     options: dict[str, Any], record: Any, same: Any
 ) -> None:

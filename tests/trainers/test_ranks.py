@@ -60,7 +60,9 @@ def test_two_ranks_equal_one_process(
         assert rank["metrics"][-1]["train_loss"] == pytest.approx(loss, rel=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "schedulefree_adamw"])
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param("muon", marks=pytest.mark.slow), "schedulefree_adamw"]
+)
 def test_ranks_stay_equal_and_go_on_bit_for_bit(
     optimizer: str, record: Any, on_two_ranks: Any, same: Any
 ) -> None:

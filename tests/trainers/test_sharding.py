@@ -31,7 +31,7 @@ KINDS = [
 ]
 NAMES = ["even", "uneven microbatches", "an idle rank", "scheduled batch", "lars", "lamb"]
 NAMES += ["nadamw", "schedulefree_adamw", "schedulefree_sgd", "muon"]
-SLOW = ("even", "lamb", "nadamw", "schedulefree_adamw", "schedulefree_sgd")
+SLOW = ("even", "lamb", "nadamw", "schedulefree_adamw", "schedulefree_sgd", "muon")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,9 @@ def test_a_rank_without_anything_to_validate_is_refused_on_all(on_two_ranks: Any
     assert errors == [f"{says}, got 32"] * 2
 
 
-@pytest.mark.parametrize("more", [{}, {"batch_size": 7, "microbatch": 2}])
+@pytest.mark.parametrize(
+    "more", [pytest.param({}, marks=pytest.mark.slow), {"batch_size": 7, "microbatch": 2}]
+)
 def test_layers_gathered_in_bfloat16_compute_what_autocast_does(
     more: dict[str, Any], on_two_ranks: Any
 ) -> None:

@@ -297,7 +297,15 @@ def test_what_seconds_pay_for() -> None:
     assert kept(followed({}, 1e9)) == {}
 
 
-@pytest.mark.parametrize("speeds", [{}, {"a": 2.0}, {"c": 2.0}, {"a": 2.0, "b": 1.2, "c": 1.5}])
+@pytest.mark.parametrize(
+    "speeds",
+    [
+        {},
+        {"c": 2.0},
+        pytest.param({"a": 2.0}, marks=pytest.mark.slow),
+        pytest.param({"a": 2.0, "b": 1.2, "c": 1.5}, marks=pytest.mark.slow),
+    ],
+)
 def test_probes_and_their_repeats_take_no_more_than_the_budget(speeds: dict[str, float]) -> None:
     for seconds in range(20, 100, 2):  # less pays for no repeat of the one that is always probed
         trials = followed(speeds, seconds)

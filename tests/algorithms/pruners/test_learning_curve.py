@@ -86,7 +86,7 @@ def saturating(rng: np.random.Generator) -> Form:
     return lambda s: end - (end - 0.1) * (1 + s / begun) ** -power + noise * rng.normal()
 
 
-@pytest.mark.parametrize("every", [1.0, 3.0])
+@pytest.mark.parametrize("every", [pytest.param(1.0, marks=pytest.mark.slow), 3.0])
 def test_few_that_will_reach_are_stopped_and_most_others_are(every: float) -> None:
     rng = np.random.default_rng(0)
     rule, others = forecast(), [reached(80)]

@@ -240,7 +240,7 @@ class Watching:
 
 
 @given(st.integers(1, 5), st.sampled_from([0.1, 0.3, 0.6]), st.integers(0, 99))
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_races_take_their_share_and_no_sampler_sees_them(
     workers: int, share: float, seed: int
 ) -> None:

@@ -21,7 +21,7 @@ TARGET = Target("acc", 0.9, limit=100.0)
 
 
 @pytest.mark.parametrize("disturbing", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("raced", [False, True])
+@pytest.mark.parametrize("raced", [pytest.param(False, marks=pytest.mark.slow), True])
 @given(seed=st.integers(0, 10**6), target=st.sampled_from([TARGET, Target("acc", limit=5)]))
 @example(seed=54046, target=TARGET)  # three races, all as long as the first runs
 def test_it_says_what_plain_lists_say_at_every_event(

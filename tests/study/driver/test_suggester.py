@@ -62,6 +62,7 @@ def test_a_slow_sampler_is_asked_while_the_groups_train(fast_path: Path) -> None
     assert len(slow.threads) == 1, "a sampler is called from one thread"
 
 
+@pytest.mark.slow
 def test_a_sampler_that_fits_now_and_then_is_not_waited_for_at_each_fit(fast_path: Path) -> None:
     fits = Noted(seconds=0.25, every=3)
     fits.study(fast_path, 14)
@@ -125,6 +126,7 @@ def test_groups_that_are_idle_together_have_a_point_each_in_the_end(
     assert max(ahead) <= 3, "and not more than there are groups"
 
 
+@pytest.mark.slow
 def test_between_races_suggestions_are_asked_ahead(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
