@@ -48,10 +48,11 @@ PLACE: dict[str, Any] = {
 def predict_and_train(task: Task) -> Answer:
     """One study, what is predicted from it, and what was measured for that."""
     import autotune as at
+    from autotune.cli.console import study_in
     from autotune.errors import UserError
+    from autotune.evaluation.scaling.document import document
     from autotune.evaluation.scaling.trials import fitted
     from autotune.evaluation.scaling.values import TooLittleError
-    from autotune.study.manifest import Manifest
     from search_spaces import digits
 
     folder = Path(task["folder"])
@@ -64,25 +65,15 @@ def predict_and_train(task: Task) -> Answer:
         return {"missing": "no trial reached the target"}
     point = dict(result.best.params or {})
     wider = replace(made, scaling=at.Scaling(num_workers=2), baseline=point)
-    other = at.run(wider, trials=1, out=folder / "other", **options)
-    studies = [
-        (Manifest.read(folder / "study"), result),
-        (Manifest.read(folder / "other"), other),
-    ]
+    at.run(wider, trials=1, out=folder / "other", **options)
+    studies = [study_in(folder / name) for name in ("study", "other")]
     try:
         fits = {"alone": fitted(studies[:1]), "also": fitted(studies)}
     except (TooLittleError, UserError) as error:
         return {"missing": str(error)}
+    manifest = studies[0][0]
     predicted: dict[str, list[dict[str, Any]]] = {
-        name: [
-            {
-                "workers": found.workers,
-                "batch_size": found.batch_size,
-                "seconds": found.seconds,
-                "interval": found.seconds_interval,
-            }
-            for found in map(fit.predict, WORKERS)
-        ]
+        name: document(fit, manifest, folder / "study", WORKERS)["workers"]
         for name, fit in fits.items()
     }
     measured = [
@@ -137,7 +128,7 @@ def show(answer: Answer) -> None:
     """One repeat: what was predicted, and what was measured for it."""
     for name, rows in answer["predicted"].items():
         for row in rows:
-            low, high = row["interval"]
+            low, high = (math.inf if end is None else end for end in row["seconds_interval"])
             print(
                 f"  predicted ({name}), {row['workers']} workers: batch size {row['batch_size']}, "
                 f"{row['seconds']:.2f} s ({low:.2f} to {high:.2f})"

@@ -152,6 +152,12 @@ def of_farm(trials: int, tasks: Sequence[farm.Task]) -> list[KnownTask]:
     return [problems.trained_task(task, trials) for task in tasks]
 
 
+def shipped_farm() -> list[KnownTask]:
+    """Of the shipped tasks the first of each family of the farm."""
+    firsts = {family(task.name): f"farm-{task.name}" for task in reversed(farm.tasks())}
+    return [task for task in shipped() if task.name in firsts.values()]
+
+
 def family(name: str) -> str:
     """The family of a task of the farm.
 
