@@ -143,13 +143,11 @@ def test_a_gpus_kernels_need_less_than_a_cpus(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", ON_TWO.values(), ids=ON_TWO)
-def test_so_do_plans_of_several_ranks(
-    plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_cpu = predicted("text", plan, 2)
+@pytest.mark.parametrize("name", ["zero-3", "tensor, sequence, loss", "context"])
+def test_so_do_plans_of_several_ranks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = predicted("text", ON_TWO[name], 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert 0.6 * on_cpu < predicted("text", plan, 2) < on_cpu
+    assert 0.6 * on_cpu < predicted("text", ON_TWO[name], 2) < on_cpu
 
 
 def test_the_peak_on_a_gpu_is_that_of_all_milestones(monkeypatch: pytest.MonkeyPatch) -> None:
