@@ -1,5 +1,5 @@
 # `make demo` and `make test` do everything on a fresh machine with Python 3.11, git and make.
-# `make test` covers every folder in about twelve minutes on two cores; `make test-all` adds the rest.
+# `make test` covers every folder in at most ten minutes on two idle cores; `make test-all` adds the rest.
 PYTHON ?= python3.11
 BIN := .venv/bin
 WORKERS ?= 4
