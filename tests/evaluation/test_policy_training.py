@@ -13,8 +13,7 @@ import torch
 from recorded_tasks import task, tasks
 
 from autotune.algorithms.experience.known_task import MARKS, KnownTask
-from autotune.algorithms.experience.posterior import posterior
-from autotune.algorithms.ranking.equal_time import GapCurves
+from autotune.algorithms.experience.posterior import Evidence, posterior
 from autotune.algorithms.samplers.trained_policy import network
 from autotune.cli import main
 from autotune.evaluation.policy_training import learning, recorded, settings, torch_network
@@ -96,7 +95,7 @@ def test_what_a_simulated_study_believes_is_the_posterior() -> None:
     weights = np.ones(len(setting.predicted.logs))
     target = Target("acc", 2.0, limit=1.0)
     rows = setting.predicted.of(study.rows)
-    expected = posterior(trials, rows, target, weights, GapCurves())
+    expected = posterior(trials, rows, target, weights, Evidence())
     found = study.decision().expected
     assert len(censored) > 3
     assert found.none == pytest.approx(expected.none, abs=0.1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,12 +58,41 @@ def shifts() -> Array:
     return np.array(_SCALES) * _STEP * math.log(MARKS[1] / MARKS[0])
 
 
+class Evidence:
+    """What the trials of a study have said so far: a cache, which changes no result.
+
+    Attributes:
+        curves: of the trials.
+    """
+
+    def __init__(self) -> None:
+        self.curves = GapCurves()
+        self._limit = math.nan
+        self._sums: list[tuple[Trial, Array, float]] = []
+
+    def of(self, trials: Sequence[Trial], limit: float) -> list[tuple[Array, float]]:
+        """The log probabilities after each of the first trials, as far as they are known.
+
+        What other trials have said, or the same ones with another limit, is forgotten.
+        """
+        if limit != self._limit:
+            self._limit, self._sums = limit, []
+        both = zip(self._sums, trials, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0][0] is pair[1], both))
+        del self._sums[same:]
+        return [(logs, none) for _, logs, none in self._sums]
+
+    def add(self, trial: Trial, logs: Array, none: float) -> None:
+        """Keep the log probabilities after one more trial."""
+        self._sums.append((trial, logs, none))
+
+
 def posterior(
     trials: Sequence[Trial],
     predicted: Predictions,
     target: Target,
     weights: Array,
-    curves: GapCurves,
+    evidence: Evidence,
 ) -> Posterior:
     """The probabilities after trials that have ended.
 
@@ -70,17 +100,18 @@ def posterior(
         trials: the ended trials with a result, in the order in which they ended.
         predicted: of their points, at least of the first `MOST`.
         weights: of the models before any trial, up to a factor; (models,).
-        curves: a cache.
+        evidence: a cache, of these models and this target.
     """
-    logs, none = prior(weights)
     limit = limit_of(trials, target)
-    for i, trial in enumerate(trials[:MOST]):
+    known = evidence.of(trials[:MOST], limit)
+    logs, none = known[-1] if known else prior(weights)
+    for i, trial in [*enumerate(trials[:MOST])][len(known) :]:
         if target.timed:
             log = math.log(max(trial.seconds / limit, 1e-6))
             log = max(log, 0.0) if trial.reason in NEVER else log
             own, other = of_time(log, trial.state is State.REACHED, predicted.of([i]))
             logs, none = logs + own, none + other
-        pairs = [(j, *compared(trials[j], trial, target, curves)) for j in range(i)]
+        pairs = [(j, *compared(trials[j], trial, target, evidence.curves)) for j in range(i)]
         pairs = [pair for pair in pairs if pair[2] is not None]
         if pairs:
             earlier = predicted.of([j for j, _, _ in pairs])
@@ -88,6 +119,7 @@ def posterior(
             leads = np.array([leads for _, _, leads in pairs], dtype=bool)
             own, other = of_pairs(shares, leads, predicted.of([i]), earlier)
             logs, none = logs + own, none + other
+        evidence.add(trial, logs, none)
     return normalised(logs, none)
 
 

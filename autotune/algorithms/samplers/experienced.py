@@ -24,6 +24,7 @@ from autotune.algorithms.experience.known_task import Array, KnownTask, log_time
 from autotune.algorithms.experience.model import KnownTasks, Predictions
 from autotune.algorithms.experience.posterior import (
     MOST,
+    Evidence,
     Posterior,
     expected_improvement,
     limit_of,
@@ -31,7 +32,6 @@ from autotune.algorithms.experience.posterior import (
     shifts,
 )
 from autotune.algorithms.experience.translation import translated
-from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.algorithms.samplers import Sampler
 from autotune.algorithms.samplers.convergence import ConvergenceSampler
 from autotune.algorithms.samplers.elite import informative_trials
@@ -81,7 +81,7 @@ class ExperiencedSampler:
         self._models: KnownTasks | None = None
         self._pool: tuple[Params | None, list[Params], Predictions] | None = None
         self._seen: dict[str, Predictions] = {}
-        self._curves = GapCurves()
+        self._evidence = Evidence()
         self._feasible = Feasible(space, diverged=True)
         self._results = OwnResults(space, target)
 
@@ -111,7 +111,7 @@ class ExperiencedSampler:
     def posterior(self, ended: Sequence[Trial]) -> Posterior:
         """The probabilities of the known tasks after trials that have ended."""
         predicted = self._predictions([t.params or {} for t in ended[:MOST]])
-        return posterior(ended, predicted, self._target, self.models.weights, self._curves)
+        return posterior(ended, predicted, self._target, self.models.weights, self._evidence)
 
     def expected(self, ended: Sequence[Trial], points: Sequence[Params]) -> Array:
         """The expected log time of points, or place without a target value, by known tasks."""
@@ -162,7 +162,8 @@ class ExperiencedSampler:
         best = self._best_so_far(ended, trials)
         of_trials = self._predictions([t.params or {} for t in ended])
         known = self._goal(predicted)
-        seen = self._results.correction(ended, self._goal(of_trials), now, self._curves, pool)
+        curves = self._evidence.curves
+        seen = self._results.correction(ended, self._goal(of_trials), now, curves, pool)
         known = replace(known, logs=known.logs + seen)
         gains = expected_improvement(known, now.weights, best)
         gains = gains * self._feasible.chances(ended, pool)

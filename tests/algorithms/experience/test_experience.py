@@ -26,13 +26,13 @@ from autotune.algorithms.experience.model import (
 )
 from autotune.algorithms.experience.names import canonical_name
 from autotune.algorithms.experience.posterior import (
+    Evidence,
     expected_improvement,
     normalised,
     posterior,
     shifts,
 )
 from autotune.algorithms.experience.translation import translated
-from autotune.algorithms.ranking.equal_time import GapCurves
 from autotune.space.parameters import Choice, Fixed, Float, Int
 from autotune.space.schedule_space import ScheduleSpace
 from autotune.space.search_space import SearchSpace
@@ -369,7 +369,7 @@ def judged(best: float, count: int, **more: object) -> np.ndarray:
     models = KnownTasks(CanonicalSpace(SPACE), tasks)
     points = SPACE.sample(count, seed=11)
     trials = [ended(i, p, share(p, best), **more) for i, p in enumerate(points)]
-    now = posterior(trials, models.at(points), TARGET, models.weights, GapCurves())
+    now = posterior(trials, models.at(points), TARGET, models.weights, Evidence())
     assert now.weights.sum() + now.none == pytest.approx(1.0)
     return np.append(now.of_tasks(models.owner, 3), now.none)
 
@@ -383,13 +383,32 @@ def test_the_posterior_finds_the_study_that_this_one_is_like() -> None:
         assert judged(best, 8, cap=0.15)[place] > 0.6, "stopped trials tell by their curves"
 
 
+def test_what_is_kept_from_ask_to_ask_changes_no_bit() -> None:
+    """Trials are stopped later and later, so that the limit moves; one is shown anew."""
+    models = KnownTasks(CanonicalSpace(SPACE), [known("a", 0.001), known("bc", 0.03)])
+    points = SPACE.sample(12, seed=11)
+    trials = [ended(i, p, share(p, 0.03), cap=0.02 + 0.01 * i) for i, p in enumerate(points)]
+    shown = [trials[:n] for n in range(12)]
+    shown += [[*trials[:3], replace(trials[3], seconds=trials[3].seconds / 2), *trials[4:]]]
+    shown += [trials, [*trials, ended(12, points[0], 30.0)], trials[::-1], trials[:5], []]
+    evidence = Evidence()
+    for some in shown:
+        predicted = models.at([dict(t.params or {}) for t in some])
+        one, other = (
+            posterior(some, predicted, TARGET, models.weights, each)
+            for each in (evidence, Evidence())
+        )
+        assert np.array_equal(one.weights, other.weights)
+        assert one.none == other.none
+
+
 def test_a_study_like_none_of_them() -> None:
     """What should be fast never arrives."""
     tasks = [known("a", 0.01)]
     models = KnownTasks(CanonicalSpace(SPACE), tasks)
     points = [{"lr": rate, "drop": 0.2} for rate in (0.008, 0.01, 0.012, 0.009)]
     trials = [ended(i, p, 30.0) for i, p in enumerate(points)]
-    assert posterior(trials, models.at(points), TARGET, models.weights, GapCurves()).none > 0.8
+    assert posterior(trials, models.at(points), TARGET, models.weights, Evidence()).none > 0.8
 
 
 def test_trials_that_end_long_before_a_generous_limit_tell_as_much() -> None:
@@ -399,7 +418,7 @@ def test_trials_that_end_long_before_a_generous_limit_tell_as_much() -> None:
     points = SPACE.sample(10, seed=11)
     generous = replace(TARGET, limit=100 * 100.0)
     trials = [replace(ended(i, p, share(p, 0.03)), reason="finished") for i, p in enumerate(points)]
-    now = posterior(trials, models.at(points), generous, models.weights, GapCurves())
+    now = posterior(trials, models.at(points), generous, models.weights, Evidence())
     assert now.of_tasks(models.owner, 3)[1] > 0.8
 
 
@@ -409,7 +428,7 @@ def test_studies_more_like_the_new_one_count_for_more_before_any_trial() -> None
     fewer = [{k: v for k, v in p.items() if k != "drop"} for p in task.points]
     half = KnownTask("b", fewer, task.times, task.ended, task.curves)
     models = KnownTasks(CanonicalSpace(SPACE), [task, known("a", 0.01, same=True), half])
-    now = posterior([], models.at([]), TARGET, models.weights, GapCurves())
+    now = posterior([], models.at([]), TARGET, models.weights, Evidence())
     each = now.of_tasks(models.owner, 3)
     assert each[1] == pytest.approx(4 * each[0])
     assert each[2] == pytest.approx(0.5 * each[0])
