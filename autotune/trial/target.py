@@ -145,10 +145,10 @@ class Target:
     def spent(self, trial: Trial) -> str:
         """That the trial has come to the limit, in words; empty where it has not."""
         if self.limit is not None and trial.seconds >= self.limit:
-            return f"{trial.seconds:.2f} of {self.limit:g} s spent"
+            return f"limit of {self.limit:g} s passed, {trial.seconds:.2f} s spent"
         step = trial.reports[-1].step if trial.reports else 0
         if self.limit_steps is not None and step >= self.limit_steps:
-            return f"{step:,} of {self.limit_steps:,} steps made"
+            return f"limit of {self.limit_steps:,} steps reached, {step:,} made"
         return ""
 
     def in_time(self, report: Report) -> bool:

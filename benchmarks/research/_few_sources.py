@@ -155,7 +155,8 @@ def of_farm(trials: int, tasks: Sequence[farm.Task]) -> list[KnownTask]:
 def shipped_farm() -> list[KnownTask]:
     """Of the shipped tasks the first of each family of the farm."""
     firsts = {family(task.name): f"farm-{task.name}" for task in reversed(farm.tasks())}
-    return [task for task in shipped() if task.name in firsts.values()]
+    known = {task.name: task for task in shipped()}
+    return [known[name] for name in firsts.values()]
 
 
 def family(name: str) -> str:

@@ -193,6 +193,7 @@ def test_results_are_right_on_a_cpu(stage: Any, tmp_path: Path) -> None:
     assert [str(f) for f in found if f.verdict == "wrong"] == []
 
 
+@pytest.mark.slow
 def test_a_wrong_optimizer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison is sharp: a momentum that differs in float32 alone is seen."""
     made = optimizers.make_optimizer

@@ -63,6 +63,7 @@ def parent_of(number: int) -> int:
     return os.getppid()
 
 
+@pytest.mark.slow
 def test_gpus_are_tried_in_a_process_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes a single process is free for NCCL's then."""
     assert gpu_checks._elsewhere(parent_of, 1) == os.getpid()

@@ -61,6 +61,7 @@ def test_a_folder_becomes_an_experiment(data: Path) -> None:
     corners(folder(large, model="resnet50"))
 
 
+@pytest.mark.slow
 def test_fine_tuning_has_smaller_rates_and_the_file_of_an_earlier_study(data: Path) -> None:
     """With what is kept of the images, and the name in any case."""
     made = folder(data, model="ResNet8")

@@ -60,8 +60,8 @@ def test_the_metrics_are_those_of_validation_inline(record: Any, config: dict[st
     "config",
     [
         {**TEXT, "data_parallel_shard_degree": 2},
-        pytest.param(NET, marks=pytest.mark.slow),
-        pytest.param({**TEXT, "tensor_parallel_degree": 2}, marks=pytest.mark.slow),
+        NET,
+        {**TEXT, "tensor_parallel_degree": 2},
     ],
 )
 @pytest.mark.slow

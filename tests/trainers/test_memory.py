@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -133,13 +134,37 @@ def peaks_on_two_ranks(on_two_ranks: Callable[..., Any]) -> Callable[..., list[i
 def test_a_gpus_kernels_need_less_than_a_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted by hand: a layer keeps 17 times its input with kernels, and 21 times without."""
     wide = {"width": 64, "heads": 4, "layers": 6}
-    on_cpu = predicted("text", wide)
+    on_cpu, own = predicted("text", wide), (F.rms_norm, F.scaled_dot_product_attention)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     on_gpu = predicted("text", wide)
     tokens = TEXT["batch_size"] * TEXT["sequence_length"]
     saved = 4 * wide["layers"] * tokens * 4 * wide["width"]  # bytes
     assert on_cpu - on_gpu == pytest.approx(predict.CALIBRATION * saved, rel=0.25)
-    assert nn.functional.rms_norm.__module__ == "torch.nn.functional", "it is put back"
+    assert own == (F.rms_norm, F.scaled_dot_product_attention), "they are put back"
+
+
+def test_kernels_of_a_gpu_are_called_as_torchs_own() -> None:
+    """By place or by name, also with the defaults; what they leave to torch is torch's."""
+    x, weight = torch.ones(2, 4, 8, 16), torch.ones(16)
+    mask = torch.ones(8, 8, dtype=torch.bool)
+    masked = F.scaled_dot_product_attention(x, x, x, mask)
+    own = F.rms_norm, F.scaled_dot_product_attention
+    with stand_ins.kernels_of_a_gpu():
+        named: dict[str, Any] = {"query": x, "key": x, "value": x}
+        for more in ({}, {"dropout_p": 0.0}, {"attn_mask": None, "enable_gqa": False}):
+            found = F.scaled_dot_product_attention(**named, **more)
+            assert not found.is_contiguous(), "as a GPU's kernel leaves it"
+        assert torch.equal(F.scaled_dot_product_attention(**named, attn_mask=mask), masked)
+        assert F.rms_norm(input=x, normalized_shape=(16,), weight=weight, eps=1e-6).shape == x.shape
+        assert torch.equal(F.rms_norm(x, (16,)), own[0](x, (16,)))
+
+    @stand_ins.kernels_of_a_gpu()
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert own == (F.rms_norm, F.scaled_dot_product_attention)
 
 
 @pytest.mark.slow
@@ -160,7 +185,8 @@ def test_the_peak_on_a_gpu_is_that_of_all_milestones(monkeypatch: pytest.MonkeyP
 
     def train(config: dict[str, Any]) -> Any:
         for peak in config["peaks"]:
-            now["peak"] = peak
+            torch.cuda.reset_peak_memory_stats()
+            now["peak"] = max(now["peak"], peak)
             yield Milestone()
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

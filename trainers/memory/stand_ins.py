@@ -139,28 +139,43 @@ class _Attention(torch.autograd.Function):
 
 @contextmanager
 def kernels_of_a_gpu() -> Iterator[None]:
-    """Norms and attention need as much memory as they do on a GPU, where they are one kernel each.
+    """RMSNorm, and attention without a mask, as a GPU has them: one kernel each.
 
     A CPU computes a norm in several operations, of which three outputs are kept, and attention
     whose output has to be copied for the next layer.
     """
     norm, attention = F.rms_norm, F.scaled_dot_product_attention
 
-    def normed(x: Tensor, shape: Any, weight: Tensor | None = None, eps: Any = None) -> Tensor:
+    def rms_norm(
+        input: Tensor,  # torch's names
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        eps: float | None = None,
+    ) -> Tensor:
         if weight is None or weight.ndim > 1:
-            return norm(x, shape, weight, eps)
-        found: Tensor = _Norm.apply(x, weight)  # type: ignore[no-untyped-call]
+            return norm(input, normalized_shape, weight, eps)
+        found: Tensor = _Norm.apply(input, weight)  # type: ignore[no-untyped-call]
         return found
 
-    def attended(q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: Any) -> Tensor:
-        alone = not given and named.keys() <= {"is_causal", "scale"}
-        if not alone or q.ndim != 4 or not q.shape == k.shape == v.shape:
-            return attention(q, k, v, *given, **named)
-        found: Tensor = _Attention.apply(q, k, v)  # type: ignore[no-untyped-call]
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        alike = query.ndim == 4 and query.shape == key.shape == value.shape
+        if not alike or attn_mask is not None or dropout_p:
+            more = attn_mask, dropout_p, is_causal
+            return attention(query, key, value, *more, scale=scale, enable_gqa=enable_gqa)
+        found: Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
         return found
 
-    F.rms_norm = normed  # type: ignore[assignment]
-    F.scaled_dot_product_attention = attended  # type: ignore[assignment]
+    F.rms_norm = rms_norm
+    F.scaled_dot_product_attention = scaled_dot_product_attention
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ starts processes and ends them is a backend's (`Processes`).
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import time
@@ -75,6 +76,7 @@ class WorkerGroups:
         self._processes, self._scaling, self._inbox = processes, scaling, inbox
         self._collective_seconds = collective_seconds
         self._made = 0
+        self._told: set[str] = set()
 
     def idle(self, comparable_to: Hardware | None) -> Group:
         """An idle group, if possible on hardware whose times can be compared with this one's."""
@@ -167,15 +169,21 @@ class WorkerGroups:
 
     def release(self, group: Group) -> None:
         """Free the group for the next trial; start it anew if one of its processes needs that."""
-        trial = group.launch.trial if group.launch else None
-        group.launch, group.checkpoint = None, None
+        launch, group.launch, group.checkpoint = group.launch, None, None
         answers = trial_answers(group).values()
         if why := next((a.must_restart for a in answers if a.must_restart), ""):
-            if all(a.kind != "raised" for a in answers):  # of those the trial's own line tells
-                print(f"workers are started anew after trial {trial}: {why}", file=sys.stderr)
+            if launch is not None and all(a.kind != "raised" for a in answers):
+                self._tell(launch.trial, why)
             self.replace(group)
         else:
             group.state = "idle"
+
+    def _tell(self, trial: int, why: str) -> None:
+        """Say why a trial costs its processes, once for each reason: others may follow."""
+        reason = re.split(r"[:\d]", why)[0]
+        if reason not in self._told:
+            self._told.add(reason)
+            print(f"workers are started anew after trial {trial}: {why}", file=sys.stderr)
 
     def replace(self, group: Group, lost_nodes: Sequence[str] = ()) -> None:
         """Start the group's processes anew; elsewhere if nodes are lost that still count.

@@ -391,6 +391,8 @@ def test_what_is_kept_from_ask_to_ask_changes_no_bit() -> None:
     shown = [trials[:n] for n in range(12)]
     shown += [[*trials[:3], replace(trials[3], seconds=trials[3].seconds / 2), *trials[4:]]]
     shown += [trials, [*trials, ended(12, points[0], 30.0)], trials[::-1], trials[:5], []]
+    long = [replace(trials[0], seconds=60.0), *trials[1:]]  # the limit stays
+    shown += [long[:n] for n in range(1, 13)]
     evidence = Evidence()
     for some in shown:
         predicted = models.at([dict(t.params or {}) for t in some])
@@ -400,6 +402,8 @@ def test_what_is_kept_from_ask_to_ask_changes_no_bit() -> None:
         )
         assert np.array_equal(one.weights, other.weights)
         assert one.none == other.none
+    assert len(evidence.of(long, TARGET.limit)) == 12, "nothing is added up anew"
+    assert len(evidence.of(long[:5], TARGET.limit)) == 5
 
 
 def test_a_study_like_none_of_them() -> None:

@@ -240,7 +240,8 @@ class Watching:
 
 
 @given(st.integers(1, 5), st.sampled_from([0.1, 0.3, 0.6]), st.integers(0, 99))
-@settings(max_examples=6)
+@settings(max_examples=15)
+@pytest.mark.slow
 def test_races_take_their_share_and_no_sampler_sees_them(
     workers: int, share: float, seed: int
 ) -> None:
@@ -343,6 +344,7 @@ def test_no_racing_is_the_study_as_it_was(fast_path: Path) -> None:
     assert lines(fast_path / "c") == lines(fast_path / "d") != lines(fast_path / "a")
 
 
+@pytest.mark.slow
 def test_a_driver_killed_while_it_raced_goes_on_to_the_same_study(fast_path: Path) -> None:
     options: dict[str, Any] = {"workers": 1, "racing": 0.4, "sampler": SAMPLER}
     known = [outcome_of(t) for t in study(fast_path, 10, **options).trials]

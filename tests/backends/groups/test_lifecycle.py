@@ -57,6 +57,8 @@ def test_it_says_why_a_trial_costs_its_processes(
     group.answers = {0: Answer(kind), 1: Answer(kind, must_restart=why)}
     groups.release(group)
     assert (processes.started, group.state) == ((1, "starting") if why else (0, "idle"))
+    group.launch, group.answers = Launch(8, {}, 1), {0: Answer(kind, must_restart=why)}
+    groups.release(group)
     printed = capsys.readouterr().err
-    assert printed.count("\n") == bool(said)
+    assert printed.count("\n") == bool(said), "once for each reason"
     assert said in printed

@@ -322,6 +322,7 @@ RANKS = """
 """
 
 
+@pytest.mark.slow
 def test_what_only_linux_has_is_not_needed(tmp_path: Path) -> None:
     """As on macOS: no binding to cores, no files in memory. Two ranks, one of which is killed."""
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(WITHOUT))

@@ -109,6 +109,7 @@ def test_a_study_cut_at_any_byte_is_resumed_to_the_same_trials(
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
 @settings(max_examples=15)
+@pytest.mark.slow
 def test_a_study_cut_again_and_again_still_ends(
     whole: tuple[bytes, dict[int, Trial]], cuts: list[float]
 ) -> None:
