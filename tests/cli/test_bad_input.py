@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tiers
 
 from autotune.cli import main
 
@@ -80,11 +81,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("recipe", "says"),
-    [
-        pytest.param(*row, id=row[0], marks=[] if row[0] in QUICK else pytest.mark.slow)
-        for row in TRAINED
-    ],
+    ("recipe", "says"), tiers.rows({recipe: (recipe, says) for recipe, says in TRAINED}, QUICK)
 )
 def test_a_trainer_without_the_metric_ends_the_study_in_one_line(
     recipe: str, says: str, run: Run

@@ -17,6 +17,7 @@ from typing import Any
 import compressing
 import documents
 import pytest
+import tiers
 import torch
 from averaged_steps import WEIGHTS, ByHand
 from heads import free_ports
@@ -320,14 +321,6 @@ LIBRARIES = (*library.IMAGES, *library.TEXT)
 SLOW_LIBRARIES = [pytest.param(name, marks=pytest.mark.slow) for name in LIBRARIES]  # to import
 
 
-def rows(plans: dict[str, dict[str, Any]]) -> list[Any]:
-    """The plans as parameters of a test."""
-    return [
-        pytest.param(plan, id=name, marks=[] if name in QUICK else pytest.mark.slow)
-        for name, plan in plans.items()
-    ]
-
-
 def marked(plan: dict[str, Any], *bound: float) -> Any:
     """A row of a test: slow where graphs are made, by `compile` or by torchao, and of DGC some."""
     slow = "compile" in plan or "optimizer_state_bits" in plan or bool(plan.get("dgc_dense_below"))
@@ -514,14 +507,14 @@ def test_ranks_send_and_keep_all_of_their_gradients(name: str, on_ranks: Any) ->
         assert max(found) < (1e-3 if "fp16" in name else 1e-6)
 
 
-@pytest.mark.parametrize("plan", rows(DIVIDED))
+@pytest.mark.parametrize("plan", tiers.rows(DIVIDED, QUICK))
 def test_two_ranks_with_the_same_samples_train_as_one(
     plan: dict[str, Any], steps: Any, on_ranks: Any
 ) -> None:
     trains_alike(on_ranks(2, "text", plan), steps("text", trained(plan)))
 
 
-@pytest.mark.parametrize("plan", rows(ON_FOUR))
+@pytest.mark.parametrize("plan", tiers.rows(ON_FOUR, QUICK))
 def test_four_ranks_train_as_one(plan: dict[str, Any], steps: Any, on_ranks: Any) -> None:
     trains_alike(on_ranks(4, "text", plan), steps("text", trained(plan)))
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import tiers
 import torch
 
 from autotune.schedules import Constant, Cosine, Linear, Piecewise, stages, warmed
@@ -123,12 +124,7 @@ QUICK = ("sgd", "lamb")
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(one, id=name, marks=[] if name in QUICK else pytest.mark.slow)
-        for one in OPTIMIZERS
-        for name in [one.get("optimizer", "fp16")]
-    ],
+    "options", tiers.rows({o.get("optimizer", "fp16"): o for o in OPTIMIZERS}, QUICK)
 )
 def test_a_restored_run_goes_on_bit_for_bit(
     options: dict[str, Any], record: Any, same: Any

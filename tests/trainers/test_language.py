@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiers
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -303,14 +304,7 @@ OPTIMIZERS: list[dict[str, Any]] = [
 QUICK = ("adamw", "nadamw", "schedulefree_adamw")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(one, id=name, marks=[] if name in QUICK else pytest.mark.slow)
-        for one in OPTIMIZERS
-        for name in [one["optimizer"]]
-    ],
-)
+@pytest.mark.parametrize("options", tiers.rows({o["optimizer"]: o for o in OPTIMIZERS}, QUICK))
 def test_a_restored_run_goes_on_bit_for_bit(
     options: dict[str, Any], record: Any, same: Any
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiers
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -78,14 +79,7 @@ def test_examples(module: Any) -> None:
     assert not failed
 
 
-@pytest.mark.parametrize(
-    ("task", "plan"),
-    [
-        pytest.param(*row, marks=[pytest.mark.slow] if name not in QUICK else [])
-        for name, row in ALONE.items()
-    ],
-    ids=ALONE,
-)
+@pytest.mark.parametrize(("task", "plan"), tiers.rows(ALONE, QUICK))
 def test_what_is_predicted_is_what_is_needed(task: str, plan: dict[str, Any]) -> None:
     train, config = TRAINERS[task]
     needed = measure.peak(train, {**config, **plan})

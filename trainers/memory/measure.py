@@ -79,9 +79,9 @@ def most(changes: Iterable[tuple[int, int]]) -> int:
     return highest
 
 
-def train_for(train: Train, config: Mapping[str, Any], milestones: int) -> Iterator[int]:
-    """Train for so many milestones after the first; yields the number of each once evaluated."""
+def train_for(train: Train, config: Mapping[str, Any], milestones: int) -> Iterator[None]:
+    """Train for so many milestones after the first; yields after the evaluation of each."""
     with closing(train(dict(config))) as trainer:
-        for number in range(1 + milestones):
+        for _ in range(1 + milestones):
             next(trainer).evaluate()
-            yield number
+            yield

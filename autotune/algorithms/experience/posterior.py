@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from autotune.algorithms.experience.known_task import MARKS, Array
 from autotune.algorithms.experience.model import Predictions
 from autotune.algorithms.ranking.equal_time import GapCurves
+from autotune.algorithms.ranking.trial_index import common_prefix_length
 from autotune.trial import State, Target, Trial
 
 _NOISE = 0.5  # standard deviation of a log time about its prediction
@@ -68,23 +68,22 @@ class Evidence:
     def __init__(self) -> None:
         self.curves = GapCurves()
         self._limit = math.nan
-        self._sums: list[tuple[Trial, Array, float]] = []
+        self._trials: list[Trial] = []
+        self._after: list[tuple[Array, float]] = []
 
     def of(self, trials: Sequence[Trial], limit: float) -> list[tuple[Array, float]]:
         """The log probabilities after each of the first trials, as far as they are known.
 
         What other trials have said, or the same ones with another limit, is forgotten.
         """
-        if limit != self._limit:
-            self._limit, self._sums = limit, []
-        both = zip(self._sums, trials, strict=False)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0][0] is pair[1], both))
-        del self._sums[same:]
-        return [(logs, none) for _, logs, none in self._sums]
+        same = common_prefix_length(self._trials, trials) if limit == self._limit else 0
+        self._limit, self._trials, self._after = limit, self._trials[:same], self._after[:same]
+        return self._after[:]
 
     def add(self, trial: Trial, logs: Array, none: float) -> None:
         """Keep the log probabilities after one more trial."""
-        self._sums.append((trial, logs, none))
+        self._trials.append(trial)
+        self._after.append((logs, none))
 
 
 def posterior(
@@ -105,7 +104,7 @@ def posterior(
     limit = limit_of(trials, target)
     known = evidence.of(trials[:MOST], limit)
     logs, none = known[-1] if known else prior(weights)
-    for i, trial in [*enumerate(trials[:MOST])][len(known) :]:
+    for i, trial in enumerate(trials[len(known) : MOST], start=len(known)):
         if target.timed:
             log = math.log(max(trial.seconds / limit, 1e-6))
             log = max(log, 0.0) if trial.reason in NEVER else log

@@ -205,3 +205,11 @@ def _remove(keys: list[Key], key: Key) -> None:
     place = bisect_left(keys, key)
     assert keys[place] == key
     del keys[place]
+
+
+def common_prefix_length(one: Sequence[Trial], other: Sequence[Trial]) -> int:
+    """The number of trials that both sequences have in common at the start."""
+    for i, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a is not b and a != b:
+            return i
+    return min(len(one), len(other))

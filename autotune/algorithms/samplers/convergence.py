@@ -21,12 +21,12 @@ from typing import Protocol
 import numpy as np
 
 from autotune.algorithms.ranking.equal_time import equal_time_ranks, horizon
+from autotune.algorithms.ranking.trial_index import common_prefix_length
 from autotune.algorithms.samplers.distribution import centred_on, uniform
 from autotune.algorithms.samplers.elite import (
     LEAST_UNIFORM,
     VERSION_INTERVAL,
     Version,
-    common_prefix_length,
     elite_step,
     informative_trials,
     sample_point,

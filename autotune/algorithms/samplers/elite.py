@@ -65,14 +65,6 @@ def informative_trials(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(ended, key=lambda t: (t.ended_at or 0.0, t.number))
 
 
-def common_prefix_length(one: Sequence[Trial], other: Sequence[Trial]) -> int:
-    """The number of trials that both sequences have in common at the start."""
-    for i, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a is not b and a != b:
-            return i
-    return min(len(one), len(other))
-
-
 def sample_point(policy: Policy, space: SearchSpace, random: Random) -> Params:
     """A point drawn from the policy."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from autotune.algorithms.names import POLICIES, REMOVED_POLICIES, removed_policy
 from autotune.algorithms.ranking.equal_time import equal_time_ranks
+from autotune.algorithms.ranking.trial_index import common_prefix_length
 from autotune.algorithms.samplers.distribution import (
     Policy,
     centred_on,
@@ -25,7 +26,6 @@ from autotune.algorithms.samplers.elite import (
     LEAST_UNIFORM,
     VERSION_INTERVAL,
     Version,
-    common_prefix_length,
     draw_point,
     elite_step,
     informative_trials,
