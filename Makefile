@@ -1,4 +1,5 @@
 # `make demo` and `make test` do everything on a fresh machine with Python 3.11, git and make.
+# `make demo` installs what the package needs, all else also what tests, types and docs need.
 # `make test` covers every folder in at most ten minutes on two idle cores; `make test-all` adds the rest.
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -18,6 +19,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-all: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
 	    --editable '.[dev,oracles,services,lightning,huggingface,lowbit,schedulefree]'
 	touch $@
@@ -26,20 +31,20 @@ demo: .venv/installed
 	rm -rf studies/demo
 	$(BIN)/autotune run $(RECIPE) --trials $(TRIALS) --repeats 3 --experience off --out studies/demo
 
-test: .venv/installed
+test: .venv/installed-all
 	$(PYTEST) $(PARALLEL) -m 'not slow and not soak'
 
 test-all: test
 	$(PYTEST) $(PARALLEL) -m 'slow and not soak'
 
-soak: .venv/installed
+soak: .venv/installed-all
 	$(PYTEST) -m soak -s
 
 gpu: PYTHON = python3
 gpu:
 	$(PYTHON) benchmarks/gpu.py --seconds $(GPU_SECONDS) --json $(GPU_JSON)
 
-coverage: .venv/installed
+coverage: .venv/installed-all
 	$(BIN)/python -m pip install --quiet 'coverage>=7.10'
 	rm -f .coverage*
 	$(COVERAGE) run --rcfile=tests/coveragerc -m pytest $(PARALLEL) -m 'not soak'
@@ -47,10 +52,10 @@ coverage: .venv/installed
 	$(COVERAGE) json --quiet --rcfile=tests/coveragerc -o .coverage.json
 	$(BIN)/python tests/support/coverage_by_folder.py .coverage.json
 
-docs: .venv/installed
+docs: .venv/installed-all
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-lint: .venv/installed
+lint: .venv/installed-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -58,7 +63,7 @@ lint: .venv/installed
 audit:
 	.ci/audit $(PYTHON)
 
-wheel: .venv/installed
+wheel: .venv/installed-all
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.algorithms.experience.canonical import CanonicalSpace
+from autotune.algorithms.experience.features import columns, joined, names_of, scaled
 from autotune.algorithms.experience.known_task import (
     MARKS,
     Array,
@@ -28,14 +29,14 @@ from autotune.algorithms.experience.names import (
     OPTIMIZER,
     canonical_optimizer,
 )
-from autotune.space.encoding import ABSENT, edges
 from autotune.space.parameters import Choice, Parameter, is_real
 from autotune.trial import Params
 
 LEAST_TRIALS = 5  # of a study, for a forest
 LEAST_SHARED = 2  # searched parameters that it must share with the space, if it has so many
 _MOST_TRIALS = 500
-_FAR = 10.0  # ranges from a parameter's; further values are as good as this
+_TOLD_FROM, _NEAR = 20, 5  # trials from which on it is judged what explains them; compared with
+_LEAST_LIKENESS = 0.3  # rank correlation, less its deviation by chance, below which nothing does
 _SAME = 4.0  # weight of a study with the same trainer and space, over that of another one
 _FEWER = 0.5  # factor of a study's weight for each parameter that it shares less than others
 _TREES, _LEAST_TREES, _ALL_TREES = 60, 20, 1600  # of a task, at most and at least; of all tasks
@@ -76,8 +77,8 @@ class Predictions:
 def useful(task: KnownTask, space: CanonicalSpace) -> KnownTask | None:
     """The trials of a task from which something can be learned about a space; None if nothing can.
 
-    They have an optimizer that the space can have, or whose settings one of its own takes, and
-    their parameters vary in the task.
+    They have an optimizer that the space can have, or whose settings one of its own takes, their
+    parameters vary in the task, and those that both have say something about its results.
     """
     adopted = [space.adopted(point) for point in task.points]
     rows = [i for i, point in enumerate(adopted) if point is not None][:_MOST_TRIALS]
@@ -86,7 +87,31 @@ def useful(task: KnownTask, space: CanonicalSpace) -> KnownTask | None:
         return None
     points = [point for point in adopted if point is not None][:_MOST_TRIALS]
     found = replace(task.subset(rows), points=points)
-    return found if log_times(found).shape[1] else None
+    times = log_times(found)
+    if not times.shape[1] or not _explained(found, times[:, 0], space):
+        return None
+    return found
+
+
+def _explained(task: KnownTask, times: Array, space: CanonicalSpace) -> bool:
+    """Whether trials with settings alike took times alike, as far as there are enough to tell.
+
+    So trials whose results were mixed up, or differ by chance alone, teach nothing. Each time is
+    compared with the mean of those of the nearest trials by the ranks of all parameters.
+    """
+    from scipy.spatial.distance import cdist
+    from scipy.stats import rankdata, spearmanr
+
+    count = len(times)
+    if count < _TOLD_FROM or not np.ptp(times):
+        return count < _TOLD_FROM
+    features = [columns(name, task.points, space) for name in names_of(task, space)]
+    ranks = rankdata(joined(features, count), axis=0)
+    apart = cdist(ranks, ranks, "sqeuclidean")
+    np.fill_diagonal(apart, np.inf)
+    near = np.argsort(apart, axis=1, kind="stable")[:, :_NEAR]
+    likeness = spearmanr(times[near].mean(axis=1), times).statistic
+    return bool(likeness >= _LEAST_LIKENESS - 1 / math.sqrt(count))
 
 
 def shared(task: KnownTask, space: CanonicalSpace) -> list[str]:
@@ -124,7 +149,7 @@ def _overlap(parameter: Parameter, values: set[Any]) -> float:
         return float(sum(found) / len(found))
     if not numbers:
         return 0.0
-    units = [_scaled(parameter, value) for value in numbers]
+    units = [scaled(parameter, value) for value in numbers]
     low, high = min(units), max(units)
     return max(min(high, 1.0) - max(low, 0.0), 0.0) / (max(high, 1.0) - min(low, 0.0))
 
@@ -183,10 +208,10 @@ class KnownTasks:
             return Predictions(empty, empty, np.zeros((*empty.shape, len(MARKS))))
         canonical = [self.space.point(point) for point in points]
         known = dict.fromkeys(name for fitted in self._forests for name in fitted.names)
-        columns = {name: self._columns(name, canonical) for name in known}
+        features = {name: columns(name, canonical, self.space) for name in known}
         logs, deviations, scores = [], [], []
         for fitted in self._forests:
-            rows = _joined([columns[name] for name in fitted.names], len(points))
+            rows = joined([features[name] for name in fitted.names], len(points))
             each = np.stack([tree.tree_.predict(rows) for tree in fitted.forest.estimators_])
             each = each.reshape(len(each), len(points), -1)
             # Of all outputs: numpy would sum those of one point and level in another order.
@@ -201,7 +226,7 @@ class KnownTasks:
     def _fitted(self, task: KnownTask) -> _Fitted:
         from sklearn.ensemble import ExtraTreesRegressor
 
-        names = self._names(task)
+        names = names_of(task, self.space)
         times = log_times(task)
         wanted = np.concatenate([times, curve_scores(task)], axis=1)
         forest = ExtraTreesRegressor(
@@ -210,42 +235,8 @@ class KnownTasks:
             max_features=_SHARE,
             random_state=0,
         )
-        columns = [self._columns(name, task.points) for name in names]
-        forest.fit(_joined(columns, len(task.points)), wanted)
+        features = [columns(name, task.points, self.space) for name in names]
+        forest.fit(joined(features, len(task.points)), wanted)
         theirs = frozenset(canonical_optimizer(point.get(OPTIMIZER)) for point in task.points)
         said = self.space.optimizers() is not None and None not in theirs
         return _Fitted(forest, names, times.shape[1], theirs if said else None)
-
-    def _names(self, task: KnownTask) -> list[str]:
-        """What a task's trials and the space's points both have."""
-        there = {name for point in task.points for name in point}
-        return [name for name in self.space.known if name in there]
-
-    def _columns(self, name: str, points: Sequence[Mapping[str, Any]]) -> Array:
-        """A parameter as features: one number, or one for each option of a choice."""
-        values: list[Any] = [point.get(name) for point in points]
-        parameter = self.space.searched.get(name)
-        if isinstance(parameter, Choice) and not all(map(is_real, parameter.options)):
-            options: Sequence[Any] = parameter.options
-            if name == OPTIMIZER:
-                values, options = [*map(canonical_optimizer, values)], self.space.optimizers() or ()
-            return np.array([[float(v == o) for o in options] for v in values])
-        return np.array([_scaled(parameter, v) if is_real(v) else ABSENT for v in values])[:, None]
-
-
-def _joined(columns: Sequence[Array], rows: int) -> NDArray[np.float32]:
-    """The features of points, (rows, features), at least one; as trees take them."""
-    return np.concatenate([*columns, np.zeros((rows, 1))], axis=1).astype(np.float32)
-
-
-def _scaled(parameter: Parameter | None, value: float) -> float:
-    """A number from 0 to 1 within the parameter's range; a fixed or derived one's logarithm."""
-    if parameter is None or isinstance(parameter, Choice):
-        return math.log(value) if value > 0 else ABSENT
-    low, high, log = edges(parameter)
-    if log:
-        if value <= 0:
-            return ABSENT
-        low, high, value = math.log(low), math.log(high), math.log(value)
-    unit = (value - low) / (high - low) if high > low else 0.5
-    return min(max(unit, -_FAR), _FAR)  # trees take 32-bit numbers

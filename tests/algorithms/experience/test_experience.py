@@ -16,6 +16,7 @@ from known_studies import SPACE, TARGET, ended, known, share
 
 from autotune import Experiment, schedules
 from autotune.algorithms.experience.canonical import CanonicalSpace
+from autotune.algorithms.experience.features import names_of
 from autotune.algorithms.experience.known_task import MARKS, KnownTask, curve_scores, log_times
 from autotune.algorithms.experience.model import (
     KnownTasks,
@@ -192,12 +193,12 @@ def test_entries_of_one_key_have_one_name_and_the_active_one_counts() -> None:
     plain = CanonicalSpace(
         SearchSpace({"learning_rate": LOGS, "bs": Int(8, 99), "optim": Fixed("SGD")})
     )
-    rows = [plain.point(p) for p in plain.space.sample(20)]
+    rows = [plain.point(p) for p in plain.space.sample(12)]
     task = useful(task_of(rows), space)
     assert task is not None
     assert shared(task, space) == ["batch_size", "lr_at_64"]
     models = KnownTasks(space, [task])
-    assert {"lr", "batch_size"} <= {*models._names(task)}
+    assert {"lr", "batch_size"} <= {*names_of(task, space)}
     found = models.at([sgd, adamw])
     assert (found.logs[0, 1], found.deviations[0, 1]) == (0.0, 1.0), "it never had AdamW"
     assert found.logs[0, 0] != 0.0
@@ -210,7 +211,7 @@ def test_all_names_that_points_can_have_are_features() -> None:
         entries[f"own_{kind}"] = Float(0, 1, when={"kind": kind})
     space = CanonicalSpace(SearchSpace(entries))
     task = task_of([space.point(point) for point in space.space.sample(60)])
-    assert {f"own_{kind}" for kind in "abcdefgh"} <= {*KnownTasks(space, [task])._names(task)}
+    assert {f"own_{kind}" for kind in "abcdefgh"} <= {*names_of(task, space)}
 
 
 @pytest.mark.parametrize(
@@ -253,8 +254,9 @@ def test_ambiguous_names_are_those_of_networks_beside_clear_ones_only() -> None:
     said = CanonicalSpace(SearchSpace(trees), {"eta": "lr", "l2": "weight_decay"})
     assert said.neural
     assert said.names["depth"] == "num_layers"
-    rows = [network.point(point) for point in network.space.sample(20)]
+    rows = [network.point(point) for point in network.space.sample(12)]
     assert useful(task_of(rows), space) is None
+    assert useful(task_of(rows), network) is not None
 
 
 # --- what a study showed --------------------------------------------------------------------------
@@ -306,6 +308,20 @@ def test_a_model_knows_where_the_fast_configurations_are() -> None:
     assert found.logs.shape == (len(models.owner), 5)
     assert (found.logs.argmin(axis=1) == 2).all()
     assert (found.scores[:, :, -1].argmin(axis=1) == 2).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_results_that_no_setting_explains_teach_nothing(seed: int) -> None:
+    """Those of other trials, or of a parameter that the space does not have."""
+    task, canonical = known("study", 0.01), CanonicalSpace(SPACE)
+    order = Random(seed).sample(range(60), 60)
+    mixed = replace(task, points=[task.points[i] for i in order])
+    assert useful(mixed, canonical) is None
+    some = [{**p, "lr": q["lr"]} for p, q in zip(mixed.points, task.points, strict=True)]
+    assert useful(replace(task, points=some), canonical) is not None, "the rate alone explains them"
+    assert useful(mixed.subset(range(19)), canonical) is not None, "too few to tell"
+    same = replace(task, times=np.full(60, 0.5), curves=np.tile(task.curves[0], (60, 1)))
+    assert useful(same, canonical) is None
 
 
 def test_what_can_be_of_use() -> None:
