@@ -1,4 +1,4 @@
-"""What the benchmarks share: sides in processes of their own, their CPU time, spreads, the machine.
+"""What the benchmarks share: sides in processes of their own, spreads, the machine.
 
 A script compares sides. It measures each in a fresh process, in turns (`in_turns`), so that none
 inherits another's warm caches and a change in the machine's load meets all of them. The process
@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from _cpu_meter import CpuMeter
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("AUTOTUNE_EXPERIENCE", "off")  # what was run before decides no benchmark
@@ -42,90 +42,10 @@ _QUIET = {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-_SAMPLE_SECONDS = 0.25
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class SideError(RuntimeError):
     """A side's process failed; the message has the end of what it printed."""
-
-
-@dataclass
-class CpuMeter:
-    """CPU seconds of a process and all its descendants over time, dead ones included.
-
-    It reads /proc four times a second; what a process uses after the last reading before its
-    death is missed, which favours sides that end many processes. `named` counts the processes
-    whose command line contains that text.
-    """
-
-    root: int
-    name: str = "autotune.cli.mirror_process"
-    seconds: dict[tuple[int, int], float] = field(default_factory=dict)
-    named: set[tuple[int, int]] = field(default_factory=set)
-    timeline: list[tuple[float, float, float]] = field(default_factory=list)
-    _over: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        """Take samples until `stop`."""
-        family = {self.root}
-        while not self._over.wait(_SAMPLE_SECONDS):
-            self.sample(family)
-
-    def stop(self) -> None:
-        self._over.set()
-
-    def sample(self, family: set[int]) -> None:
-        """Add one point to the timeline: time, CPU seconds, of which of the named processes."""
-        found = {pid: (parent, key, used) for pid, parent, key, used in _processes()}
-        grown = True
-        while grown:
-            new = {p for p, (parent, _, _) in found.items() if parent in family} - family
-            family |= new
-            grown = bool(new)
-        for pid in family & found.keys():
-            _, key, used = found[pid]
-            if key not in self.named and self.name in _command(pid):  # exec may have come since
-                self.named.add(key)
-            self.seconds[key] = used
-        named = sum(self.seconds[key] for key in self.named)
-        self.timeline.append((time.monotonic(), sum(self.seconds.values()), named))
-
-    def between(self, begin: float, end: float) -> tuple[float, float]:
-        """CPU seconds between two moments of the monotonic clock: of all, of the named."""
-        first, last = self._at(begin), self._at(end)
-        return last[0] - first[0], last[1] - first[1]
-
-    def _at(self, moment: float) -> tuple[float, float]:
-        before = (0.0, 0.0, 0.0)
-        for point in self.timeline:
-            if point[0] >= moment:
-                share = (moment - before[0]) / (point[0] - before[0]) if before[0] else 1.0
-                _, wall, cpu = before
-                return wall + share * (point[1] - wall), cpu + share * (point[2] - cpu)
-            before = point
-        return before[1:]
-
-
-def _processes() -> Iterator[tuple[int, int, tuple[int, int], float]]:
-    """Of every process: id, parent, id with start time, CPU seconds."""
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            text = Path(entry.path, "stat").read_text()
-        except OSError:
-            continue
-        pid = int(entry.name)
-        words = text[text.rindex(")") + 2 :].split()
-        yield pid, int(words[1]), (pid, int(words[19])), (int(words[11]) + int(words[12])) / _TICKS
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
 
 
 def measure(script: str, side: str, task: Task, limit_seconds: float = 3600) -> Answer:

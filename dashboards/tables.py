@@ -13,8 +13,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from autotune.algorithms.ranking.confirmation import Confirmation, compared_runs
 from autotune.algorithms.ranking.difference import difference
-from autotune.algorithms.ranking.repeats import Confirmation, as_ranked, compared_runs
+from autotune.algorithms.ranking.repeats import as_ranked
 from autotune.algorithms.ranking.speedup import speedup
 from autotune.evaluation.comparison.factors import Factors, of_row, of_trials
 from autotune.evaluation.comparison.model import CONFIRMED, Comparison

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from autotune.algorithms import shared_work
+from autotune.algorithms.ranking.confirmation import Confirmation, raced
 from autotune.algorithms.ranking.finalists import next_to_confirm
-from autotune.algorithms.ranking.repeats import Confirmation, raced
 from autotune.cli.columns import Column, table
 from autotune.cli.screen import Screen, screen
 from autotune.cli.text import gained, ratio

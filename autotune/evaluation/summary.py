@@ -10,8 +10,9 @@ from typing import Any
 
 from autotune.algorithms import shared_work
 from autotune.algorithms.plans import words
+from autotune.algorithms.ranking.confirmation import Confirmation, raced
 from autotune.algorithms.ranking.finalists import progress
-from autotune.algorithms.ranking.repeats import Confirmation, probes, raced
+from autotune.algorithms.ranking.repeats import probes
 from autotune.evaluation import machine
 from autotune.storage.codec import encode
 from autotune.study.options import StudyOptions

@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING
 from autotune.algorithms.ranking.best import Ranked, confirmed_gain, confirmed_speedup, ranking
 from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import nearest as nearest_trial
+from autotune.algorithms.ranking.confirmation import Confirmation, compared_runs, confirmations
 from autotune.algorithms.ranking.difference import Difference
-from autotune.algorithms.ranking.repeats import (
-    Confirmation,
-    as_ranked,
-    compared_runs,
-    confirmations,
-    searched,
-)
+from autotune.algorithms.ranking.repeats import as_ranked, searched
 from autotune.algorithms.ranking.speedup import Speedup
 from autotune.errors import UserError
 from autotune.storage import journal

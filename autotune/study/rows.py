@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.algorithms.ranking.best import Ranked
-from autotune.algorithms.ranking.repeats import PROBE, Confirmation
+from autotune.algorithms.ranking.confirmation import Confirmation
+from autotune.algorithms.ranking.repeats import PROBE
 from autotune.space.variants import searched_keys as searched_keys
 from autotune.trial import Limit, State, Target, Trial, wording
 from autotune.trial.limit import last_values

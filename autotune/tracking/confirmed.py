@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.algorithms.ranking.best import confirmed_gain, confirmed_speedup
-from autotune.algorithms.ranking.repeats import confirmations
+from autotune.algorithms.ranking.confirmation import confirmations
 from autotune.tracking.run_content import clock_unit, confirmed_key
 from autotune.trial import Target, Trial
 from autotune.trial.wording import plain_result

@@ -122,11 +122,11 @@ def run_quick(script: Path, options: Sequence[str], folder: Path) -> dict[str, A
 
 
 def test_cpu_of_ended_children_is_counted(script: Callable[[str], Any]) -> None:
-    common = script("_common")
+    meters = script("_cpu_meter")
     burn = "import time\nwhile time.process_time() < 0.8: pass"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent])
-    meter = common.CpuMeter(process.pid)
+    meter = meters.CpuMeter(process.pid)
     family = {process.pid}
     while process.poll() is None:
         meter.sample(family)
@@ -135,10 +135,10 @@ def test_cpu_of_ended_children_is_counted(script: Callable[[str], Any]) -> None:
 
 
 def test_a_process_is_known_by_its_name_also_after_exec(script: Callable[[str], Any]) -> None:
-    common = script("_common")
+    meters = script("_cpu_meter")
     late = "import os, time; time.sleep(0.3); os.execvp('sleep', ['the-' 'name', '0.3'])"
     process = subprocess.Popen([sys.executable, "-c", late])
-    meter = common.CpuMeter(process.pid, name="the-name")
+    meter = meters.CpuMeter(process.pid, name="the-name")
     while process.poll() is None:
         meter.sample({process.pid})
         meter._over.wait(0.02)

@@ -18,12 +18,12 @@ from noisy_race import MISSED, SAMPLER, noisy_curve, outcome_of, put, reached, s
 from sims import METRIC, lines, memory, race, racing, simulate
 
 import autotune as at
-from autotune.algorithms.ranking import repeats
 from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import by_expected_result, confirmed_speedup
+from autotune.algorithms.ranking.confirmation import Confirmation, confirmations
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.lineage import as_one, descent
-from autotune.algorithms.ranking.repeats import Confirmation, confirming, with_mean_times
+from autotune.algorithms.ranking.repeats import config_from_scratch, confirming, with_mean_times
 from autotune.backends.simulator import SimCurve, SimPool
 from autotune.cli import final, text
 from autotune.evaluation import summary as documents
@@ -290,7 +290,7 @@ def test_a_fork_is_ranked_by_the_races_of_its_whole_line(fast_path: Path) -> Non
         t.number: t.seconds for t in met if t is not fork
     }
     final = finalists(own, found.target, 3)
-    assert all(repeats.config_from_scratch(t, own) is not None for t in final)
+    assert all(config_from_scratch(t, own) is not None for t in final)
 
 
 def test_a_fork_that_is_no_one_configuration_is_passed_over(fast_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_the_best_is_the_one_with_the_least_confirmed_time() -> None:
     assert best_trial(trials, TARGET) is trials[2]
     trials += [confirmed(3, 2, 9.0), confirmed(4, 0, 7.0)]
     assert best_trial(trials, TARGET) is trials[0]
-    assert [c.number for c in repeats.confirmations(trials, TARGET)] == [0, 2]
+    assert [c.number for c in confirmations(trials, TARGET)] == [0, 2]
     trials += [confirmed(5, 0, 8.0), confirmed(6, 2, 29.0, **MISSED)]
     assert best_trial(trials, TARGET) is trials[0]
 
@@ -347,7 +347,7 @@ def test_a_run_that_missed_is_worse_than_one_that_reached() -> None:
     trials = [reached(0, 5.0), reached(1, 6.0)]
     trials += [confirmed(2, 0, 1.0, state=State.CENSORED, reason="diverged")]
     trials += [confirmed(3, 1, 20.0), confirmed(4, 0, 6.0), confirmed(5, 1, 12.0)]
-    first, second = repeats.confirmations(trials, TARGET)
+    first, second = confirmations(trials, TARGET)
     assert (first.number, first.reached, first.mean_seconds) == (1, 2, 16.0)
     assert (second.number, second.reached, second.mean_seconds) == (0, 1, 18.0)
     assert second.median_seconds is None
@@ -357,7 +357,7 @@ def test_a_run_that_missed_is_worse_than_one_that_reached() -> None:
 def test_only_rounds_that_all_have_are_compared() -> None:
     trials = [reached(0, 5.0), reached(1, 6.0), confirmed(2, 0, 7.0), confirmed(3, 1, 8.0)]
     trials += [confirmed(4, 0, 29.0), confirmed(5, 0, 29.0)]
-    assert [c.number for c in repeats.confirmations(trials, TARGET)] == [0, 1]
+    assert [c.number for c in confirmations(trials, TARGET)] == [0, 1]
 
 
 @given(st.lists(st.floats(0.1, 29.0), min_size=1, max_size=9), st.integers(0, 4))
@@ -543,7 +543,7 @@ def test_a_confirmation_that_failed_says_nothing_of_the_time() -> None:
     trials += [confirmed(2, 1, 4.0), confirmed(3, 0, 12.0), confirmed(4, 1, 4.0)]
     died = replace(confirmed(5, 0, 0.5), state=State.FAILED, reason="worker died")
     assert confirmed_speedup([*trials, died], TARGET).ratio == pytest.approx(3.0)
-    assert len(repeats.confirmations([*trials, died], TARGET)[-1].runs) == 1
+    assert len(confirmations([*trials, died], TARGET)[-1].runs) == 1
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.INFEASIBLE])

@@ -14,7 +14,8 @@ import pytest
 from sims import METRIC, lines, race, racing, simulate
 
 import autotune as at
-from autotune.algorithms.ranking.repeats import confirmations, with_mean_times
+from autotune.algorithms.ranking.confirmation import confirmations
+from autotune.algorithms.ranking.repeats import with_mean_times
 from autotune.backends.protocol import Progress
 from autotune.backends.simulator import SimCurve
 from autotune.cli.text import print_best, print_status

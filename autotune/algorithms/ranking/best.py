@@ -27,13 +27,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
+from autotune.algorithms.ranking.confirmation import Confirmation, confirmations
 from autotune.algorithms.ranking.difference import Difference, difference
 from autotune.algorithms.ranking.expected import expected_seconds
 from autotune.algorithms.ranking.hardware import scores
 from autotune.algorithms.ranking.repeats import (
     VALIDATED,
-    Confirmation,
-    confirmations,
     means_of_runs,
     repeats_by_trial,
     searched,

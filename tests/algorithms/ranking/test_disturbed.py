@@ -13,8 +13,9 @@ from sims import METRIC, lines, race, racing, simulate
 import autotune as at
 from autotune.algorithms.pruners.rules import make_pruner
 from autotune.algorithms.ranking.best import best, by_result
+from autotune.algorithms.ranking.confirmation import raced
 from autotune.algorithms.ranking.disturbed import as_pruners_see, to_run_again
-from autotune.algorithms.ranking.repeats import raced, with_mean_times
+from autotune.algorithms.ranking.repeats import with_mean_times
 from autotune.backends.simulator import SimCurve
 from autotune.storage.journal import JOURNAL
 from autotune.study.driver.decisions import decide

@@ -20,9 +20,10 @@ import autotune as at
 from autotune.algorithms.pruners.rules import slower_than_best
 from autotune.algorithms.ranking.best import best as best_trial
 from autotune.algorithms.ranking.best import by_expected_result
+from autotune.algorithms.ranking.confirmation import raced
 from autotune.algorithms.ranking.finalists import finalists
 from autotune.algorithms.ranking.racing import MOST, cost, due, for_pruning, given_up
-from autotune.algorithms.ranking.repeats import confirming, raced, with_mean_times
+from autotune.algorithms.ranking.repeats import confirming, with_mean_times
 from autotune.backends.simulator import SimCurve
 from autotune.cli import final, text
 from autotune.evaluation import summary as documents
