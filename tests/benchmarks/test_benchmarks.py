@@ -60,7 +60,9 @@ LONG = (
     "checkpoints.py",
     "communication.py",
     "demo.py",
+    "driver.py",
     "farm.py",
+    "first_hour.py",
     "mlflow_ui.py",
     "population.py",
     "ray_tune.py",
@@ -72,6 +74,7 @@ LONG = (
     "training_loop.py",
     "trial_cost.py",
     "trial_start.py",
+    "two_stages.py",
     "validation.py",
 )
 """Those whose smallest run takes half a minute or more."""

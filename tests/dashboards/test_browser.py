@@ -139,6 +139,7 @@ def test_the_leaderboard_fits_a_desk(confirmed: Path, width: int) -> None:
 @pytest.mark.slow
 def test_every_plot_and_table_is_reached_by_keyboard(confirmed: Path) -> None:
     stop = "document.activeElement.closest('section')?.id + ' ' + document.activeElement.className"
+    plot = "document.activeElement.querySelector(':scope > [data-figure]')"
     with Browser() as browser:
         browser.size(1200, 900)
         browser.open(confirmed)
@@ -147,6 +148,7 @@ def test_every_plot_and_table_is_reached_by_keyboard(confirmed: Path) -> None:
         for _ in range(120):
             browser.press("Tab")
             seen.add(browser.says(stop))
+            browser.until(f"!{plot} || {plot}.querySelector('.main-svg') !== null")
         plots = browser.says(
             "[...document.querySelectorAll('[data-figure]')].map(b => b.closest('section').id)"
         )
