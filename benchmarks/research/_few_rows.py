@@ -71,7 +71,9 @@ class Study:
         if kind == "another family":
             return for_space(self.other or (), self.canonical)
         right = for_space(self.known, self.canonical)
-        return right if kind == "right" else [WRONG[kind](t, self.canonical) for t in right]
+        if kind == "right":
+            return right
+        return for_space([WRONG[kind](t, self.canonical) for t in right], self.canonical)
 
 
 class Experienced(ExperiencedSampler):

@@ -19,7 +19,7 @@ import numpy as np
 import autotune
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.experience.known_task import KnownTask
-from autotune.algorithms.experience.model import shared, useful
+from autotune.algorithms.experience.model import explained, shared, useful
 from autotune.algorithms.experience.names import EFFECTIVE_LR
 from autotune.errors import UserError
 from autotune.space.encoding import unit_of, value_at
@@ -211,7 +211,8 @@ WRONG: Mapping[str, Callable[[KnownTask, CanonicalSpace], KnownTask]] = {
 
 
 def for_space(tasks: Sequence[KnownTask], space: CanonicalSpace) -> list[KnownTask]:
-    """What can be used of the tasks in a space: of many, as a study does, those most like it."""
-    found = [taken for task in tasks if (taken := useful(task, space)) is not None]
+    """What a study in a space would use of the tasks: of many those most like it."""
+    usable = [taken for task in tasks if (taken := useful(task, space)) is not None]
+    found = [task for task in usable if explained(task, space)]
     alike = sorted(found, key=lambda t: (-len(shared(t, space)), -len(t.points), t.name))
     return sorted(alike[:_MOST], key=lambda task: task.name)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 import gzip
 import json
+import math
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -920,6 +922,17 @@ def test_networks_and_other_models_are_not_alike(made: Summary) -> None:
     assert ranked(studies, rate) == []
     same = [replace(one, trainer="mine.train") for one in studies]
     assert ranked(same, rate) == [ID(1)], "of the same trainer"
+
+
+def test_what_nothing_explains_is_left_out_but_for_own_studies(made: Summary) -> None:
+    space = SearchSpace({"lr": Float(1e-3, 1.0, log=True), "momentum": Float(0.0, 0.9)})
+    right = like(made, ID(1), space, 60)
+    mixed = replace(right, study_id=ID(2), points=Random(0).sample(right.points, 60))
+    assert ranked([right, mixed], space) == [ID(1)]
+    assert ranked([mixed], space, **{ID(2): 5.0}) == []
+    assert ranked([mixed], space, **{ID(2): math.inf}) == [ID(2)], "--from names it"
+    assert ranked([replace(mixed, trainer="mine.train")], space) == [ID(2)]
+    assert ranked([replace(mixed, fingerprint="same")], space, "same") == [ID(2)]
 
 
 # --- published points -----------------------------------------------------------------------------

@@ -35,8 +35,9 @@ from autotune.trial import Params
 LEAST_TRIALS = 5  # of a study, for a forest
 LEAST_SHARED = 2  # searched parameters that it must share with the space, if it has so many
 _MOST_TRIALS = 500
-_TOLD_FROM, _NEAR = 20, 5  # trials from which on it is judged what explains them; compared with
-_LEAST_LIKENESS = 0.3  # rank correlation, less its deviation by chance, below which nothing does
+_JUDGED_FROM = 40  # trials from which on it can be told whether settings explain results
+_NEIGHBOURS = 5  # trials that one is compared with
+_LEAST_CORRELATION = 0.3  # of ranks; less the deviation by chance, results are explained from here
 _SAME = 4.0  # weight of a study with the same trainer and space, over that of another one
 _FEWER = 0.5  # factor of a study's weight for each parameter that it shares less than others
 _TREES, _LEAST_TREES, _ALL_TREES = 60, 20, 1600  # of a task, at most and at least; of all tasks
@@ -77,8 +78,8 @@ class Predictions:
 def useful(task: KnownTask, space: CanonicalSpace) -> KnownTask | None:
     """The trials of a task from which something can be learned about a space; None if nothing can.
 
-    They have an optimizer that the space can have, or whose settings one of its own takes, their
-    parameters vary in the task, and those that both have say something about its results.
+    They have an optimizer that the space can have, or whose settings one of its own takes, and
+    their parameters vary in the task.
     """
     adopted = [space.adopted(point) for point in task.points]
     rows = [i for i, point in enumerate(adopted) if point is not None][:_MOST_TRIALS]
@@ -87,31 +88,36 @@ def useful(task: KnownTask, space: CanonicalSpace) -> KnownTask | None:
         return None
     points = [point for point in adopted if point is not None][:_MOST_TRIALS]
     found = replace(task.subset(rows), points=points)
-    times = log_times(found)
-    if not times.shape[1] or not _explained(found, times[:, 0], space):
-        return None
-    return found
+    return found if log_times(found).shape[1] else None
 
 
-def _explained(task: KnownTask, times: Array, space: CanonicalSpace) -> bool:
+def explained(task: KnownTask, space: CanonicalSpace) -> bool:
     """Whether trials with settings alike took times alike, as far as there are enough to tell.
 
-    So trials whose results were mixed up, or differ by chance alone, teach nothing. Each time is
-    compared with the mean of those of the nearest trials by the ranks of all parameters.
+    So trials whose results were mixed up, or differ by chance alone, teach nothing. Each time to
+    the task's first level (`log_times`) is compared with the mean of those of the trials nearest to
+    it, by the ranks of the parameters that the task and the space both have.
+
+    Args:
+        task: as `useful` returned it.
     """
     from scipy.spatial.distance import cdist
     from scipy.stats import rankdata, spearmanr
 
+    times = log_times(task)[:, 0]
     count = len(times)
-    if count < _TOLD_FROM or not np.ptp(times):
-        return count < _TOLD_FROM
+    if count < _JUDGED_FROM:
+        return True
+    if not np.ptp(times):
+        return False
     features = [columns(name, task.points, space) for name in names_of(task, space)]
     ranks = rankdata(joined(features, count), axis=0)
     apart = cdist(ranks, ranks, "sqeuclidean")
     np.fill_diagonal(apart, np.inf)
-    near = np.argsort(apart, axis=1, kind="stable")[:, :_NEAR]
-    likeness = spearmanr(times[near].mean(axis=1), times).statistic
-    return bool(likeness >= _LEAST_LIKENESS - 1 / math.sqrt(count))
+    farthest = np.partition(apart, _NEIGHBOURS - 1, axis=1)[:, _NEIGHBOURS - 1]
+    near = apart <= farthest[:, None]  # of equally near ones all
+    correlation = spearmanr(near @ times / near.sum(axis=1), times).statistic
+    return bool(correlation >= _LEAST_CORRELATION - 1 / math.sqrt(count))
 
 
 def shared(task: KnownTask, space: CanonicalSpace) -> list[str]:

@@ -29,12 +29,14 @@ def ranked(
 ) -> list[Summary]:
     """The studies from which something can be learned, the one most like the new one first.
 
-    Of the study's earlier runs these are the newest; of studies that are as like it, the user's own
-    come before shipped ones, and those with more trials before others.
+    Studies of other trainers whose settings do not explain their results are left out, unless they
+    are to start from. Of the study's earlier runs these are the newest; of studies that are as like
+    it, the user's own come before shipped ones, and those with more trials before others.
 
     Args:
         own: whose study it is.
-        times: when the user's own studies were written, by their id.
+        times: when the user's own studies were written, by their id; infinite of those to start
+            from.
     """
     found: list[tuple[tuple[Any, ...], Summary]] = []
     runs = [one for one in candidates if one.fingerprint == own.fingerprint]
@@ -48,12 +50,13 @@ def ranked(
             continue
         if not any(same) and is_neural(names) != space.neural:
             continue
-        from autotune.algorithms.experience.model import similarity, useful
+        from autotune.algorithms.experience.model import explained, similarity, useful
 
         task = one.task()
         points = [with_texts(point, space.texts) for point in task.points]
         taken = useful(replace(task, points=points), space)
-        if taken is None:
+        trusted = any(same) or times.get(one.study_id) == math.inf
+        if taken is None or not (trusted or explained(taken, space)):
             continue
         like = similarity(taken, space)
         alike = *same, round(like), one.study_id in times, round(like, 2), len(taken.points)

@@ -21,6 +21,7 @@ from autotune.algorithms.experience.known_task import MARKS, KnownTask, curve_sc
 from autotune.algorithms.experience.model import (
     KnownTasks,
     Predictions,
+    explained,
     shared,
     similarity,
     useful,
@@ -193,7 +194,7 @@ def test_entries_of_one_key_have_one_name_and_the_active_one_counts() -> None:
     plain = CanonicalSpace(
         SearchSpace({"learning_rate": LOGS, "bs": Int(8, 99), "optim": Fixed("SGD")})
     )
-    rows = [plain.point(p) for p in plain.space.sample(12)]
+    rows = [plain.point(p) for p in plain.space.sample(20)]
     task = useful(task_of(rows), space)
     assert task is not None
     assert shared(task, space) == ["batch_size", "lr_at_64"]
@@ -254,9 +255,8 @@ def test_ambiguous_names_are_those_of_networks_beside_clear_ones_only() -> None:
     said = CanonicalSpace(SearchSpace(trees), {"eta": "lr", "l2": "weight_decay"})
     assert said.neural
     assert said.names["depth"] == "num_layers"
-    rows = [network.point(point) for point in network.space.sample(12)]
+    rows = [network.point(point) for point in network.space.sample(20)]
     assert useful(task_of(rows), space) is None
-    assert useful(task_of(rows), network) is not None
 
 
 # --- what a study showed --------------------------------------------------------------------------
@@ -310,18 +310,42 @@ def test_a_model_knows_where_the_fast_configurations_are() -> None:
     assert (found.scores[:, :, -1].argmin(axis=1) == 2).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_results_that_no_setting_explains_teach_nothing(seed: int) -> None:
-    """Those of other trials, or of a parameter that the space does not have."""
+def mixed(task: KnownTask, seed: int) -> KnownTask:
+    """The task with the points of its trials in another order."""
+    order = Random(seed).sample(range(len(task.points)), len(task.points))
+    return replace(task, points=[task.points[i] for i in order])
+
+
+@pytest.mark.parametrize(("count", "most"), [(40, 0.25), (60, 0.15), (250, 0.02)])
+def test_results_that_were_mixed_up_are_seldom_explained(count: int, most: float) -> None:
+    task, canonical = known("study", 0.01, count), CanonicalSpace(SPACE)
+    assert explained(task, canonical)
+    passed = [explained(mixed(task, seed), canonical) for seed in range(100)]
+    assert sum(passed) <= most * 100
+
+
+def test_what_explains_results() -> None:
     task, canonical = known("study", 0.01), CanonicalSpace(SPACE)
-    order = Random(seed).sample(range(60), 60)
-    mixed = replace(task, points=[task.points[i] for i in order])
-    assert useful(mixed, canonical) is None
-    some = [{**p, "lr": q["lr"]} for p, q in zip(mixed.points, task.points, strict=True)]
-    assert useful(replace(task, points=some), canonical) is not None, "the rate alone explains them"
-    assert useful(mixed.subset(range(19)), canonical) is not None, "too few to tell"
+    wrong = mixed(task, 0)
+    assert not explained(wrong, canonical)
+    assert explained(wrong.subset(range(39)), canonical), "too few to tell"
+    some = [{**p, "lr": q["lr"]} for p, q in zip(wrong.points, task.points, strict=True)]
+    assert explained(replace(task, points=some), canonical), "the rate alone does"
+    hidden = CanonicalSpace(SearchSpace({"drop": Float(0.0, 1.0)}))
+    assert not explained(task, hidden), "a space without the rate"
     same = replace(task, times=np.full(60, 0.5), curves=np.tile(task.curves[0], (60, 1)))
-    assert useful(same, canonical) is None
+    assert not explained(same, canonical), "all alike"
+
+
+def test_an_option_is_explained_in_any_order_of_trials() -> None:
+    """Trials with equal settings are equally near: all of them count."""
+    options = SearchSpace({"act": Choice(("relu", "tanh", "gelu"))})
+    times = {"relu": 0.2, "tanh": 0.4, "gelu": 0.6}
+    task = known("study", 0.01, 42, options, lambda p, _: times[p["act"]])
+    for seed in range(5):
+        order = Random(seed).sample(range(42), 42)
+        assert explained(task.subset(order), CanonicalSpace(options))
+    assert not explained(mixed(task, 1), CanonicalSpace(options))
 
 
 def test_what_can_be_of_use() -> None:
