@@ -18,12 +18,20 @@ class CpuMeter:
     """CPU seconds of a process and all its descendants over time, dead ones included.
 
     It reads /proc four times a second; what a process uses after the last reading before its
-    death is missed, which favours sides that end many processes. `named` counts the processes
-    whose command line contains that text.
+    death is missed, which favours sides that end many processes.
+
+    Args:
+        root: the process.
+        name: a text; processes with it in their command line are counted apart, too.
+
+    Attributes:
+        seconds: of each process that was seen, by its id and start time.
+        named: those with that text.
+        timeline: at each reading the moment, the CPU seconds of all, and of the named ones.
     """
 
     root: int
-    name: str = "autotune.cli.mirror_process"
+    name: str
     seconds: dict[tuple[int, int], float] = field(default_factory=dict)
     named: set[tuple[int, int]] = field(default_factory=set)
     timeline: list[tuple[float, float, float]] = field(default_factory=list)
@@ -60,12 +68,13 @@ class CpuMeter:
         return last[0] - first[0], last[1] - first[1]
 
     def _at(self, moment: float) -> tuple[float, float]:
+        """CPU seconds of all and of the named until a moment; before the first reading, those."""
         before = (0.0, 0.0, 0.0)
         for point in self.timeline:
             if point[0] >= moment:
                 share = (moment - before[0]) / (point[0] - before[0]) if before[0] else 1.0
-                _, wall, cpu = before
-                return wall + share * (point[1] - wall), cpu + share * (point[2] - cpu)
+                _, total, named = before
+                return total + share * (point[1] - total), named + share * (point[2] - named)
             before = point
         return before[1:]
 

@@ -113,6 +113,12 @@ def test_two_stages_on_the_farm(tmp_path: Path) -> None:
     assert all(row["trials"] > 1 for row in rows)
 
 
+@pytest.mark.slow
+def test_suggestions_of_the_driver(tmp_path: Path) -> None:
+    written = run_quick(FOLDER / "driver.py", ("--parts", "suggest"), tmp_path)
+    assert all(row["next"] > 0 for row in written["suggest"])
+
+
 def run_quick(script: Path, options: Sequence[str], folder: Path) -> dict[str, Any]:
     """The JSON that the smallest run of the script writes."""
     answer = folder / "answer.json"
@@ -129,7 +135,7 @@ def test_cpu_of_ended_children_is_counted(script: Callable[[str], Any]) -> None:
     burn = "import time\nwhile time.process_time() < 0.8: pass"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent])
-    meter = meters.CpuMeter(process.pid)
+    meter = meters.CpuMeter(process.pid, name="no such text")
     family = {process.pid}
     while process.poll() is None:
         meter.sample(family)

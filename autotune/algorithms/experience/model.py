@@ -35,7 +35,7 @@ from autotune.trial import Params
 LEAST_TRIALS = 5  # of a study, for a forest
 LEAST_SHARED = 2  # searched parameters that it must share with the space, if it has so many
 _MOST_TRIALS = 500
-_JUDGED_FROM = 40  # trials from which on it can be told whether settings explain results
+_JUDGED_FROM = 60  # trials from which on it can be told whether settings explain results
 _NEIGHBOURS = 5  # trials that one is compared with
 _LEAST_CORRELATION = 0.3  # of ranks; less the deviation by chance, results are explained from here
 _SAME = 4.0  # weight of a study with the same trainer and space, over that of another one

@@ -1,4 +1,4 @@
-"""Results on fresh seeds: of the confirmations after a search, and of the races during it."""
+"""What several runs of one configuration say: confirmations after a search, races during it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autotune.trial import Target, Trial, usual_hardware
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The runs of one configuration on fresh seeds.
+    """The runs of one configuration: its confirmations or, from `raced`, those of the search.
 
     Results are `Target.result`: times to target (in steps where these are the clock) or, without a
     value, metrics, signed so that lower is better.
@@ -30,7 +30,7 @@ class Confirmation:
     Args:
         number: the trial that they repeat.
         tuned: its result in the search, None if it missed the target.
-        runs: the confirmations that have ended, in the order of their rounds.
+        runs: those that have ended and count, in the order of their rounds.
         target: the study's.
     """
 
@@ -97,7 +97,7 @@ class Confirmation:
 
 
 def confirmations(trials: Sequence[Trial], target: Target) -> tuple[Confirmation, ...]:
-    """The confirmed configurations, the best first: by the mean result over their common rounds.
+    """The confirmed configurations, the best first: by the mean of as many runs as all have.
 
     Only runs on the hardware that most confirmations ran on count; those that failed are left out.
     """

@@ -316,7 +316,7 @@ def mixed(task: KnownTask, seed: int) -> KnownTask:
     return replace(task, points=[task.points[i] for i in order])
 
 
-@pytest.mark.parametrize(("count", "most"), [(40, 0.25), (60, 0.15), (250, 0.02)])
+@pytest.mark.parametrize(("count", "most"), [(60, 0.15), (250, 0.02)])
 def test_results_that_were_mixed_up_are_seldom_explained(count: int, most: float) -> None:
     task, canonical = known("study", 0.01, count), CanonicalSpace(SPACE)
     assert explained(task, canonical)
@@ -328,7 +328,7 @@ def test_what_explains_results() -> None:
     task, canonical = known("study", 0.01), CanonicalSpace(SPACE)
     wrong = mixed(task, 0)
     assert not explained(wrong, canonical)
-    assert explained(wrong.subset(range(39)), canonical), "too few to tell"
+    assert explained(wrong.subset(range(59)), canonical), "too few to tell"
     some = [{**p, "lr": q["lr"]} for p, q in zip(wrong.points, task.points, strict=True)]
     assert explained(replace(task, points=some), canonical), "the rate alone does"
     hidden = CanonicalSpace(SearchSpace({"drop": Float(0.0, 1.0)}))
@@ -341,9 +341,9 @@ def test_an_option_is_explained_in_any_order_of_trials() -> None:
     """Trials with equal settings are equally near: all of them count."""
     options = SearchSpace({"act": Choice(("relu", "tanh", "gelu"))})
     times = {"relu": 0.2, "tanh": 0.4, "gelu": 0.6}
-    task = known("study", 0.01, 42, options, lambda p, _: times[p["act"]])
+    task = known("study", 0.01, 60, options, lambda p, _: times[p["act"]])
     for seed in range(5):
-        order = Random(seed).sample(range(42), 42)
+        order = Random(seed).sample(range(60), 60)
         assert explained(task.subset(order), CanonicalSpace(options))
     assert not explained(mixed(task, 1), CanonicalSpace(options))
 
