@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autotune.algorithms.ranking.repeats import confirming
 from autotune.cli import main
@@ -38,6 +39,33 @@ def recipe():
     return at.Experiment("toy", train, space, target, baseline={"speed": 0.1}, scaling=scaling)
 """
 
+LUCKY = """
+import time
+from pathlib import Path
+
+import autotune as at
+
+LOG = Path(__file__).with_name("log")
+
+def train(config):
+    runs = LOG.read_text().split() if LOG.exists() else []
+    LOG.write_text(" ".join([*runs, config["kind"]]))
+    lucky = config["kind"] == "lucky" and "lucky" not in runs
+    nap = 0.01 if lucky else {"baseline": 0.04, "steady": 0.06, "lucky": 0.2}[config["kind"]]
+    state = {"kind": config["kind"]}
+    for step in range(0, 60, 10):
+        yield at.Milestone(step, lambda now=step: {"val_accuracy": now / 50}, lambda: state)
+        time.sleep(nap)
+
+train.saved = lambda config, states: {"state": states[0]}
+
+def recipe():
+    space = at.SearchSpace({"kind": at.Choice(["baseline", "steady", "lucky"])})
+    target = at.Target("val_accuracy", 0.9, limit=60)
+    return at.Experiment("lucky", train, space, target, baseline={"kind": "baseline"},
+                         configs=[{"kind": "lucky"}, {"kind": "steady"}])
+"""
+
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
@@ -57,6 +85,25 @@ def alone(folder: Path) -> None:
             running.add(event.trial)
         if isinstance(event, Ended | Interrupted):
             running.discard(event.trial)
+
+
+def test_the_confirmed_best_has_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever finalist it is: the one that was fastest in the search was lucky."""
+    (tmp_path / "recipe.py").write_text(LUCKY)
+    folder = tmp_path / "study"
+    asked = ["--backend", "local", "--tracking-uri", "off", "--experience", "off", "--json"]
+    asked += ["--out", str(folder), "--pruner", "none", "--max-concurrent-trials", "1"]
+    recipe = f"{tmp_path / 'recipe.py'}:recipe"
+    assert main.main(["run", recipe, "--trials", "3", "--repeats", "1", *asked]) == main.DONE
+    out, err = capsys.readouterr()
+    best = json.loads(out)["best"]
+    assert "no best_model.pt" not in err
+    model = torch.load(folder / "best_model.pt", weights_only=True)
+    assert model["state"] == {"kind": best["config"]["kind"]}
+    left = [path.name for path in (folder / "checkpoints").iterdir()]
+    assert left == [f"trial-{best['trial']:04d}"], "the others are not needed any more"
 
 
 @pytest.mark.slow

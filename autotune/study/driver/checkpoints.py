@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from autotune.algorithms import beginnings
 from autotune.algorithms.ranking.best import by_result
+from autotune.algorithms.ranking.finalists import finalists, next_to_confirm
 from autotune.algorithms.ranking.repeats import PROBE
 from autotune.storage import retention
 from autotune.study.driver.state import StudyState, warn
@@ -88,11 +89,25 @@ def _is_best(state: StudyState, trial: Trial, ended: State) -> bool:
 def _count(state: StudyState) -> int:
     """The number of best trials whose checkpoints stay.
 
-    While leaders are raced it includes those that would lead if the leaders fell back.
+    While leaders are raced it includes those that would lead if the leaders fell back, and until
+    the finalists are confirmed all of these: each may turn out to be the best.
     """
-    asked = state.plan.experiment.failure.keep_checkpoints
-    searching = state.count < state.plan.trials or bool(state.trial_index.running())
-    return max(asked, RACED) if state.plan.racing and searching else asked
+    plan = state.plan
+    asked = plan.experiment.failure.keep_checkpoints
+    raced = RACED if plan.racing and _searching(state) else 0
+    return max(asked, raced, plan.top if _to_confirm(state) else 0)
+
+
+def _searching(state: StudyState) -> bool:
+    return state.count < state.plan.trials or bool(state.trial_index.running())
+
+
+def _to_confirm(state: StudyState) -> bool:
+    """Whether finalists will be confirmed, or have not had all their confirmations."""
+    plan = state.plan
+    if not plan.repeats or _searching(state):
+        return plan.repeats > 0
+    return next_to_confirm(state.all_trials(), state.target, plan.repeats, plan.top) is not None
 
 
 def saved(state: StudyState, trial: Trial, checkpoint: Checkpoint | None) -> None:
@@ -126,6 +141,9 @@ def sweep(state: StudyState) -> None:
         return
     state.journal.sync()
     numbers = kept(state.all_trials(), state.target, _count(state)) | state.final_saves
+    if _to_confirm(state):
+        final = finalists(state.all_trials(), state.target, state.plan.top)
+        numbers |= {t.number for t in final}  # the baseline, too
     shared: dict[int, set[int]] = {}
     for one in state.beginnings():
         shared.setdefault(one.trial.number, set()).add(one.checkpoint.step)
