@@ -105,8 +105,10 @@ def _searching(state: StudyState) -> bool:
 def _to_confirm(state: StudyState) -> bool:
     """Whether finalists will be confirmed, or have not had all their confirmations."""
     plan = state.plan
-    if not plan.repeats or _searching(state):
-        return plan.repeats > 0
+    if not plan.repeats:
+        return False
+    if _searching(state):
+        return True
     return next_to_confirm(state.all_trials(), state.target, plan.repeats, plan.top) is not None
 
 
