@@ -21,7 +21,8 @@ class FailurePolicy:
             a row.
         checkpoint_interval: seconds of training between the checkpoints of a running trial.
         keep_checkpoints: the number of fastest trials whose last checkpoint is kept; at least three
-            while leaders are raced (`ranking.racing`), as the first may not stay the fastest.
+            while leaders are raced (`ranking.racing`), as the first may not stay the fastest, and
+            all finalists until they are confirmed.
         checkpoint_folder: where checkpoints are written, a folder that all workers can access or a
             URL that fsspec supports (`s3://bucket/folder`); by default in the study folder.
     """

@@ -35,7 +35,7 @@ from autotune.trial import Params
 LEAST_TRIALS = 5  # of a study, for a forest
 LEAST_SHARED = 2  # searched parameters that it must share with the space, if it has so many
 _MOST_TRIALS = 500
-_JUDGED_FROM = 60  # trials from which on it can be told whether settings explain results
+_JUDGED_FROM = 60  # trials: fewer show too little of whether settings explain results
 _NEIGHBOURS = 5  # trials that one is compared with
 _LEAST_CORRELATION = 0.3  # of ranks; less the deviation by chance, results are explained from here
 _SAME = 4.0  # weight of a study with the same trainer and space, over that of another one
@@ -92,7 +92,7 @@ def useful(task: KnownTask, space: CanonicalSpace) -> KnownTask | None:
 
 
 def explained(task: KnownTask, space: CanonicalSpace) -> bool:
-    """Whether trials with settings alike took times alike, as far as there are enough to tell.
+    """Whether trials with settings alike took times alike; of fewer than 60 trials it is assumed.
 
     So trials whose results were mixed up, or differ by chance alone, teach nothing. Each time to
     the task's first level (`log_times`) is compared with the mean of those of the trials nearest to
