@@ -138,6 +138,8 @@ def main() -> None:
     about, runs = introduce(), {}
     print(f"{'MiB':<24}{'predicted':>10}{'tensors':>10}{'error':>8}{'process':>10}")
     for name, (ranks, config) in [*CASES.items()][: 1 if options.quick else None]:
+        if options.quick:
+            config = {**config, "layers": 1, "width": 32}
         whole, data = predicted(config, ranks)
         tensors, process = needed(config, ranks)
         error = (whole - data) / tensors - 1

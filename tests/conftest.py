@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +78,14 @@ _AFTER_RAY: set[str] = set()  # of the slow tests, those after the last that wan
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """By file, but for quick tests that share what is slow to start, which stay together."""
+    """By file, but for tests that share what is slow to start, which stay together."""
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
+            if _only_slow(config):
+                return "on Ray" if _names_ray(config.rootpath / file) else file
             return _TOGETHER.get(Path(file).stem[5:], file) if quick else file
 
     quick = "not slow" in config.option.markexpr
@@ -103,11 +106,7 @@ def _only_slow(config: pytest.Config) -> bool:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Nothing that is there now is looked through again by each collection of garbage."""
     if _only_slow(session.config) and not getattr(session.config.option, "loadscopereorder", False):
-        texts = {path: path.read_text() for path in {item.path for item in session.items}}
-        wanting = {
-            path for path, text in texts.items() if "ray_address" in text or "bare_ray" in text
-        }
-        end = max((n for n, i in enumerate(session.items, 1) if i.path in wanting), default=0)
+        end = max((n for n, i in enumerate(session.items, 1) if _names_ray(i.path)), default=0)
         _AFTER_RAY.update(item.nodeid for item in session.items[end:])
     gc.collect()
     gc.freeze()
@@ -123,10 +122,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _RAY.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files whose tests wait for processes come first: the quick ones then fill the gaps."""
     files = {i.path for i in items if _STARTED.intersection(getattr(i, "fixturenames", ()))}
-    items.sort(key=lambda item: item.path not in files)
+    on_ray = _names_ray if _only_slow(config) else lambda _: False
+    items.sort(key=lambda item: (not on_ray(item.path), item.path not in files))
+
+
+@cache
+def _names_ray(path: Path) -> bool:
+    """Whether tests of a file, perhaps quick ones, want the Ray of this process."""
+    text = path.read_text()
+    return "ray_address" in text or "bare_ray" in text
 
 
 @pytest.fixture

@@ -218,6 +218,7 @@ def summary(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
+    global FACTORS
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", nargs="+", choices=SIZES, default=list(SIZES), help="left out")
     parser.add_argument("--trials", type=int, default=16, help="of each study under test")
@@ -238,6 +239,7 @@ def main() -> None:
         tasks = [replace(task, target=0.5) for task in TASKS if task.width == 32][:2]
         options.data, options.trials, options.fresh = ["digits"], 2, 1
         options.sources, options.rounds = 3, 1
+        FACTORS = (1.0, 3.2)
     if options.calibrate:
         calibrated()
         return

@@ -351,7 +351,7 @@ def main() -> None:
     about, names = introduce(), options.rows or rows
     problems = search.recorded(options.data) if options.data else search.trained()
     problems = problems[: options.tasks or (1 if options.quick else 5)]
-    spend = 0.5 if options.quick else options.spend
+    spend = 0.2 if options.quick else options.spend
     runs: dict[str, list[Answer]] = {name: [] for name in names}
     for seed in range(options.seeds or (1 if options.quick else 2)):
         for number, problem in enumerate(problems):

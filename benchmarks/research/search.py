@@ -624,7 +624,7 @@ def main() -> None:
         parser.error(f"unknown method {wrong[0]!r}; there are: {'; '.join(METHODS)}")
     about = introduce()
     if options.quick:
-        options.spend = [0.25, 0.5]
+        options.spend = [0.1, 0.2]
         chosen = chosen if options.methods else ["random, capped", "Optuna TPE"]
     runs = searched(options, chosen)
     report(runs)

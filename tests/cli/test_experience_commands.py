@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,7 @@ def test_finished_studies_of_mlflow_are_added(
 
     folder = tmp_path / "study"
     simulate(wide(), folder, 6, learning)
+    shutil.copy(empty_store, folder / "mlflow.db")
     mirror.catch_up(folder, None, 300.0)
     uri = f"sqlite:///{folder}/mlflow.db"
     for words in ([], ["wide"]):

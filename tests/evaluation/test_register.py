@@ -17,10 +17,12 @@ import torch
 import torch_only
 from sims import racing, simulate
 
+from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.cli import main
 from autotune.cli.console import UNREACHED, Output, finish, result_in
 from autotune.evaluation import register
 from autotune.schedules import from_json
+from autotune.study import recipes
 from autotune.study.manifest import Manifest
 from autotune.tracking.mirror import environment
 
@@ -251,15 +253,16 @@ def test_what_cannot_be_registered_is_refused_before_the_study(
 
 @pytest.mark.slow
 def test_where_nothing_is_reached_nothing_is_registered(
-    tmp_path: Path, with_store: Callable[[Path], Path], capsys: pytest.CaptureFixture[str]
+    fast_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = with_store(tmp_path / "study")
-    run = ["run", f"{RECIPES}:never", "--trials", "1", "--out", str(folder), "--register", "x"]
-    assert main.main([*run, "--backend", "local"]) == UNREACHED
+    recipe = f"{RECIPES}:never"
+    curve = SimCurve([SimPoint(i, 0.1 * i, {"slope": float(i)}) for i in range(3)])
+    result = simulate(recipes.load(recipe), fast_path, 1, lambda *_: curve, recipe=recipe)
+    assert finish(result, Manifest.read(fast_path), Output(register="x")) == UNREACHED
     assert "registered" not in capsys.readouterr().err
     none = r"no trial has reached slope 1e\+06, so there is no model"
     with pytest.raises(register.UserError, match=none):
-        register.register(folder, "x", None)
+        register.register(fast_path, "x", None)
 
 
 def test_an_interrupted_study_is_gone_on_with_to_the_same_end(
@@ -286,8 +289,6 @@ def test_after_a_time_limit_the_message_says_how_to_go_on(
 
 
 def test_of_the_finalists_the_checkpoints_are_kept() -> None:
-    from autotune.study import recipes
-
     made = recipes.load(f"{RECIPES}:lines")
     assert register.prepared(made, None, None) is made
     assert register.prepared(made, "x", None).failure.keep_checkpoints == 3

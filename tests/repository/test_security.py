@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +201,11 @@ SECRETS = {
 
 
 @pytest.fixture(scope="module")
-def study() -> Iterator[tuple[Path, dict[str, Any]]]:
+def study(with_store: Callable[[Path], Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """A study of its own Ray with secrets around it, and what could be seen while it ran."""
     with tempfile.TemporaryDirectory(prefix="at-") as place:  # short: Ray has sockets there
         root = Path(place)
+        with_store(root / "study")
         driver = Path(__file__).parents[1] / "support" / "monitored_study.py"
         process = subprocess.Popen(
             [sys.executable, str(driver), str(root / "study")],

@@ -244,7 +244,6 @@ def test_a_trainer_without_files_writes_none(data: Path) -> None:
 def test_from_images_to_a_model(
     data: Path,
     tmp_path: Path,
-    ray_address: str,
     with_store: Callable[[Path], Path],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -252,8 +251,9 @@ def test_from_images_to_a_model(
 
     study = with_store(tmp_path / "study")
     given = ["--with", f"data={data}", "--with", "model=resnet8", "--with", "seconds=2"]
+    here = ["--backend", "local", "--max-concurrent-trials", "1"]  # no process has to start
     where = ["--out", str(study), "--trials", "2", "--json", "--register", "pets"]
-    assert main.main(["run", RECIPE, *given, *where]) == main.DONE
+    assert main.main(["run", RECIPE, *given, *where, *here]) == main.DONE
     out, err = capsys.readouterr()
     best = json.loads(out)["best"]
     assert f"wrote the best model to {study / BEST_MODEL}" in err

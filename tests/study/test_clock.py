@@ -104,6 +104,7 @@ def library() -> str | None:
 @pytest.mark.slow
 @pytest.mark.skipif(library() is None, reason="no libfaketime: apt-get install faketime")
 def test_a_study_whose_driver_sees_the_clock_jump(bare_ray: str, tmp_path: Path) -> None:
+    """Its workers do not: under libfaketime, `time.sleep` fails where they are its children."""
     folder, offset = tmp_path / "study", tmp_path / "offset"
     offset.write_text("+0\n")
     variables = {

@@ -1,4 +1,4 @@
-"""Confirmations of a real trainer on Ray, by the command line: at the end of a run, and killed."""
+"""Confirmations of a real trainer, by the command line: at the end of a run, and killed."""
 
 from __future__ import annotations
 
@@ -110,12 +110,11 @@ def test_the_confirmed_best_has_its_model(
 def test_a_run_that_confirms_its_winners(
     recipe: str,
     tmp_path: Path,
-    ray_address: str,
     with_store: Callable[[Path], Path],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = with_store(tmp_path / "study")
-    asked = ["--out", str(folder), "--ray-address", ray_address, "--json", "--sampler", "random"]
+    asked = ["--out", str(folder), "--backend", "local", "--json", "--sampler", "random"]
     assert main.main(["run", recipe, "--trials", "3", "--repeats", "2", *asked]) == main.DONE
     status = json.loads(capsys.readouterr().out)
     again = [t for t in status["trials"] if t["kind"] == "confirm"]
@@ -137,8 +136,8 @@ def test_a_run_that_confirms_its_winners(
     shown_by_mlflow(folder, status)
 
     size = (folder / JOURNAL).stat().st_size
-    where = ["--ray-address", ray_address]
-    assert main.main(["confirm", str(folder), "--repeats", "2", *where]) == main.DONE
+    asked = ["confirm", str(folder), "--repeats", "2", "--tracking-uri", "off"]
+    assert main.main(asked) == main.DONE
     assert (folder / JOURNAL).stat().st_size == size, "there was nothing left to do"
     assert "(2 of 2 reached)" in capsys.readouterr().out
     assert main.main(["best", str(folder)]) == main.DONE

@@ -12,6 +12,7 @@ from sims import racing, simulate
 from toys import METRIC, toy
 
 import autotune as at
+from autotune.backends.local.pool import LocalPool
 from autotune.storage import journal
 from autotune.trial import Ended, State
 
@@ -111,12 +112,12 @@ def real(folder: Path, *, nap: float = 0.01, watch: Any = None, hang: float = 60
         failure=at.FailurePolicy(checkpoint_interval=0, hang_timeout=hang),
         scaling=at.Scaling(max_concurrent_trials=1),
     )
-    options: dict[str, Any] = {"sampler": "random", "pruner": "none", "tracking_uri": "off"}
+    pool = LocalPool(toy, experiment.scaling, hang_timeout=hang)
+    options = {"sampler": "random", "pruner": "none", "tracking_uri": "off", "pool": pool}
     return at.run(experiment, trials=2, out=folder, watch=watch, **options)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_address")
 def test_workers_on_a_full_disk_go_on_without_checkpoints_and_then_from_the_last(
     small: Disk, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,7 +144,6 @@ def test_workers_on_a_full_disk_go_on_without_checkpoints_and_then_from_the_last
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_address")
 def test_a_slow_disk_costs_the_trials_clock_nothing(small: Disk) -> None:
     """What is written waits for half a second: the driver is late, and no worker hangs."""
     folder = small.place / "study"

@@ -1,16 +1,17 @@
-"""Trainers that behave badly on the real pool, and trials that end in the same instant."""
+"""Trainers that behave badly on real pools, and trials that end in the same instant."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from misbehaving import misbehaving, study, together
 from sims import racing, simulate
 
 import autotune as at
+from autotune.backends.local.pool import LocalPool
 from autotune.storage.journal import JOURNAL
 from autotune.trial import State
 
@@ -18,14 +19,15 @@ LOG_BYTES = 2**20
 
 
 @pytest.fixture(scope="module")
-def bad(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[at.StudyResult]:
+def bad(tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
     """Every misbehaviour, each followed by a trial that behaves."""
-    folder = tmp_path_factory.mktemp("bad")
-    whats = ["", "leave", "", "thread", "", "leak", "", "talk", ""]
-    configs = [{"what": what, "n": n} for n, what in enumerate(whats)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ROTATION_MAX_BYTES", str(LOG_BYTES))
-        yield study(misbehaving, folder / "study", configs)
+    configs = in_order("", "leave", "", "thread", "", "leak", "")
+    pool = LocalPool(misbehaving, at.Scaling(max_concurrent_trials=1), hang_timeout=600)
+    return study(misbehaving, tmp_path_factory.mktemp("bad") / "study", configs, pool=pool)
+
+
+def in_order(*whats: str) -> list[dict[str, Any]]:
+    return [{"what": what, "n": n} for n, what in enumerate(whats)]
 
 
 def pids(result: at.StudyResult) -> list[int | None]:
@@ -57,14 +59,20 @@ def test_the_next_trial_has_a_process_of_its_own(bad: at.StudyResult, number: in
 
 
 @pytest.mark.slow
-def test_what_a_trainer_writes_without_end_is_kept_within_bounds(bad: at.StudyResult) -> None:
-    """It wrote 12 MiB to each stream; two files of a stream are kept."""
+def test_what_a_trainer_writes_without_end_is_kept_within_bounds(
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wrote 12 MiB to each stream; Ray keeps two files of a stream."""
     import ray
 
-    assert pids(bad)[7] == pids(bad)[8], "writing wears no process out"
+    monkeypatch.setenv("RAY_ROTATION_MAX_BYTES", str(LOG_BYTES))
+    result = study(misbehaving, tmp_path / "study", in_order("talk", ""))
+    assert [t.state for t in result.trials] == [State.REACHED] * 2
+    wrote, after = pids(result)
+    assert wrote == after, "writing wears no process out"
     logs = Path(ray._private.worker._global_node.get_logs_dir_path())
     for kind in ("out", "err"):
-        files = list(logs.glob(f"worker-*-{pids(bad)[7]}.{kind}*"))
+        files = list(logs.glob(f"worker-*-{wrote}.{kind}*"))
         end = time.monotonic() + 600
         while (size := sum(f.stat().st_size for f in files)) < LOG_BYTES // 2:
             assert time.monotonic() < end, "nothing is written"
@@ -98,10 +106,11 @@ def test_trials_that_end_in_the_same_instant_all_count(fast_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_that_end_in_the_same_instant(ray_address: str, tmp_path: Path) -> None:
+def test_workers_that_end_in_the_same_instant(tmp_path: Path) -> None:
     """Two processes wait for one moment of the machine's clock, ten times, and end at the last."""
     configs = [{"n": n, "meet": str(tmp_path)} for n in range(2)]
-    result = study(together, tmp_path / "study", configs, max_concurrent_trials=2)
+    pool = LocalPool(together, at.Scaling(max_concurrent_trials=2), hang_timeout=600)
+    result = study(together, tmp_path / "study", configs, pool, max_concurrent_trials=2)
     moments = [[r.metrics["moment"] for r in t.reports if r.metrics] for t in result.trials]
     assert moments[0] == moments[1], "they met at every milestone"
     for trial in result.trials:

@@ -26,6 +26,7 @@ Digests = dict[str, tuple[str, int]]  # digest, and how often a model was asked,
 def digests(seed: int, order_of_sets: int) -> Digests:
     paths = [str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")]
     given = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": str(order_of_sets)}
+    given["OPENBLAS_NUM_THREADS"] = "1"  # the models are small: more threads only wait
     command = [sys.executable, str(SCRIPT), str(seed)]
     environment = {**os.environ, **given}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -36,14 +36,15 @@ def recipe():
     }
     target = at.Target("val_accuracy", 0.9, limit=250.0)
     space = at.SearchSpace(entries)
-    return replace(usual, name="all-four", space=space, target=target, baseline=baseline)
+    return replace(usual, name="all-four", space=space, target=target, baseline=baseline,
+                   scaling=at.Scaling())
 """
 KNOBS = ("lr", "batch_size", "momentum", "image_size")
+HERE = ("--backend", "local", "--max-concurrent-trials", "1")  # no process has to start
 
 
 @pytest.mark.slow
 def test_a_study_over_all_four_kinds_of_schedule(
-    ray_address: str,
     tmp_path: Path,
     with_store: Callable[[Path], Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -53,7 +54,7 @@ def test_a_study_over_all_four_kinds_of_schedule(
     (tmp_path / "recipe.py").write_text(RECIPE)
     folder, out = with_store(tmp_path / "study"), tmp_path / "best"
     run = ["run", f"{tmp_path / 'recipe.py'}:recipe", "--trials", "2", "--out", str(folder)]
-    assert main.main([*run, "--json"]) == 0
+    assert main.main([*run, *HERE, "--json"]) == 0
     best = result_in(folder).best
     for knob in KNOBS:
         schedule = best.config[knob]
@@ -66,7 +67,7 @@ def test_a_study_over_all_four_kinds_of_schedule(
     capsys.readouterr()
     assert main.main(["export", str(folder), "--to", str(out)]) == 0
     replay = ["replay", str(out), "--repeats", "1", "--out", str(tmp_path / "again")]
-    assert main.main([*replay, "--tracking-uri", "off", "--json"]) == 0
+    assert main.main([*replay, *HERE, "--tracking-uri", "off", "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert printed["identical"] is True, printed["first_difference"]
     assert printed["milestones"] == len(best.reports) - 1  # the first has no metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 import autotune as at
 from autotune.algorithms.shared_work import shared
+from autotune.backends.local.pool import LocalPool
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.trial import Reported, Suggested, Trial, fold
@@ -36,11 +37,13 @@ def weights(trial: Trial) -> dict[str, torch.Tensor]:
     return found
 
 
-def check(trials: Sequence[Trial], folder: Path, workers: int = 1) -> None:
+def check(trials: Sequence[Trial], folder: Path, pool: LocalPool | None = None) -> None:
     """That each trial is what its configuration and seed make of it from the first step on."""
+    workers = 1 if pool is None else pool.scaling.num_workers
     made = replace(shared_study.experiment(workers), configs=[t.config for t in trials])
     options: dict[str, Any] = {"pruner": "none", "tracking_uri": "off", "progress": False}
-    options |= {"trials": len(trials), "seeds": [t.seed for t in trials], "backend": "local"}
+    options |= {"trials": len(trials), "seeds": [t.seed for t in trials]}
+    options |= {"backend": "local"} if pool is None else {"pool": pool}
     alone = at.run(made, out=folder, **options).trials
     for trial, again in zip(trials, alone, strict=True):
         assert again.origin is None
@@ -58,18 +61,32 @@ def check(trials: Sequence[Trial], folder: Path, workers: int = 1) -> None:
         assert all(torch.equal(mine[name], others[name]) for name in mine)
 
 
+class Kept(LocalPool):
+    """Its processes train for one study after another."""
+
+    def close(self) -> None:
+        """They end after the last one."""
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[Kept]:
+    pool = Kept(shared_study.train, shared_study.experiment(2).scaling)
+    yield pool
+    LocalPool.close(pool)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_trial_from_a_shared_checkpoint_is_the_one_from_scratch(
-    tmp_path: Path, workers: int
+def test_a_trial_of_two_ranks_from_a_shared_checkpoint_is_the_one_from_scratch(
+    two_ranks: Kept, tmp_path: Path
 ) -> None:
-    result = shared_study.run(tmp_path / "study", workers=workers)
+    """One of one rank is in the test of a study that is killed."""
+    result = shared_study.run(tmp_path / "study", pool=two_ranks)
     own = shared(result.trials)
     assert len(own) >= 3, "two beginnings, six trials"
     assert len({t.seed for t in result.trials}) == 1
     steps = {t.number: t.origin.checkpoint.step for t in own if t.origin is not None}
     assert all(step >= 3 * shared_study.EPOCH for step in steps.values())
-    check(result.trials, tmp_path / "alone", workers)
+    check(result.trials, tmp_path / "alone", two_ranks)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ def test_two_ranks_probe_plans_and_search_in_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = digits.plans()
-    made = replace(made, target=replace(made.target, limit=3.0))
+    made = replace(made, target=replace(made.target, limit=1.0))
     options = {"backend": "local", "max_concurrent_trials": 1, "tracking_uri": "off"}
     result = at.run(made, trials=2, out=tmp_path / "study", racing=0, **options)
     kinds = [t.kind for t in result.trials if t.repeats is None]

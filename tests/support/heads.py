@@ -105,6 +105,7 @@ def _environment(token: Path) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_prestart_worker_first_driver": "0",  # a job has no use for processes beforehand
         "RAY_raylet_start_wait_time_s": str(int(START_SECONDS)),  # on a machine that is busy
     }
 

@@ -160,7 +160,7 @@ def wrong(config: dict[str, Any]) -> Iterator[at.Milestone]:
 
 
 def study(
-    train: Any, folder: Path, configs: list[dict[str, Any]], **scaling: Any
+    train: Any, folder: Path, configs: list[dict[str, Any]], pool: Any = None, **scaling: Any
 ) -> at.StudyResult:
     """One trial for each configuration, in their order."""
     names = sorted({name for config in configs for name in config})
@@ -176,5 +176,5 @@ def study(
     )
     return at.run(
         experiment, trials=len(configs), out=folder, sampler="random", pruner="none",
-        tracking_uri="off",
+        tracking_uri="off", pool=pool,
     )  # fmt: skip

@@ -58,7 +58,7 @@ def swells(gpus: float = 0.0) -> at.Experiment:
         "swells",
         swelling,
         at.SearchSpace({name: at.Fixed(value) for name, value in given.items()}),
-        at.Target(toys.METRIC, 0.6, limit=6000),
+        at.Target(toys.METRIC, 0.4, limit=6000),
         scaling=at.Scaling(gpus_per_worker=gpus),
         failure=at.FailurePolicy(checkpoint_interval=0, hang_timeout=900, max_retries=int(gpus)),
     )

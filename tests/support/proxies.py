@@ -21,6 +21,7 @@ class SlowProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)  # else a thread that accepts keeps the port
         self._listening.close()
 
     def _accept(self) -> None:

@@ -14,16 +14,18 @@ from heads import free_ports
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from autotune.backends.worker import resharding  # noqa: F401  # imported once, for all ranks to come
 from autotune.backends.worker.checkpoint_io import Writer, restored
 
+# Imported once, for all ranks to come: what is found without the path of these tests, which the
+# server that forks the ranks does not have. The first sharded tensor imports `torch._dynamo`.
+_ONCE = ["torch._dynamo", "autotune.backends.worker.resharding"]
 SHAPES = {"even": (4, 6), "uneven": (5, 3), "tiny": (1, 2), "columns": (3, 7), "whole": (2, 2)}
 
 
 def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `work(rank, ...)` gives on each rank; an error is its text."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sharders"])
+    context.set_forkserver_preload(_ONCE)
     (port,) = free_ports(1)
     answers: Any = context.Queue()
     ranks = [

@@ -1,4 +1,4 @@
-"""A study of real trainings that begin alike, on this machine: `shared_study.py FOLDER [MODE]`."""
+"""A study of real trainings that begin alike, on this machine: `shared_study.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import autotune as at
+from autotune.backends.local.pool import LocalPool
 from autotune.space.search_space import Choice, Fixed, Float, ScheduleSpace, SearchSpace
 from trainers.image import train
 
@@ -36,11 +37,13 @@ def experiment(workers: int = 1) -> at.Experiment:
     )
 
 
-def run(folder: Path, mode: str = "auto", trials: int = 6, workers: int = 1) -> at.StudyResult:
+def run(folder: Path, pool: LocalPool | None = None) -> at.StudyResult:
     options: dict[str, Any] = {"pruner": "none", "sampler": "random", "tracking_uri": "off"}
-    options |= {"shared_beginnings": mode, "backend": "local", "progress": False}
-    return at.run(experiment(workers), trials=trials, out=folder, racing=0, **options)
+    options |= {"shared_beginnings": "auto", "progress": False}
+    options |= {"backend": "local"} if pool is None else {"pool": pool}
+    workers = 1 if pool is None else pool.scaling.num_workers
+    return at.run(experiment(workers), trials=6, out=folder, racing=0, **options)
 
 
 if __name__ == "__main__":
-    print(run(Path(sys.argv[1]), *sys.argv[2:]).ended)
+    print(run(Path(sys.argv[1])).ended)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -25,7 +27,7 @@ from autotune.errors import UserError
 from autotune.storage import journal
 from autotune.study import result as results
 from autotune.tracking import backup, mirror
-from autotune.tracking.mirror import NO_COPY, default_uri, environment
+from autotune.tracking.mirror import FURTHER, NO_COPY, REFUSED, default_uri, environment
 from autotune.tracking.restore import restore
 from autotune.trial import Checkpoint, Clock, Ended, Interrupted, Saved, Started, State, Target
 
@@ -312,34 +314,43 @@ def mirrored(study) -> None:
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "mirrored": True}))
 
 
-def fetch(study, name: str, to: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "autotune.tracking.fetch", name, str(to)]
-    uri = default_uri(study.path)
-    return subprocess.run(command, env=environment(uri), capture_output=True, text=True)
+def fetch(uri: str, *arguments: str | Path) -> tuple[int, str]:
+    """The exit code of `autotune.tracking.fetch` and what it says, without a process of its own."""
+    from autotune.tracking import fetch as module
+
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        code = module.main([str(a) for a in arguments])
+    return code, said.getvalue()
 
 
 @pytest.mark.slow
 def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
-    """The same MLflow runs go on from another folder; a study that is worked on is refused."""
-    none = fetch(study, "digits", tmp_path / "to")
-    assert (none.returncode, none.stderr.count("\n")) == (NO_COPY, 1)
-    assert "unknown study in MLflow 'digits'" in none.stderr
+    """The same MLflow runs go on from another folder; a study that is worked on is refused.
+
+    That each is asked of a process of its own is in the test of a folder that its study has left.
+    """
+    uri = default_uri(study.path)
+    code, said = fetch(uri, "digits", tmp_path / "to")
+    assert (code, said.count("\n")) == (NO_COPY, 1)
+    assert "unknown study in MLflow 'digits'" in said
     mirrored(study)
     study.begin(0)
     study.report(0, [0, 100])
     save(study, 0, 100)
     copier = study.copier()
     copier.catch_up(over=False)
-    running = fetch(study, "digits", tmp_path / "to")
-    assert running.returncode == 2
-    assert "a driver is running the study 'digits'" in running.stderr
+    code, said = fetch(uri, "digits", tmp_path / "to")
+    assert code == REFUSED
+    assert "a driver is running the study 'digits'" in said
     study.write(Ended(0, State.CENSORED, "interrupted", 1.0))
     study.close("interrupted")
     copier.catch_up(over=True)
     before = study.runs()
-    done = fetch(study, "digits", tmp_path / "to")
-    assert done.returncode == 0, done.stderr
-    assert "fetched the study 'digits' from MLflow" in done.stderr
+    code, said = fetch(uri, "digits", tmp_path / "to")
+    assert code == 0, said
+    assert "fetched the study 'digits' from MLflow" in said
     assert (tmp_path / "to" / "checkpoints/trial-0000/step-100/rank-0.pt").is_file()
 
     with journal.Journal(tmp_path / "to") as taken_up:
@@ -353,9 +364,11 @@ def test_fetched_from_mlflow_and_gone_on_with(study, tmp_path: Path) -> None:
     assert after["trial-0000"].info.status == "FINISHED"
     assert study.history(after["trial-0000"], "acc") == [(0, 0.0), (100, 0.1)]
 
-    mirror.refuse_stale(default_uri(study.path), tmp_path / "to")
-    with pytest.raises(UserError, match="was fetched from MLflow and continued elsewhere since"):
-        mirror.refuse_stale(default_uri(study.path), study.path)
+    code, said = fetch(uri, FURTHER, tmp_path / "to")
+    assert code == 0, said
+    code, said = fetch(uri, FURTHER, study.path)
+    assert code == REFUSED
+    assert "was fetched from MLflow and continued elsewhere since" in said
 
 
 @pytest.mark.parametrize("lives", [False, True])
@@ -563,7 +576,7 @@ def test_a_folder_that_its_study_has_left_is_not_gone_on_with(
     experiment = replace(racing([2.0, 1.0, 3.0, 1.5]), name="left")
     more = {"mirror": True, "tracking_uri": server.uri, "resume": True}
     simulate(experiment, tmp_path / "here", 2, **more)
-    assert mirror.fetch(server.uri, experiment.name, tmp_path / "there") == ""
+    assert fetch(server.uri, experiment.name, tmp_path / "there")[0] == 0
     simulate(experiment, tmp_path / "here", 3, **more)  # nobody has gone on with the copy yet
     assert mirror.fetch(server.uri, experiment.name, tmp_path / "newer") == ""
     simulate(experiment, tmp_path / "newer", 4, **more)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from heads import free_ports
+from proxies import SlowProxy
 
 from autotune.cli import mlflow_ui
 from autotune.errors import UserError
@@ -25,6 +26,7 @@ from autotune.tracking.uris import check_uri, label, redact
 from autotune.trial import Interrupted, Started, State
 
 from .conftest import HARDWARE
+from .test_own_store import harm
 
 DRIVER = """
 import sys, time
@@ -35,7 +37,7 @@ time.sleep(600)
 """
 
 
-def until(ready, seconds: float = 600.0, pause: float = 0.1):
+def until(ready, seconds: float = 600.0, pause: float = 0.3):
     """What `ready` returns, once that is true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -91,9 +93,15 @@ def test_a_driver_that_is_killed_and_a_study_that_goes_on(study, processes) -> N
     "tables",
     [pytest.param(1, marks=pytest.mark.soak), 8, pytest.param(20, marks=pytest.mark.soak)],
 )
-def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tables: int) -> None:
-    """Half of a store's tables cannot be added to: it would never show the study."""
+def test_a_process_that_is_killed_while_it_makes_the_store(
+    study, processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: int
+) -> None:
+    """Half of a store's tables cannot be added to: it would never show the study.
+
+    Temporary files of a process that was killed, wherever it was, go with the next process.
+    """
     study.trial(0, 2.0)
+    study.close()
     (study.path / "mlflow.db").unlink()
     command = [sys.executable, "-m", "autotune.cli.mirror_process", str(study.path), "60"]
     env = environment(default_uri(study.path))
@@ -103,9 +111,17 @@ def test_a_process_that_is_killed_while_it_makes_the_store(study, processes, tab
     first.kill()
     first.wait()
     assert made < 60, "it was done before it was killed"
+    (left,) = study.path.glob(".view-*")
+    (left / "tmp1").mkdir()
+    usual = tmp_path / "usual"
+    usual.mkdir()
+    before = usual.stat().st_mtime_ns
+    monkeypatch.setenv("TMPDIR", str(usual))
     assert catch_up(study.path, None, 600.0)
-    assert statuses(study)["trial-0000"] == "FINISHED"
+    assert statuses(study) == {"digits": "FINISHED", "trial-0000": "FINISHED"}
     assert not list(study.path.glob("*.part*"))
+    assert usual.stat().st_mtime_ns == before, "nothing was made in there"
+    assert not list(study.path.glob(".view-*"))
 
 
 SENT_AWAY = """
@@ -141,32 +157,24 @@ def counted(folder: Path, least: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_store_that_is_wiped_while_it_is_in_use(study) -> None:
+def test_a_store_of_another_version_that_is_then_wiped(study, tmp_path: Path) -> None:
+    """Each time the view is made again, from the journal's beginning."""
     study.trial(0, 2.0)
+    harm(study.path / "mlflow.db", "older")
     with Mirror(study.path, None) as mirror:
         until(lambda: '"0":' in (study.path / "mlflow.json").read_text())
         (study.path / "mlflow.db").unlink()
         study.trial(1, 1.0)
         study.close()
         assert mirror.close(600)
-    shown = runs_of_another_process(study)
+    copy = shutil.copy(study.path / "mlflow.db", tmp_path)  # this process may have the wiped file
+    shown = study.runs(f"sqlite:///{copy}")
     assert sorted(shown) == ["digits", "trial-0000", "trial-0001"]
-    assert shown["trial-0000"] == ["FINISHED", 2.0]
-
-
-def runs_of_another_process(study) -> dict[str, list]:
-    """This process may have the wiped file open."""
-    code = """
-import json, sys
-from mlflow import MlflowClient
-client = MlflowClient(tracking_uri=sys.argv[1])
-runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
-key = "time_to_target_seconds"
-print(json.dumps({r.info.run_name: [r.info.status, r.data.metrics.get(key)] for r in runs}))
-"""
-    command = [sys.executable, "-c", code, default_uri(study.path)]
-    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout)
+    assert {run.info.status for run in shown.values()} == {"FINISHED"}
+    assert shown["trial-0000"].data.metrics["time_to_target_seconds"] == 2.0
+    assert (study.path / "mlflow.db.aside-1").exists()
+    said = (study.path / "mlflow.log").read_text()
+    assert said.count("MLflow cannot use mlflow.db: it is now mlflow.db.aside-1") == 1
 
 
 class Server:
@@ -207,34 +215,49 @@ def server(tmp_path: Path, processes, empty_store: Path) -> Server:
 
 
 @pytest.mark.slow
-def test_a_server_that_stalls_is_killed_and_is_down(study, server, monkeypatch, capfd) -> None:
-    """Stalled at the start, killed in the middle, down at the end; and a password in its URI."""
+def test_a_server_that_stalls_is_late_and_is_killed(study, server, monkeypatch, capfd) -> None:
+    """Stalled, then down, then late at the start; killed in the middle; and down at the end.
+
+    And a password in its URI. Answers of half a minute are in test_slow_server.
+    """
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    secret = server.uri.replace("//", "//user:Pa55%2Fword@")
+    (port,) = free_ports(1)  # where the mirror looks for the server
+    log = study.path / "mlflow.log"
     study.trial(0, 2.0)
-    with socket.create_server(("127.0.0.1", server.port)):  # takes connections, never answers
-        mirror = Mirror(study.path, secret, patience_seconds=3600)
-        until(lambda: "timed out" in (study.path / "mlflow.log").read_text())
+    with socket.create_server(("127.0.0.1", port)):  # takes connections, never answers
+        mirror = Mirror(study.path, f"http://user:Pa55%2Fword@127.0.0.1:{port}")
+        until(lambda: "timed out" in log.read_text())
+    until(lambda: "refused" in log.read_text())
     server.start()
+    proxy = SlowProxy(port, server.port, 1.0)
+    until(lambda: proxy.answers >= 3)
+    study.trial(1, 1.0)
     until(lambda: statuses(study, server.uri).get("trial-0000") == "FINISHED")
-    study.begin(1)
-    study.report(1, [0, 100])
-    until(lambda: statuses(study, server.uri).get("trial-0001") == "RUNNING")
+    proxy.delay = 0.0
+    study.begin(2)
+    study.report(2, [0, 100])
+    until(lambda: statuses(study, server.uri).get("trial-0002") == "RUNNING")
+    proxy.close()
     server.kill()
-    study.report(1, [200], train_loss=float("nan"))
-    study.end(1, State.FAILED, "ValueError", 2.0, "boom")
+    study.report(2, [200], train_loss=float("nan"))
+    study.end(2, State.FAILED, "ValueError", 2.0, "boom")
     study.close()
+    until(lambda: "refused" in json.loads((study.path / "mlflow.json").read_text())["behind"])
     assert not mirror.close(2)
     printed = capfd.readouterr().err
     assert re.search(r"MLflow is behind: .*refused.*; `autotune resume .*` catches up\n", printed)
     commands = Path(f"/proc/{mirror.pid}/cmdline").read_text()
     server.start()
-    until(lambda: statuses(study, server.uri).get("digits") == "FINISHED")
-    runs = study.runs(server.uri)
-    assert runs["trial-0001"].info.status == "FAILED"
-    assert [s for s, _ in study.history(runs["trial-0001"], "acc", server.uri)] == [0, 100, 200]
-    assert list(server.folder.rglob("error.txt"))
+    proxy = SlowProxy(port, server.port, 0.0)
     assert mirror.close(600)
+    proxy.close()
+    runs = study.runs(server.uri)
+    shown = {name: run.info.status for name, run in runs.items()}
+    reached = dict.fromkeys(("digits", "trial-0000", "trial-0001"), "FINISHED")
+    assert shown == {**reached, "trial-0002": "FAILED"}
+    for name in ("trial-0001", "trial-0002"):
+        assert [s for s, _ in study.history(runs[name], "acc", server.uri)] == [0, 100, 200]
+    assert list(server.folder.rglob("error.txt"))
     written = b"".join(p.read_bytes() for p in study.path.rglob("*") if p.is_file())
     for password in ("Pa55%2Fword", "Pa55/word", "user:"):
         assert password not in printed + commands
@@ -243,24 +266,15 @@ def test_a_server_that_stalls_is_killed_and_is_down(study, server, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_giving_up_and_catching_up_later(study, server, tmp_path: Path, monkeypatch, capfd) -> None:
-    """Temporary files of a process that was killed, wherever it was, go with the next process."""
+def test_giving_up(study, capfd) -> None:
     study.trial(0, 2.0)
     study.close()
-    mirror = Mirror(study.path, server.uri, patience_seconds=0.0)
+    nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
+    mirror = Mirror(study.path, nobody, patience_seconds=0.0)
     assert not mirror.close(600)
     pid = mirror.pid
     until(lambda: not Path(f"/proc/{pid}").exists())
     assert capfd.readouterr().err.count("\n") == 1
-    usual = tmp_path / "usual"
-    usual.mkdir()
-    before = usual.stat().st_mtime_ns
-    monkeypatch.setenv("TMPDIR", str(usual))
-    (study.path / ".view-killed" / "tmp1").mkdir(parents=True)
-    assert catch_up(study.path, None, 600)  # the folder's own store
-    assert statuses(study) == {"digits": "FINISHED", "trial-0000": "FINISHED"}
-    assert usual.stat().st_mtime_ns == before, "nothing was made in there"
-    assert not list(study.path.glob(".view-*"))
 
 
 def test_a_study_is_shown_by_a_server(study, mlflow_server) -> None:
@@ -287,12 +301,12 @@ def test_nothing_raises_into_the_study(tmp_path: Path, capfd) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moved", [False, True], ids=["in place", "moved"])
-def test_the_ui_serves_the_folders_own_store(study, processes, tmp_path: Path, moved: bool) -> None:
+def test_the_ui_serves_the_own_store_of_a_moved_folder(study, processes, tmp_path: Path) -> None:
+    """One that was not is in test_ui."""
     study.trial(0, 2.0)
     study.close()
     study.copier().catch_up(over=True)
-    folder = Path(shutil.move(study.path, tmp_path / "moved")) if moved else study.path
+    folder = Path(shutil.move(study.path, tmp_path / "moved"))
     mlflow_ui.prepare(folder, "digits", print)
     (port,) = free_ports(1)  # 5000 is also the first choice of a test beside this one
     command = ui_command(folder, port)

@@ -15,13 +15,13 @@ from autotune.trial import State
 from .test_mirror import Server, statuses, until
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # answers of a second are in test_mirror
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("delay", [1.0, pytest.param(30.0, marks=pytest.mark.soak)])
 def test_refusing_then_late_then_back(
-    study: Any, tmp_path: Path, processes: Any, empty_store: Path, delay: float
+    study: Any, tmp_path: Path, processes: Any, empty_store: Path
 ) -> None:
     """Answers of 30 s are within the patience of a request (45 s): slow, and not lost."""
+    delay = 30.0
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / "mlflow.db").write_bytes(empty_store.read_bytes())
     server, (port,) = Server(tmp_path / "server", processes), free_ports(1)

@@ -73,6 +73,7 @@ TASKS = {
 }
 USED = (
     "torch._dynamo",
+    "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
@@ -252,6 +253,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in USED:
         import_module(name)
+    for task in ("text", "images"):  # which also makes and reads the data, for all ranks
+        steps(task, {})
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     started: dict[int, list[tuple[BaseProcess, Connection]]] = {}
     with suppress(EOFError):

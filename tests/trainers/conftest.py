@@ -42,31 +42,27 @@ def record() -> Record:
 @pytest.fixture(scope="session")
 def on_two_ranks() -> Iterator[Callable[..., list[dict[str, Any]]]]:
     """`record` on two ranks of a gloo group; gives what each of them recorded."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*free_ports(1)), "WORLD_SIZE": "2"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*free_ports(1))}
     ours = str(HERE.parents[1]), str(HERE.parent / "support")
     path = os.pathsep.join([*ours, os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, **place, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(HERE / "ranks.py")],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for rank in range(2)
-    ]
+    ranks = subprocess.Popen(
+        [sys.executable, str(HERE / "ranks.py")],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert ranks.stdin is not None
+    assert ranks.stdout is not None
 
     def run(*arguments: Any, **named: Any) -> list[dict[str, Any]]:
-        for rank in ranks:
-            pickle.dump((arguments, named), rank.stdin)
-            rank.stdin.flush()
-        return [pickle.load(rank.stdout) for rank in ranks]
+        pickle.dump((arguments, named), ranks.stdin)
+        ranks.stdin.flush()
+        return pickle.load(ranks.stdout)
 
     yield run
-    for rank in ranks:
-        rank.stdin.close()
-    for rank in ranks:
-        assert rank.wait(timeout=600) == 0
+    ranks.stdin.close()
+    assert ranks.wait(timeout=600) == 0
 
 
 def same(a: Any, b: Any) -> bool:

@@ -1,4 +1,4 @@
-"""One rank of a real gloo group: reads jobs from its parent, writes what it recorded.
+"""Two ranks of a real gloo group: the first reads jobs from its parent, writes what both recorded.
 
 Run as a program by `conftest.py`; `record` is also called there in the parent's own process.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import os
 import pickle
 import sys
 import weakref
 from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -155,25 +158,53 @@ def out_of_memory(on: int, place: str) -> Iterator[None]:
         yield
 
 
-def main() -> None:
+def answer(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     import click_ranks  # beside this program
 
-    torch.set_num_threads(1)
+    try:
+        recorder = click_ranks.record if click_ranks.is_own(arguments[0]) else record
+        return recorder(*arguments, **named)
+    except (ValueError, RuntimeError) as error:
+        return {"error": str(error), "on_all_ranks": getattr(error, "on_all_ranks", "")}
+
+
+def joined(rank: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     dist.init_process_group("gloo")
-    answers, sys.stdout = sys.stdout.buffer, sys.stderr
-    while True:
-        try:
-            arguments, named = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            break
-        try:
-            recorder = click_ranks.record if click_ranks.is_own(arguments[0]) else record
-            answer = recorder(*arguments, **named)
-        except (ValueError, RuntimeError) as error:
-            answer = {"error": str(error), "on_all_ranks": getattr(error, "on_all_ranks", "")}
-        pickle.dump(answer, answers)
-        answers.flush()
+
+
+def second(asked: Connection, other: Connection) -> None:
+    """Answer as the second rank what the first one passes on, until that has ended."""
+    other.close()  # or it would not be seen to end
+    joined(1)
+    with contextlib.suppress(EOFError):
+        while True:
+            asked.send_bytes(pickle.dumps(answer(*pickle.loads(asked.recv_bytes()))))
     dist.destroy_process_group()
+
+
+def main() -> None:
+    """The second rank is a copy of this process, which has imported and read what both need."""
+    torch.set_num_threads(1)
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    for task in ({"model": "mlp"}, {"text": "synthetic"}):
+        record(task, 0)
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+    other = context.Process(target=second, args=(theirs, ours))
+    other.start()
+    theirs.close()
+    joined(0)
+    with contextlib.suppress(EOFError):
+        while True:
+            job = pickle.load(sys.stdin.buffer)
+            ours.send_bytes(pickle.dumps(job))
+            pickle.dump([answer(*job), pickle.loads(ours.recv_bytes())], answers)
+            answers.flush()
+    dist.destroy_process_group()
+    ours.close()
+    other.join()
+    assert other.exitcode == 0
 
 
 if __name__ == "__main__":

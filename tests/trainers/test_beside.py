@@ -24,7 +24,6 @@ from trainers.beside import Beside, RemoteTraceback
 from trainers.settings import read_settings
 
 NET = {"model": "resnet8", "width": 4, "train_size": 500, "val_size": 300, "batch_size": 50}
-TEXT = {"text": "synthetic"}
 FAST = {"data": "digits", "model": "mlp", "width": 8, "lr": 0.1, "val_size": 300}
 MEASURED = ("samples_per_second", "flops_per_second", "exposed_communication")  # by the clock
 SECONDS = 600.0  # a guard against hangs
@@ -36,15 +35,8 @@ def metrics(found: dict[str, Any]) -> list[dict[str, float]]:
     return [{k: v for k, v in m.items() if k not in MEASURED} for m in every]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {**NET, "optimizer": "schedulefree_sgd"},  # running statistics, averaged weights
-        pytest.param(NET, marks=pytest.mark.slow),
-        pytest.param(TEXT, marks=pytest.mark.slow),
-    ],
-)
-def test_the_metrics_are_those_of_validation_inline(record: Any, config: dict[str, Any]) -> None:
+def test_the_metrics_are_those_of_validation_inline(record: Any) -> None:
+    config = {**NET, "optimizer": "schedulefree_sgd"}  # running statistics, averaged weights
     inline, beside = (
         record({**config, "validation": v}, 3, done=v == "beside") for v in ("inline", "beside")
     )
@@ -56,19 +48,14 @@ def test_the_metrics_are_those_of_validation_inline(record: Any, config: dict[st
     assert not [command for command in left if "trainers.beside" in command]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {**TEXT, "data_parallel_shard_degree": 2},
-        NET,
-        {**TEXT, "tensor_parallel_degree": 2},
-    ],
-)
+@pytest.mark.parametrize("degree", ["data_parallel_shard_degree", "tensor_parallel_degree"])
 @pytest.mark.slow
-def test_on_two_ranks_they_are_those_of_validation_inline(
-    on_two_ranks: Any, config: dict[str, Any]
-) -> None:
-    """Running statistics are averaged, or weights gathered, before they are sent."""
+def test_on_two_ranks_they_are_those_of_validation_inline(on_two_ranks: Any, degree: str) -> None:
+    """Weights are gathered before they are sent.
+
+    Running statistics, which are averaged first, are in `tests/study/test_beside.py`.
+    """
+    config = {"text": "synthetic", degree: 2}
     inline, beside = (
         [metrics(r) for r in on_two_ranks({**config, "validation": v}, 2, done=v == "beside")]
         for v in ("inline", "beside")

@@ -88,19 +88,20 @@ def of_process(pid: int) -> list[str]:
 
 @pytest.mark.slow
 def test_two_ranks_train_alike_on_a_slow_link_and_on_loopback(
-    links: Any, monkeypatch: pytest.MonkeyPatch
+    links: Any, monkeypatch: pytest.MonkeyPatch, on_two_ranks: Any
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     given = ["-c", TRAINING, json.dumps(KINDS)]
     with links.slow_link(10) as link:
         slow, before = links.answers(link, 2, given), link.sent()
-    fast = links.answers(links.loopback(), 2, given)
     assert before > 1_000_000, "it went over the cable"
-    for one, other in zip(slow, fast, strict=True):
-        seconds = one.pop("seconds")
-        assert seconds > 0.5, "a megabyte, at 10 Mbit/s"
-        assert {*other} - {"seconds"} == {*one}
-        assert all(other[kind] == losses for kind, losses in one.items())
+    for one in slow:
+        assert one.pop("seconds") > 0.5, "a megabyte, at 10 Mbit/s"
+        assert len(one) == len(KINDS)
+    for keys in KINDS:
+        for one, other in zip(slow, on_two_ranks(keys, 2), strict=True):
+            losses = [metrics["val_loss"] for metrics in other["metrics"]]
+            assert one[keys.get("gradient_compression", "none")] == losses
 
 
 @pytest.mark.slow

@@ -199,9 +199,9 @@ def test_a_policy_improves_and_holds_on_fresh_seeds(
     before = study(fast_path / "a", 32, lr, seed=7)
     folder = fast_path / "b"
     spec = f"policy(setting={setting!r}, learner={learner!r}, setpoint=0.02)"
-    study(folder, 128, lr, controller=spec, seed=1)
+    study(folder, 64, lr, controller=spec, seed=1)
     weights = json.loads((folder / weights_file.FILE).read_text())
-    assert (weights["trials"], weights["learner"]) == (128, learner)
+    assert (weights["trials"], weights["learner"]) == (64, learner)
     learned = Linear(weights_file.read(folder).weights, knobs=("lr",))
     after = study(fast_path / "c", 32, lr, controller=learned, seed=7)
     assert mean_seconds(after) < 0.9 * mean_seconds(before)

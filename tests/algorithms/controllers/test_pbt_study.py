@@ -1,4 +1,4 @@
-"""Population-based training of a real trainer on Ray: forks, MLflow, kills, export and replay."""
+"""Population-based training of a real trainer: forks, MLflow, kills, export and replay."""
 
 from __future__ import annotations
 
@@ -45,17 +45,13 @@ often = pbt(SPACE, TARGET, interval=0.5)
 
 
 @pytest.fixture(scope="module")
-def studied(
-    ray_address: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    with_store: Callable[[Path], Path],
-) -> Path:
+def studied(tmp_path_factory: pytest.TempPathFactory, with_store: Callable[[Path], Path]) -> Path:
     folder = tmp_path_factory.mktemp("population")
     with_store(folder / "study")
     recipe = folder / "recipe.py"
     recipe.write_text(RECIPE)
     run = ["run", f"{recipe}:recipe", "--trials", "10", "--controller", f"{recipe}:often"]
-    asked = ["--sampler", "random", "--ray-address", ray_address, "--out", str(folder / "study")]
+    asked = ["--sampler", "random", "--backend", "local", "--out", str(folder / "study")]
     assert main.main([*run, *asked, "--json"]) == UNREACHED
     return folder / "study"
 
@@ -123,7 +119,7 @@ def test_what_a_person_sees(studied: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.slow
 def test_a_forks_line_of_descent_is_replayed_bit_for_bit(
-    studied: Path, ray_address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    studied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The longest line: trained from scratch with its schedules, it sees the same losses."""
     lines = {}
@@ -139,7 +135,8 @@ def test_a_forks_line_of_descent_is_replayed_bit_for_bit(
     assert json.loads((out / "schedules.json").read_text()).keys() >= {"lr"}
     capsys.readouterr()
     replay = ["replay", str(out), "--repeats", "1", "--out", str(tmp_path / "again")]
-    asked = ["--tracking-uri", "off", "--ray-address", ray_address, "--json"]
+    here = ["--backend", "local", "--max-concurrent-trials", "1"]
+    asked = [*here, "--tracking-uri", "off", "--json"]
     assert main.main([*replay, *asked]) == UNREACHED
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert report["identical"] is True, report["first_difference"]

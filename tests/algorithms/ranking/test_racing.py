@@ -241,7 +241,7 @@ class Watching:
 
 
 @given(st.integers(1, 5), st.sampled_from([0.1, 0.3, 0.6]), st.integers(0, 99))
-@settings(max_examples=15)
+@settings(max_examples=8)
 @pytest.mark.slow
 def test_races_take_their_share_and_no_sampler_sees_them(
     workers: int, share: float, seed: int
@@ -352,7 +352,7 @@ def test_a_driver_killed_while_it_raced_goes_on_to_the_same_study(fast_path: Pat
     rows = (fast_path / JOURNAL).read_bytes().splitlines(keepends=True)
     races = [i for i, row in enumerate(rows) if b'"kind":"race"' in row]
     assert len(races) >= 2
-    for cut in {row + more for row in races for more in (0, 1, 2, 5)}:
+    for cut in {row + more for row in races[:2] for more in (0, 1, 2, 5)}:
         with memory() as folder:
             put(folder, b"".join(rows[:cut]))
             found = study(folder, 10, **options)

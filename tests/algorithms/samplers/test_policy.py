@@ -127,12 +127,12 @@ def test_a_resumed_study_is_the_uninterrupted_one(fast_path: Path) -> None:
 @every
 def test_it_finds_what_random_points_do_not(name: str) -> None:
     best, chance = [], []
-    for seed in range(5):
+    for seed in range(3):
         trials = run(PolicySampler(name, BOWL, TARGET, seed), BOWL, THERE, 44)
         best.append(min(t.seconds for t in trials))
         chance.append(min(map(THERE, BOWL.sample(44, seed))))
     assert statistics.mean(best) < 1 + 0.75 * (statistics.mean(chance) - 1)
-    assert sum(a < b for a, b in zip(best, chance, strict=True)) >= 4
+    assert all(a < b for a, b in zip(best, chance, strict=True))
 
 
 @every
@@ -339,8 +339,8 @@ def test_a_warm_start_helps_on_a_related_task_and_does_not_ruin_an_unrelated_one
     source = fast_path / "first"
     simulate(experiment, source, 60, curve, workers=4, sampler="tpe", seed=7)
     behind: dict[tuple[str, bool], list[float]] = {}
-    for seed in range(12):
-        for task, centre in (("near", NEAR), ("far", FAR)):
+    for task, centre, seeds in (("near", NEAR, 6), ("far", FAR, 12)):
+        for seed in range(seeds):
             for warm in (True, False):
                 folder = fast_path / f"{task}-{warm}-{seed}"
                 own = after(folder, centre, seed, 20, source if warm else None)
@@ -348,9 +348,7 @@ def test_a_warm_start_helps_on_a_related_task_and_does_not_ruin_an_unrelated_one
     means = {key: statistics.mean(own) for key, own in behind.items()}
     assert means["near", True] < 0.5 * means["near", False]
     assert means["far", True] < 1.6 * means["far", False]
-    longer = [after(fast_path / f"long-{w}", FAR, 1, 60, source if w else None) for w in (1, 0)]
-    assert longer[0] < 0.1
-    assert longer[1] < 0.1
+    assert after(fast_path / "long", FAR, 1, 60, source) < 0.1
 
 
 def test_what_two_spaces_share_is_transferred_by_value_and_made_wider() -> None:

@@ -235,19 +235,12 @@ def test_ranks_of_one_node_meet_on_loopback(episode: Episode) -> None:
     assert said == {"lo =lo"}
 
 
-@pytest.mark.parametrize("recipe", ["pair", "apart"])
-def test_ranks_of_two_nodes_meet_on_the_nodes_interface(
-    episode: Episode, recipe: str, tmp_path: Path
-) -> None:
-    """`pair` does not fit on one node; `apart` would, on the larger one, but is to be spread."""
-    if recipe == "apart":
-        episode.cluster.settle()
-        episode.cluster.add(cpus=2)
-    else:
-        episode.cluster.add()
+def test_ranks_of_two_nodes_meet_on_the_nodes_interface(episode: Episode, tmp_path: Path) -> None:
+    """They would fit on the larger one, but are to be spread."""
+    episode.cluster.add(cpus=2)
     study = Study(tmp_path / "study")
     study.pace(0.02)
-    finished(study.run(recipe, episode.cluster.address, 1), main.DONE)
+    finished(study.run("apart", episode.cluster.address, 1), main.DONE)
     trial = study.trials()[0]
     assert trial.hardware.nodes == trial.hardware.num_workers == 2
     assert "network" in str(trial.hardware)
@@ -264,14 +257,16 @@ def apart() -> Iterator[Network]:
 
 
 def test_ranks_meet_on_the_cable_that_joins_their_machines(apart: Network, tmp_path: Path) -> None:
-    """Each of the two has another interface, listed first and with the default route, that goes
-    nowhere."""
+    """They do not fit on one. Each has another interface, listed first and with the default route,
+    that goes nowhere."""
     study = Study(tmp_path / "study", apart.first.within)
     study.pace(0.02)
     with cluster(1, apart.first.within, node_ip_address=apart.first.address) as made:
         made.add(1, within=apart.second.within, node_ip_address=apart.second.address)
         finished(study.run("pair", made.address, 1), main.DONE)
-    assert study.trials()[0].hardware.nodes == 2
+    hardware = study.trials()[0].hardware
+    assert hardware.nodes == hardware.num_workers == 2
+    assert "network" in str(hardware)
     said = [row.partition("interfaces ")[2] for row in study.log.read_text().splitlines()]
     assert [names for names in said if names] == [f"{apart.cable} ={apart.cable}"] * 2
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,22 +108,6 @@ def until(pool: RayPool, holds: Any, seconds: float = SECONDS) -> Any:
 
 
 # --- the pool by itself -------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_of_idle_groups_a_trial_takes_one_on_comparable_hardware() -> None:
-    pool = RayPool(toy, at.Scaling(max_concurrent_trials=2), hang_timeout=SECONDS)
-    try:
-        until(pool, lambda: pool.capacity() == 2)
-        usual, other = pool._groups.groups.values()
-        other.hardware = replace(usual.hardware, label="other")  # as if on another node
-        assert pool.next_hardware() == usual.hardware
-        assert pool.next_hardware(other.hardware) == other.hardware
-        assert pool.start(Launch(0, {}, 1, comparable_to=other.hardware)) == other.hardware
-        again = pool.start(Launch(1, {}, 1, comparable_to=other.hardware))
-        assert again == usual.hardware, "none is left"
-    finally:
-        pool.close()
 
 
 @pytest.mark.slow

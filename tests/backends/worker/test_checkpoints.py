@@ -16,12 +16,17 @@ import autotune as at
 from autotune.storage import journal
 from autotune.trial import Interrupted, Saved, State
 
-pytestmark = pytest.mark.usefixtures("ray_address")
 LARGE = 2 * 2**20
+on_ray = pytest.mark.usefixtures("ray_address")  # whose processes are there already
 
 
-def study(folder: Path, config: dict[str, Any], trials: int = 1, **policy: Any) -> at.StudyResult:
-    """One configuration `trials` times, each after the other, until step 800 is reached."""
+def study(
+    folder: Path, config: dict[str, Any], trials: int = 1, backend: str = "local", **policy: Any
+) -> at.StudyResult:
+    """One configuration `trials` times, each after the other, until step 800 is reached.
+
+    Where processes are killed it is `local`: the next ones start sooner.
+    """
     policy = {"hang_timeout": 600, "checkpoint_interval": 0, **policy}
     settings: dict[str, Any] = {
         "log": str(folder / "log"),
@@ -40,7 +45,7 @@ def study(folder: Path, config: dict[str, Any], trials: int = 1, **policy: Any) 
         configs=[{"x": 0.5}] * (trials - 1),
     )
     options = {"tracking_uri": "off", "sampler": "random", "pruner": "none"}
-    return at.run(made, trials=trials, out=folder / "study", **options)
+    return at.run(made, trials=trials, out=folder / "study", backend=backend, **options)
 
 
 def starts(folder: Path) -> list[str]:
@@ -49,8 +54,8 @@ def starts(folder: Path) -> list[str]:
     return [row[4] for row in rows if row[1] == "0" and row[3] == "start"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", ["flipped", pytest.param("gone", marks=pytest.mark.soak)])
+@pytest.mark.soak  # with shards, and with two that are damaged, it is tested more often
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     tmp_path: Path, damage: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,16 +76,28 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 
 
 @pytest.mark.slow
-def test_where_both_are_damaged_it_starts_again_from_scratch(tmp_path: Path) -> None:
-    trial = study(tmp_path, {"dies": 500, "damage": ["cut", 9]}).trials[0]
+def test_where_both_are_damaged_it_starts_again_from_scratch(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = study(tmp_path, {"dies": 500, "damage": ["cut", 9]})
+    trial = result.trials[0]
     assert (trial.state, trial.retries, trial.attempts) == (State.REACHED, 1, 4), trial.error
     assert starts(tmp_path)[-1] == "0"
+    lost = [e for e in journal.read(result.folder) if isinstance(e, Interrupted)]
+    assert [e.damaged for e in lost] == [False, True, True]
+    steps = [r.step for r in trial.reports if r.metrics]
+    assert steps == list(range(100, 900, 100)), "no report is there twice"
+    assert [r.metrics["w"] for r in trial.reports if r.metrics] == steps
+    said = capfd.readouterr().err
+    assert "warning: trial 0: the checkpoint at step 300 cannot be used" in said
+    assert "it goes on from step 200" in said
 
 
+@on_ray
 def test_the_last_two_are_there_while_it_runs_and_the_last_when_it_has_ended(
     tmp_path: Path,
 ) -> None:
-    result = study(tmp_path, {})
+    result = study(tmp_path, {}, backend="ray")
     saved = [e.checkpoint for e in journal.read(result.folder) if isinstance(e, Saved)]
     assert len(saved) > 2
     assert all(len(c.sums) == 2 and c.sums[0].startswith("crc32:") for c in saved)
@@ -128,13 +145,14 @@ def test_checkpoints_behind_a_url(tmp_path: Path) -> None:
     assert [p.name for p in own.iterdir()] == ["trial-0000"]
 
 
+@on_ray
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
 def test_where_checkpoints_cannot_be_written_training_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file, and no folder")
-    result = study(tmp_path, {}, checkpoint_folder=str(blocked))
+    result = study(tmp_path, {}, backend="ray", checkpoint_folder=str(blocked))
     trial = result.trials[0]
     assert (trial.state, trial.attempts, trial.checkpoint) == (State.REACHED, 1, None)
     assert (

@@ -10,14 +10,11 @@ from toys import METRIC, hungry
 import autotune as at
 from autotune.trial import Event, Interrupted, State
 
-pytestmark = pytest.mark.usefixtures("ray_address")
 MIB = 8  # a sample; 200 MiB hold 16 of them and not 32
 
 
 @pytest.fixture(scope="module")
-def studied(
-    ray_address: str, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[at.StudyResult, list[Event]]:
+def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[at.StudyResult, list[Event]]:
     """Rank 1 runs out of memory at step 300, then the same again, then one that never fits."""
     folder = tmp_path_factory.mktemp("memory")
     space = at.SearchSpace(
@@ -49,6 +46,7 @@ def studied(
         made,
         trials=3,
         out=folder / "study",
+        backend="local",
         tracking_uri="off",
         sampler="random",
         pruner="none",

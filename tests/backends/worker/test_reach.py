@@ -82,7 +82,7 @@ def study(folder: Path, place: str, **config: Any) -> at.StudyResult:
         baseline={"x": 0.5},
     )
     options: dict[str, Any] = {"tracking_uri": "off", "sampler": "random", "pruner": "none"}
-    return at.run(made, trials=1, out=folder / "study", **options)
+    return at.run(made, trials=1, out=folder / "study", backend="local", **options)
 
 
 def once_lost(folder: Path, then: Callable[[], None]) -> threading.Thread:
@@ -120,7 +120,6 @@ def is_whole(result: at.StudyResult, folder: Path, said: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_address")
 def test_a_server_that_is_stopped_and_started(
     tmp_path: Path, server: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +134,6 @@ def test_a_server_that_is_stopped_and_started(
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("ray_address")
 def test_a_mount_that_is_gone_for_a_while(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,7 +146,6 @@ def test_a_mount_that_is_gone_for_a_while(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_address")
 def test_nothing_is_written_into_the_mount_point_of_a_mount_that_is_gone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,8 +18,6 @@ from autotune.storage import journal
 from autotune.trial import Interrupted, Saved, State
 from trainers import language
 
-pytestmark = pytest.mark.usefixtures("ray_address")
-
 
 def study(folder: Path, trials: int = 1, policy: Any = None, **config: Any) -> at.StudyResult:
     """Eight milestones of a small sharded language model, `trials` times one after the other."""
@@ -37,7 +35,7 @@ def study(folder: Path, trials: int = 1, policy: Any = None, **config: Any) -> a
         configs=[{"x": 0.5}] * (trials - 1),
     )
     options: dict[str, Any] = {"tracking_uri": "off", "sampler": "random", "pruner": "none"}
-    return at.run(made, trials=trials, out=folder / "study", **options)
+    return at.run(made, trials=trials, out=folder / "study", backend="local", **options)
 
 
 def losses(trial: at.Trial) -> dict[int, float]:
@@ -45,7 +43,7 @@ def losses(trial: at.Trial) -> dict[int, float]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, ray_address: str) -> at.StudyResult:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
     """Two trials that nobody disturbs."""
     folder = tmp_path_factory.mktemp("whole")
     return study(folder, 2, {"keep_checkpoints": 1})
