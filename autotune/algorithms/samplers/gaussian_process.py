@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.algorithms.one_thread import on_one_thread
+
 Array = NDArray[np.float64]
 
 _ROOT = math.sqrt(5.0)
@@ -56,6 +58,7 @@ class Process:
         mean: what is expected far from all points; by default the mean of the values.
     """
 
+    @on_one_thread
     def __init__(
         self, x: Array, y: Array, weights: Array, hyper: Hyper, mean: float | None = None
     ) -> None:
@@ -68,6 +71,7 @@ class Process:
         self._lower = np.linalg.cholesky(covariance)
         self._weights = cho_solve((self._lower, True), y - self._mean)
 
+    @on_one_thread
     def at(self, z: Array) -> tuple[Array, Array]:
         """The means at the rows of `z`, and the standard deviations without noise."""
         from scipy.linalg import solve_triangular
@@ -79,6 +83,7 @@ class Process:
         return cross @ self._weights + self._mean, np.sqrt(variance)
 
 
+@on_one_thread
 def fit(
     x: Array, y: Array, weights: Array, iterations: int = 12, mean: float | None = None
 ) -> Hyper:

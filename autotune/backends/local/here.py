@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from autotune.backends.groups import turns
 from autotune.backends.groups.environment import environment
 from autotune.backends.groups.turns import Group, PendingCheckpoint
@@ -67,7 +69,7 @@ class ThisProcess:
         self._before = dict(os.environ)
         self._joined = False
         self._threads: int | None = None
-        self._limits: Any = None
+        self._limits = contextlib.ExitStack()
         for name, value in environment(self.scaling).items():
             os.environ.setdefault(name, value)
         if os.environ.get("PYTHONBREAKPOINT", "").startswith("ray."):  # set by Ray, for its workers
@@ -148,8 +150,7 @@ class ThisProcess:
         self._rank = None  # type: ignore[assignment]
         os.environ.clear()
         os.environ.update(self._before)
-        if self._limits is not None:
-            self._limits.restore_original_limits()
+        self._limits.close()
         if self._threads is not None:
             sys.modules["torch"].set_num_threads(self._threads)
 
@@ -183,16 +184,7 @@ class ThisProcess:
         torch = sys.modules.get("torch")
         self._threads = torch.get_num_threads() if torch is not None else None
         if self._cores:
-            self._limits = _limited(len(self._cores))
+            self._limits.enter_context(threadpool_limits(len(self._cores)))
         rendezvous = Rendezvous(bool(self._cores), self.scaling.gpus, _SECONDS)
         self._rank.join(_HOST, self._rank.serve(_HOST), rendezvous)
         self._joined = True
-
-
-def _limited(threads: int) -> Any:
-    """Limit the threads of libraries that are loaded already; None where nothing can."""
-    try:
-        import threadpoolctl
-    except ImportError:
-        return None
-    return threadpoolctl.threadpool_limits(threads)

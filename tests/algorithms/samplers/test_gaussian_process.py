@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
+import threadpoolctl
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
@@ -70,3 +72,30 @@ def test_it_is_sure_where_it_has_seen_and_unsure_far_away() -> None:
     _, seen = process.at(x)
     _, far = process.at(np.full((1, 3), 9.0))
     assert seen.max() < 0.05 < far[0] == pytest.approx(1.0)
+
+
+def blas_threads() -> set[int]:
+    found = threadpoolctl.ThreadpoolController().select(user_api="blas").info()
+    assert found
+    return {library["num_threads"] for library in found}
+
+
+def test_the_model_is_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, minimize = set[int](), scipy.optimize.minimize
+
+    def spied(*given: object, **named: object) -> object:
+        seen.update(blas_threads())
+        return minimize(*given, **named)
+
+    def fails(*given: object, **named: object) -> object:
+        raise ValueError("wrong")
+
+    with threadpoolctl.threadpool_limits(3, user_api="blas"):
+        monkeypatch.setattr(scipy.optimize, "minimize", spied)
+        fit(*data())
+        assert seen == {1}
+        assert blas_threads() == {3}, "those that they had"
+        monkeypatch.setattr(scipy.optimize, "minimize", fails)
+        with pytest.raises(ValueError, match="wrong"):
+            fit(*data())
+        assert blas_threads() == {3}
