@@ -277,11 +277,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.slow
 @both
 def test_the_example_reaches_its_target_on_two_ranks(
-    framework: str, tmp_path: Path, ray_address: str
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where the trainer of Hugging Face makes a folder
     file = {"lightning": "lightning_digits.py", "huggingface": "huggingface_text.py"}[framework]
     made = load(f"{EXAMPLES / file}:experiment_two_ranks")
-    result = at.run(made, trials=1, out=tmp_path, tracking_uri="off")
+    result = at.run(made, trials=1, out="study", tracking_uri="off", backend="local")
     assert result.best is not None, result.trials[0].error or result.trials[0].reason
     assert result.best.reports[-1].metrics["val_accuracy"] >= made.target.value
     assert result.best.clock.eval > 0
