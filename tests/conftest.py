@@ -65,6 +65,7 @@ multiprocessing.util.Finalize(None, shutil.rmtree, (PRIVATE, True), exitpriority
 
 
 # The quick tests of these files want Ray, or two ranks: one process starts them, and runs them all.
+# Of slow ones, all files that name Ray's fixtures are together (`_names_ray`).
 _ON_RAY = ("checkpoints", "cli", "export", "ray")
 _ON_TWO_RANKS = (
     *("adascale", "averaging", "clicks", "compression_of_gradients", "divided", "language"),

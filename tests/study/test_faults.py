@@ -20,7 +20,7 @@ LOG_BYTES = 2**20
 
 @pytest.fixture(scope="module")
 def bad(tmp_path_factory: pytest.TempPathFactory) -> at.StudyResult:
-    """Every misbehaviour, each followed by a trial that behaves."""
+    """Those that may cost the process, each followed by a trial that behaves."""
     configs = in_order("", "leave", "", "thread", "", "leak", "")
     pool = LocalPool(misbehaving, at.Scaling(max_concurrent_trials=1), hang_timeout=600)
     return study(misbehaving, tmp_path_factory.mktemp("bad") / "study", configs, pool=pool)

@@ -35,13 +35,14 @@ def noted(config: dict[str, Any]) -> Iterator[at.Milestone]:
 
 
 def swelling(config: dict[str, Any]) -> Iterator[at.Milestone]:
-    """A toy that holds `mib` MiB for each sample of a forward pass, long enough to be noticed."""
+    """A toy that holds `mib` MiB for each sample; those of a whole batch until it is ended."""
     state = config.get("state") or {"step": 0}
     microbatch = config.get("microbatch") or config["batch_size"]
     toys.note(config, f"start {state['step']} {config.get('microbatch')}")
     for step in range(state["step"], 1001, 100):
         memory = torch.ones(microbatch * config["mib"] * 2**18) if step >= 300 else None
-        time.sleep(1.0 if memory is not None else 0.05)
+        whole = memory is not None and microbatch == config["batch_size"]
+        time.sleep(60.0 if whole else 1.0 if memory is not None else 0.05)
         del memory
         yield at.Milestone(
             step, lambda now=step: {toys.METRIC: now / 1000}, lambda now=step: {"step": now + 100}

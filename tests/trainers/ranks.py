@@ -183,6 +183,13 @@ def second(asked: Connection, other: Connection) -> None:
     dist.destroy_process_group()
 
 
+def asked() -> Any:
+    """The next job; None once there are no more."""
+    with contextlib.suppress(EOFError):
+        return pickle.load(sys.stdin.buffer)
+    return None
+
+
 def main() -> None:
     """The second rank is a copy of this process, which has imported and read what both need."""
     torch.set_num_threads(1)
@@ -191,16 +198,14 @@ def main() -> None:
         record(task, 0)
     context = get_context("fork")
     ours, theirs = context.Pipe()
-    other = context.Process(target=second, args=(theirs, ours))
+    other = context.Process(target=second, args=(theirs, ours), daemon=True)
     other.start()
     theirs.close()
     joined(0)
-    with contextlib.suppress(EOFError):
-        while True:
-            job = pickle.load(sys.stdin.buffer)
-            ours.send_bytes(pickle.dumps(job))
-            pickle.dump([answer(*job), pickle.loads(ours.recv_bytes())], answers)
-            answers.flush()
+    while (job := asked()) is not None:
+        ours.send_bytes(pickle.dumps(job))
+        pickle.dump([answer(*job), pickle.loads(ours.recv_bytes())], answers)
+        answers.flush()
     dist.destroy_process_group()
     ours.close()
     other.join()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.algorithms.one_thread import on_one_thread
+from autotune.blas_threads import on_one_thread
 
 Array = NDArray[np.float64]
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from autotune import blas_threads
 from autotune.backends.groups import turns
 from autotune.backends.groups.environment import environment
 from autotune.backends.groups.turns import Group, PendingCheckpoint
@@ -150,7 +151,8 @@ class ThisProcess:
         self._rank = None  # type: ignore[assignment]
         os.environ.clear()
         os.environ.update(self._before)
-        self._limits.close()
+        with blas_threads.LOCK:
+            self._limits.close()
         if self._threads is not None:
             sys.modules["torch"].set_num_threads(self._threads)
 
@@ -184,7 +186,8 @@ class ThisProcess:
         torch = sys.modules.get("torch")
         self._threads = torch.get_num_threads() if torch is not None else None
         if self._cores:
-            self._limits.enter_context(threadpool_limits(len(self._cores)))
+            with blas_threads.LOCK:
+                self._limits.enter_context(threadpool_limits(len(self._cores)))
         rendezvous = Rendezvous(bool(self._cores), self.scaling.gpus, _SECONDS)
         self._rank.join(_HOST, self._rank.serve(_HOST), rendezvous)
         self._joined = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from autotune.algorithms.samplers.gaussian_process import (
     negative_log_posterior,
     prior_medians,
 )
+from autotune.blas_threads import on_one_thread
 
 
 def data(count: int = 24) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -88,6 +91,7 @@ def test_the_model_is_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> N
         return minimize(*given, **named)
 
     def fails(*given: object, **named: object) -> object:
+        assert blas_threads() == {1}
         raise ValueError("wrong")
 
     with threadpoolctl.threadpool_limits(3, user_api="blas"):
@@ -99,3 +103,24 @@ def test_the_model_is_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(ValueError, match="wrong"):
             fit(*data())
         assert blas_threads() == {3}
+
+
+def test_calls_at_once_leave_as_many_threads_as_there_were() -> None:
+    before, both, one_ended = blas_threads(), Event(), Event()
+
+    @on_one_thread
+    def first() -> set[int]:
+        assert both.wait(600)
+        return blas_threads()
+
+    @on_one_thread
+    def second() -> None:
+        both.set()
+        assert one_ended.wait(600)
+
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(first), threads.submit(second)
+        assert running[0].result() == {1}
+        one_ended.set()
+        running[1].result()
+    assert blas_threads() == before

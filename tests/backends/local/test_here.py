@@ -10,11 +10,13 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import threadpoolctl
 from toys import METRIC, reporter, toy
 
 import autotune as at
@@ -23,6 +25,7 @@ from autotune.backends.local.here import ThisProcess
 from autotune.backends.local.processes import ChildProcesses
 from autotune.backends.protocol import Launch, Progress, Raised, Stopped
 from autotune.backends.worker import cpu_wait
+from autotune.blas_threads import on_one_thread
 from autotune.storage import journal
 from autotune.storage.journal import Closed
 from autotune.study import place
@@ -49,25 +52,37 @@ def study(train: Any, folder: Path, **options: Any) -> at.StudyResult:
     return at.run(made, trials=len(made.configs), **fixed, **options)
 
 
+def blas_threads() -> set[int]:
+    """Of NumPy's library, and SciPy's where it is loaded."""
+    found = threadpoolctl.ThreadpoolController().select(user_api="blas").info()
+    return {library["num_threads"] for library in found}
+
+
 # --- this process ---------------------------------------------------------------------------------
 
 
 def test_the_trainer_runs_in_this_process_and_leaves_it_as_it_was(tmp_path: Path) -> None:
     seen: list[tuple[int, str]] = []
+    limited: list[set[int]] = []
 
     def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
         seen.append((os.getpid(), threading.current_thread().name))
         os.environ["LEFT"] = str(len(seen))
         os.chdir("/")
+        limited.append(blas_threads())
         yield at.Milestone(1, lambda: {METRIC: 1.0})
 
     before = dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGINT)
-    cores = machine.usable_cores()
+    cores, threads = machine.usable_cores(), blas_threads()
     result = study(train, tmp_path, configs=[{"rate": r, "fault": None} for r in (1.0, 2.0)])
     assert [t.state for t in result.trials] == [State.REACHED] * 2
     assert seen == [(os.getpid(), "MainThread")] * 2
     assert (dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGINT)) == before
     assert machine.usable_cores() == cores
+    assert limited == [{1}] * 2, "as many as the trial has cores"
+    assert blas_threads() == threads
+    with ThreadPoolExecutor(1) as others:
+        assert others.submit(on_one_thread(blas_threads)).result() == {1}, "others may limit them"
     assert Manifest.read(tmp_path).options.backend == "local"
 
 
