@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 import sysconfig
@@ -13,10 +12,10 @@ import time
 import venv
 import zipfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+from counting import mlflow_runs
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("autotune", "dashboards", "search_spaces", "trainers")
@@ -81,13 +80,6 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     assert names == set(tracked)
 
 
-def shown(store: Path) -> int:
-    """How many runs MLflow has."""
-    with closing(sqlite3.connect(store)) as opened:
-        ((runs,),) = opened.execute("SELECT count(*) FROM runs")
-    return int(runs)
-
-
 @pytest.mark.slow
 def test_a_study_from_outside_the_repository(
     outside: Path, with_store: Callable[[Path], Path]
@@ -103,6 +95,6 @@ def test_a_study_from_outside_the_repository(
     for name in ("journal.jsonl", "experiment.json"):
         assert (study / name).is_file()
     end = time.monotonic() + SECONDS  # the view may still be behind
-    while shown(study / "mlflow.db") < 1 + TRIALS:  # the study's run and the trials'
+    while mlflow_runs(study) < 1 + TRIALS:  # the study's run and the trials'
         assert time.monotonic() < end, (study / "mlflow.log").read_text()
         time.sleep(0.3)

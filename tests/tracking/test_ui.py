@@ -15,8 +15,8 @@ from autotune.trial import State, Target
 from dashboards import write_study
 
 # What MLflow's own page asks for in vain where nobody logs in, and its scripts' complaints while
-# they draw charts whose size is not known yet. The report uses none of these, and no observer of
-# sizes, of which a browser says on a busy machine that it was not told of all in one frame.
+# they draw charts whose size is not known yet, or whose size changes faster than a busy browser
+# draws. The report uses none of these, and no ResizeObserver.
 _OWN = ("mlflow/users/current", "/static-files/static/js/", "ResizeObserver loop completed")
 _NAMES = """[...document.querySelectorAll('a')].map(a => a.textContent)
     .filter(t => /^(trial-\\d+|baseline)$/.test(t)).join(' ')"""

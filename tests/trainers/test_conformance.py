@@ -34,7 +34,7 @@ STEPS = 5
 
 ZERO3 = {"data_parallel_shard_degree": -1, "fsdp_reshard_after_forward": "always"}
 UNEVEN = {"batch_size": 7, "microbatch": 2, "val_size": 65}
-"""Of two ranks one has fewer samples in a step, and fewer samples in an evaluation."""
+"""Of two ranks one has fewer samples in a step and in an evaluation."""
 ADAFACTOR = {"optimizer": "adafactor", "lr": 0.05, "momentum": None}
 ADAPTED = {"optimizer": "lamb", "lr": 0.01, "momentum": None}
 DGC = {"gradient_compression": "dgc"}

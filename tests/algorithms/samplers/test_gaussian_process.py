@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import threadpoolctl
+from counting import blas_threads
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
@@ -75,12 +76,6 @@ def test_it_is_sure_where_it_has_seen_and_unsure_far_away() -> None:
     _, seen = process.at(x)
     _, far = process.at(np.full((1, 3), 9.0))
     assert seen.max() < 0.05 < far[0] == pytest.approx(1.0)
-
-
-def blas_threads() -> set[int]:
-    found = threadpoolctl.ThreadpoolController().select(user_api="blas").info()
-    assert found
-    return {library["num_threads"] for library in found}
 
 
 def test_the_model_is_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-import threadpoolctl
+from counting import blas_threads
 from toys import METRIC, reporter, toy
 
 import autotune as at
@@ -50,12 +50,6 @@ def study(train: Any, folder: Path, **options: Any) -> at.StudyResult:
     options = {"backend": "local", "max_concurrent_trials": 1, **options}
     fixed = {"pruner": "none", "sampler": "random", "tracking_uri": "off", "out": folder}
     return at.run(made, trials=len(made.configs), **fixed, **options)
-
-
-def blas_threads() -> set[int]:
-    """Of NumPy's library, and SciPy's where it is loaded."""
-    found = threadpoolctl.ThreadpoolController().select(user_api="blas").info()
-    return {library["num_threads"] for library in found}
 
 
 # --- this process ---------------------------------------------------------------------------------
