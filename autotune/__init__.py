@@ -12,7 +12,7 @@ import lazy_loader
 
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-_ELSEWHERE = {
+_FOREIGN = {
     "categorical": "Choice",
     "integer": "Int",
     "loguniform": "Float",
@@ -39,6 +39,6 @@ def _no_attribute(name: str) -> str:
         return f"module 'autotune' has no attribute {name!r}"
     from autotune.errors import unknown
 
-    if near := _ELSEWHERE.get(name.lower()):
+    if near := _FOREIGN.get(name.lower()):
         return f"unknown autotune attribute {name!r}; did you mean {near!r}?"
     return unknown("autotune attribute", name, __all__)

@@ -36,6 +36,7 @@ from .space.search_space import Constraint as Constraint
 from .space.search_space import SearchSpace as SearchSpace
 from .study.experiment import Experiment as Experiment
 from .study.result import StudyResult as StudyResult
+from .study.result import load_study as load_study
 from .study.run import run as run
 from .study.tune import tune as tune
 from .trial import Change as Change

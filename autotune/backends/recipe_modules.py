@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from autotune.errors import UserError
+from autotune.trial.trainer import function_of
 
 FILE_PREFIX = "autotune_recipe_"
 
@@ -27,7 +28,7 @@ def pickled(train: Callable[[dict[str, Any]], Any], cloudpickle: Any) -> bytes:
     Raises:
         UserError: it cannot be serialized.
     """
-    module = sys.modules.get(train.__module__)
+    module = sys.modules.get(function_of(train).__module__)
     if module is not None and is_recipe_file(module):
         cloudpickle.register_pickle_by_value(module)
     try:

@@ -238,14 +238,14 @@ _DRIVER: list[Row] = [
                "help": "an environment variable for driver and workers (no secrets); may be "
                "repeated"}),
 ]  # fmt: skip
-_ELSEWHERE = (
+_NOT_FOR_JOBS = (
     "--ray-address",
     "--backend",
     "--local",
     "--json",
 )  # what of `run` a job does not take
 SUBMIT: list[Row] = [
-    *(flag for flag in RUN if flag[0] not in _ELSEWHERE),
+    *(flag for flag in RUN if flag[0] not in _NOT_FOR_JOBS),
     *(ADDRESS, _FOLLOW, *_DRIVER, JSON),
 ]
 LOGS: list[Row] = [_JOB, _FOLLOW, ADDRESS]

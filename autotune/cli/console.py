@@ -71,11 +71,6 @@ def study_in(folder: Path) -> tuple[Manifest, StudyResult]:
     return manifest, result.read(folder, manifest.target)
 
 
-def result_in(folder: Path) -> StudyResult:
-    """The result of the study in the folder."""
-    return study_in(folder)[1]
-
-
 def not_reached(result: StudyResult, so_far: str = "") -> str:
     """That the study has no best trial, and which one came nearest."""
     none = f"no trial has {wording.reached(result.target)}{so_far}"

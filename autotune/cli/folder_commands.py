@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli import text
-from autotune.cli.console import DONE, UNREACHED, not_reached, result_in, say, study_in, tell
+from autotune.cli.console import DONE, UNREACHED, not_reached, say, study_in, tell
 from autotune.errors import UserError
 from autotune.evaluation import summary as documents
 
@@ -46,7 +46,7 @@ def status(folder: Path, as_json: bool) -> int:
 
 def best(folder: Path, as_json: bool) -> int:
     """Print the best trial's configuration; as JSON, null where there is none."""
-    result = result_in(folder)
+    _, result = study_in(folder)
     if result.best is None:
         tell(None, as_json, lambda document, out: None)
         say(not_reached(result, " yet"))

@@ -73,17 +73,19 @@ def resume(given: ResumeArguments) -> int:
     folder, changes = given.folder, given.options
     if given.from_mlflow is not None:
         folder, changes = _fetched(given)
+    elif "out" in changes:
+        raise UserError(f"--out is for --from-mlflow: without it the study goes on in {folder}")
     manifest = Manifest.read(folder)
-    trials, least = changes.get("trials"), manifest.options.trials
+    result, exported = read(folder, manifest.target), replay.source(manifest)
+    trials = changes.get("trials")
+    least = manifest.options.trials if exported is not None else len(result.searched)
     if trials is not None and trials < least:
         raise UserError(f"--trials is a total and must be at least {least} but got {trials}")
     options = _continued(manifest, folder, changes)
     output = Output(given.json, given.register, options.tracking_uri)
-    exported = replay.source(manifest)
     if exported is not None:
         register.refuse_replay(folder, given.register)
         return _replay(replay.read(exported), options.trials, options, output, manifest)
-    result = read(folder, manifest.target)
     # A mended trainer begins one anew of which every trial failed.
     ended = complete(result, options) and not all_failed(result)
     if not ended or given.register:

@@ -15,7 +15,7 @@ from autotune.trial import Target
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_ELSEWHERE = {
+_FOREIGN = {
     "direction": "mode",
     "max_evals": "trials",
     "max_trials": "trials",
@@ -41,7 +41,7 @@ def unknown_argument(function: str, name: str, known: Collection[str]) -> str:
     >>> unknown_argument("run", "limit", ["trials"])
     "unknown argument of run 'limit': it is the 'limit' of the Target"
     """
-    meant = _ELSEWHERE.get(name.lower(), name)
+    meant = _FOREIGN.get(name.lower(), name)
     if meant in known:
         return f"unknown argument of {function} {name!r}; did you mean {meant!r}?"
     for kind in (Target, Experiment):

@@ -249,6 +249,22 @@ class StudyResult:
         return pd.DataFrame(rows(self.trials, self.ranking, self.target, self.limits))
 
 
+def load_study(folder: str | Path) -> StudyResult:
+    """The result of a study by its folder: of one that has ended, was interrupted, or still runs.
+
+    Nothing is started and nothing is written. Its `ended` is `running` where no driver has ended
+    the study, also where one was killed.
+
+    Args:
+        folder: the study folder, such as `studies/digits`.
+
+    Raises:
+        UserError: there is no study, or its manifest or journal is damaged.
+    """
+    folder = Path(folder)
+    return read(folder, Manifest.read(folder).target)
+
+
 def read(folder: Path, target: Target, metrics: Collection[str] | None = None) -> StudyResult:
     """The result of a study folder as its journal has it, whether or not a driver is running.
 

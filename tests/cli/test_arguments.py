@@ -39,7 +39,10 @@ WRONG = [
     (["resume", "study", "--trials", "20", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["resume", "study", "--trials", "20", "--register", "a/b"], "--register must be"),
     (["resume", "study", "--backend", "spark"], "unknown backend 'spark'"),
+    (["resume", "study", "--out", "x"], "--out is for --from-mlflow"),
     (["resume", "removed"], "controller 'pb2' was removed"),
+    # Of 20 planned trials 14 are there: 16 in all are less than planned, and are allowed.
+    (["resume", "removed", "--trials", "16"], "controller 'pb2' was removed"),
     (["confirm", "study", "--repeats", "0"], "--repeats must be a whole number >= 1"),
     (["confirm", "study", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["submit", RECIPE, "--sampler", "TPESampler"], "did you mean 'tpe'?"),

@@ -113,9 +113,11 @@ def _existing_script(names: Mapping[str, Any]) -> None:
 
 
 def _study_folder(names: Mapping[str, Any]) -> None:
-    lines = [{"event": "suggested", "trial": 0}, {"event": "ended", "trial": 0, "state": "REACHED"}]
-    Path("journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert names["states"](".") == {0: "REACHED"}
+    study = ROOT / "tests" / "storage" / "data" / "searched"
+    lines = map(json.loads, (study / "journal.jsonl").read_text().splitlines())
+    ended = [e for e in lines if e["event"] == "ended" and e["state"] == "REACHED"]
+    assert ended
+    assert names["reached"](study) == {e["trial"]: pytest.approx(e["seconds"]) for e in ended}
 
 
 def _watch(names: Mapping[str, Any]) -> None:

@@ -523,9 +523,11 @@ def test_mistakes_get_one_clear_line(options: Any, says: str, fast_path: Path) -
 
 
 def test_a_result_that_was_read_says_how_to_confirm_it(fast_path: Path) -> None:
-    study(fast_path, 3)
+    found = study(fast_path, 3)
+    read = at.load_study(str(fast_path))
+    assert (read.trials, read.target, read.ended) == (found.trials, found.target, "done")
     with pytest.raises(at.UserError, match="autotune confirm"):
-        result.read(fast_path, TARGET).confirm()
+        read.confirm()
 
 
 def test_a_journal_folds_to_what_the_driver_had(fast_path: Path) -> None:

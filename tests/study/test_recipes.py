@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 import autotune as at
@@ -16,6 +18,7 @@ from autotune.study.recipe_arguments import pair
 
 GOOD = """
 import autotune as at
+from functools import partial
 from neighbour import RATE
 
 def train(config):
@@ -24,6 +27,10 @@ def train(config):
 def fast():
     space = at.SearchSpace({"rate": at.Float(0, RATE)})
     return at.Experiment("fast", train, space, at.Target("acc", 0.9, limit=1))
+
+def part():
+    space = at.SearchSpace({"rate": at.Float(0, RATE)})
+    return at.Experiment("part", partial(train), space, at.Target("acc", 0.9, limit=1))
 
 def wrong():
     return at.Experiment("wr ong", train, at.SearchSpace({}), at.Target("acc", 0.9, limit=1))
@@ -98,6 +105,16 @@ def test_a_recipe_is_found_by_file_and_by_module(folder: Path, place: str) -> No
     assert experiment.name == "fast"
     by_file = place.endswith(".py")
     assert recipe_modules.is_recipe_file(sys.modules[experiment.train.__module__]) == by_file
+
+
+@pytest.mark.parametrize("name", ["fast", "part"])
+def test_workers_need_no_file_of_the_recipe(folder: Path, name: str) -> None:
+    experiment = recipes.load(f"mine.py:{name}")
+    sent = recipe_modules.pickled(experiment.train, cloudpickle)
+    loaded = [module for module in sys.modules if module.startswith(recipe_modules.FILE_PREFIX)]
+    for module in loaded:  # as in a worker
+        del sys.modules[module]
+    assert next(iter(pickle.loads(sent)({}))).step == 0
 
 
 def test_an_absolute_recipe_is_found_from_anywhere(

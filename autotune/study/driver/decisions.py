@@ -236,11 +236,7 @@ def end(state: StudyState, number: int, ended: State, stop: Stop, error: str = "
     if trial.kind == PROBE:
         return  # what it shows of the study, the other trials show too
     _warn_if_too_late(state, trial)
-    if ended is State.CENSORED and stop.reason not in (
-        *INTERRUPTED_REASONS,
-        "diverged",
-        "finished",
-    ):
+    if ended is State.CENSORED and stop.reason not in _UNCHECKED:
         check_metric(trial, state.target, ended=True)
         check_limits(trial, state.plan.experiment.limits, state.plan.experiment.train)
     sweep(state)

@@ -20,7 +20,7 @@ from sims import lines, racing, simulate
 
 import autotune as at
 from autotune.cli import main
-from autotune.cli.console import UNREACHED, result_in
+from autotune.cli.console import UNREACHED
 from autotune.evaluation.export import export, replay, replay_report, train_template
 from autotune.schedules import Linear, as_schedule, from_json
 from autotune.storage import codec, journal
@@ -113,7 +113,7 @@ def check_same_losses(printed: str, trial: Trial) -> None:
 def study(folder: Path, recipe: str, trials: int, *more: str) -> at.StudyResult:
     place = ["--out", str(folder), "--tracking-uri", "off", "--trials", str(trials)]
     assert main.main(["run", recipe, *place, "--sampler", "random", *more]) in (0, 3)
-    return result_in(folder)
+    return at.load_study(folder)
 
 
 @pytest.fixture(scope="module")
@@ -205,9 +205,9 @@ def test_the_readme_shows_how_to_use_the_schedule_of_the_export(
     fast_path: Path, config: dict[str, Any], says: str, unsaid: str
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    trial = replace(result_in(fast_path / "s").trials[0], config=config)
+    trial = replace(at.load_study(fast_path / "s").trials[0], config=config)
     out = fast_path / "out"
-    export.export(result_in(fast_path / "s"), trial, out)
+    export.export(at.load_study(fast_path / "s"), trial, out)
     block = re.search(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
     assert block is not None
     assert says in block[1]
@@ -230,7 +230,7 @@ def test_a_moved_study_keeps_its_checkpoint(
     assert best is not None
     assert best.checkpoint is not None
     gone = replace(best, checkpoint=replace(best.checkpoint, path=f"/gone{best.checkpoint.path}"))
-    export.export(result_in(tmp_path / "moved"), gone, tmp_path / "out")
+    export.export(at.load_study(tmp_path / "moved"), gone, tmp_path / "out")
     assert len(list((tmp_path / "out" / "checkpoint").iterdir())) == 2
 
 
@@ -257,7 +257,7 @@ def test_a_failed_export_leaves_nothing(
 def test_how_a_trainer_is_found_again(fast_path: Path, train: str, found: str | None) -> None:
     simulate(racing([1.0]), fast_path, 1)
     manifest = replace(Manifest.read(fast_path), train=train)
-    trial = result_in(fast_path).trials[0]
+    trial = at.load_study(fast_path).trials[0]
     assert export.document_of(manifest, trial)["train"] == found
 
 
@@ -354,7 +354,7 @@ def test_a_replay_gives_the_same_losses_and_new_times(
     assert report["milestones"] >= 3
     assert (report["first_difference"], report["other_conditions"]) == (None, [])
     assert [r["state"] for r in report["repeats"]] == ["REACHED", "REACHED"]
-    trials = result_in(tmp_path / "r").trials
+    trials = at.load_study(tmp_path / "r").trials
     best = result.best
     assert best is not None
     assert [t.kind for t in trials] == ["confirm", "confirm"]
@@ -465,8 +465,8 @@ def test_a_difference_names_what_else_differs(
     fast_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    trial = result_in(fast_path / "s").trials[0]
-    export.export(result_in(fast_path / "s"), trial, fast_path / "out")
+    trial = at.load_study(fast_path / "s").trials[0]
+    export.export(at.load_study(fast_path / "s"), trial, fast_path / "out")
     document = json.loads((fast_path / "out" / "trial.json").read_text())
     document["versions"]["torch"] = "1.0"
     document["reports"][3]["metrics"]["val_accuracy"] += 1.0
@@ -488,7 +488,7 @@ def test_a_difference_on_a_gpu_says_what_a_gpu_promises(
     gpus: float, deterministic: bool, fast_path: Path
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    export.export(result_in(fast_path / "s"), result_in(fast_path / "s").trials[0], fast_path / "o")
+    export.export(at.load_study(fast_path / "s"), at.load_study(fast_path / "s").trials[0], fast_path / "o")
     exported = replay.read(fast_path / "o")
     ran = replace(exported.trial, hardware=Hardware("H", gpus_per_worker=gpus), attempts=1)
     ran = replace(ran, config={**ran.config, **({"deterministic": True} if deterministic else {})})
@@ -500,9 +500,9 @@ def test_a_difference_on_a_gpu_says_what_a_gpu_promises(
 
 def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    trial = result_in(fast_path / "s").trials[0]
+    trial = at.load_study(fast_path / "s").trials[0]
     shared = replace(trial.hardware, shared=not trial.hardware.shared)
-    export.export(result_in(fast_path / "s"), replace(trial, hardware=shared), fast_path / "out")
+    export.export(at.load_study(fast_path / "s"), replace(trial, hardware=shared), fast_path / "out")
     exported = replay.read(fast_path / "out")
     result = simulate(replay.experiment(exported), fast_path / "r", **again(exported, 1))
     assert outcome(exported, result)["other_conditions"] == []
@@ -511,7 +511,7 @@ def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) 
 def test_the_median_counts_a_censored_repeat_as_later_than_any_other(fast_path: Path) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
     export.export(
-        result_in(fast_path / "s"), result_in(fast_path / "s").trials[0], fast_path / "out"
+        at.load_study(fast_path / "s"), at.load_study(fast_path / "s").trials[0], fast_path / "out"
     )
     exported = replay.read(fast_path / "out")
     took = [3.0, None, 5.0]

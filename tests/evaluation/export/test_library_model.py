@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
-from autotune.cli.console import result_in
 
 RECIPE = """
 import autotune as at
@@ -46,7 +45,7 @@ def test_the_export_of_a_librarys_model_gives_the_losses_of_the_journal(tmp_path
     where = ["--out", str(folder), "--tracking-uri", "off", "--backend", "local"]
     run = ["run", f"{tmp_path / 'recipe.py'}:recipe", "--trials", "2", "--experience", "off"]
     assert main.main([*run, *where]) in (0, 3)
-    trial = result_in(folder).trials[1]
+    trial = at.load_study(folder).trials[1]
     assert trial.config["model"] == "transformers:gpt2"
     assert len(trial.reports) > 3, trial
     assert main.main(["export", str(folder), "--trial", "1", "--to", str(out)]) == main.DONE
