@@ -12,8 +12,8 @@ from autotune.algorithms.names import EXPERIENCED, FORKING, LIMITED, POLICIES, w
 from autotune.algorithms.plans.knobs import first_plan, within
 from autotune.algorithms.pruners.rules import Pruner, make_pruner
 from autotune.algorithms.samplers import Sampler
-from autotune.algorithms.samplers import policy as policies
 from autotune.algorithms.samplers.distribution import from_document
+from autotune.algorithms.samplers.elite_policy import PolicySampler
 from autotune.algorithms.samplers.optuna_names import parse_sampler
 from autotune.algorithms.samplers.planned import PlannedSampler
 from autotune.algorithms.samplers.shorter import ShorterFirst
@@ -204,7 +204,7 @@ def make_sampler(sampler: str | Any, plan: Plan, start: dict[str, Any] | None = 
         return ConvergenceSampler(plan.experiment.space, plan.experiment.target, plan.seed)
     if isinstance(sampler, str) and sampler.partition(":")[0] == "policy":
         about = plan.experiment.space, plan.experiment.target, plan.seed
-        return policies.PolicySampler(sampler, *about, from_document(start) if start else None)
+        return PolicySampler(sampler, *about, from_document(start) if start else None)
     if not isinstance(sampler, str) and not hasattr(sampler, "sample_relative"):
         needed = "a name, a sampler of Optuna, or an object with ask(number, trials)"
         raise UserError(f"sampler must be {needed}, but got {shown(sampler)}")

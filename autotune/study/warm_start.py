@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.algorithms.ranking.repeats import PROBE, searched
 from autotune.algorithms.samplers.distribution import document, from_document
 from autotune.algorithms.samplers.elite import learned_policy
+from autotune.algorithms.samplers.elite_policy import PolicySampler
 from autotune.algorithms.samplers.planned import PlannedSampler
-from autotune.algorithms.samplers.policy import PolicySampler
 from autotune.errors import StudyError, UserError
 from autotune.storage import atomic
 from autotune.storage import manifest as manifest_file

@@ -13,7 +13,7 @@ from _live import live
 
 import autotune as at
 from autotune.algorithms.controllers import regulator, weights_file
-from autotune.algorithms.controllers.policy import Linear, policy
+from autotune.algorithms.controllers.linear import Linear, policy
 from autotune.backends.simulator import SimPool
 from autotune.trial import State, Trial
 from trainers import image, language

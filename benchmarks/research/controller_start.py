@@ -34,7 +34,7 @@ import autotune as at
 from autotune.algorithms.controllers import policy, regulator, weights_file
 from autotune.algorithms.controllers.features import FEATURES
 from autotune.algorithms.controllers.learners import awr
-from autotune.algorithms.controllers.policy import Linear, episode, values_of
+from autotune.algorithms.controllers.linear import Linear, episode, values_of
 from autotune.backends.simulator import SimPool
 from autotune.evaluation.export.replay import SamePoint
 from trainers.data import images as data

@@ -32,7 +32,7 @@ from _shared import bootstrap, introduce, keep
 
 import autotune as at
 from autotune.algorithms.controllers import policy, regulator, weights_file
-from autotune.algorithms.controllers.policy import Linear
+from autotune.algorithms.controllers.linear import Linear
 from autotune.backends.simulator import SimPool
 from autotune.evaluation.export.replay import SamePoint
 from trainers.image import train

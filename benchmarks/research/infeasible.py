@@ -131,8 +131,8 @@ def study(
 
 def _sampler(problem: Problem, name: str, seed: int) -> Sampler:
     from autotune.algorithms.samplers.convergence import ConvergenceSampler
+    from autotune.algorithms.samplers.elite_policy import PolicySampler
     from autotune.algorithms.samplers.optuna import OptunaSampler
-    from autotune.algorithms.samplers.policy import PolicySampler
 
     if name == "convergence":
         return ConvergenceSampler(problem.space, problem.target, seed)

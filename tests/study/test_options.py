@@ -12,7 +12,7 @@ from sims import racing
 
 import autotune as at
 from autotune.algorithms import controllers, names
-from autotune.algorithms.samplers.policy import PolicySampler
+from autotune.algorithms.samplers.elite_policy import PolicySampler
 from autotune.cli import arguments, main
 from autotune.cli import given as given_values
 from autotune.cli.jobs import commands as jobs

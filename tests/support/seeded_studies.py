@@ -25,7 +25,7 @@ from sims import MEMORY, learning, lines, simulate, wide
 
 from autotune.algorithms.controllers import CONTROLLERS, FORKING
 from autotune.algorithms.controllers.learners import LEARNERS
-from autotune.algorithms.controllers.policy import SETTINGS
+from autotune.algorithms.controllers.linear import SETTINGS
 from autotune.algorithms.pruners.rules import PRUNERS
 from autotune.algorithms.samplers.critic import Critic
 from autotune.algorithms.samplers.gaussian_process import Process

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.algorithms import specs
+from autotune.algorithms.controllers.linear import Linear, policy, regulator
 from autotune.algorithms.controllers.noise_scale import BatchRamp, noise_scale
-from autotune.algorithms.controllers.policy import Linear, policy, regulator
 from autotune.algorithms.controllers.weights_file import SavedPolicy, read
 from autotune.algorithms.names import FORKING
 from autotune.errors import UserError

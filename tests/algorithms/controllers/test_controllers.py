@@ -22,8 +22,8 @@ import autotune as at
 from autotune.algorithms.controllers import make_controller, policy, regulator, weights_file
 from autotune.algorithms.controllers.features import FEATURES, View, change_of, decisions
 from autotune.algorithms.controllers.learners import LEARNERS, Episode, awr
+from autotune.algorithms.controllers.linear import Linear, noises, values_of
 from autotune.algorithms.controllers.pbt import Population
-from autotune.algorithms.controllers.policy import Linear, noises, values_of
 from autotune.backends.simulator import Live
 from autotune.evaluation.export.replay import SamePoint
 from autotune.storage import journal, manifest

@@ -32,7 +32,7 @@ from autotune.algorithms.samplers.distribution import (
     uniform,
 )
 from autotune.algorithms.samplers.elite import sample_point
-from autotune.algorithms.samplers.policy import PolicySampler
+from autotune.algorithms.samplers.elite_policy import PolicySampler
 from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.cli import main
 from autotune.errors import UserError

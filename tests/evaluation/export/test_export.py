@@ -488,7 +488,9 @@ def test_a_difference_on_a_gpu_says_what_a_gpu_promises(
     gpus: float, deterministic: bool, fast_path: Path
 ) -> None:
     simulate(racing([1.0]), fast_path / "s", 1)
-    export.export(at.load_study(fast_path / "s"), at.load_study(fast_path / "s").trials[0], fast_path / "o")
+    export.export(
+        at.load_study(fast_path / "s"), at.load_study(fast_path / "s").trials[0], fast_path / "o"
+    )
     exported = replay.read(fast_path / "o")
     ran = replace(exported.trial, hardware=Hardware("H", gpus_per_worker=gpus), attempts=1)
     ran = replace(ran, config={**ran.config, **({"deterministic": True} if deterministic else {})})
@@ -502,7 +504,9 @@ def test_sharing_cores_is_no_other_condition_for_the_last_bits(fast_path: Path) 
     simulate(racing([1.0]), fast_path / "s", 1)
     trial = at.load_study(fast_path / "s").trials[0]
     shared = replace(trial.hardware, shared=not trial.hardware.shared)
-    export.export(at.load_study(fast_path / "s"), replace(trial, hardware=shared), fast_path / "out")
+    export.export(
+        at.load_study(fast_path / "s"), replace(trial, hardware=shared), fast_path / "out"
+    )
     exported = replay.read(fast_path / "out")
     result = simulate(replay.experiment(exported), fast_path / "r", **again(exported, 1))
     assert outcome(exported, result)["other_conditions"] == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import autotune as at
 from autotune.cli import main
 
 RECIPE = """
