@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -424,7 +423,6 @@ def test_memory_is_predicted_with_what_is_kept_beside() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 LOCAL = {"synchronization": "local_sgd"}
-NEEDS = "needs synchronization 'every_step', got 'local_sgd'"
 
 
 @pytest.mark.parametrize(
@@ -451,15 +449,6 @@ NEEDS = "needs synchronization 'every_step', got 'local_sgd'"
             {"synchronization": "diloco", "diloco_outer_momentum": 1},
             "diloco_outer_momentum must be a number at least 0 and less than 1, got 1",
         ),
-        ({**LOCAL, "data_parallel_shard_degree": 2}, f"data_parallel_shard_degree 2 {NEEDS}"),
-        ({**LOCAL, "bucket_cap_mb": 5}, f"bucket_cap_mb 5 {NEEDS}"),
-        ({**LOCAL, "static_graph": True}, f"static_graph True {NEEDS}"),
-        (
-            {**LOCAL, "all_reduce_topology": "hierarchical"},
-            f"all_reduce_topology 'hierarchical' {NEEDS}",
-        ),
-        ({**LOCAL, "shard_optimizer_state": True}, f"shard_optimizer_state True {NEEDS}"),
-        ({**LOCAL, "precision": "fp16"}, f"precision 'fp16' {NEEDS}"),
     ],
 )
 @pytest.mark.parametrize(
@@ -476,19 +465,6 @@ def test_what_does_not_go_together_is_one_line(
         read({**known, **keys})
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("key", ["tensor", "pipeline", "context"])
-def test_divided_models_are_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=f"^{key}_parallel_degree 2 {NEEDS}$"):
-        language.read_settings({**TRAINED, **LOCAL, f"{key}_parallel_degree": 2})
-
-
-def test_states_of_8_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchao.optim", types.ModuleType("torchao.optim"))
-    keys = {**TRAINED, **LOCAL, "optimizer": "adamw", "optimizer_state_bits": 8}
-    with pytest.raises(ValueError, match=f"^optimizer_state_bits 8 {NEEDS}$"):
-        language.read_settings(keys)
 
 
 def test_an_optimizer_that_changes_weights_between_steps_is_refused() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from autotune.backends.worker.sharded_tensors import assemble
 from autotune.schedules import Linear, warmed
@@ -271,6 +273,18 @@ def test_what_has_no_meaning_is_refused_in_one_line(given: dict[str, Any], text:
     with pytest.raises(ValueError, match=text) as caught:
         clicks.check({**GOOD, **given})
     assert "\n" not in str(caught.value)
+
+
+def test_a_process_group_without_gloo_is_one_line(own: ModuleType) -> None:
+    """As one for GPUs alone; torch's group `fake` stands for it."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(ValueError) as refused:
+            next(clicks.train(own.FAST))
+    finally:
+        dist.destroy_process_group()
+    rule = "the process group must have gloo, as 'cpu:gloo,cuda:nccl'"
+    assert str(refused.value) == f"{rule}, got 'fake'"
 
 
 def test_missing_data_names_the_folder(tmp_path: Path) -> None:

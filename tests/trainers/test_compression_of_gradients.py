@@ -35,7 +35,6 @@ from trainers.models.gpt import GPT
 from trainers.optimizers import make_optimizer
 from trainers.parallel.ranks import Ranks
 from trainers.plan import KNOBS as PLAN
-from trainers.plan import Plan
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 TEXT = {
@@ -389,10 +388,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dgc_ratio": 0.1}, "dgc_ratio 0.1 needs gradient_compression 'dgc'"),
     ({"powersgd_rank": 4}, "powersgd_rank 4 needs gradient_compression 'powersgd'"),
     ({"gradient_compression": "dgc", "powersgd_rank": 4}, "powersgd_rank 4 needs gradient_com"),
-    (
-        {"gradient_compression": "fp16", "synchronization": "diloco"},
-        "gradient_compression 'fp16' needs synchronization 'every_step', got 'diloco'",
-    ),
     ({"one_bit_warmup_steps": 5}, "one_bit_warmup_steps 5 needs gradient_compression 'one_bit'"),
     *(
         ({"gradient_compression": kind, **given}, f"gradient_compression {kind!r} needs {COPIES}")
@@ -401,25 +396,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             ("dgc", {"data_parallel_shard_degree": 2}),
             ("powersgd", {"data_parallel_replicate_degree": 1}),
         )
-    ),
-    *(
-        ({"gradient_compression": kind, key: value}, f"{key} {value!r} needs gradient_compression")
-        for kind, key, value in (
-            *((kind, "all_reduce_topology", "hierarchical") for kind in ("fp16", "dgc")),
-            ("powersgd", "tensor_parallel_degree", 2),
-            ("bf16", "pipeline_parallel_degree", 2),
-            ("dgc", "shard_optimizer_state", True),
-            ("dgc", "static_graph", True),
-            ("dgc", "bucket_cap_mb", 5),
-            *((kind, "precision", "fp16") for kind in ("dgc", "powersgd")),
-        )
-    ),
-    *(
-        (
-            {**KINDS["one_bit"], key: value},
-            f"{key} {value!r} needs gradient_compression other than 'one_bit'",
-        )
-        for key, value in (("shard_optimizer_state", True), ("precision", "fp16"))
     ),
     (
         {"gradient_compression": "dgc", **ADAM},
@@ -456,17 +432,8 @@ def test_what_does_not_go_together_is_one_line(
     given = {k: v for k, v in {**known, **keys}.items() if v is not None}
     with pytest.raises(ValueError) as refused:
         read(given)
-    said = str(refused.value)
-    divided = {"tensor_parallel_degree", "pipeline_parallel_degree"} & keys.keys()
-    assert says in said or (divided and "must be 1 in trainers.image" in said)
-    assert "\n" not in said
-
-
-def test_states_of_8_bits_are_not_those_of_1_bit_steps() -> None:
-    plan = Plan(optimizer_state_bits=8)
-    values = {**compressing.USUAL, "gradient_compression": "one_bit"}
-    with pytest.raises(ValueError, match="optimizer_state_bits 8 needs gradient_compression other"):
-        compression.check(values, plan, "adamw", "fp32", {})
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_all_that_is_not_refused_is_read() -> None:

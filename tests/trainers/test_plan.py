@@ -67,18 +67,6 @@ def test_examples(module: Any) -> None:
         ({"selective_ac_option": 2}, "selective_ac_option 2 needs activation_checkpoint_mode 'sel"),
         ({"selective_ac_option": 0}, "must be 'op', or a whole number at least 1, got 0"),
         ({TENSOR: 0}, f"{TENSOR} must be a whole number at least 1, got 0"),
-        ({TENSOR: 2, PIPELINE: 2}, f"{PIPELINE} 2 needs {TENSOR} 1, got 2"),
-        ({TENSOR: 2, CONTEXT: 4}, f"{CONTEXT} 4 needs {TENSOR} 1, got 2"),
-        ({TENSOR: 2, "bucket_cap_mb": 5}, f"bucket_cap_mb 5 needs {TENSOR} 1, got 2"),
-        (
-            {TENSOR: 2, "all_reduce_topology": "hierarchical"},
-            f"all_reduce_topology 'hierarchical' needs {TENSOR} 1, got 2",
-        ),
-        ({TENSOR: 2, "static_graph": True}, f"static_graph True needs {TENSOR} 1, got 2"),
-        (
-            {TENSOR: 2, "shard_optimizer_state": True},
-            f"shard_optimizer_state True needs {TENSOR} 1, got 2",
-        ),
         ({"enable_sequence_parallel": True}, f"parallel True needs {TENSOR} other than 1"),
         ({"enable_loss_parallel": True}, f"parallel True needs {TENSOR} other than 1"),
         (
@@ -89,21 +77,6 @@ def test_examples(module: Any) -> None:
         (
             {TENSOR: 2, "optimizer_implementation": "fused"},
             "optimizer 'sgd' on parts of parameters must be one of auto, foreach, for-loop, got 'f",
-        ),
-        *(
-            (
-                {key: 2, "optimizer": "adamw", "optimizer_state_bits": 8},
-                f"optimizer_state_bits 8 needs {key} 1, got 2",
-            )
-            for key in (TENSOR, PIPELINE)
-        ),
-        ({PIPELINE: 2, CONTEXT: 2}, f"{CONTEXT} 2 needs {PIPELINE} 1, got 2"),
-        ({PIPELINE: 2, **SHARDED}, f"{ON_PARTS} -1 needs {PIPELINE} 1, got 2"),
-        ({PIPELINE: 2, "bucket_cap_mb": 5}, f"bucket_cap_mb 5 needs {PIPELINE} 1, got 2"),
-        ({PIPELINE: 2, "static_graph": True}, f"static_graph True needs {PIPELINE} 1, got 2"),
-        (
-            {PIPELINE: 2, "shard_optimizer_state": True},
-            f"shard_optimizer_state True needs {PIPELINE} 1, got 2",
         ),
         ({PIPELINE: 2, "precision": "fp16"}, f"{PIPELINE} 2 takes precision fp32, tf32 or bf16"),
         ({"pipeline_parallel_schedule": "GPipe"}, f"'GPipe' needs {PIPELINE} other than 1"),

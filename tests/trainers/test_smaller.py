@@ -382,10 +382,6 @@ def test_files_get_smaller(tmp_path: Path) -> None:
             "pruning 'structured' needs norm 'batch', got 'group'",
         ),
         (
-            {**PRUNED, "data_parallel_shard_degree": 2},
-            "data_parallel_shard_degree must be 1 with pruning 'unstructured'",
-        ),
-        (
             {**PRUNED, "optimizer": "sgd", "gradient_compression": "dgc"},
             "gradient_compression must be other than 'dgc' with pruning 'unstructured'",
         ),

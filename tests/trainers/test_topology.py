@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainers.communication import hierarchical
 from trainers.parallel import mesh, topology
 from trainers.parallel.ranks import Ranks, ranks_of_a_machine
 from trainers.parallel.replicate import Replicated
@@ -54,8 +55,14 @@ def test_without_a_size_the_ranks_of_a_machine_are_a_group(
     if found is not None:
         assert ranks_of_a_machine(ranks) == found
         return
-    with pytest.raises(ValueError, match="all_reduce_group_size must be given where machines"):
-        ranks_of_a_machine(ranks)
+    rule = "must be given where machines do not have equally many ranks, one after another"
+    for key, make in {
+        "all_reduce_group_size": lambda: topology.InLevels("hierarchical", None, ranks),
+        "hierarchical_group_size": lambda: hierarchical.within(None, ranks),
+    }.items():
+        with pytest.raises(ValueError) as refused:
+            make()
+        assert str(refused.value) == f"{key} {rule}: {', '.join(names)}"
 
 
 @pytest.mark.parametrize("kind", ["hierarchical", "two_dimensional"])

@@ -48,7 +48,7 @@ KEYS: Mapping[str, Key] = {key: (knob.default, knob.reader) for key, knob in KNO
 MEMORY_KEYS = tuple(key for key, knob in KNOBS.items() if knob.memory)
 
 _ALL = ("tensor_parallel_degree", "pipeline_parallel_degree", "all_reduce_topology")
-_REFUSES: Mapping[str, tuple[str, ...]] = {
+REFUSES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys((*HOOKS, "powersgd"), _ALL),
     "dgc": (*_ALL, "shard_optimizer_state", "static_graph", "bucket_cap_mb"),
     "one_bit": (*_ALL, "shard_optimizer_state", "optimizer_state_bits"),
@@ -72,7 +72,7 @@ def check(
     require_places(KNOBS, {**vars(plan), **values})
     kind = values["gradient_compression"]
     needs = f"needs gradient_compression other than {kind!r}"
-    for key in _REFUSES.get(kind, ()):
+    for key in REFUSES.get(kind, ()):
         if getattr(plan, key) != PLAN[key]:
             raise ValueError(f"{key} {shown(getattr(plan, key))} {needs}, or {PLAN[key]!r}")
     if kind in EXCHANGES and precision == "fp16":  # whose scale of gradients changes

@@ -53,7 +53,7 @@ KNOBS: Mapping[str, Knob] = {
 
 KEYS: Mapping[str, Key] = {key: (knob.default, knob.reader) for key, knob in KNOBS.items()}
 MEMORY_KEYS = tuple(key for key, knob in KNOBS.items() if knob.memory)
-_REFUSED = (
+REFUSES = (
     *("data_parallel_shard_degree", *MODEL_DEGREES, "bucket_cap_mb", "static_graph"),
     *("all_reduce_topology", "shard_optimizer_state", "optimizer_state_bits"),
 )
@@ -100,7 +100,7 @@ def check(found: Synchronization, plan: Plan, optimizer: str, precision: str) ->
     if found.every_step:
         return
     needs = f"needs synchronization {EVERY_STEP!r}, got {found.kind!r}"
-    for key in _REFUSED:
+    for key in REFUSES:
         if getattr(plan, key) != PLAN[key]:
             raise ValueError(f"{key} {shown(getattr(plan, key))} {needs}")
     if precision == "fp16":  # ranks would scale, and leave out, different steps

@@ -21,6 +21,8 @@ from trainers.readers import Schedule
 Masks = Mapping[str, Tensor]
 Compared = Callable[[Tensor, Tensor, float, str], Tensor]
 """As `trainers.criterion.Criterion.loss`."""
+USES: Mapping[str, str | None] = {"pruning": "none", "quantization": "none", "teacher": None}
+"""The keys that make a model smaller, with their defaults: none of it."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +190,7 @@ def check(
         sent: the `gradient_compression`.
         every_step: gradients are averaged in each, so that all ranks have the same weights.
     """
-    used = {"pruning": "none", "quantization": "none", "teacher": None}
-    for key, default in used.items():
+    for key, default in USES.items():
         if own[key] != default and shards:
             raise ValueError(f"data_parallel_shard_degree must be 1 with {key} {own[key]!r}")
         if own[key] != default and not every_step:  # ranks would have masks of their own
