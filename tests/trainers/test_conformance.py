@@ -22,6 +22,7 @@ import torch
 from averaged_steps import WEIGHTS, ByHand
 from heads import free_ports
 
+from autotune.schedules import Linear
 from trainers import image
 from trainers.communication.synchronization import KNOBS as SYNCHRONIZED
 from trainers.models import library
@@ -557,17 +558,28 @@ def test_copies_that_are_averaged_in_two_levels_train_as_one_rank(
     trains_alike(in_mean(found), steps("text", trained(AVERAGED_ON_FOUR)))
 
 
-def test_neighbours_average_at_the_inner_period_and_all_at_the_outer(on_ranks: Any) -> None:
-    keys = {"hierarchical_inner_period": 2, "hierarchical_outer_period": 5}
+GROUPS: dict[str, list[list[int]]] = {"-": [], "n": [[0, 1], [2, 3]], "a": [[0, 1, 2, 3]]}
+"""The ranks that average after a step: none, neighbours, or all."""
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "averages"),
+    [
+        (2, 5, "-n-na-n-na-n"),
+        # 1 1 1 1 2 2 2 2 2 2 3 3, and 3 3 4 4 4 4 5 5 5 5 6 6
+        (Linear(1, 2.9), Linear(3, 6.1), "nnna-n-na--n"),
+    ],
+    ids=["constant", "rising"],
+)
+def test_neighbours_average_at_the_inner_period_and_all_at_the_outer(
+    inner: Any, outer: Any, averages: str, on_ranks: Any
+) -> None:
+    keys = {"hierarchical_inner_period": inner, "hierarchical_outer_period": outer}
     keys = {**AVERAGED_ON_FOUR, **keys}
-    found, hand = on_ranks(4, "averaged", keys, 12), ByHand(4)
-    for step in range(12):
+    found, hand = on_ranks(4, "averaged", keys, len(averages)), ByHand(4)
+    for step, due in enumerate(averages):
         hand.step(hand.gradients())
-        groups: list[list[int]] = []
-        if step % 5 == 4:
-            groups = [[0, 1, 2, 3]]
-        elif step % 5 in (1, 3):
-            groups = [[0, 1], [2, 3]]
+        groups = GROUPS[due]
         for group in groups:
             hand.average(group)
             assert all(
