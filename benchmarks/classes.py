@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from _common import arguments, in_turns, introduce, keep, ratios, repeats_of, summary
-from _slow_link import answers, loopback, slow_link
+from _slow_link import answers, lacking, loopback, slow_link
 
 if TYPE_CHECKING:
     from trainers.parallel.ranks import Ranks
@@ -99,6 +99,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="that are timed, in each run (30)")
     parser.add_argument("--mbit", type=float, help="the speed of a cable (none: loopback)")
     options = parser.parse_args()
+    if options.mbit is not None and (reason := lacking(options.mbit)):
+        parser.exit(2, f"{parser.prog}: --mbit {options.mbit:g}: {reason}\n")
     if options.quick:
         options.classes, options.steps = [1000], 2
     about, raw = introduce(), list[dict[str, Any]]()

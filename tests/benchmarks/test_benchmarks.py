@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -156,6 +158,33 @@ def test_a_process_is_known_by_its_name_also_after_exec(script: Callable[[str], 
 
 def test_turns_go_there_and_back(script: Callable[[str], Any]) -> None:
     assert list(script("_common").in_turns("ab", 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("mbit", "user", "program", "says"),
+    [
+        ("100", 1000, "/sbin/ip", "needs root, to make network namespaces"),
+        ("100", 0, None, "needs the program ip (iproute2)"),
+        ("0", 0, "/sbin/ip", "mbit must be a finite number more than 0, got 0.0"),
+    ],
+    ids=["root", "iproute2", "a speed"],
+)
+def test_without_what_a_cable_needs_a_run_on_one_ends_with_one_line(
+    mbit: str,
+    user: int,
+    program: str | None,
+    says: str,
+    script: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(shutil, "which", lambda name: program)
+    monkeypatch.setattr(sys, "argv", ["classes.py", "--mbit", mbit])
+    with pytest.raises(SystemExit) as ended:
+        script("classes").main()
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", f"classes.py: --mbit {mbit}: {says}\n")
 
 
 def test_a_search_in_two_stages_that_probed_nothing_is_a_fault(
