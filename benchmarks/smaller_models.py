@@ -1,9 +1,9 @@
 """A dense perceptron of digits against small ones: megabytes, milliseconds, accuracy, three seeds.
 
-    python benchmarks/smaller_models.py
+    python benchmarks/smaller_models.py [--repeats 3] [--quick] [--json FILE]
 
-The small ones have fewer units, channels or weights removed, and weights of 8 bits; one learns from
-the dense one of seed 0.
+The small ones have fewer units, channels or weights removed, and weights of 8 bits, rounded after
+training or all along (QAT); one learns from the dense one of seed 0. A repeat is a seed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _common import arguments, introduce, keep, missing, repeats_of
 
 from autotune.schedules import Cosine
 from trainers import image
 from trainers.compression.exported import MEASURES
 
-SEEDS = (0, 1, 2)
+EPOCHS = 30.0
 COMMON: dict[str, Any] = {
     "data": "digits",
     "model": "mlp",
@@ -28,22 +29,19 @@ COMMON: dict[str, Any] = {
     "lr": Cosine(3e-3, 3e-5),
     "weight_decay": 0.05,
     "batch_size": 64,
-    "horizon": 30.0,
 }
 DENSE: dict[str, Any] = {"width": 512}
-SMALL: dict[str, dict[str, Any]] = {
-    "128 wide, 70 % of weights removed": {
-        "width": 128,
-        "pruning": "unstructured",
-        "sparsity": 0.7,
-        "quantization": "post_training",
-    },
-    "256 wide, half of channels removed": {
-        "width": 256,
-        "pruning": "structured",
-        "sparsity": 0.5,
-        "quantization": "post_training",
-    },
+WEIGHTS: dict[str, Any] = {
+    "width": 128,
+    "pruning": "unstructured",
+    "sparsity": 0.7,
+    "quantization": "post_training",
+}
+CHANNELS: dict[str, Any] = {
+    "width": 256,
+    "pruning": "structured",
+    "sparsity": 0.5,
+    "quantization": "post_training",
 }
 
 
@@ -67,19 +65,38 @@ def trained(config: dict[str, Any], file: Path | None = None) -> dict[str, float
 
 
 def main() -> None:
+    parser = arguments(__doc__ or "", repeats=3)
+    options = parser.parse_args()
+    about, raw = introduce(), list[dict[str, Any]]()
     torch.set_num_threads(1)
     print(f"{'model':<44}{'MB':>8}{'ms':>8}  accuracy, and its mean")
     with tempfile.TemporaryDirectory() as folder:
         teacher = Path(folder) / "teacher.pt"
-        print_row("dense, 512 wide", DENSE, teacher)
-        for name, config in SMALL.items():
-            print_row(name, config)
-        print_row(f"{name}, taught", {**config, "teacher": str(teacher)})
+        channels = "256 wide, half of channels removed"
+        models = {
+            "dense, 512 wide": DENSE,
+            "128 wide, 70 % of weights removed": WEIGHTS,
+            channels: CHANNELS,
+            f"{channels}, QAT": {**CHANNELS, "quantization": "qat"},
+            f"{channels}, taught": {**CHANNELS, "teacher": str(teacher)},
+        }
+        for name, config in models.items():
+            if config.get("quantization") == "qat" and (lacks := missing("torchao")):
+                print(f"{name:<44}  skipped: {lacks}", flush=True)
+                continue
+            runs = []
+            for seed in range(repeats_of(options)):
+                horizon = 1.0 if options.quick else EPOCHS
+                full = {**COMMON, **config, "horizon": horizon, "seed": seed}
+                first = config is DENSE and seed == 0
+                runs.append(trained(full, teacher if first else None))
+                raw.append({"model": name, "seed": seed, **runs[-1]})
+            print_row(name, runs)
+    keep(options.json, about, runs=raw)
 
 
-def print_row(name: str, config: dict[str, Any], file: Path | None = None) -> None:
-    """One model with all seeds; the first seed's is written to the file."""
-    runs = [trained({**COMMON, **config, "seed": s}, None if s else file) for s in SEEDS]
+def print_row(name: str, runs: list[dict[str, float]]) -> None:
+    """One model, with all seeds."""
     right = [run["val_accuracy"] for run in runs]
     size, latency = (statistics.median(r[m] for r in runs) for m in MEASURES)
     shown = " ".join(f"{x:.4f}" for x in right)

@@ -34,6 +34,7 @@ SCRIPTS = {
     "communication.py": "runs",
     "clicks.py": "runs",
     "classes.py": "runs",
+    "smaller_models.py": "runs",
     "busy_machine.py": "runs",
     "ray_tune.py": "pairs",
     "two_stages.py": "runs",
