@@ -200,6 +200,8 @@ def main() -> None:
     options = parser.parse_args()
     if "images" in options.parts and "techniques" not in options.parts and not options.best:
         parser.error("--parts images needs --best, or the part techniques, which names the best")
+    if not all(speed > 0 for speed in options.mbit):
+        parser.error(f"--mbit must be more than 0 but got {min(options.mbit):g}")
     cables = options.mbit if options.mbit and available() else []
     links = [*([] if options.no_loopback else [None]), *cables]
     about = introduce()
