@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NOT_RUN = "not run by the tests"
+NOT_RUN = "<!-- not run by the tests -->"
+"""The line before a block that no test runs, which readers do not see."""
 LANGUAGES = {"bash", "dockerfile", "mermaid", "python", "sh", "text", "yaml"}
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 _SAVED = re.compile(r"[Ss]ave this as `([\w.]+)`")
@@ -25,8 +26,8 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether the page does not say that no test runs it."""
-        return NOT_RUN not in " ".join(self.before.lower().split())
+        """Whether the line before it does not say that no test runs it."""
+        return self.before.splitlines()[-1:] != [NOT_RUN]
 
     @property
     def file(self) -> str | None:
