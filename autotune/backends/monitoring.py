@@ -22,7 +22,7 @@ NAMES: Mapping[str, str] = {
     "autotune_best_seconds": "Seconds to the target of the best trial so far, in its first run.",
     "autotune_best_steps": "Steps to the target, where these are what its clock counts.",
     "autotune_best_metric": "The metric of the best trial so far, where the target has no value.",
-    "autotune_spent_seconds": "Seconds of worker groups that all trials have cost together.",
+    "autotune_spent_seconds": "Worker-group seconds that all trials have cost together.",
     "autotune_workers_busy": "Workers that run a trial.",
     "autotune_gpus_busy": "GPUs of the workers that run a trial.",
     "autotune_samples_per_second": "Training samples a second of all running trials together.",

@@ -81,7 +81,7 @@ def _print_end(result: StudyResult, manifest: Manifest, on: Screen) -> None:
 def conclusion(result: StudyResult) -> str:
     """The best trial, or the one that came nearest, and how it compares with the baseline."""
     best, baseline, target = result.best, result.baseline, result.target
-    spent = f"{result.spent_seconds:.0f} s of worker groups spent"
+    spent = f"{result.spent_seconds:.0f} worker-group seconds spent"
     if best is None:
         none = "No trial reached the target" if target.timed else "No trial completed"
         none += " yet" if result.ended == "running" else ""
@@ -96,7 +96,7 @@ def conclusion(result: StudyResult) -> str:
         text += f", {races_text(confirmation(races))}"
     if baseline is not None and baseline.number == best.number:
         unbeaten = ", which nothing beat when confirmed" if confirmed is not None else ""
-        return f"{text}; it is the baseline{unbeaten}. {spent.capitalize()}."
+        return f"{text}; it is the baseline{unbeaten}. {spent}."
     if baseline is not None:
         again = result.confirmation(baseline) if confirmed is not None else None
         text += "; baseline: "
@@ -109,7 +109,7 @@ def conclusion(result: StudyResult) -> str:
         text += f"; {result.speedup:.2f}x faster ({result.compared_runs}, not confirmed{left_out})"
     elif not target.timed:
         text += gained(gain(result))
-    return f"{text}. {spent.capitalize()}."
+    return f"{text}. {spent}."
 
 
 def _unfinished(result: StudyResult, manifest: Manifest) -> str:

@@ -20,7 +20,7 @@ _LEGEND = {
     "p": "p: log-rank test, for the whole table (Holm).",
     "why": "why: speedup = samples per second x fewer samples.",
     "MLPerf": "MLPerf: mean without the best and the worst run.",
-    "search": "search: seconds of worker groups that finding it took.",
+    "search": "search: worker-group seconds that finding it took.",
     "pays": "pays: the runs whose saved seconds make up for the search.",
 }
 """What columns mean, by their names."""
