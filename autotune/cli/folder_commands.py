@@ -1,4 +1,4 @@
-"""The commands on a study folder that run nothing: `status`, `best`, `export`, `report`, `ui`.
+"""The commands on a study folder that run nothing: `status`, `best`, `export`.
 
 Each reads manifest and journal once.
 """

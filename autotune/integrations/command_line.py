@@ -22,8 +22,8 @@ class CommandLine:
 
     Args:
         path: the script's absolute path.
-        args: the keys of the configuration by option; None for each key as `--key`.
-        words: words before these.
+        args: the key of the configuration that each option gets; None: each key as `--key`.
+        words: the words between the script's name and these options, the same in all trials.
         folder: where it runs, if this machine has it.
     """
 

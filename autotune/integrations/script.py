@@ -54,7 +54,7 @@ def script(
         path: the script, relative to the file that calls this function, or to the current folder.
             It runs in the current folder.
         args: the keys of the configuration by option; by default each key as `--key`.
-        words: further words of its command line, before these.
+        words: further words of its command line, the same in all trials; they come before `args`.
         reports: "call": it calls `autotune.report`, and runs in the process of its rank. "json": it
             prints lines like `{"step": 100, "val_accuracy": 0.9}`, and runs as a process of its
             own; evaluation then counts as training. By default "call" if it imports autotune.

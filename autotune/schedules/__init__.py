@@ -25,8 +25,9 @@ schedule, and whether two are the same function:
 >>> same_meaning(stages((1, Linear(0, 0.4)), (9, Linear(0.4, 0.4))), warmed(Constant(0.4), 0.1))
 True
 
-A new schedule is one class in `families.py` or `compose.py`, its name in `Schedule`, and one row in
-the table of its tests.
+A new schedule is one class in `families.py` or `compose.py`, its name in `Schedule`, here and in
+`autotune/__init__.pyi`, and one row in the table of its tests (`tests/support/curves.py`). To be
+searched it needs a line in `FAMILIES` of `making.py`; `CONTRIBUTING.md` has the rest.
 """
 
 from __future__ import annotations
