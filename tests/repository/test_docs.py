@@ -7,7 +7,9 @@ steps instead. A shell block that no test runs says so on its page.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import copy
 import importlib
 import inspect
 import io
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from documents import LANGUAGES, NOT_RUN, ROOT, blocks, commands, links, pages, prose, rows
 from jsonschema import validate
@@ -110,6 +113,18 @@ def _register(names: Mapping[str, Any]) -> None:
 
 def _existing_script(names: Mapping[str, Any]) -> None:
     names["main"](names["parse"](["--epochs", "1"]))  # it runs as before
+    kept = _reported(names["resumable"], epochs=2, resume=None)
+    torch.save(kept[1][1], "state.pt")
+    resumed = _reported(names["resumable"], epochs=2, resume="state.pt")
+    assert [step for step, _ in kept] == [0, 1024, 2048]
+    assert [step for step, _ in resumed] == [1024, 2048], "it goes on from the checkpoint"
+
+
+def _reported(script: Callable[[Any], None], **arguments: Any) -> list[tuple[int, Any]]:
+    """The steps of a script's reports, and copies of its states there."""
+    args = argparse.Namespace(lr=0.1, seed=1, **arguments)
+    run = steps(lambda config: script(args), {"seed": 1})
+    return [(milestone.step, copy.deepcopy(milestone.state())) for milestone in run]
 
 
 def _study_folder(names: Mapping[str, Any]) -> None:
