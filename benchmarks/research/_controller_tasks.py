@@ -89,14 +89,18 @@ class Once:
 Row = tuple[Any, Mapping[str, Any]]
 """A controller, and what it changes of the setting; `lr_factor` is one of the learning rate."""
 
+NOISE = {"noise_scale_every": 2}
+"""What the controller `noise_scale` needs: the trainer measures it at every second step."""
 
-def steered() -> dict[str, Any]:
-    """Controllers of learning rates."""
+
+def steered() -> dict[str, Row]:
+    """Controllers of learning rates, and the ramp of the batch, which raises them with it."""
     return {
-        "constant": None,
-        "regulator": regulator(),
-        "policy, trained": shipped(),
-        "autolrs": "autolrs",
+        "constant": (None, {}),
+        "regulator": (regulator(), {}),
+        "policy, trained": (shipped(), {}),
+        "autolrs": ("autolrs", {}),
+        "noise_scale": ("noise_scale", NOISE),
     }
 
 
@@ -112,7 +116,7 @@ def batches(task: Task) -> dict[str, Row]:
     }
     for share in (1.0, 4.0):
         ramp = f"noise_scale(share={share:g})"
-        found[ramp] = (ramp, {"noise_scale_every": 2})
+        found[ramp] = (ramp, NOISE)
     if task.setting.get("optimizer", "sgd") == "sgd":
         found["batch 4 b, AdaScale"] = (None, {**large, "adascale_batch_size": first})
     return found

@@ -7,8 +7,9 @@ figures can be made again to the last digit. Everything else is a study like any
     learned   policies after 64 and 128 trials, on fresh seeds, against a constant learning rate
               and the best static schedule that as many trials found
     robust    policies trained over learning rates of two decades, on those of `wrong`
-    tasks     controllers of the learning rate on three tasks, from learning rates that are wrong by
-              x0.1, x1 and x10; what AutoLRS explores is on its clock
+    tasks     controllers of the learning rate, and the ramp of the batch by the noise scale, on
+              three tasks, from learning rates that are wrong by x0.1, x1 and x10; what AutoLRS
+              explores is on its clock
     batch     larger batches, from the start or grown by the noise scale, and AdaScale
 """
 
@@ -148,9 +149,9 @@ def part_tasks(options: argparse.Namespace) -> dict[str, Any]:
     for name, task in chosen(options).items():
         for by in options.factors:
             first: list[Outcome] = []
-            for row, controller in steered().items():
+            for row, (controller, changed) in steered().items():
                 seeds = range(900, 900 + options.fresh)
-                made = [outcome(task, task.lr * by, seed, controller) for seed in seeds]
+                made = [outcome(task, task.lr * by, seed, controller, **changed) for seed in seeds]
                 found[f"{name}, x{by:g}, {row}"] = made
                 show_outcomes(f"{name}, x{by:g}, {row}", made, first := first or made)
     return found
