@@ -21,11 +21,13 @@ import autotune as at
 from autotune.backends.simulator import SimCurve, SimPoint, SimPool
 from autotune.cli import main, scale
 from autotune.cli.console import UNREACHED, USER
+from autotune.evaluation.scaling.document import probes
 from autotune.evaluation.scaling.fit import FITTED, MEASURED, NOT_MEASURED, RING, UNKNOWN, Fit, fit
 from autotune.evaluation.scaling.law import Law
 from autotune.evaluation.scaling.trials import batch_size_of, runs
 from autotune.evaluation.scaling.values import Run, Timing, TooLittleError
 from autotune.space.search_space import Choice, Float, SearchSpace
+from autotune.study.manifest import Manifest
 from autotune.trial import Checkpoint, Hardware, Origin, Report, State, Trial
 from autotune.trial.scaling import Scaling
 
@@ -128,6 +130,7 @@ def test_what_messages_cost_elsewhere_is_open_where_they_are_not_measured() -> N
     assert alone.predict(4).communication == UNKNOWN
     assert alone.predict(4).seconds <= KNOWN.seconds(KNOWN.best_batch_size(4), 4)
     assert alone.predict(4).seconds_interval[1] == math.inf
+    assert alone.predict(4).device_seconds_interval[1] == math.inf
 
     both = fitted(runs, timings + exact(KNOWN, 8, exposed=False)[1][:1])
     assert vars(both.law) == pytest.approx(vars(KNOWN), rel=1e-5)
@@ -319,9 +322,39 @@ def test_a_study_predicts_other_numbers_of_workers(
         assert row["seconds"] == pytest.approx(true, rel=0.2)
         assert row["seconds_interval"][0] < true < row["seconds_interval"][1]
         assert row["device_seconds"] == pytest.approx(count * row["seconds"])
+        low, high = row["device_seconds_interval"]
+        assert low < count * true < high
+        ends = [count * end for end in row["seconds_interval"]]
+        assert [low, high] == pytest.approx(ends)
     first = found["to_be_surer"][0]
     assert first["why"] == "what messages cost on 8 workers is not measured"
     assert "autotune run RECIPE --workers 8 --trials 1" in first["how"]
+
+
+def test_a_batch_size_that_nobody_has_trained_is_to_be_probed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = scaled(capsys, str(folder / "two"), "--workers", "2", "64", "16")
+    most = found["workers"][-1]
+    assert (most["workers"], most["batch_size"] > max(BATCHES)) == (64, True)
+    hint = found["to_be_surer"][1]
+    assert hint["why"] == f"batch size {most['batch_size']} is outside of the measured 16 to 512"
+    assert hint["how"].startswith(f"train at batch size {most['batch_size']} to the target")
+    assert scaled(capsys, str(folder / "two"), "--workers", "2")["to_be_surer"] == []
+
+
+def test_a_batch_size_whose_time_is_open_is_to_be_probed(folder: Path) -> None:
+    alone = fitted(*exact(KNOWN, 1, exposed=False)).predict(2)  # no end: nobody has sent messages
+    own = fitted(*exact(KNOWN, 2)).predict(2)
+    fit, manifest = fitted(*exact(KNOWN, 2)), Manifest.read(folder / "two")
+    assert probes(fit, [own], manifest, folder) == []
+    last = probes(fit, [own, alone], manifest, folder)[-1]
+    assert last["why"] == f"batch size {alone.batch_size} is known roughly"
+    rough = replace(own, seconds_interval=(1.0, 2.1))
+    assert [p["why"] for p in probes(fit, [rough], manifest, folder)] == [
+        f"batch size {own.batch_size} is known roughly"
+    ]
+    assert probes(fit, [replace(own, seconds_interval=(1.0, 1.9))], manifest, folder) == []
 
 
 def test_another_study_measures_messages_there(

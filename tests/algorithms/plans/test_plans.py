@@ -90,6 +90,15 @@ def test_a_probe_is_over_when_it_is_sure_or_took_long() -> None:
     assert not enough(probe(0, {}, []))
 
 
+def test_a_probe_is_sure_at_an_interval_of_3_percent() -> None:
+    def sure(width: float) -> bool:
+        apart = width / 2 * math.sqrt(3) / 4.3027  # Student's t: 95 %, two degrees of freedom
+        return enough(probe(0, {}, [9e-3, *(0.1 * math.exp(x * apart) for x in (1, 0, -1))]))
+
+    assert sure(0.029)
+    assert not sure(0.031)
+
+
 def test_what_came_before_the_first_report_is_no_block() -> None:
     late = Trial(0, {}, reports=(Report(10, 5.0, {}, Clock(train=5.0)),))
     assert blocks(late) == []

@@ -71,14 +71,31 @@ def test_a_plan_that_is_faster_is_found_and_fixed(whole: Any) -> None:
     assert plan(result.baseline) == DEFAULT
 
 
+def each_alone(result: at.StudyResult, times: dict[int, tuple[float, float]]) -> bool:
+    """Whether nothing ran beside any probe."""
+    own = {trial.number for trial in probes(result.trials)}
+    return all(
+        end <= other[0] or other[1] <= begin
+        for number, (begin, end) in times.items()
+        for beside, other in times.items()
+        if number in own and beside != number
+    )
+
+
 def test_probes_come_after_the_baseline_and_each_alone(whole: Any) -> None:
     result, _, times, _ = whole
     own = probes(result.trials)
     assert [t.number for t in own] == list(range(1, len(own) + 1))
-    for trial in own:
-        begin, end = times[trial.number]
-        others = [span for number, span in times.items() if number != trial.number]
-        assert all(end <= other[0] or other[1] <= begin for other in others)
+    assert each_alone(result, times)
+
+
+def test_no_probe_runs_beside_a_race_or_a_confirmation(fast_path: Path) -> None:
+    """Races are due before the first probe, as the given configurations alone pay for them."""
+    given = [{**BASELINE, "rate": rate} for rate in (0.6, 0.7, 0.8)]
+    made = experiment(configs=given)
+    result = study(fast_path, 10, experiment=made, racing=0.5, repeats=1)
+    assert {"probe", "race", "confirm", "trial"} <= {t.kind for t in result.trials}
+    assert each_alone(result, spans(fast_path))
 
 
 def test_a_probe_stands_between_two_of_the_default(whole: Any) -> None:
@@ -253,20 +270,23 @@ def test_a_driver_killed_while_it_probes_repeats_no_probe(whole: Any) -> None:
     result, data, _, of = whole
     rows = data.splitlines(keepends=True)
     last = next(i for i, row in enumerate(rows) if b'"kind":"trial"' in row)
-    wanted = [(t.number, t.kind, plan(t)) for t in result.trials]
+    wanted = [(t.number, plan(t)) for t in probes(result.trials)]
+    made_again: list[int] = []
     for cut in range(3, last, 90):
         with memory() as folder:
             again = resumed(b"".join(rows[:cut]), folder, of)
             own = probes(again.trials)
             ends = [row for row in lines(folder) if row["event"] == "ended"]
             assert len({row["trial"] for row in ends}) == len(ends)
-            assert [t.number for t in own] == list(range(1, len(own) + 1))
-            mine = [(t.number, t.kind, plan(t)) for t in again.trials]
-            known = sum(b'"suggested"' in row for row in rows[:cut])
-            assert mine[:known] == wanted[:known]
+            assert [(t.number, plan(t)) for t in own] == wanted
+            twice = [t.number for t in own if t.attempts > 1]  # only the one that ran
+            begun = sum(b'"kind":"probe"' in row for row in rows[:cut])
+            assert twice in ([], [begun])
+            made_again += twice
             assert {tuple(plan(t).items()) for t in suggested(again)} == {
                 tuple(plan(suggested(result)[0]).items())
             }
+    assert made_again
 
 
 def test_the_plan_stays_whatever_the_study_is_resumed_with(whole: Any) -> None:
@@ -371,3 +391,19 @@ def test_memory_that_a_plan_would_not_have_is_not_tried(
     kept = chosen(result.trials)
     assert kept is not None
     assert dict(kept.changes) == {"precision": "bf16"}
+
+
+def test_a_mesh_that_memory_forbids_is_out_without_an_attempt(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needs(config: dict[str, Any], ranks: int, has: int) -> int:
+        return 100 if config["shard_degree"] == 2 else 10
+
+    monkeypatch.setattr(train, "memory", needs, raising=False)
+    faster = curve({**TWICE, ("shard_degree", 2): 3.0})  # it would be kept
+    result = study(fast_path, 12, pool=SimPool(faster, 2, rank_memory=50))
+    sharded = [t for t in probes(result.trials) if t.params and t.params["shard_degree"] == 2]
+    assert [(t.state, t.reason, t.attempts) for t in sharded] == [
+        (State.INFEASIBLE, "out of memory", 0)
+    ]
+    assert {plan(t)["shard_degree"] for t in suggested(result)} == {1}
