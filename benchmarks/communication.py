@@ -20,6 +20,7 @@ levels is not here.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import statistics
 import sys
@@ -200,8 +201,8 @@ def main() -> None:
     options = parser.parse_args()
     if "images" in options.parts and "techniques" not in options.parts and not options.best:
         parser.error("--parts images needs --best, or the part techniques, which names the best")
-    if not all(speed > 0 for speed in options.mbit):
-        parser.error(f"--mbit must be more than 0 but got {min(options.mbit):g}")
+    if wrong := [speed for speed in options.mbit if not 0 < speed < math.inf]:
+        parser.error(f"--mbit must be a finite number above 0 but got {wrong[0]:g}")
     cables = options.mbit if options.mbit and available() else []
     links = [*([] if options.no_loopback else [None]), *cables]
     about = introduce()

@@ -76,16 +76,14 @@ def resume(given: ResumeArguments) -> int:
     elif "out" in changes:
         raise UserError(f"--out is for --from-mlflow: without it the study goes on in {folder}")
     manifest = Manifest.read(folder)
-    result, exported = read(folder, manifest.target), replay.source(manifest)
-    trials = changes.get("trials")
-    least = manifest.options.trials if exported is not None else len(result.searched)
-    if trials is not None and trials < least:
-        raise UserError(f"--trials is a total and must be at least {least} but got {trials}")
+    exported = replay.source(manifest)
+    _check_total(folder, manifest, changes.get("trials"), of_replay=exported is not None)
     options = _continued(manifest, folder, changes)
     output = Output(given.json, given.register, options.tracking_uri)
     if exported is not None:
         register.refuse_replay(folder, given.register)
         return _replay(replay.read(exported), options.trials, options, output, manifest)
+    result = read(folder, manifest.target)
     # A mended trainer begins one anew of which every trial failed.
     ended = complete(result, options) and not all_failed(result)
     if not ended or given.register:
@@ -163,6 +161,18 @@ def _fetch_if_new(study: str, folder: Path, uri: str | None) -> None:
 
     if uri is not None and not (folder / JOURNAL).exists():
         mirror.fetch(uri, study, folder)
+
+
+def _check_total(folder: Path, manifest: Manifest, trials: int | None, *, of_replay: bool) -> None:
+    """Refuse fewer trials in all than a study has, or than a replay was to have."""
+    from autotune.study import continuing
+
+    planned = manifest.options.trials
+    if trials is None or trials >= planned:
+        return
+    if of_replay:
+        raise UserError(f"--trials is a total and must be at least {planned} but got {trials}")
+    continuing.check_total(folder, planned, trials)
 
 
 def _check_recipe(folder: Path, manifest: Manifest, python: str) -> None:

@@ -60,7 +60,7 @@ def continued(new: Manifest, existing: Manifest | None, folder: Path, resume: bo
     if difference:
         another = "choose another folder (--out, out=)"
         raise UserError(f"{folder} holds another study: its {difference}; {another}")
-    _check_total(folder, existing.options.trials, new.options.trials)
+    check_total(folder, existing.options.trials, new.options.trials)
     of = new.options if new.options.recipe else existing.options
     same_sampler = new.options.sampler == existing.options.sampler
     return replace(
@@ -150,8 +150,12 @@ def _difference(existing: Manifest, new: Manifest) -> str:
     return ""
 
 
-def _check_total(folder: Path, before: int, trials: int) -> None:
-    """Refuse fewer trials in all than there are."""
+def check_total(folder: Path, before: int, trials: int) -> None:
+    """Refuse fewer trials in all than there are, of which `before` were planned.
+
+    Raises:
+        UserError: there are more already.
+    """
     if trials >= before:
         return
     suggested = [e for e in journal.entries(folder) if isinstance(e, Suggested)]

@@ -252,8 +252,8 @@ class StudyResult:
 def load_study(folder: str | Path) -> StudyResult:
     """The result of a study by its folder: of one that has ended, was interrupted, or still runs.
 
-    Nothing is started and nothing is written. Its `ended` is `running` where no driver has ended
-    the study, also where one was killed.
+    Nothing is started and nothing is written. It cannot `confirm`: `autotune confirm DIR` does. Its
+    `ended` is `running` where no driver has ended the study, also where one was killed.
 
     Args:
         folder: the study folder, such as `studies/digits`.

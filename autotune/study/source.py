@@ -42,9 +42,11 @@ def checksum(train: Any) -> str | None:
 
 
 def name(train: Any) -> str:
-    """The module and the qualified name of a trainer, or of what `functools.partial` wraps."""
-    own = function_of(train)
-    return f"{own.__module__}.{getattr(own, '__qualname__', '?')}"
+    """The module and the qualified name of a trainer; `functools.?` of a partial one.
+
+    What a partial trainer wraps is another trainer: it lacks the arguments.
+    """
+    return f"{train.__module__}.{getattr(train, '__qualname__', '?')}"
 
 
 def script() -> str | None:

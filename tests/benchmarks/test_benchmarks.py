@@ -188,6 +188,21 @@ def test_without_what_a_cable_needs_a_run_on_one_ends_with_one_line(
     assert capsys.readouterr() == ("", f"classes.py: --mbit {mbit}: {says}\n")
 
 
+@pytest.mark.parametrize("mbit", ["0", "-1", "inf", "nan"])
+def test_a_cable_has_a_speed(
+    mbit: str,
+    script: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["communication.py", "--mbit", "10", mbit])
+    with pytest.raises(SystemExit) as ended:
+        script("communication").main()
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f"--mbit must be a finite number above 0 but got {float(mbit):g}")
+
+
 def test_a_search_in_two_stages_that_probed_nothing_is_a_fault(
     script: Callable[[str], Any],
 ) -> None:

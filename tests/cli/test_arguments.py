@@ -35,7 +35,10 @@ WRONG = [
     (["run", RECIPE, "--register", "a/b"], "--register must be a model's name"),
     (["try", RECIPE, "--trials", "x"], "--trials: must be a whole number"),
     (["try", RECIPE, "--with", "data"], "--with: must be like data=DIR"),
-    (["resume", "study", "--trials", "1"], "--trials is a total and must be at least 14"),
+    (
+        ["resume", "study", "--trials", "1"],
+        "(--trials) is a total and must be at least 14",
+    ),
     (["resume", "study", "--trials", "20", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["resume", "study", "--trials", "20", "--register", "a/b"], "--register must be"),
     (["resume", "study", "--backend", "spark"], "unknown backend 'spark'"),

@@ -321,7 +321,7 @@ def test_a_study_from_end_to_end(tmp_path: Path) -> None:
     assert [t["trial"] for t in json.loads(more.stdout)["trials"]] == [0, 1, 2, 3, 4]
     fewer = autotune("resume", "s", "--trials", "2", cwd=tmp_path)
     assert fewer.returncode == 2
-    assert "--trials is a total and must be at least " in fewer.stderr
+    assert "(--trials) is a total and must be at least " in fewer.stderr
     assert " but got " in fewer.stderr
 
     export = autotune("export", "s", "--optuna", "sqlite:///optuna.db", cwd=tmp_path)

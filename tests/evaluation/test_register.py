@@ -17,9 +17,10 @@ import torch
 import torch_only
 from sims import racing, simulate
 
+import autotune as at
 from autotune.backends.simulator import SimCurve, SimPoint
 from autotune.cli import main
-from autotune.cli.console import UNREACHED, Output, finish, result_in
+from autotune.cli.console import UNREACHED, Output, finish
 from autotune.evaluation import register
 from autotune.schedules import from_json
 from autotune.study import recipes
@@ -162,7 +163,7 @@ def test_registered_afterwards_once_and_with_what_was_confirmed_since(
     assert main.main(again) == main.DONE
     assert f"as models:/{name}/1" in capsys.readouterr().err
     client = store(folder)
-    best = result_in(folder).best
+    best = at.load_study(folder).best
     before = client.get_model_version(name, "1").tags
     assert "autotune.confirmed_mean_seconds" not in before
     slope = loaded(folder, name, 1).predict(np.ones((5, 1), dtype=np.float32))
@@ -172,7 +173,7 @@ def test_registered_afterwards_once_and_with_what_was_confirmed_since(
 
     confirm = ["confirm", str(folder), "--repeats", "2", "--top", "1", *where]
     assert main.main(confirm) == main.DONE
-    best = result_in(folder).best
+    best = at.load_study(folder).best
     code = main.main(again)
     if best.number == int(before["autotune.trial"]):
         assert code == main.DONE

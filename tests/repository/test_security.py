@@ -20,7 +20,6 @@ from sims import METRIC, RATES, lines, racing, simulate, toy_train
 
 import autotune as at
 import autotune.trial
-from autotune.cli.console import result_in
 from autotune.errors import UserError
 from autotune.evaluation.export import export
 from autotune.storage.journal import JOURNAL
@@ -167,7 +166,7 @@ def test_an_export_takes_only_rank_files_of_the_studys_own_checkpoints(
     rows = [row for row in rows if row["event"] != "saved"]
     rows.insert(-1, saved)
     (folder / JOURNAL).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = result_in(folder)
+    result = at.load_study(folder)
     content = export.export(result, result.trials[0], tmp_path / "out")
     copied = {p.name for p in (tmp_path / "out").rglob("*") if p.parent.name == "checkpoint"}
     if path.endswith(OWN):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import autotune as at
 from autotune.cli import main
-from autotune.cli.console import DONE, result_in
+from autotune.cli.console import DONE
 from autotune.trial import State
 
 RECIPE = """
@@ -37,7 +38,7 @@ def test_the_state_of_the_best_report_is_kept_and_exported(
     words = ["run", "recipe.py:recipe", "--trials", "5", "--sampler", "random", "--pruner", "none"]
     where = ["--out", "s", "--tracking-uri", "off", "--ray-address", ray_address]
     assert main.main([*words, *where]) == DONE
-    result = result_in(tmp_path / "s")
+    result = at.load_study(tmp_path / "s")
     best = result.best
     assert best is not None
     assert {t.state for t in result.trials} == {State.COMPLETED}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+import autotune as at
 from autotune.algorithms.ranking.repeats import confirming
 from autotune.cli import main
-from autotune.cli.console import result_in
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL
 from autotune.trial import Ended, Interrupted, Started, Suggested
@@ -129,7 +129,7 @@ def test_a_run_that_confirms_its_winners(
     assert best["mean_seconds"] == pytest.approx(sum(best["seconds"]) / 2)
     assert status["confirmed_speedup_vs_baseline"] > 0
     alone(folder)
-    found = result_in(folder)
+    found = at.load_study(folder)
     search = {p for t in found.searched for p in pids(t)}
     assert {p for t in confirming(found.trials) for p in pids(t)} <= search, "on the warm groups"
     assert all(seeds(t) == {t.seed} for t in confirming(found.trials))

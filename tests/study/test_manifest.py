@@ -102,6 +102,8 @@ def test_trainers_of_every_kind_have_a_name() -> None:
     experiment = racing([1.0])
     for train in (toy_train, partial(toy_train), Trainer(), lambda config: None):
         assert isinstance(resolved(replace(experiment, train=train)).train, str)
+    # An export must not take it for the function that it wraps, which lacks its arguments.
+    assert resolved(replace(experiment, train=partial(toy_train, scale=2))).train == "functools.?"
 
 
 def test_a_fixed_value_without_a_json_form_is_the_users_mistake(fast_path: Path) -> None:

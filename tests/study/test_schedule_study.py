@@ -11,7 +11,6 @@ import pytest
 
 import autotune as at
 from autotune.cli import main
-from autotune.cli.console import result_in
 from autotune.tracking import mirror
 
 RECIPE = """
@@ -55,7 +54,7 @@ def test_a_study_over_all_four_kinds_of_schedule(
     folder, out = with_store(tmp_path / "study"), tmp_path / "best"
     run = ["run", f"{tmp_path / 'recipe.py'}:recipe", "--trials", "2", "--out", str(folder)]
     assert main.main([*run, *HERE, "--json"]) == 0
-    best = result_in(folder).best
+    best = at.load_study(folder).best
     for knob in KNOBS:
         schedule = best.config[knob]
         assert isinstance(schedule, at.schedules.Schedule)

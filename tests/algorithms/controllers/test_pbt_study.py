@@ -16,7 +16,7 @@ import pytest
 
 import autotune as at
 from autotune.cli import final, main
-from autotune.cli.console import UNREACHED, result_in
+from autotune.cli.console import UNREACHED
 from autotune.storage import journal
 from autotune.storage.journal import JOURNAL, Closed, Opened
 from autotune.study.manifest import Manifest
@@ -57,12 +57,12 @@ def studied(tmp_path_factory: pytest.TempPathFactory, with_store: Callable[[Path
 
 
 def forks(folder: Path) -> list[at.Trial]:
-    return [t for t in result_in(folder).trials if t.origin is not None]
+    return [t for t in at.load_study(folder).trials if t.origin is not None]
 
 
 @pytest.mark.slow
 def test_forks_go_on_from_their_parents_checkpoint(studied: Path) -> None:
-    result = result_in(studied)
+    result = at.load_study(studied)
     trials = {t.number: t for t in result.trials}
     children = forks(studied)
     assert children
@@ -94,7 +94,7 @@ def test_mlflow_names_parent_and_step_and_shows_the_whole_curve(studied: Path) -
     client = MlflowClient(f"sqlite:///{studied / 'mlflow.db'}")
     (experiment,) = client.search_experiments(filter_string="name = 'population'")
     runs = {r.info.run_name: r for r in client.search_runs([experiment.experiment_id])}
-    for trial in result_in(studied).trials:
+    for trial in at.load_study(studied).trials:
         run = runs[f"trial-{trial.number:04d}"]
         if trial.origin is None:
             assert "autotune.parent" not in run.data.tags
@@ -109,7 +109,7 @@ def test_mlflow_names_parent_and_step_and_shows_the_whole_curve(studied: Path) -
 def test_what_a_person_sees(studied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     child = forks(studied)[0]
     assert child.origin is not None
-    result = result_in(studied)
+    result = at.load_study(studied)
     final.print_result(result, Manifest.read(studied), sys.stdout)
     assert f"{child.number} from trial {child.origin.parent}" in capsys.readouterr().out
     frame = result.to_frame().set_index("trial")
@@ -141,7 +141,7 @@ def test_a_forks_line_of_descent_is_replayed_bit_for_bit(
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert report["identical"] is True, report["first_difference"]
     last = lines[out]["lineage"][-1]["from_step"]
-    again = result_in(tmp_path / "again").trials[0]
+    again = at.load_study(tmp_path / "again").trials[0]
     assert again.reports[-1].step > last, "the replay went on past the last fork"
     assert report["milestones"] > sum(0 < r["step"] <= last for r in lines[out]["reports"][1:]) / 2
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import autotune as at
 from autotune.algorithms.controllers import weights_file
 from autotune.cli import main
-from autotune.cli.console import result_in
 from autotune.tracking.mirror import default_uri
 from autotune.trial import State
 
@@ -48,7 +48,7 @@ def test_a_study_with_a_policy_and_all_that_comes_of_it(
     run = ["run", recipe, "--trials", "4", "--sampler", "random", "--pruner", "none"]
     spec = "policy(setting='robust', every=0.01)"
     assert main.main([*run, "--controller", spec, "--out", str(folder)]) == main.DONE
-    trials = result_in(folder).trials
+    trials = at.load_study(folder).trials
     assert not trials[0].changes
     assert all(t.changes for t in trials[1:])
     policy_file = json.loads((folder / weights_file.FILE).read_text())
@@ -68,13 +68,13 @@ def test_a_study_with_a_policy_and_all_that_comes_of_it(
     assert main.main(["replay", str(out), "--repeats", "1", *where]) == main.DONE
     replayed = json.loads(capsys.readouterr().out)
     assert replayed["identical"] is True, replayed["first_difference"]
-    assert not any(t.changes for t in result_in(tmp_path / "r").trials)
+    assert not any(t.changes for t in at.load_study(tmp_path / "r").trials)
 
     more = ["--controller", "policy", "--from", str(folder), "--tracking-uri", "off"]
     assert main.main([*run, *more, "--out", str(tmp_path / "t")]) == main.DONE
     assert json.loads((tmp_path / "t" / weights_file.FILE).read_text())["from_study"] == "digits"
     assert main.main(["resume", str(tmp_path / "t"), "--trials", "5"]) == main.DONE
-    assert len(result_in(tmp_path / "t").trials) == 5
+    assert len(at.load_study(tmp_path / "t").trials) == 5
 
 
 def _artifacts(folder: Path) -> set[str]:
