@@ -37,14 +37,14 @@ WRONG = [
     (["try", RECIPE, "--with", "data"], "--with: must be like data=DIR"),
     (
         ["resume", "study", "--trials", "1"],
-        "(--trials) is a total and must be at least 14",
+        "(--trials) is a total and must be at least 10",
     ),
     (["resume", "study", "--trials", "20", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
     (["resume", "study", "--trials", "20", "--register", "a/b"], "--register must be"),
     (["resume", "study", "--backend", "spark"], "unknown backend 'spark'"),
     (["resume", "study", "--out", "x"], "--out is for --from-mlflow"),
     (["resume", "removed"], "controller 'pb2' was removed"),
-    # Of 20 planned trials 14 are there: 16 in all are less than planned, and are allowed.
+    # Of 20 planned trials 10 are there: 16 in all are fewer than planned, and are allowed.
     (["resume", "removed", "--trials", "16"], "controller 'pb2' was removed"),
     (["confirm", "study", "--repeats", "0"], "--repeats must be a whole number >= 1"),
     (["confirm", "study", "--tracking-uri", "htp://x"], "unknown scheme 'htp'"),
