@@ -84,6 +84,16 @@ def loopback() -> Link:
         return Link((), "lo", "127.0.0.1", free.getsockname()[1])
 
 
+def is_speed(mbit: float) -> bool:
+    """Whether a cable may have so many Mbit/s."""
+    return 0 < mbit < math.inf
+
+
+def network(mbit: float | None) -> contextlib.AbstractContextManager[Link]:
+    """A cable of so many Mbit/s, see `slow_link`; None: loopback."""
+    return contextlib.nullcontext(loopback()) if mbit is None else slow_link(mbit)
+
+
 @contextlib.contextmanager
 def slow_link(mbit: float) -> Iterator[Link]:
     """A cable of so many Mbit/s, which is removed in the end.
@@ -92,7 +102,7 @@ def slow_link(mbit: float) -> Iterator[Link]:
         ValueError: a speed that is none.
         OSError: no root, no `ip` or `tc`, or namespaces that cannot be made; one line.
     """
-    if not 0 < mbit < math.inf:
+    if not is_speed(mbit):
         raise ValueError(f"mbit must be a finite number more than 0, got {mbit}")
     for program in ("ip", "tc"):
         if shutil.which(program) is None:

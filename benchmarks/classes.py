@@ -14,12 +14,11 @@ import json
 import statistics
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from _common import arguments, in_turns, introduce, keep, ratios, repeats_of, summary
-from _slow_link import answers, lacking, loopback, slow_link
+from _slow_link import answers, lacking, network
 
 if TYPE_CHECKING:
     from trainers.parallel.ranks import Ranks
@@ -104,7 +103,7 @@ def main() -> None:
     if options.quick:
         options.classes, options.steps = [1000], 2
     about, raw = introduce(), list[dict[str, Any]]()
-    with nullcontext(loopback()) if options.mbit is None else slow_link(options.mbit) as link:
+    with network(options.mbit) as link:
         for count in options.classes:
             turns = [side for _, side in in_turns([*SIDES], repeats_of(options))]
             tasks = [{"classes": count, "how": SIDES[s], "steps": options.steps} for s in turns]

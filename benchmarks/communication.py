@@ -19,13 +19,11 @@ levels is not here.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ from _common import arguments, introduce, keep
 from _intervals import interval
 from _link_runs import Config, Problem, measured
 from _link_study import study
-from _slow_link import Link, available, loopback, slow_link
+from _slow_link import available, is_speed, network
 
 TEXT: dict[str, Any] = {
     "text": "tinyshakespeare",
@@ -174,13 +172,6 @@ def with_rates(techniques: Mapping[str, Config], quick: bool) -> dict[str, list[
     }
 
 
-@contextlib.contextmanager
-def network(mbit: float | None) -> Iterator[Link]:
-    """Loopback, or a cable of so many Mbit/s."""
-    with contextlib.nullcontext(loopback()) if mbit is None else slow_link(mbit) as link:
-        yield link
-
-
 def _data(folder: str | None) -> tuple[Config, Config]:
     if folder is None:
         return {"text": "synthetic"}, {"data": "synthetic", "image_size": 16}
@@ -201,7 +192,7 @@ def main() -> None:
     options = parser.parse_args()
     if "images" in options.parts and "techniques" not in options.parts and not options.best:
         parser.error("--parts images needs --best, or the part techniques, which names the best")
-    if wrong := [speed for speed in options.mbit if not 0 < speed < math.inf]:
+    if wrong := [speed for speed in options.mbit if not is_speed(speed)]:
         parser.error(f"--mbit must be a finite number above 0 but got {wrong[0]:g}")
     cables = options.mbit if options.mbit and available() else []
     links = [*([] if options.no_loopback else [None]), *cables]

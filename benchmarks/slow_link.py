@@ -11,16 +11,14 @@ networks take turns. A step's time is the mean of steps between two milestones.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from _common import arguments, in_turns, introduce, keep, repeats_of, spread
-from _slow_link import Link, answers, available, loopback, slow_link
+from _slow_link import answers, available, network
 
 LINKS: dict[str, float | None] = {"loopback": None, "1000": 1000, "100": 100, "10": 10}
 MEGABYTES = (1, 10)
@@ -81,13 +79,6 @@ def step(keys: dict[str, Any]) -> float:
     return 16 * 64 / float(metrics["samples_per_second"])
 
 
-@contextlib.contextmanager
-def _network(name: str) -> Iterator[Link]:
-    mbit = LINKS[name]
-    with contextlib.nullcontext(loopback()) if mbit is None else slow_link(mbit) as link:
-        yield link
-
-
 def main() -> None:
     parser = arguments(__doc__ or "", 3)
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
@@ -101,7 +92,7 @@ def main() -> None:
     own = [__file__, "--rank", *(["--quick"] if options.quick else [])]
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _, name in in_turns(names, repeats_of(options)):
-        with _network(name) as link:
+        with network(LINKS[name]) as link:
             ranks = answers(link, 2, own)
         runs[name].append({key: max(one[key] for one in ranks) for key in ranks[0]})
     print(f"{'seconds, the median':<26}" + "".join(f"{_head(name):>14}" for name in names))

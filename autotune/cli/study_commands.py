@@ -168,11 +168,10 @@ def _check_total(folder: Path, manifest: Manifest, trials: int | None, *, of_rep
     from autotune.study import continuing
 
     planned = manifest.options.trials
-    if trials is None or trials >= planned:
-        return
-    if of_replay:
+    if trials is not None and not of_replay:
+        continuing.check_total(folder, planned, trials)
+    elif trials is not None and trials < planned:
         raise UserError(f"--trials is a total and must be at least {planned} but got {trials}")
-    continuing.check_total(folder, planned, trials)
 
 
 def _check_recipe(folder: Path, manifest: Manifest, python: str) -> None:
