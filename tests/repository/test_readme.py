@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,35 @@ def test_it_fits_a_hundred_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
-FEWER = 'tracking_uri="off", max_concurrent_trials=1'
-"""Without MLflow, which the study of `get-started.md` has, and with one process for all trials."""
+PLAIN = ROOT / "examples" / "plain_function.py"
+
+
+def fewer(text: str, name: str) -> str:
+    """The example without MLflow, which the study of `get-started.md` has, in one process."""
+    assert text.count(f'name="{name}"') == 1
+    more = f'name="{name}", tracking_uri="off", max_concurrent_trials=1'
+    return text.replace(f'name="{name}"', more)
+
+
+def example() -> str:
+    (block,) = blocks("README.md", "python")
+    return fewer(block.text, "digits")
+
+
+def plain() -> str:
+    return fewer(PLAIN.read_text(), "digits-svc")
+
+
+@pytest.mark.parametrize("text", [example, plain], ids=["readme", "plain"])
+def test_the_examples_are_python_with_what_the_tests_add(text: Callable[[], str]) -> None:
+    calls = [node for node in ast.walk(ast.parse(text())) if isinstance(node, ast.Call)]
+    (tune,) = [call for call in calls if ast.unparse(call.func) == "at.tune"]
+    assert {"name", "tracking_uri"} <= {keyword.arg for keyword in tune.keywords}
 
 
 @pytest.mark.slow
 def test_its_example_is_a_study(tmp_path: Path) -> None:
-    (block,) = blocks("README.md", "python")
-    name = 'name="digits")'
-    assert block.text.count(name) == 1
-    (tmp_path / "example.py").write_text(block.text.replace(name, f"{name[:-1]}, {FEWER})"))
+    (tmp_path / "example.py").write_text(example())
     done = subprocess.run(
         [sys.executable, "example.py"],
         cwd=tmp_path,
@@ -43,9 +63,6 @@ def test_its_example_is_a_study(tmp_path: Path) -> None:
     assert (tmp_path / "studies" / "digits" / "journal.jsonl").is_file()
 
 
-PLAIN = ROOT / "examples" / "plain_function.py"
-
-
 def test_the_shortest_example_has_twelve_lines_at_most() -> None:
     lines = [line for line in PLAIN.read_text().splitlines() if line.strip()]
     first = next(i for i, line in enumerate(lines) if line.startswith("from "))
@@ -55,9 +72,7 @@ def test_the_shortest_example_has_twelve_lines_at_most() -> None:
 
 @pytest.mark.slow
 def test_the_shortest_example_finds_the_best_of_a_plain_function(tmp_path: Path) -> None:
-    text, name = PLAIN.read_text(), 'name="digits-svc")'
-    assert text.count(name) == 1
-    (tmp_path / "plain.py").write_text(text.replace(name, f"{name[:-1]}, {FEWER})"))
+    (tmp_path / "plain.py").write_text(plain())
     done = subprocess.run(
         [sys.executable, "plain.py"],
         cwd=tmp_path,
