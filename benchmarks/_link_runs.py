@@ -44,8 +44,11 @@ def trained(problem: Problem, config: Config, seed: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    from autotune.schedules import from_json
+
     train = import_module(problem.trainer).train
-    trainer = train({**problem.fixed, **config, "seed": seed})
+    values = {key: from_json(v) if isinstance(v, dict) else v for key, v in config.items()}
+    trainer = train({**problem.fixed, **values, "seed": seed})
     milestone, seconds, reached = next(trainer), 0.0, False
     try:
         while not reached and seconds < problem.limit:
@@ -120,7 +123,7 @@ def measured(
         "log": str(folder / "runs.jsonl"),
     }
     file = folder / "task.json"
-    file.write_text(json.dumps(task))
+    file.write_text(json.dumps(task, default=lambda schedule: schedule.to_json()))
     runs: list[dict[str, Any]] = answers(link, 2, [__file__, str(file)], 24 * 3600)[0]
     return runs
 

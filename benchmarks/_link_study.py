@@ -13,6 +13,7 @@ import autotune as at
 
 WAYS = ("every_step", "local_sgd", "diloco", "geo_sgd", "bounded_staleness")
 START: dict[str, Any] = {
+    "optimizer": "adamw",
     "synchronization": "every_step",
     "gradient_compression": "none",
     "optimizer_implementation": "auto",
@@ -22,11 +23,17 @@ START: dict[str, Any] = {
 
 
 def techniques() -> dict[str, Any]:
-    """What a search has beside the learning rate: all that AdamW can use on two ranks."""
+    """What a search has beside AdamW's learning rate: all that two ranks can use."""
     every, local, diloco, geo, late = ({"synchronization": way} for way in WAYS)
-    powersgd, one_bit = ({"gradient_compression": kind} for kind in ("powersgd", "one_bit"))
-    sent = ["none", "fp16", "bf16", "powersgd", "one_bit"]
+    kinds = ("powersgd", "dgc", "one_bit")
+    powersgd, dgc, one_bit = ({"gradient_compression": kind} for kind in kinds)
+    sgd, lamb = ({"optimizer": rule} for rule in ("sgd", "lamb"))
+    of_torch = {"optimizer": ("adamw", "sgd")}
     return {
+        "optimizer": at.Choice(["adamw", "sgd", "lamb"]),
+        "lr:sgd": at.Float(0.03, 1.0, log=True, when=sgd),
+        "lr:lamb": at.Float(3e-3, 0.1, log=True, when=lamb),
+        "momentum": at.Float(0.8, 0.95, when=sgd),
         "synchronization": at.Choice([*WAYS]),
         "local_sgd_period": at.Int(2, 64, log=True, when=local),
         "local_sgd_start": at.Int(0, 40, when=local),
@@ -36,34 +43,46 @@ def techniques() -> dict[str, Any]:
         "geo_sgd_period": at.Int(2, 64, log=True, when=geo),
         "geo_sgd_delay": at.Int(0, 1, when=geo),
         "staleness_bound": at.Int(1, 4, when=late),
-        "gradient_compression": at.Choice(sent, when=every),
+        "gradient_compression": at.Choice(["none", "fp16", "bf16", *kinds], when=every),
         "powersgd_rank": at.Int(1, 8, log=True, when=powersgd),
         "powersgd_start": at.Int(2, 20, log=True, when=powersgd),
         "powersgd_wire": at.Choice(["fp32", "fp16"], when=powersgd),
+        "dgc_ratio": at.Float(1e-3, 0.1, log=True, when=dgc),
+        "dgc_warmup_steps": at.Int(0, 60, when=dgc),
         "one_bit_warmup_steps": at.Int(10, 60, log=True, when=one_bit),
         # What changes only the seconds of a step: probed first, then fixed.
-        "optimizer_implementation": at.Choice(["auto", "foreach", "for-loop"]),
+        "optimizer_implementation": at.Choice(["auto", "foreach", "for-loop"], when=of_torch),
         "precision": at.Choice(["fp32", "bf16"]),
     }
+
+
+ALLOWED = (
+    at.Constraint("dgc needs sgd", lambda c: _sent(c) != "dgc" or c["optimizer"] == "sgd"),
+    at.Constraint(
+        "one_bit is not for sgd", lambda c: (_sent(c), c["optimizer"]) != ("one_bit", "sgd")
+    ),
+)
+
+
+def _sent(config: Config) -> Any:
+    return config.get("gradient_compression")
 
 
 def experiment(problem: Problem, everything: bool) -> at.Experiment:
     """A search over the learning rate of DDP with AdamW, or over all techniques as well."""
     from trainers import language
 
-    space = {
-        **{key: at.Fixed(value) for key, value in problem.fixed.items()},
-        "optimizer": at.Fixed("adamw"),
-        "lr": at.Float(1e-3, 3e-2, log=True),
-        **(techniques() if everything else {}),
-    }
+    fixed = {key: at.Fixed(value) for key, value in problem.fixed.items()}
+    searched = techniques() if everything else {"optimizer": at.Fixed("adamw")}
+    rate = {"lr:adamw": at.Float(1e-3, 3e-2, log=True, when={"optimizer": "adamw"})}
+    constraints = ALLOWED if everything else ()
     mode = "max" if problem.sign > 0 else "min"
     return at.Experiment(
         "communication",
         language.train,
-        at.SearchSpace(space),
+        at.SearchSpace({**fixed, **searched, **rate}, constraints),
         at.Target(problem.metric, problem.value, mode=mode, limit=problem.limit),
-        baseline={"lr": 1e-2, **(START if everything else {})},
+        baseline={"lr:adamw": 1e-2, **(START if everything else {})},
         scaling=at.Scaling(num_workers=2, cpus_per_worker=1),
     )
 

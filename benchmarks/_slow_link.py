@@ -8,6 +8,7 @@ after an error or an interrupt. Benchmarks and tests share it.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
@@ -127,6 +128,15 @@ def lacking(mbit: float) -> str:
             return ""
     except (OSError, ValueError) as error:
         return str(error)
+
+
+def with_cable(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options, with the speed `mbit` of a cable or None; without what it needs: exit code 2."""
+    parser.add_argument("--mbit", type=float, help="the speed of a cable (none: loopback)")
+    options = parser.parse_args()
+    if options.mbit is not None and (reason := lacking(options.mbit)):
+        parser.exit(2, f"{parser.prog}: --mbit {options.mbit:g}: {reason}\n")
+    return options
 
 
 def available() -> bool:

@@ -1,10 +1,11 @@
 """What the ways of updating a sharded table come to on two ranks: AUC, and time to an AUC.
 
-    python benchmarks/clicks.py [--epochs 1] [--auc 0.8] [--repeats 5] [--json FILE]
+    python benchmarks/clicks.py [--epochs 1] [--auc 0.8] [--mbit 10] [--repeats 5]
+        [--json FILE]
 
-The recipe `clicks:generated` at its baseline, on loopback, with one thread a rank. A repeat is a
-seed, and all ways take turns on it. Seconds are of training alone, up to the first milestone that
-has the AUC.
+The recipe `clicks:generated` at its baseline, with one thread a rank, on loopback, or with `--mbit`
+on a cable of so many Mbit/s (root, iproute2). A repeat is a seed, and all ways take turns on it.
+Seconds are of training alone, up to the first milestone that has the AUC.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from typing import Any
 
 from _common import arguments, in_turns, introduce, keep, repeats_of, summary
-from _slow_link import answers, loopback
+from _slow_link import answers, network, with_cable
 
 WAYS = ("synchronous", "asynchronous", "geo_sgd", "hogwild")
 """With the trainer's defaults: a bound of 4 steps, an exchange every 8, two workers a rank."""
@@ -79,19 +80,20 @@ def main() -> None:
     parser = arguments(__doc__, repeats=5)
     parser.add_argument("--epochs", type=float, default=1.0, help="of training (1)")
     parser.add_argument("--auc", type=float, default=0.8, help="to which seconds are printed (0.8)")
-    options = parser.parse_args()
+    options = with_cable(parser)
     config = {**SETTING, **BASELINE, "horizon": options.epochs, "max_epochs": options.epochs}
     if options.quick:
         config |= {"train_size": 5000, "val_size": 1000}
     about, raw = introduce(), list[dict[str, Any]]()
     turns = [*in_turns(WAYS, repeats_of(options))]
     task = [{**config, "sparse_update": way, "seed": seed} for seed, way in turns]
-    found: list[Run] = answers(loopback(), 2, [__file__, "--rank", json.dumps(task)], 3600)[0]
+    with network(options.mbit) as link:
+        found: list[Run] = answers(link, 2, [__file__, "--rank", json.dumps(task)], 3600)[0]
     for (seed, way), milestones in zip(turns, found, strict=True):
         raw.append({"way": way, "seed": seed, "milestones": milestones})
     for way in WAYS:
         show(way, [one["milestones"] for one in raw if one["way"] == way], options.auc)
-    keep(options.json, about, config=config, runs=raw)
+    keep(options.json, about, mbit=options.mbit, config=config, runs=raw)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ Two ranks of one thread each, on loopback and over a cable of so many Mbit/s (`_
 rates; the best of them on fresh seeds, all techniques in turns. A run that misses the target counts
 as its limit. Ratios are over averaged gradients (DDP) with the better of SGD and AdamW, by seeds,
 with 95 % bootstrap intervals.
-`study`: two searches by autotune for the same wall seconds, one over the learning rate of DDP, one
-over all techniques for AdamW as well, in two stages. Both winners are run on fresh seeds, in turns.
+With two numbers in a name, a schedule drives that key over a horizon of about one run.
+`study`: two searches by autotune for the same wall seconds, one over the learning rate of DDP with
+AdamW, one over all techniques and three optimizers as well, in two stages. Both winners are run on
+fresh seeds, in turns.
 `images`: the same as `techniques` for a residual network on Fashion-MNIST, with the three
 techniques that the first part names the best, or `--best`.
 Four ranks are for tests, and prove equality: two cores cannot show their speed. So averaging in two
@@ -33,6 +35,8 @@ from _intervals import interval
 from _link_runs import Config, Problem, measured
 from _link_study import study
 from _slow_link import available, is_speed, network
+
+from autotune.schedules import Exponential, Linear
 
 TEXT: dict[str, Any] = {
     "text": "tinyshakespeare",
@@ -79,7 +83,19 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
         "gradient_compression": "powersgd",
         "powersgd_wire": "fp16",
     },
+    "PowerSGD, rank 4 to 1": {
+        **ADAMW,
+        "gradient_compression": "powersgd",
+        "powersgd_rank": Linear(4, 1),
+        "horizon": 0.1,
+    },
     "DGC, 1 %": {**SGD, "gradient_compression": "dgc"},
+    "DGC, 10 to 0.1 %": {
+        **SGD,
+        "gradient_compression": "dgc",
+        "dgc_ratio": Exponential(0.1, 1e-3),
+        "horizon": 0.4,
+    },
     "1-bit Adam": {
         "optimizer": "adamw",
         "weight_decay": 0.0,
@@ -99,6 +115,12 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
         "synchronization": "local_sgd",
         "local_sgd_period": 16,
         "local_sgd_start": 20,
+    },
+    "local SGD, every 2 to 64": {
+        **ADAMW,
+        "synchronization": "local_sgd",
+        "local_sgd_period": Exponential(2, 64),
+        "horizon": 0.1,
     },
     "DiLoCo, every 32": {**ADAMW, "synchronization": "diloco"},
     "Geo-SGD, every 8": {**ADAMW, "synchronization": "geo_sgd"},

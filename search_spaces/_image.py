@@ -70,7 +70,13 @@ SCHEDULEFREE_BASELINE: Mapping[str, Any] = {
     "beta2": 0.99,
     "weight_decay": 0.05,
 }
-"""Common settings of each optimizer, the last three as measured on digits and Fashion-MNIST
+SCHEDULEFREE_SGD_BASELINE: Mapping[str, Any] = {
+    "lr.peak": 1.0,
+    "lr.warmup": 0.05,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+}
+"""Common settings of each optimizer, the last four as measured on digits and Fashion-MNIST
 (benchmarks/results/2026-11-23-optimizer-baselines.md); batch size and horizon depend on the
 problem."""
 

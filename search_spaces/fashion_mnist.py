@@ -80,6 +80,12 @@ def schedulefree() -> Experiment:
     return _image.searched(PROBLEM, "schedulefree_adamw", baseline)
 
 
+def schedulefree_sgd() -> Experiment:
+    """Schedule-free SGD; the baseline stays at 1 after a short warm-up."""
+    baseline = {**_image.SCHEDULEFREE_SGD_BASELINE, **_SHORT}
+    return _image.searched(PROBLEM, "schedulefree_sgd", baseline)
+
+
 def optimizers() -> Experiment:
     """The optimizer is searched too; the baseline is that of `sgd`."""
     return _image.optimizers(PROBLEM, {**_image.SGD_BASELINE, "batch_size": 128, "horizon": 10.0})

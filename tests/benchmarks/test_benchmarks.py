@@ -170,7 +170,9 @@ def test_turns_go_there_and_back(script: Callable[[str], Any]) -> None:
     ],
     ids=["root", "iproute2", "a speed"],
 )
+@pytest.mark.parametrize("name", ["classes", "clicks"])
 def test_without_what_a_cable_needs_a_run_on_one_ends_with_one_line(
+    name: str,
     mbit: str,
     user: int,
     program: str | None,
@@ -181,11 +183,11 @@ def test_without_what_a_cable_needs_a_run_on_one_ends_with_one_line(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(shutil, "which", lambda name: program)
-    monkeypatch.setattr(sys, "argv", ["classes.py", "--mbit", mbit])
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--mbit", mbit])
     with pytest.raises(SystemExit) as ended:
-        script("classes").main()
+        script(name).main()
     assert ended.value.code == 2
-    assert capsys.readouterr() == ("", f"classes.py: --mbit {mbit}: {says}\n")
+    assert capsys.readouterr() == ("", f"{name}.py: --mbit {mbit}: {says}\n")
 
 
 @pytest.mark.parametrize("mbit", ["0", "-1", "inf", "nan"])

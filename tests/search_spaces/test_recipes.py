@@ -45,7 +45,7 @@ IMAGES = [
     for module in (digits, fashion_mnist, cifar10)
     for name in ("sgd", "lars", "lamb", "schedules")
 ]
-NEWER = ("adamw", "nadamw", "muon", "schedulefree", "optimizers")
+NEWER = ("adamw", "nadamw", "muon", "schedulefree", "schedulefree_sgd", "optimizers")
 MORE = [
     *(getattr(module, name) for module in (fashion_mnist, digits) for name in NEWER),
     *(shakespeare.nadamw, shakespeare.muon, shakespeare.schedulefree, shakespeare.optimizers),
