@@ -47,8 +47,8 @@ def trained(problem: Problem, config: Config, seed: int) -> dict[str, Any]:
     from autotune.schedules import from_json
 
     train = import_module(problem.trainer).train
-    values = {key: from_json(v) if isinstance(v, dict) else v for key, v in config.items()}
-    trainer = train({**problem.fixed, **values, "seed": seed})
+    keys = {**problem.fixed, **config, "seed": seed}
+    trainer = train({k: from_json(v) if isinstance(v, dict) else v for k, v in keys.items()})
     milestone, seconds, reached = next(trainer), 0.0, False
     try:
         while not reached and seconds < problem.limit:

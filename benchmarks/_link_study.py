@@ -16,7 +16,6 @@ START: dict[str, Any] = {
     "optimizer": "adamw",
     "synchronization": "every_step",
     "gradient_compression": "none",
-    "optimizer_implementation": "auto",
     "precision": "fp32",
 }
 """Averaged gradients (DDP), of what `techniques` adds to a space."""
@@ -28,7 +27,6 @@ def techniques() -> dict[str, Any]:
     kinds = ("powersgd", "dgc", "one_bit")
     powersgd, dgc, one_bit = ({"gradient_compression": kind} for kind in kinds)
     sgd, lamb = ({"optimizer": rule} for rule in ("sgd", "lamb"))
-    of_torch = {"optimizer": ("adamw", "sgd")}
     return {
         "optimizer": at.Choice(["adamw", "sgd", "lamb"]),
         "lr:sgd": at.Float(0.03, 1.0, log=True, when=sgd),
@@ -50,8 +48,7 @@ def techniques() -> dict[str, Any]:
         "dgc_ratio": at.Float(1e-3, 0.1, log=True, when=dgc),
         "dgc_warmup_steps": at.Int(0, 60, when=dgc),
         "one_bit_warmup_steps": at.Int(10, 60, log=True, when=one_bit),
-        # What changes only the seconds of a step: probed first, then fixed.
-        "optimizer_implementation": at.Choice(["auto", "foreach", "for-loop"], when=of_torch),
+        # It changes only the seconds of a step: probed first, then fixed.
         "precision": at.Choice(["fp32", "bf16"]),
     }
 

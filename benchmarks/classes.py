@@ -132,12 +132,13 @@ def target(link: Link, repeats: int, quick: bool) -> list[Run]:
     from search_spaces.identities import arcface
 
     recipe = arcface()
-    wanted, start = recipe.target, recipe.baseline
-    assert wanted is not None
+    wanted, value, start = recipe.target, recipe.target.value, recipe.baseline
+    assert value is not None
+    assert wanted.limit is not None
     assert start is not None
     fixed, limit = recipe.space.config(start), 3.0 if quick else wanted.limit
-    problem = Problem("trainers.retrieval", fixed, wanted.metric, wanted.value, 1, limit)
-    rates = {f"{rate:g} of the classes": [{"class_sample_rate": rate}] for rate in RATES}
+    problem = Problem("trainers.retrieval", fixed, wanted.metric, value, 1, limit)
+    rates = {f"{rate:.0%} of the classes": [{"class_sample_rate": rate}] for rate in RATES}
     with tempfile.TemporaryDirectory() as folder:
         runs = measured(link, problem, rates, [*range(100, 101 + repeats)], Path(folder))
     seconds: dict[str, list[float]] = {}
@@ -146,7 +147,7 @@ def target(link: Link, repeats: int, quick: bool) -> list[Run]:
         seconds[name] = [run["seconds"] if run["reached"] else limit for run in of]
         samples = [run["samples"] for run in of if run["reached"]]
         print(
-            f"  {name}: {len(samples)} of {len(of)} reached {wanted.metric} {wanted.value:g}, "
+            f"  {name}: {len(samples)} of {len(of)} reached {wanted.metric} {value:g}, "
             f"after {summary(samples, ' samples')}, {summary(seconds[name], ' s')}, of all over it "
             f"{summary(ratios(seconds[next(iter(rates))], seconds[name]))}",
             flush=True,
