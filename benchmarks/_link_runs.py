@@ -74,10 +74,13 @@ def tuned_runs(
 ) -> Iterator[dict[str, Any]]:
     """All runs of each technique: each of its configurations once, then the best on fresh seeds.
 
-    The first of `seeds` is that of the first runs; the techniques take turns on the others.
+    The first of `seeds` is that of the first runs, which a technique with one configuration has
+    not; the techniques take turns on the others.
     """
-    best: dict[str, Config] = {}
+    best: dict[str, Config] = {name: configs[0] for name, configs in techniques.items()}
     for name, configs in techniques.items():
+        if len(configs) == 1:
+            continue
         least = float("inf")
         for config in configs:
             found = trained(problem, config, seeds[0])

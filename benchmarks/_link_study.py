@@ -18,17 +18,26 @@ START: dict[str, Any] = {
     "gradient_compression": "none",
     "precision": "fp32",
 }
-"""Averaged gradients (DDP), of what `techniques` adds to a space."""
+"""AdamW with averaged gradients (DDP): the baseline's values of what `techniques` searches."""
+
+
+_OPTIMIZERS = ("adamw", "sgd", "lamb")
+_TAKE = {"dgc": ("sgd",), "one_bit": ("adamw", "lamb")}
+"""The optimizers that take a compression; the others are for all."""
+
+
+def _taken(config: Config) -> bool:
+    return config["optimizer"] in _TAKE.get(config.get("gradient_compression", ""), _OPTIMIZERS)
 
 
 def techniques() -> dict[str, Any]:
-    """What a search has beside AdamW's learning rate: all that two ranks can use."""
+    """What is searched beside AdamW's learning rate: optimizers, and how two ranks communicate."""
     every, local, diloco, geo, late = ({"synchronization": way} for way in WAYS)
     kinds = ("powersgd", "dgc", "one_bit")
     powersgd, dgc, one_bit = ({"gradient_compression": kind} for kind in kinds)
     sgd, lamb = ({"optimizer": rule} for rule in ("sgd", "lamb"))
     return {
-        "optimizer": at.Choice(["adamw", "sgd", "lamb"]),
+        "optimizer": at.Choice(_OPTIMIZERS),
         "lr:sgd": at.Float(0.03, 1.0, log=True, when=sgd),
         "lr:lamb": at.Float(3e-3, 0.1, log=True, when=lamb),
         "momentum": at.Float(0.8, 0.95, when=sgd),
@@ -53,31 +62,19 @@ def techniques() -> dict[str, Any]:
     }
 
 
-ALLOWED = (
-    at.Constraint("dgc needs sgd", lambda c: _sent(c) != "dgc" or c["optimizer"] == "sgd"),
-    at.Constraint(
-        "one_bit is not for sgd", lambda c: (_sent(c), c["optimizer"]) != ("one_bit", "sgd")
-    ),
-)
-
-
-def _sent(config: Config) -> Any:
-    return config.get("gradient_compression")
-
-
 def experiment(problem: Problem, everything: bool) -> at.Experiment:
-    """A search over the learning rate of DDP with AdamW, or over all techniques as well."""
+    """A search over AdamW's learning rate with DDP, or over optimizers and techniques as well."""
     from trainers import language
 
     fixed = {key: at.Fixed(value) for key, value in problem.fixed.items()}
     searched = techniques() if everything else {"optimizer": at.Fixed("adamw")}
     rate = {"lr:adamw": at.Float(1e-3, 3e-2, log=True, when={"optimizer": "adamw"})}
-    constraints = ALLOWED if everything else ()
+    taken = at.Constraint("the optimizer takes the compression", _taken)
     mode = "max" if problem.sign > 0 else "min"
     return at.Experiment(
         "communication",
         language.train,
-        at.SearchSpace({**fixed, **searched, **rate}, constraints),
+        at.SearchSpace({**fixed, **searched, **rate}, (taken,) if everything else ()),
         at.Target(problem.metric, problem.value, mode=mode, limit=problem.limit),
         baseline={"lr:adamw": 1e-2, **(START if everything else {})},
         scaling=at.Scaling(num_workers=2, cpus_per_worker=1),

@@ -130,8 +130,8 @@ def lacking(mbit: float) -> str:
         return str(error)
 
 
-def with_cable(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options, with the speed `mbit` of a cable or None; without what it needs: exit code 2."""
+def options_with_cable(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the options and `--mbit`; where that cable cannot be made, say why and exit with 2."""
     parser.add_argument("--mbit", type=float, help="the speed of a cable (none: loopback)")
     options = parser.parse_args()
     if options.mbit is not None and (reason := lacking(options.mbit)):

@@ -7,7 +7,8 @@
 or with a tenth of them. *Whole*: each rank has all classes, whose gradients are averaged. The bytes
 of the head are those of its rows, their gradients and momenta on a rank.
 `target`: the recipe `identities:arcface` at its baseline with each of three `class_sample_rate`, to
-its target on fresh seeds; seconds are of training alone, and a run that misses it counts its limit.
+its target, with equal seeds; seconds are of training alone, and a run that misses it counts as its
+limit.
 On loopback, or with `--mbit` on a cable of so many Mbit/s (root, iproute2); one thread a rank, the
 sides in turns.
 """
@@ -15,7 +16,6 @@ sides in turns.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from _common import arguments, in_turns, introduce, keep, ratios, repeats_of, summary
 from _link_runs import Problem, measured
-from _slow_link import Link, answers, network, with_cable
+from _slow_link import Link, answers, network, options_with_cable
 
 if TYPE_CHECKING:
     from trainers.parallel.ranks import Ranks
@@ -148,8 +148,8 @@ def target(link: Link, repeats: int, quick: bool) -> list[Run]:
         samples = [run["samples"] for run in of if run["reached"]]
         print(
             f"  {name}: {len(samples)} of {len(of)} reached {wanted.metric} {value:g}, "
-            f"after {summary(samples, ' samples')}, {summary(seconds[name], ' s')}, of all over it "
-            f"{summary(ratios(seconds[next(iter(rates))], seconds[name]))}",
+            f"after {summary(samples, ' samples')}, {summary(seconds[name], ' s')}, "
+            f"all classes over it {summary(ratios(seconds[next(iter(rates))], seconds[name]))}",
             flush=True,
         )
     return runs
@@ -159,12 +159,13 @@ def main() -> None:
     parser = arguments(__doc__, repeats=5)
     parts = ("steps", "target")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
-    parser.add_argument("--classes", type=int, nargs="+", default=[10_000, 100_000])
-    parser.add_argument("--steps", type=int, default=30, help="that are timed, in each run (30)")
-    options = with_cable(parser)
+    parser.add_argument(
+        "--classes", type=int, nargs="+", default=[10_000, 100_000], help="of `steps`"
+    )
+    parser.add_argument("--steps", type=int, default=30, help="that are timed in a run (30)")
+    options = options_with_cable(parser)
     if options.quick:
         options.classes, options.steps = [1000], 2
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     about, repeats, runs = introduce(), repeats_of(options), list[Run]()
     with network(options.mbit) as link:
         if "steps" in options.parts:

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from _common import arguments, in_turns, introduce, keep, repeats_of, summary
-from _slow_link import answers, network, with_cable
+from _slow_link import answers, network, options_with_cable
 
 WAYS = ("synchronous", "asynchronous", "geo_sgd", "hogwild")
 """With the trainer's defaults: a bound of 4 steps, an exchange every 8, two workers a rank."""
@@ -80,7 +80,7 @@ def main() -> None:
     parser = arguments(__doc__, repeats=5)
     parser.add_argument("--epochs", type=float, default=1.0, help="of training (1)")
     parser.add_argument("--auc", type=float, default=0.8, help="to which seconds are printed (0.8)")
-    options = with_cable(parser)
+    options = options_with_cable(parser)
     config = {**SETTING, **BASELINE, "horizon": options.epochs, "max_epochs": options.epochs}
     if options.quick:
         config |= {"train_size": 5000, "val_size": 1000}

@@ -9,7 +9,7 @@ Two ranks of one thread each, on loopback and over a cable of so many Mbit/s (`_
 rates; the best of them on fresh seeds, all techniques in turns. A run that misses the target counts
 as its limit. Ratios are over averaged gradients (DDP) with the better of SGD and AdamW, by seeds,
 with 95 % bootstrap intervals.
-With two numbers in a name, a schedule drives that key over a horizon of about one run.
+A name with `A to B` has a schedule of that key, over a horizon of about one run.
 `study`: two searches by autotune for the same wall seconds, one over the learning rate of DDP with
 AdamW, one over all techniques and three optimizers as well, in two stages. Both winners are run on
 fresh seeds, in turns.

@@ -179,7 +179,7 @@ def searched(problem: Problem, optimizer: str, baseline: Mapping[str, Any]) -> E
         "lr": rate(own, baseline["batch_size"], **_SHAPE),
         "weight_decay": _DECAY[optimizer],
     }
-    name = "schedulefree" if optimizer == "schedulefree_adamw" else optimizer
+    name = "schedulefree" if optimizer == "schedulefree_adamw" else optimizer.replace("_", "-")
     return problem.experiment(optimizer, entries, baseline, name)
 
 

@@ -182,12 +182,36 @@ def test_without_what_a_cable_needs_a_run_on_one_ends_with_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr(shutil, "which", lambda name: program)
+    monkeypatch.setattr(shutil, "which", lambda _: program)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--mbit", mbit])
     with pytest.raises(SystemExit) as ended:
         script(name).main()
     assert ended.value.code == 2
     assert capsys.readouterr() == ("", f"{name}.py: --mbit {mbit}: {says}\n")
+
+
+def test_the_trainer_takes_every_technique_and_what_the_search_over_them_draws(
+    script: Callable[[str], Any],
+) -> None:
+    from autotune.schedules import from_json
+    from trainers import language
+
+    communication, link_study = script("communication"), script("_link_study")
+    fixed = {**communication.GPT.fixed, "text": "synthetic"}
+    for configs in communication.with_rates(communication.TECHNIQUES, False).values():
+        sent = json.loads(json.dumps(configs, default=lambda schedule: schedule.to_json()))
+        for config in sent:
+            values = {k: from_json(v) if isinstance(v, dict) else v for k, v in config.items()}
+            language.read_settings({**fixed, **values})
+    made = link_study.experiment(communication.GPT, everything=True)
+    made.space.complete(made.baseline)
+    drawn = [made.space.config(point) for point in made.space.sample(300)]
+    allowed = [config for config in drawn if not made.space.broken(config)]
+    for config in allowed:
+        language.read_settings({**config, "text": "synthetic"})
+    used = {(config["optimizer"], config.get("gradient_compression")) for config in allowed}
+    assert {("sgd", "dgc"), ("adamw", "one_bit"), ("lamb", "one_bit")} <= used
+    assert len(allowed) < len(drawn)
 
 
 @pytest.mark.parametrize("mbit", ["0", "-1", "inf", "nan"])

@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from counting import mlflow_runs
-from documents import ROOT, blocks
+from documents import ROOT, Block, blocks
 
 SECONDS = 1200.0  # a guard against hangs
 SHORTER = {
@@ -26,6 +27,11 @@ SHORTER = {
     },
 }
 """One study has its view in MLflow as it begins, and two trials at once: both take seconds."""
+MADE = {
+    "docs/get-started.md": ("svc", "--trials 14", "digits.html", "fastest"),
+    "docs/how-to/results.md": ("table.csv", "best-of-digits", "digits.db"),
+}
+"""What the tests look for when all has run."""
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +64,36 @@ def shell(script: str, folder: Path) -> str:
     return done.stdout
 
 
+def shortened(page: str) -> list[Block]:
+    """All blocks of a page that are run."""
+    found = [b for b in blocks(page, "python", "sh") if b.language == "python" or b.is_run]
+    for here, shorter in SHORTER[page].items():
+        assert any(here in block.text for block in found), here
+        found = [replace(block, text=block.text.replace(here, shorter)) for block in found]
+    return found
+
+
 def followed(page: str, folder: Path) -> str:
-    """What all blocks of a page print that are run."""
-    printed, every = "", ""
-    for number, block in enumerate(blocks(page, "python", "sh")):
-        text = block.text
-        every += text
-        for here, shorter in SHORTER[page].items():
-            text = text.replace(here, shorter)
-        if block.language == "python":
+    """What these blocks print."""
+    printed = ""
+    for number, block in enumerate(shortened(page)):
+        if block.language == "sh":
+            printed += shell(block.text, folder)
+        else:
             name = block.file or f"block{number}.py"
-            (folder / name).write_text(text)  # each block is a whole program
+            (folder / name).write_text(block.text)  # each block is a whole program
             printed += "" if block.file else shell(f"python {name}", folder)
-        elif block.is_run:
-            printed += shell(text, folder)
-    assert all(here in every for here in SHORTER[page])
     return printed
+
+
+@pytest.mark.parametrize("page", [*SHORTER])
+def test_what_the_slow_tests_shorten_and_look_for_is_there(page: str) -> None:
+    found = shortened(page)
+    for block in found:
+        if block.language == "python":
+            compile(block.text, page, "exec")
+    every = "\n".join(block.text for block in found)
+    assert all(name in every for name in MADE[page])
 
 
 @pytest.mark.slow
