@@ -114,7 +114,8 @@ class StudyResult:
         """
         if self._again is None:
             raise UserError(
-                f"a result read from a folder has no trainer: run autotune confirm {self.folder}"
+                "a result read from a folder has no trainer: run autotune confirm "
+                f"{self.folder}, or the script that began the study again"
             )
         return self._again(repeats=repeats, top=top)
 

@@ -32,7 +32,7 @@ def fewer(text: str, name: str) -> str:
 
 def example() -> str:
     (block,) = blocks("README.md", "python")
-    return fewer(block.text, "digits")
+    return fewer(block.text, "first-digits")
 
 
 def plain() -> str:
@@ -67,8 +67,9 @@ def test_its_example_is_a_study(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     asked = tuned(example())
     aim = f"{ast.literal_eval(asked['metric'])} {asked['target']}"
-    assert done.stdout.startswith(f"studies/digits: {asked['trials']} trials, the best to {aim}: ")
-    assert (tmp_path / "studies" / "digits" / "journal.jsonl").is_file()
+    begins = f"studies/first-digits: {asked['trials']} trials, the best to {aim}: "
+    assert done.stdout.startswith(begins)
+    assert (tmp_path / "studies" / "first-digits" / "journal.jsonl").is_file()
 
 
 def test_the_shortest_example_has_twelve_lines_at_most() -> None:

@@ -368,9 +368,6 @@ def test_the_token_is_ray_s_own(desk: Desk) -> None:
 
 
 MISTAKES: list[tuple[list[str], str]] = [
-    (["logs", "nothing-like-it"], "nothing-like-it'"),
-    (["cancel", "nothing-like-it"], "nothing-like-it'"),
-    (["logs", "nothing-like-it", "--follow"], "nothing-like-it'"),
     (
         ["submit", "job_recipe.py:stuty", "--out", "/s"],
         "unknown function 'stuty'; did you mean 'study'?",
@@ -405,31 +402,48 @@ MISTAKES: list[tuple[list[str], str]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"), MISTAKES, ids=[" ".join(a)[:70] for a, _ in MISTAKES]
 )
 def test_a_mistake_gets_one_clear_line(
     arguments: list[str],
     message: str,
-    desk: Desk,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And nothing is sent."""
-    (desk.project.parent / "outside.py").write_text("")
-    monkeypatch.chdir(desk.project)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", desk.head.token)
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    """And nothing is sent: nothing answers at this address."""
+    (tmp_path / "outside.py").write_text("")
+    project = tmp_path / "project"
+    project.mkdir()
+    shutil.copy(heads.ROOT / "tests" / "support" / "job_recipe.py", project)
+    monkeypatch.chdir(project)
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
-    where = [] if "--address" in arguments else ["--address", desk.head.address]
+    where = [] if "--address" in arguments else ["--address", "http://127.0.0.1:1"]
     assert main.main([*arguments, *where]) == main.USER
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
     assert "me:pw" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["logs"], ["cancel"], ["logs", "--follow"]], ids=" ".join)
+def test_an_unknown_job_gets_one_clear_line(
+    arguments: list[str],
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", desk.head.token)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    given = [*arguments, "nothing-like-it", "--address", desk.head.address]
+    assert main.main(given) == main.USER
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "nothing-like-it'" in err
 
 
 @pytest.mark.slow
