@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.study.result import StudyResult
-from autotune.trial import STEPS, State, Target, Trial, wording
+from autotune.trial import SHOWN_KNOBS, STEPS, State, Target, Trial, wording
 from dashboards import figures, leaderboard, plans, search_plots, tables, time_spent
 from dashboards import importance as parameters
 from dashboards.page import Section
@@ -139,7 +139,7 @@ def _schedules(result: StudyResult, trials: Sequence[Trial]) -> Section:
     best = [t for t in trials if t.succeeded and t.kind == "trial"][:_SCHEDULES]
     chosen = [*best, *(t for t in trials if t.kind == tables.BASELINE)] or list(trials[:1])
     rows = tables.schedules(chosen, 200)
-    known = [k for k in tables.KNOBS if any(k in r for r in rows)]
+    known = [k for k in SHOWN_KNOBS if any(k in r for r in rows)]
     constant = {k: min(r[k] for r in rows if k in r) for k in known if _is_constant(rows, k)}
     knobs = [k for k in known if k not in constant]
     same = ", ".join(f"{k} {tables.brief(v)}" for k, v in constant.items())

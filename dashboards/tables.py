@@ -24,13 +24,12 @@ from autotune.evaluation.comparison.survival import kaplan_meier, sample
 from autotune.evaluation.machine import samples_per_second
 from autotune.study.result import StudyResult
 from autotune.study.rows import plain, searched_keys
-from autotune.trial import Report, State, Target, Trial, usual_hardware
+from autotune.trial import SHOWN_KNOBS, Report, State, Target, Trial, usual_hardware
 from autotune.trial.wording import disturbed_note, plain_result, result_name, so_far, unit
 
 Row = dict[str, Any]
-KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
 _OWN_END = ("finished", "limit")  # the reasons of trials that nobody stopped
-METRICS = (*KNOBS, "progress")
+METRICS = (*SHOWN_KNOBS, "progress")
 """The metrics of a report that are shown, beside its clock and the target's metric."""
 CONFIRM, BASELINE = "confirm", "baseline"
 
@@ -304,7 +303,7 @@ def schedules(trials: Sequence[Trial], points: int) -> list[Row]:
     for trial in trials:
         for place in thinned(len(trial.reports), points):
             report = trial.reports[place]
-            values = {k: v for k in KNOBS if (v := knob_at(trial, report, k)) is not None}
+            values = {k: v for k in SHOWN_KNOBS if (v := knob_at(trial, report, k)) is not None}
             at = {"trial": trial.number, "seconds": report.seconds, "samples": report.step}
             rows.append({**at, **values})
     return rows

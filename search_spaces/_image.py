@@ -12,7 +12,7 @@ from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 from autotune.trial.scaling import Scaling
-from search_spaces import _compression, _plans
+from search_spaces import _communication, _plans
 from search_spaces._spaces import IMAGES, by_optimizer, point_of, rate
 from trainers.data.images import FILES, require_data
 from trainers.image import train
@@ -211,10 +211,10 @@ def communication(problem: Problem, baseline: Mapping[str, Any]) -> Experiment:
         "nesterov": Fixed(False),  # of momenta before the exchange there is none
         "lr": rate(own, baseline["batch_size"], **_SHAPE),
         "weight_decay": _DECAY["sgd"],
-        **_compression.OF_SGD,
+        **_communication.OF_SGD,
     }
     return problem.experiment(
-        "sgd", entries, {**baseline, **_compression.BASELINE}, "communication"
+        "sgd", entries, {**baseline, **_communication.BASELINE}, "communication"
     )
 
 

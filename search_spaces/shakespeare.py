@@ -16,7 +16,7 @@ from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import Target
 from autotune.trial.scaling import Scaling
-from search_spaces import _averaging, _compression, _plans
+from search_spaces import _averaging, _communication, _plans
 from search_spaces._spaces import BETAS, TEXTS, by_optimizer, point_of, rate
 from trainers.data.images import require_data
 from trainers.language import train
@@ -272,9 +272,9 @@ def communication() -> Experiment:
         **own.entries,
         "lr": rate(own, 32, **_SHAPE),
         "weight_decay": _DECAY,
-        **_compression.OF_ADAMW,
+        **_communication.OF_ADAMW,
     }
-    usual = {**_BASELINE, "batch_size": 32, **_compression.BASELINE}
+    usual = {**_BASELINE, "batch_size": 32, **_communication.BASELINE}
     return _experiment(SMALL, "communication", "adamw", entries, usual)
 
 

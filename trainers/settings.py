@@ -43,7 +43,7 @@ from trainers.compression import applied as smaller
 from trainers.compression import distill, prune, quantize
 from trainers.data import cache, loader
 from trainers.data.augment import PARTS
-from trainers.data.images import READERS, SIDES
+from trainers.data.images import KNOWN, READERS
 from trainers.models import library
 from trainers.models.images import NORMS, WIDTHS, stride_of
 from trainers.plan import KEYS as PLAN
@@ -183,8 +183,9 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 def _sizes(own: Mapping[str, Any]) -> tuple[Schedule, int, int]:
     """The size while training, when evaluating, and in full."""
     data, model = own["data"], own["model"]
-    train = own["image_size"] or as_schedule(SIDES.get(data) or UNSIZED[data])
-    full = SIDES.get(data) or own["val_image_size"] or round(greatest(train))
+    side = KNOWN[data].side if data in KNOWN else None
+    train = own["image_size"] or as_schedule(side or UNSIZED[data])
+    full = side or own["val_image_size"] or round(greatest(train))
     val = own["val_image_size"] or full
     if model == "mlp":
         rule = f"{full} all along for model 'mlp', which takes one size only"

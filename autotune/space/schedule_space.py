@@ -148,7 +148,7 @@ class ScheduleSpace:
     def _check_kinds(self) -> None:
         """Raise a ValueError for a field of the wrong type."""
         numbers: dict[str, Any] = {"peak": Float | Int, "knots": Int}
-        for field in ("peak", "final", "warmup", "power", "decay", "start", "peak_at", "knots"):
+        for field in _OWN:
             value, kind = getattr(self, field), numbers.get(field, Float)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number and not isinstance(value, kind):

@@ -65,8 +65,6 @@ def decided(
     known = starts.begun(experiment, options, existing, kept)
     choice = resolve_options(experiment, options, kept, known)
     options, backend = choice.options, None
-    if not isinstance(options.backend, str):
-        options = replace(options, pool=options.backend, backend="auto")
     if options.pool is None:
         backend = place.backend_for(experiment, options, kept)
         options = replace(options, backend=backend.name)

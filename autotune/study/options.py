@@ -114,7 +114,6 @@ class StudyOptions:
         unsaid="ray",
         rule=BACKEND,
         meant=named(BACKENDS),
-        as_json=lambda value: value if isinstance(value, str) else "auto",
     )
     ray_address: str | None = option(None, kept=True, rule=TEXT)
     top: int = option(3, kept=True, rule=whole(1))
@@ -134,6 +133,9 @@ class StudyOptions:
                 continue
             if not rule.allows(value):
                 raise UserError(f"{one.name} must be {rule.text} but got {shown(value)}")
+        if not isinstance(self.backend, str):
+            object.__setattr__(self, "pool", self.backend)
+            object.__setattr__(self, "backend", "auto")
         if self.backend == "local" and self.ray_address is not None:
             raise UserError(
                 f"backend 'local' uses no cluster, but ray_address is {self.ray_address!r}"

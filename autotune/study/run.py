@@ -210,8 +210,7 @@ def carry_out(
 
 def _is_here(options: StudyOptions) -> bool:
     """Whether all trials run on this machine."""
-    own = options.pool is None and isinstance(options.backend, str)
-    return own and options.ray_address is None
+    return options.pool is None and options.ray_address is None
 
 
 def _is_shown(options: StudyOptions) -> bool:

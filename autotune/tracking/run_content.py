@@ -20,7 +20,17 @@ from autotune.storage import manifest
 from autotune.storage.codec import encode
 from autotune.storage.manifest import EXPERIMENT_JSON
 from autotune.tracking.names import text
-from autotune.trial import STEPS, Config, Params, Report, State, Target, Trial, undisturbed
+from autotune.trial import (
+    SHOWN_KNOBS,
+    STEPS,
+    Config,
+    Params,
+    Report,
+    State,
+    Target,
+    Trial,
+    undisturbed,
+)
 from autotune.trial.plan_text import plan_text
 
 if TYPE_CHECKING:
@@ -28,7 +38,6 @@ if TYPE_CHECKING:
 
 STUDY = -1  # stands for the study's own run where a trial's number stands for the trial's
 INTERRUPTED = "interrupted"
-KNOBS = ("lr", "batch_size", "momentum", "image_size", "sequence_length")
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ def _owner(path: Path) -> str:
 
 def reported(config: Config, report: Report, last: Report | None) -> dict[str, float]:
     """The values of a report; knobs that the trainer does not report are taken from constants."""
-    values = {k: v for k in KNOBS if (v := _constant(config.get(k))) is not None}
+    values = {k: v for k in SHOWN_KNOBS if (v := _constant(config.get(k))) is not None}
     train = _train_seconds(report)
     if last is not None and train > _train_seconds(last):
         seconds = train - _train_seconds(last)

@@ -26,7 +26,7 @@ from autotune.trial.failure import FailurePolicy
 from autotune.trial.hardware import Hardware
 from autotune.trial.leading import incumbent, usual_hardware
 from autotune.trial.limit import Limit
-from autotune.trial.milestone import KNOBS, Change, Metrics, Milestone
+from autotune.trial.milestone import KNOBS, SHOWN_KNOBS, Change, Metrics, Milestone
 from autotune.trial.target import Target, diverged
 from autotune.trial.values import (
     DISTURBED_SHARE,
@@ -56,6 +56,7 @@ __all__ = [
     "Fork",
     "Hardware",
     "KNOBS",
+    "SHOWN_KNOBS",
     "Limit",
     "Interrupted",
     "Metrics",

@@ -83,3 +83,5 @@ class Change:
 
 KNOBS = ("lr", "batch_size", "momentum")
 """The knobs that a `Change` can turn, by the names under which trainers report them."""
+SHOWN_KNOBS = (*KNOBS, "image_size", "sequence_length")
+"""What trainers report that schedules may drive, as MLflow and the report show it."""

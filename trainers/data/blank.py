@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from trainers.data.images import SIDES, data_folder
+from trainers.data.images import KNOWN, Known, data_folder
 from trainers.data.stream import EVALUATED, EVALUATED_PIXELS, blank
 from trainers.memory.stand_ins import CPU, Blank
 from trainers.parallel.ranks import Ranks
@@ -28,14 +28,6 @@ class Described(NamedTuple):
     train: int
     val: int
     item_bytes: int
-
-
-_KNOWN: dict[str, tuple[int, int, int, int]] = {
-    "digits": (1, 1078, 719, 4),
-    "fashion_mnist": (1, 60_000, 10_000, 1),
-    "cifar10": (3, 50_000, 10_000, 1),
-}
-"""Channels, images of both parts, bytes of a pixel as it is kept; all have ten classes."""
 
 
 def images(settings: Settings, ranks: int) -> Blank:
@@ -83,10 +75,7 @@ def _described(settings: Settings) -> Described:
         inside = root / "train" if (root / "train").is_dir() else root
         classes = sum(f.is_dir() and f.name[0] not in "._" for f in inside.iterdir())
         return Described(classes, (3, full, full), 0, settings.val_size or EVALUATED, 0)
-    if settings.data == "synthetic":
-        train, val, channels, each = 4096, 1024, 3, 4
-    else:
-        channels, train, val, each = _KNOWN[settings.data]
-    side = SIDES.get(settings.data, full)
+    known = {**KNOWN, "synthetic": Known(full, 3, 4096, 1024, 4)}
+    side, channels, train, val, each = known[settings.data]
     train, val = settings.train_size or train, settings.val_size or val
     return Described(10, (channels, side, side), train, val, channels * side * side * each)

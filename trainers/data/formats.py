@@ -135,6 +135,7 @@ def class_names(name: str, folder: Path) -> tuple[str, ...]:
     """The classes of a data set; digits for MNIST, whose files are called as Fashion-MNIST's."""
     if name == "cifar10":
         return CIFAR10
+    assert name == "fashion_mnist", "a data set without names of its classes"
     return FASHION if "fashion" in str(folder).lower() else tuple("0123456789")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -101,8 +102,22 @@ def require(path: Path, what: str) -> Path:
     return path
 
 
-SIDES = {"digits": 8, "fashion_mnist": 28, "cifar10": 32}
-"""The pixels a side of each data set's images."""
+class Known(NamedTuple):
+    """A data set: pixels a side, channels, images of both parts, bytes of a pixel as it is kept."""
+
+    side: int
+    channels: int
+    train: int
+    val: int
+    pixel_bytes: int
+
+
+KNOWN = {
+    "digits": Known(8, 1, 1078, 719, 4),
+    "fashion_mnist": Known(28, 1, 60_000, 10_000, 1),
+    "cifar10": Known(32, 3, 50_000, 10_000, 1),
+}
+"""Those whose sizes are known before they are read; all have ten classes."""
 
 FILES: dict[str, tuple[str, ...]] = {
     **{name: forms[0].files for name, forms in formats.FORMATS.items()},

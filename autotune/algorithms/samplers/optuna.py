@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from autotune.algorithms.ranking.hardware import scores
 from autotune.algorithms.samplers import widening
 from autotune.algorithms.samplers.elite import is_informative
-from autotune.algorithms.samplers.optuna_names import NAMES, WIDENING, make_sampler
+from autotune.algorithms.samplers.optuna_names import NAMES, WIDENING, make_optuna_sampler
 from autotune.algorithms.samplers.optuna_space import draw, frozen_trial, to_optuna
 from autotune.algorithms.specs import canonical_spec
 from autotune.space.search_space import SearchSpace
@@ -80,7 +80,8 @@ class OptunaSampler:
         if isinstance(sampler, str):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                sampler = make_sampler(sampler, zlib.crc32(f"{self._seed}/{number}".encode()))
+                seed = zlib.crc32(f"{self._seed}/{number}".encode())
+                sampler = make_optuna_sampler(sampler, seed)
         return optuna.create_study(direction="minimize", sampler=sampler)
 
     def ask(self, number: int, trials: Sequence[Trial]) -> Params:

@@ -66,10 +66,10 @@ def parse_sampler(text: str) -> tuple[str, dict[str, Any]]:
     return path, keyword_arguments("sampler", call, text)
 
 
-def make_sampler(text: str, seed: int) -> BaseSampler:
+def make_optuna_sampler(text: str, seed: int) -> BaseSampler:
     """The Optuna sampler of a name, or of a dotted path with keyword arguments.
 
-    >>> make_sampler("random", 1).__class__.__name__
+    >>> make_optuna_sampler("random", 1).__class__.__name__
     'RandomSampler'
 
     Raises:

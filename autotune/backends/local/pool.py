@@ -14,6 +14,7 @@ from autotune.backends.local import machine
 from autotune.backends.local.processes import ChildProcesses
 from autotune.backends.recipe_modules import pickled
 from autotune.errors import UserError
+from autotune.trial.failure import FailurePolicy
 from autotune.trial.scaling import Scaling
 
 
@@ -39,7 +40,7 @@ class LocalPool(WorkerPool):
         train: Callable[[dict[str, Any]], Any],
         scaling: Scaling,
         *,
-        hang_timeout: float = 600.0,
+        hang_timeout: float = FailurePolicy.hang_timeout,
         output: Path | None = None,
     ) -> None:
         scaling, self.decided = resolve_here(scaling)

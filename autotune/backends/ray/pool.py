@@ -28,6 +28,7 @@ from autotune.backends.ray.cluster import (
 from autotune.backends.ray.health import HeadLost, Nodes, Watch, unreachable
 from autotune.backends.recipe_modules import pickled
 from autotune.errors import StudyError, UserError
+from autotune.trial.failure import FailurePolicy
 from autotune.trial.scaling import Scaling
 
 
@@ -54,7 +55,7 @@ class RayPool(WorkerPool):
         train: Callable[[dict[str, Any]], Any],
         scaling: Scaling,
         *,
-        hang_timeout: float = 600.0,
+        hang_timeout: float = FailurePolicy.hang_timeout,
         address: str | None = None,
     ) -> None:
         self._owns_ray = connect(address)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.algorithms.experience.canonical import CanonicalSpace
 from autotune.algorithms.names import EXPERIENCED, weights_file
 from autotune.errors import UserError
-from autotune.study.experience import first, ranking, store, weights
+from autotune.study.experience import first, policy_weights, ranking, store
 from autotune.study.experience.document import Summary, TooLargeError
 from autotune.study.experience.known import Known, warn
 from autotune.study.experience.shortlist import shortlist
@@ -64,7 +64,7 @@ def find(
         published=tuple(published),
         canonical=experiment.canonical,
         own=own,
-        weights=weights.of(options),
+        weights=policy_weights.of(options),
     )
     return _with_studies(found, ranked, identity)
 
@@ -118,5 +118,4 @@ def _stored(options: StudyOptions) -> list[Summary]:
 
 def on_virtual_clock(options: StudyOptions) -> bool:
     """Whether the study is simulated: then it neither reads nor writes experience unasked."""
-    pool = options.backend if not isinstance(options.backend, str) else options.pool
-    return pool is not None and not pool.realtime
+    return options.pool is not None and not options.pool.realtime

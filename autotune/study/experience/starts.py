@@ -13,7 +13,7 @@ from autotune.storage import journal
 from autotune.storage import manifest as manifest_file
 from autotune.study import result
 from autotune.study.defaults import sampler_for
-from autotune.study.experience import finding, known, summary, weights
+from autotune.study.experience import finding, known, policy_weights, summary
 from autotune.study.experience.document import Summary
 from autotune.study.experience.known import Known
 from autotune.study.experience.summary import UnfitError
@@ -48,7 +48,7 @@ def begun(
     if existing is not None and known.goes_on(existing, kept, experiment.space):
         try:
             found = known.read(existing, folder)
-            return found if found.weights else replace(found, weights=weights.of(options))
+            return found if found.weights else replace(found, weights=policy_weights.of(options))
         except UserError:
             if kept is not None:
                 raise  # else nothing is lost by beginning anew

@@ -16,7 +16,7 @@ from sims import BASELINE, METRIC, WIDE, simulate, wide
 from sims import learning as learn
 
 from autotune.algorithms.samplers.optuna import OptunaSampler
-from autotune.algorithms.samplers.optuna_names import SAMPLERS, make_sampler
+from autotune.algorithms.samplers.optuna_names import SAMPLERS, make_optuna_sampler
 from autotune.errors import UserError
 from autotune.evaluation.export.optuna_study import export
 from autotune.space.search_space import Choice, Float, Int, SearchSpace
@@ -201,7 +201,7 @@ def test_tpe_learns_more_than_chance(fast_path: Path) -> None:
 )
 def test_wrong_samplers_are_the_users_mistake(text: str, says: str) -> None:
     with pytest.raises(UserError) as error:
-        make_sampler(text, 0)
+        make_optuna_sampler(text, 0)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
