@@ -14,7 +14,7 @@ from autotune.space.search_space import Choice, Fixed, Float, Int, ScheduleSpace
 from autotune.study.experiment import Experiment
 from autotune.trial import FailurePolicy, Target
 from trainers.data import formats, image_files
-from trainers.data.images import SIDES, read_images
+from trainers.data.images import KNOWN, read_images
 from trainers.image import train
 from trainers.models import library
 from trainers.models.images import WIDTHS, stride_of
@@ -175,7 +175,7 @@ def _data(
         name = formats.recognised(data)
         if name is not None:
             images = read_images(name, str(data), torch.device("cpu"))
-            train_size, val_size, side = len(images.train_y), len(images.val_y), SIDES[name]
+            train_size, val_size, side = len(images.train_y), len(images.val_y), KNOWN[name].side
         else:
             parts = image_files.parts(data, val_share)
             side = image_files.check(*parts)

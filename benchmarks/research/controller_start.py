@@ -57,7 +57,7 @@ def _signals(folder: Path) -> Arrays:
 
 
 data.READERS["signals"] = _signals  # before the trainer reads which there are
-data.SIDES["signals"] = 7
+data.KNOWN["signals"] = data.Known(7, 1, *SIZES["signals"], 4)
 
 from trainers.image import train  # noqa: E402
 

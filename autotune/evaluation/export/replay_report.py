@@ -12,8 +12,7 @@ from autotune.evaluation.export.replay import Exported
 from autotune.storage.codec import encode
 from autotune.study.manifest import Manifest
 from autotune.study.result import StudyResult
-from autotune.tracking.run_content import KNOBS as SHOWN
-from autotune.trial import KNOBS, Metrics, State, Target, Trial, wording
+from autotune.trial import KNOBS, SHOWN_KNOBS, Metrics, State, Target, Trial, wording
 
 _TIMES = ("_per_second", "_seconds", "exposed_communication")
 """How metrics end that measure time and so differ in every run."""
@@ -40,7 +39,7 @@ def compare(
     controller turned them, or its parent's, the other as its schedules have them from there on;
     nor, with steps in `turned`, the progress, as the other's horizon may be longer.
     """
-    forked = {*before.config, *SHOWN}
+    forked = {*before.config, *SHOWN_KNOBS}
     known = {r.step: _lasting(r.metrics) for r in before.reports if r.metrics}
     same = 0
     for report in now.reports:
