@@ -71,7 +71,7 @@ SCHEDULEFREE_BASELINE: Mapping[str, Any] = {
     "weight_decay": 0.05,
 }
 SCHEDULEFREE_SGD_BASELINE: Mapping[str, Any] = {
-    "lr.peak": 1.0,
+    "lr.peak": 3.0,
     "lr.warmup": 0.05,
     "momentum": 0.9,
     "weight_decay": 5e-4,

@@ -69,7 +69,7 @@ def schedulefree() -> Experiment:
 
 
 def schedulefree_sgd() -> Experiment:
-    """Schedule-free SGD; the baseline stays at 1 after a short warm-up."""
+    """Schedule-free SGD; the baseline stays at 3 after a short warm-up."""
     baseline = {**_image.SCHEDULEFREE_SGD_BASELINE, "batch_size": 64, "horizon": 30.0}
     return _image.searched(PROBLEM, "schedulefree_sgd", baseline)
 

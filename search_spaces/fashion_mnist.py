@@ -82,7 +82,7 @@ def schedulefree() -> Experiment:
 
 def schedulefree_sgd() -> Experiment:
     """Schedule-free SGD; the baseline stays at 1 after a short warm-up."""
-    baseline = {**_image.SCHEDULEFREE_SGD_BASELINE, "batch_size": 128, "horizon": 5.0}
+    baseline = {**_image.SCHEDULEFREE_SGD_BASELINE, **_SHORT, "lr.peak": 1.0}
     return _image.searched(PROBLEM, "schedulefree_sgd", baseline)
 
 
