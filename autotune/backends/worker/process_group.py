@@ -12,7 +12,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-_NCCL_EXTRA_SECONDS = 60  # the pool ends a group that hangs, and says where, before NCCL does
+_EXTRA_SECONDS = 60  # the pool ends a group that hangs, and says where, before a collective does
 
 
 class ProcessGroup:
@@ -46,7 +46,7 @@ class ProcessGroup:
         return port
 
     def meet(self, host: str, port: int, gpus: float, seconds: float) -> None:
-        """Set where the ranks meet, the GPUs of each, and the limit of collectives."""
+        """Set where the ranks meet, the GPUs of each, and the seconds that a hung rank has."""
         set_environment(self._rank, self._world_size, host, port, seconds)
         self._at, self._gpus, self._seconds = (host, port), gpus, seconds
 
@@ -66,7 +66,7 @@ class ProcessGroup:
             store=PrefixStore(f"group-{self._number}", self._store),
             rank=self._rank,
             world_size=self._world_size,
-            timeout=timedelta(seconds=self._seconds),
+            timeout=timedelta(seconds=self._seconds + _EXTRA_SECONDS),
         )
 
     def put_back(self) -> None:
@@ -121,10 +121,10 @@ def backend(cuda: bool, gpus: float) -> str:
 
 
 def set_environment(rank: int, world_size: int, host: str, port: int, seconds: float) -> None:
-    """Set what torch and trainers read of the group, whose collectives take `seconds` at most.
+    """Set what torch and trainers read of the group, a rank of which is hung after `seconds`.
 
     NCCL's own watchdog ends a process that makes no progress for some minutes, whatever the time
-    that collectives have; it gets as long as they do, and more, unless the environment says.
+    that collectives have; it gets longer than they do, unless the environment says.
     """
     os.environ.update(
         RANK=str(rank),
@@ -133,5 +133,5 @@ def set_environment(rank: int, world_size: int, host: str, port: int, seconds: f
         MASTER_ADDR=host,
         MASTER_PORT=str(port),
     )
-    heartbeat = str(math.ceil(seconds) + _NCCL_EXTRA_SECONDS)
+    heartbeat = str(math.ceil(seconds) + 2 * _EXTRA_SECONDS)
     os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", heartbeat)

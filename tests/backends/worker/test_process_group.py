@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from autotune.backends.worker.process_group import backend, set_environment
+from autotune.backends.worker.process_group import ProcessGroup, backend, set_environment
 
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 
@@ -42,3 +42,21 @@ def test_nccl_s_watchdog_outlasts_the_study_s(environment: pytest.MonkeyPatch) -
     environment.setenv(HEARTBEAT, "7")
     set_environment(1, 2, "host", 29, 1800.5)
     assert os.environ[HEARTBEAT] == "7", "somebody chose it"
+
+
+def test_a_hung_rank_is_found_by_the_pool_before_the_others_give_it_up(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    """Else the trial would fail with a time-out of the ranks that wait, and not say who hangs."""
+    import torch
+    import torch.distributed as dist
+
+    group = ProcessGroup(0, 1)
+    group.meet("127.0.0.1", group.serve("127.0.0.1"), gpus=0.0, seconds=8.0)
+    group.open()
+    try:
+        gloo = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+        waits = gloo.options._timeout.total_seconds()
+    finally:
+        dist.destroy_process_group()
+    assert 8.0 + 30 < waits < int(os.environ[HEARTBEAT])
