@@ -44,11 +44,10 @@ def trained(problem: Problem, config: Config, seed: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from autotune.schedules import from_json
+    from autotune.storage.codec import decode_entries
 
     train = import_module(problem.trainer).train
-    keys = {**problem.fixed, **config, "seed": seed}
-    trainer = train({k: from_json(v) if isinstance(v, dict) else v for k, v in keys.items()})
+    trainer = train(decode_entries({**problem.fixed, **config, "seed": seed}))
     milestone, seconds, reached = next(trainer), 0.0, False
     try:
         while not reached and seconds < problem.limit:
@@ -119,6 +118,8 @@ def measured(
     folder: Path,
 ) -> list[dict[str, Any]]:
     """The runs of all techniques over a link, which are also in `runs.jsonl` of the folder."""
+    from autotune.storage.codec import encode
+
     task = {
         "problem": vars(problem),
         "techniques": techniques,
@@ -126,7 +127,7 @@ def measured(
         "log": str(folder / "runs.jsonl"),
     }
     file = folder / "task.json"
-    file.write_text(json.dumps(task, default=lambda schedule: schedule.to_json()))
+    file.write_text(json.dumps(encode(task)))
     runs: list[dict[str, Any]] = answers(link, 2, [__file__, str(file)], 24 * 3600)[0]
     return runs
 

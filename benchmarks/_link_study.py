@@ -19,8 +19,6 @@ START: dict[str, Any] = {
     "precision": "fp32",
 }
 """AdamW with averaged gradients (DDP): the baseline's values of what `techniques` searches."""
-
-
 _OPTIMIZERS = ("adamw", "sgd", "lamb")
 _TAKE = {"dgc": ("sgd",), "one_bit": ("adamw", "lamb")}
 """The optimizers that take a compression; the others are for all."""

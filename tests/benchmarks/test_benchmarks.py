@@ -193,16 +193,14 @@ def test_without_what_a_cable_needs_a_run_on_one_ends_with_one_line(
 def test_the_trainer_takes_every_technique_and_what_the_search_over_them_draws(
     script: Callable[[str], Any],
 ) -> None:
-    from autotune.schedules import from_json
+    from autotune.storage.codec import decode_entries, encode
     from trainers import language
 
     communication, link_study = script("communication"), script("_link_study")
     fixed = {**communication.GPT.fixed, "text": "synthetic"}
     for configs in communication.with_rates(communication.TECHNIQUES, False).values():
-        sent = json.loads(json.dumps(configs, default=lambda schedule: schedule.to_json()))
-        for config in sent:
-            values = {k: from_json(v) if isinstance(v, dict) else v for k, v in config.items()}
-            language.read_settings({**fixed, **values})
+        for config in json.loads(json.dumps(encode(configs))):
+            language.read_settings(decode_entries({**fixed, **config}))
     made = link_study.experiment(communication.GPT, everything=True)
     made.space.complete(made.baseline)
     drawn = [made.space.config(point) for point in made.space.sample(300)]
