@@ -1,7 +1,7 @@
 """Figures of a running study for a monitoring system: `ray_autotune_*` in Prometheus.
 
-A pool that can export figures (`observe`, on Ray its metrics endpoint) gets them every few seconds.
-An event costs an update of one trial; nothing waits for the reader of the figures.
+A pool that can export figures (`observe`, on Ray its metrics endpoint) gets them every few seconds,
+and at the end. An event costs an update of one trial; nothing waits for the reader of the figures.
 """
 
 from __future__ import annotations
@@ -90,6 +90,14 @@ class Meter:
         if now >= self._next:
             self._next = now + self._every
             self._observe(list(self.figures()))
+
+    def close(self) -> None:
+        """Pass the last figures on: nothing runs any more, whatever was last written down."""
+        if self._seen is None:  # nothing has happened
+            return
+        self._rates.clear()
+        self._workers.clear()
+        self._observe(list(self.figures()))
 
     def _count(self, trial: Trial) -> None:
         assert self._seen is not None

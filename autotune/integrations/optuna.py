@@ -44,7 +44,7 @@ from autotune.algorithms.samplers.convergence import ConvergenceSampler as OurSa
 from autotune.errors import UserError
 from autotune.space.parameters import Choice, Float, Int, Parameter
 from autotune.space.search_space import RESERVED, SearchSpace
-from autotune.trial import Params, Report, State, Target, Trial
+from autotune.trial import LIMIT, Params, Report, State, Target, Trial
 
 _STATES = {
     TrialState.RUNNING: State.RUNNING,
@@ -143,7 +143,7 @@ def as_trial(frozen: FrozenTrial, target: Target, space: Mapping[str, BaseDistri
     if frozen.state is TrialState.COMPLETE:
         seconds = float(frozen.values[0])
         reached = seconds < target.horizon
-        state, reason = (State.REACHED, "target") if reached else (State.CENSORED, "limit")
+        state, reason = (State.REACHED, "target") if reached else (State.CENSORED, LIMIT)
         seconds = min(seconds, target.horizon)
     ended = frozen.datetime_complete
     return Trial(

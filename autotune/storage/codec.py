@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from autotune import schedules
 from autotune.trial import (
@@ -30,8 +31,11 @@ def _refused(name: str) -> None:
 _PARSER = json.JSONDecoder(parse_constant=_refused)
 
 
-def encode(value: Any) -> Any:
+def encode(value: Any, odd: Callable[[float], Any] = str) -> Any:
     """`value` as JSON types: schedules by their `to_json`, numbers that are no numbers as text.
+
+    Args:
+        odd: makes something else of NaN and infinities, at any depth.
 
     Raises:
         TypeError: a value that has no JSON form, named by its type.
@@ -39,17 +43,17 @@ def encode(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) else odd(value)
     if hasattr(value, "to_json"):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(own) for f, own in _written(value)}
+        return {f.name: encode(own, odd) for f, own in _written(value)}
     if isinstance(value, Mapping):
-        return {str(k): encode(v) for k, v in value.items()}
+        return {str(k): encode(v, odd) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [encode(v) for v in value]
+        return [encode(v, odd) for v in value]
     if hasattr(value, "item"):
-        return encode(value.item())
+        return encode(value.item(), odd)
     raise TypeError(f"a {type(value).__name__} ({value!r:.60}) cannot be written as JSON")
 
 
@@ -90,11 +94,12 @@ def plain(config: Config) -> dict[str, Any]:
     """`config` as it will be read back from the journal, so that a resumed trial sees the same.
 
     Raises:
-        ValueError: a value that JSON does not have (NaN, infinity), named with its key.
+        ValueError: a number that JSON does not have (NaN, infinity), at any depth, named with the
+            key of the configuration.
         TypeError: a value that has no JSON form.
     """
-    made = {k: decode_config(encode(v)) for k, v in config.items()}
-    for key, value in config.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{key} must be finite but got {value!r}")
-    return made
+    return {k: decode_config(encode(v, partial(_refuse, k))) for k, v in config.items()}
+
+
+def _refuse(key: str, value: float) -> NoReturn:
+    raise ValueError(f"{key} must be finite but got {float(value)!r}")

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from autotune.errors import StudyError, UserError, shown, text_of, unknown
+from autotune.storage import driver_lock
 from autotune.storage.annotated import reader
 from autotune.storage.atomic import sync_content
 from autotune.storage.checkpoint_places import located, placed, stored
@@ -133,8 +134,8 @@ class Journal:
     if it can be read back.
 
     Raises:
-        UserError: another driver has locked it, it is damaged, the folder cannot be written, or an
-            entry could not be read back.
+        UserError: another driver has locked it, files cannot be locked there, it is damaged, the
+            folder cannot be written, or an entry could not be read back.
         StudyError: a line cannot be written (the disk is full, say), or the journal is no longer at
             its path, as the study folder was deleted or moved.
     """
@@ -147,11 +148,7 @@ class Journal:
         except OSError as error:
             raise UserError(f"cannot write the study folder {folder}: {error.strerror}") from None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise UserError(in_use(folder)) from None
-        try:
+            driver_lock.take(self._file, folder)
             self.entries = _repair(self._file, self.path)
         except UserError:
             self._file.close()
@@ -249,16 +246,11 @@ def entries(folder: Path) -> Iterator[Entry]:
     yield from _entries(data, path)
 
 
-def in_use(folder: Path) -> str:
-    """That another process runs the study in `folder`, and what to do."""
-    return (
-        f"another process is running the study in {folder}: wait for its end, or choose another "
-        "folder (--out, out=)"
-    )
-
-
 def is_locked(folder: Path) -> bool:
-    """Whether a driver is running the study in `folder` now."""
+    """Whether a driver is running the study in `folder` now.
+
+    Not where files cannot be locked: no driver begins there, but what is there can be read.
+    """
     try:
         with open(folder / JOURNAL, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -43,13 +43,16 @@ _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 def find(path: str, what: str = "recipe") -> Callable[..., Any]:
     """The function that `package.module:function` or `path/file.py:function` names.
 
+    Args:
+        what: the function's part in the study, for messages.
+
     Raises:
         UserError: what cannot be found, with the nearest right name.
     """
     place, _, name = path.rpartition(":")
     if not place or not name:
         raise UserError(f"{what} {path!r} must be module:function or path/file.py:function")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    module = _from(place, what)
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"{what} {path!r}: {unknown('function', name, _functions(module))}")
@@ -121,9 +124,13 @@ def moved(recipe: str) -> str:
     return f"{here}:{name}" if here is not None else recipe
 
 
-def _from_file(path: Path) -> ModuleType:
+def _from(place: str, what: str) -> ModuleType:
+    return _from_file(Path(place), what) if place.endswith(".py") else _from_module(place, what)
+
+
+def _from_file(path: Path, what: str) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"recipe file {str(path)!r} does not exist")
+        raise UserError(f"{what} file {str(path)!r} does not exist")
     path = path.resolve()
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     name = f"{FILE_PREFIX}{path.stem}_{digest}"
@@ -138,25 +145,27 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserError(f"recipe file {str(path)!r} cannot be imported: {_line(error)}") from error
+        raise UserError(f"{what} file {str(path)!r} cannot be imported: {_line(error)}") from error
     return module
 
 
-def _from_module(name: str) -> ModuleType:
+def _from_module(name: str, what: str) -> ModuleType:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UserError(f"recipe module: {unknown('module', name, _recipes())}") from None
-        raise UserError(f"recipe module {name!r} cannot be imported: {_line(error)}") from error
+            if what == "recipe":
+                raise UserError(f"recipe module: {unknown('module', name, _recipes())}") from None
+            raise UserError(f"{what} module {name!r} does not exist") from None
+        raise UserError(f"{what} module {name!r} cannot be imported: {_line(error)}") from error
     except (Exception, SystemExit) as error:
-        raise UserError(f"recipe module {name!r} cannot be imported: {_line(error)}") from error
+        raise UserError(f"{what} module {name!r} cannot be imported: {_line(error)}") from error
 
 
 def _recipes() -> list[str]:
-    """The modules that ship with autotune."""
+    """The modules of recipes that ship with autotune."""
     spec = importlib.util.find_spec("search_spaces")
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = [p for folder in folders for p in Path(folder).glob("[a-z]*.py")]

@@ -29,8 +29,15 @@ from autotune.trial.limit import Limit
 from autotune.trial.milestone import KNOBS, SHOWN_KNOBS, Change, Metrics, Milestone
 from autotune.trial.target import Target, diverged
 from autotune.trial.values import (
+    BUDGET,
     DISTURBED_SHARE,
+    DIVERGED,
+    DRIVER_RESTARTED,
+    EXPLOITED,
+    FINISHED,
+    INTERRUPTED,
     INTERRUPTED_REASONS,
+    LIMIT,
     Checkpoint,
     Config,
     Origin,
@@ -41,6 +48,8 @@ from autotune.trial.values import (
 )
 
 __all__ = [
+    "BUDGET",
+    "INTERRUPTED",
     "INTERRUPTED_REASONS",
     "CLOCKS",
     "Change",
@@ -49,14 +58,19 @@ __all__ = [
     "Clock",
     "Config",
     "DISTURBED_SHARE",
+    "DIVERGED",
+    "DRIVER_RESTARTED",
     "EVENTS",
+    "EXPLOITED",
     "Ended",
     "Event",
+    "FINISHED",
     "FailurePolicy",
     "Fork",
     "Hardware",
     "KNOBS",
     "SHOWN_KNOBS",
+    "LIMIT",
     "Limit",
     "Interrupted",
     "Metrics",

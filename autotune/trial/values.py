@@ -14,7 +14,13 @@ from autotune.trial.milestone import Change, Metrics
 
 Config = Mapping[str, Any]
 Params = Mapping[str, Any]
-INTERRUPTED_REASONS = ("budget", "interrupted")  # ends without a result for the configuration
+# Reasons for which a trial ended or was interrupted, as other modules ask for them. Journals have
+# these words, so none may change.
+BUDGET, INTERRUPTED = "budget", "interrupted"
+INTERRUPTED_REASONS = (BUDGET, INTERRUPTED)  # ends without a result for the configuration
+DIVERGED, FINISHED, LIMIT = "diverged", "finished", "limit"
+EXPLOITED = "exploited"  # a fork has replaced it
+DRIVER_RESTARTED = "driver restarted"  # an interruption that is no failure
 DISTURBED_SHARE = 0.8  # a trial that trained for less of its time was disturbed
 _LEAST_WAITED = 0.5  # seconds; shorter waits are measured too roughly to count
 SPARE = {"spare": True}  # metadata of a field that JSON lacks where it has its default
@@ -224,7 +230,7 @@ class Trial:
         nothing to compare with.
         """
         measured = self.kind == "baseline" and self.reason in INTERRUPTED_REASONS
-        return not self.ended or self.reason == "interrupted" or measured
+        return not self.ended or self.reason == INTERRUPTED or measured
 
     @property
     def cpu_share(self) -> float | None:

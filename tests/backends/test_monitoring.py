@@ -109,6 +109,10 @@ def test_samples_and_gpus_of_trials_that_run() -> None:
     found = happen(Interrupted(1, "worker died"))
     assert found["autotune_samples_per_second"] == 500
     assert (found["autotune_gpus_busy"], found["autotune_restarts"]) == (2, 1)
+    meter.close()
+    found = by_name(observed[-1])
+    busy = ("autotune_workers_busy", "autotune_gpus_busy", "autotune_samples_per_second")
+    assert [found[name] for name in busy] == [0, 0, 0], "nothing runs after the study"
 
 
 def test_figures_are_passed_on_every_few_seconds_only(
@@ -156,8 +160,12 @@ def test_a_pool_that_shows_figures_is_given_them(fast_path: Path) -> None:
             return ["127.0.0.1:1"]
 
     pool = Shown(race, 1, realtime=True)
-    simulate(racing([2.0, 4.0]), fast_path, 2, pool=pool)
+    result = simulate(racing([2.0, 4.0]), fast_path, 2, pool=pool)
     assert {f.labels["study"] for f in pool.observed} == {"racing"}
+    last = by_name(pool.observed)
+    reached = sum(t.state is State.REACHED for t in result.trials)
+    assert last["autotune_trials/reached"] == reached > 0, "also what came since the last export"
+    assert last["autotune_trials/running"] == last["autotune_workers_busy"] == 0
     observed = json.loads((fast_path / "prometheus.json").read_text())
     assert observed == [{"labels": {"job": "ray"}, "targets": ["127.0.0.1:1"]}]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from toys import METRIC, reporter, toy
+from toys import METRIC, deaf, reporter, toy
 
 import autotune as at
 from autotune.backends.groups import lifecycle
@@ -237,6 +237,21 @@ def test_reporting_trainers_stop_on_every_rank_at_the_same_step(
         ("0", "StopTrial at 500"),
         ("1", "StopTrial at 500"),
     ]
+
+
+@local_alone
+def test_a_function_that_swallows_its_stop_costs_its_processes_and_not_the_study(
+    backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was waited for without end."""
+    one = at.Scaling(num_workers=2, max_concurrent_trials=1)
+    made = experiment(2, [None], train=deaf, value=0.25, scaling=one)
+    result = study(made, tmp_path / "study", backend=backend)
+    assert [t.state for t in result.trials] == [State.REACHED] * 2
+    assert [t.reports[-1].step for t in result.trials] == [300] * 2, "later reports do not count"
+    assert last(result.trials[0])["pid"] != last(result.trials[1])["pid"]
+    why = "workers are started anew after trial 0: a trainer still runs 0.1 s after it was stopped"
+    assert capsys.readouterr().err.count(why) == 1
 
 
 OUT_OF_MEMORY = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -13,8 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +26,7 @@ from sims import memory, race, racing, simulate
 
 from autotune.errors import StudyError, UserError
 from autotune.schedules import Constant, Cosine, Stages
-from autotune.storage import journal
+from autotune.storage import driver_lock, journal
 from autotune.storage.codec import encode, plain
 from autotune.storage.journal import JOURNAL, Closed, Journal, Opened, from_line, to_line
 from autotune.trial import (
@@ -290,8 +294,6 @@ def test_numbers_and_texts_round_trip(number: float, text: str) -> None:
 
 
 def test_plain_is_what_a_resumed_trial_sees() -> None:
-    import numpy as np
-
     config = {"lr": SCHEDULE, "betas": (0.9, 0.99), "n": np.int64(3), "x": np.float32(0.5)}
     made = plain(config)
     assert made == {"lr": SCHEDULE, "betas": [0.9, 0.99], "n": 3, "x": 0.5}
@@ -302,8 +304,14 @@ def test_plain_is_what_a_resumed_trial_sees() -> None:
 def test_a_value_without_a_json_form_is_named() -> None:
     with pytest.raises(TypeError, match=r"a object .* cannot be written as JSON"):
         encode({"a": object()})
-    with pytest.raises(ValueError, match="clip must be finite but got inf"):
-        plain({"clip": math.inf})
+
+
+@pytest.mark.parametrize(
+    "value", [math.inf, [0.9, math.inf], {"deep": [1, (math.inf,)]}, np.float32(math.inf)]
+)
+def test_a_number_that_json_does_not_have_is_named_at_any_depth(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^clip must be finite but got inf$"):
+        plain({"lr": 0.1, "clip": value})
 
 
 def test_a_journal_cut_anywhere_opens_with_its_whole_lines(fast_path: Path) -> None:
@@ -383,6 +391,41 @@ def test_a_second_opener_is_refused(fast_path: Path) -> None:
         assert "UserError: another process is running the study" in done.stderr
     assert not journal.is_locked(fast_path)
     Journal(fast_path).__exit__(None, None, None)
+
+
+def test_who_lists_studies_keeps_no_driver_from_beginning(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`is_locked` of another process has the lock for a moment."""
+    Journal(fast_path).__exit__(None, None, None)
+    with open(fast_path / JOURNAL, "rb") as listing:
+        fcntl.flock(listing, fcntl.LOCK_SH)
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                listing.close()
+
+        monkeypatch.setattr(driver_lock, "time", SimpleNamespace(sleep=pause))
+        with Journal(fast_path):
+            assert len(pauses) == 3
+
+
+def test_a_file_system_without_locks_is_not_taken_for_a_study_in_use(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(UserError) as error:
+        Journal(fast_path)
+    assert str(error.value) == (
+        f"{fast_path}'s file system cannot lock files: {os.strerror(errno.ENOLCK)}: put the "
+        "study on a local disk (--out, out=)"
+    )
+    assert not journal.is_locked(fast_path)
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_mistake(fast_path: Path) -> None:

@@ -13,7 +13,7 @@ from sims import race, racing, simulate
 import autotune as at
 from autotune.backends.protocol import Stopped
 from autotune.backends.simulator import SimCurve, SimPool
-from autotune.study.driver.plan import trial_seed
+from autotune.study.driver.settings import trial_seed
 from autotune.trial import Hardware
 
 

@@ -167,6 +167,31 @@ def test_what_cannot_be_found_is_one_line(folder: Path, recipe: str, says: str) 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("what", ["pruner", "controller", "trainer"])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("mine", " 'mine' must be module:function or path/file.py:function"),
+        ("mine.py:fest", " 'mine.py:fest': unknown function 'fest'; did you mean 'fast'?"),
+        ("nine.py:fast", " file 'nine.py' does not exist"),
+        ("broken.py:rule", " file '{}/broken.py' cannot be imported: ZeroDivisionError"),
+        ("search_spaces.digit:rule", " module 'search_spaces.digit' does not exist"),
+        ("nine:fast", " module 'nine' does not exist"),
+        ("broken:rule", " module 'broken' cannot be imported: ZeroDivisionError"),
+        ("needs:rule", " module 'needs' cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_what_is_no_recipe_is_called_what_it_is(
+    folder: Path, path: str, says: str, what: str
+) -> None:
+    """And a recipe is not suggested in its place."""
+    with pytest.raises(at.UserError) as error:
+        recipes.find(path, what)
+    assert str(error.value).startswith(f"{what}{says.format(folder)}")
+    assert "recipe" not in str(error.value).replace(str(folder), "")
+    assert "did you mean 'search_spaces" not in str(error.value)
+
+
 def test_what_a_recipe_raised_is_the_cause(folder: Path) -> None:
     with pytest.raises(at.UserError) as error:
         recipes.load("mine.py:crashes")

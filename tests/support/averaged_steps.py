@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainers.communication.synchronization import averaged
+from trainers.parallel.protocol import Forward
 from trainers.parallel.ranks import Ranks
-from trainers.parallel.seam import Forward
 from trainers.training import read_training
 
 CPU = torch.device("cpu")

@@ -9,7 +9,11 @@ from autotune.trial.scaling import Scaling
 
 
 def environment(scaling: Scaling) -> dict[str, str]:
-    """Variables for each rank of a trial; those that the driver has set already stay."""
+    """Variables for each rank of a trial, whatever the driver has set.
+
+    Only the compiler's threads and cuBLAS's workspace stay as the driver has set them: the threads
+    of OpenMP and MKL, and that there is no GPU, are what the trial was given.
+    """
     threads = str(max(int(scaling.cpus), 1))
     variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     own = dict([("TORCHINDUCTOR_COMPILE_THREADS", threads), CUBLAS_WORKSPACE])

@@ -206,8 +206,10 @@ def _checkpoint(group: Group, answers: dict[int, Answer]) -> tuple[Checkpoint | 
         names = {*checkpoint_files.names(pending.folder)}
     except OSError as error:
         return None, str(error)
-    if not {f"rank-{rank}.pt" for rank in ranks} <= names:
-        return None, ""  # written on another node's own disk
+    if not {f"rank-{rank}.pt" for rank in ranks} <= names:  # they are on another node's own disk
+        root = checkpoint_files.root_of(pending.folder)  # of all: it is said once
+        unseen = f"the driver does not see what workers wrote to {root}"
+        return None, f"{unseen}: give checkpoint_folder a folder that all nodes share, or a URL"
     sums = tuple(pending.sums[rank] for rank in ranks)
     return Checkpoint(pending.step, pending.folder, pending.clock, sums), ""
 

@@ -27,9 +27,11 @@ from autotune.backends.groups.turns import Group, PendingCheckpoint
 from autotune.backends.local.child import LocalRank
 from autotune.backends.local.pool import resolve_here
 from autotune.backends.protocol import Finished, Launch, Raised, Signal, Stopped, WorkerFailed
+from autotune.backends.worker import reporting
 from autotune.backends.worker.cpu_affinity import bind, usable_cores
 from autotune.backends.worker.hardware_probe import fingerprint, rank_memory
 from autotune.backends.worker.messages import Rendezvous
+from autotune.errors import StudyError
 from autotune.trial import Change, Hardware
 from autotune.trial.scaling import Scaling
 
@@ -71,8 +73,7 @@ class ThisProcess:
         self._joined = False
         self._threads: int | None = None
         self._limits = contextlib.ExitStack()
-        for name, value in environment(self.scaling).items():
-            os.environ.setdefault(name, value)
+        os.environ.update(environment(self.scaling))
         if os.environ.get("PYTHONBREAKPOINT", "").startswith("ray."):  # set by Ray, for its workers
             del os.environ["PYTHONBREAKPOINT"]
         self._rank = LocalRank(train, [], 0, 1, on_error)
@@ -99,6 +100,8 @@ class ThisProcess:
         return rank_memory([place.node], [place.machine], self.scaling.gpus)
 
     def start(self, launch: Launch) -> Hardware:
+        if left := reporting.left_running():
+            raise StudyError(f"no other trial can start in this process: {left}")
         group = self._group
         group.state, group.launch = "running", launch
         group.clock, group.waited, group.checkpoint = launch.base, launch.waited, None

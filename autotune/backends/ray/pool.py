@@ -27,7 +27,7 @@ from autotune.backends.ray.cluster import (
 )
 from autotune.backends.ray.health import HeadLost, Nodes, Watch, unreachable
 from autotune.backends.recipe_modules import pickled
-from autotune.errors import StudyError, UserError
+from autotune.errors import StudyError
 from autotune.trial.failure import FailurePolicy
 from autotune.trial.scaling import Scaling
 
@@ -47,7 +47,8 @@ class RayPool(WorkerPool):
         decided: the decision about GPUs, in one line; empty where there was none to make.
 
     Raises:
-        UserError: no cluster at the address, or one on which a trial can never fit.
+        UserError: no cluster at the address, one on which a trial can never fit, or a trainer that
+            cannot be sent to workers.
     """
 
     def __init__(
@@ -58,20 +59,21 @@ class RayPool(WorkerPool):
         hang_timeout: float = FailurePolicy.hang_timeout,
         address: str | None = None,
     ) -> None:
+        sent = pickled(train, ray.cloudpickle)
         self._owns_ray = connect(address)
         try:
             scaling, self.decided = resolve_scaling(scaling, room_for_trials())
             fit(scaling, node_resources())
-        except UserError:
+            super().__init__(Actors(sent, scaling), scaling, hang_timeout)
+            self._gauges: dict[str, Gauge] = {}
+            self._nodes = nodes()
+            self._head_lost = False
+            self._grow()
+            head = ray.get_runtime_context().gcs_address
+            self._watch = Watch(nodes, head, self._inbox.put, self._nodes)
+        except BaseException:  # nobody could close it, and the next study would find it connected
             self._leave_ray()
             raise
-        super().__init__(Actors(pickled(train, ray.cloudpickle), scaling), scaling, hang_timeout)
-        self._gauges: dict[str, Gauge] = {}
-        self._nodes = nodes()
-        self._head_lost = False
-        self._grow()
-        head = ray.get_runtime_context().gcs_address
-        self._watch = Watch(nodes, head, self._inbox.put, self._nodes)
 
     def wait(self, timeout: float | None) -> Signal | None:
         with cluster_errors():

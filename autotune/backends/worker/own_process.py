@@ -14,6 +14,7 @@ from autotune.backends.worker import (
     hardware_probe,
     isolation,
     process_settings,
+    reporting,
 )
 from autotune.backends.worker.cpu_affinity import bind, claim_cores
 from autotune.backends.worker.messages import Place, Rendezvous
@@ -107,6 +108,8 @@ class OwnProcess:
         Nothing that goes wrong here is the trial's fault any more. What it uses after a trial that
         has `failed` is not its usual: the trial may have ended before any library was loaded.
         """
+        if self._replaceable and (left := reporting.left_running()):
+            return left  # it would change what is put back
         try:
             self._group.put_back()
             isolation.restore(self.clean)

@@ -20,8 +20,8 @@ import cloudpickle
 
 from autotune.backends.protocol import Launch
 from autotune.backends.worker import cpu_wait, gpu_memory, reporting
-from autotune.backends.worker.beside import Awaited, Later, promised
 from autotune.backends.worker.diagnostics import free_frames, from_trainer, out_of_memory
+from autotune.backends.worker.late_reports import Awaited, Later, promised
 from autotune.backends.worker.messages import Answer, Kind, Place, Rendezvous, Written
 from autotune.backends.worker.own_process import OwnProcess
 from autotune.backends.worker.reported import check_milestone, evaluated, measured, returned_metrics

@@ -21,9 +21,10 @@ from autotune.backends.worker.reported import numbers
 from autotune.errors import shown
 from autotune.trial import Change, Milestone
 from autotune.trial.checks import whole
-from autotune.trial.trainer import function_of
+from autotune.trial.trainer import is_generator
 
 _WAIT_SECONDS = 1.0  # at a time, for a trainer's next milestone
+_END_SECONDS = 30.0  # for a stopped function to end: frameworks end loaders, loggers and threads
 
 
 @dataclass(frozen=True)
@@ -66,20 +67,51 @@ def ends_setup(milestone: Milestone, start_step: int) -> bool:
 class StopTrial(BaseException):
     """Raised by `report` on every rank at the same step when the trial has been ended.
 
-    Not an `Exception`, so that a framework's `except Exception` does not swallow it.
+    Not an `Exception`, so that a framework's `except Exception` does not swallow it. Where a
+    function swallows it and goes on, every later `report` raises it again.
     """
 
 
 class _Session:
+    """What passes between a function, on its thread, and the rank that waits for its milestones."""
+
     def __init__(self) -> None:
         self.milestones: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[Change | StopTrial | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Change | None] = queue.SimpleQueue()
+        self.stopped = False
         self.step: int | None = None  # of the last report
         self.paused_at: float | None = None
         self.eval_seconds = 0.0
 
+    def decision(self, milestone: Milestone) -> Change | None:
+        """Wait at a milestone for the decision on the trial; a StopTrial is raised."""
+        self.milestones.put(milestone)
+        change = self.answers.get()
+        self.check()
+        return change
+
+    def check(self) -> None:
+        """Raise a StopTrial if the trial has been stopped, however often that was said before."""
+        if self.stopped:
+            raise StopTrial
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.answers.put(None)  # for a function that waits
+
+
+class _OfThread(threading.local):
+    session: _Session | None = None
+
 
 _session: _Session | None = None
+_own = _OfThread()
+_left: list[threading.Thread] = []  # of functions that were stopped and did not end
+
+
+def _current() -> _Session | None:
+    """The session of the caller: its thread's own, as one that runs on is not of the next trial."""
+    return _own.session or _session
 
 
 def report(
@@ -94,34 +126,32 @@ def report(
     evaluation, not training. Outside autotune the function does nothing and returns None.
 
     Raises:
-        StopTrial: the trial has ended; do not catch it.
+        StopTrial: the trial has ended; do not catch it. Later calls raise it again.
         RuntimeError: called inside `evaluating`.
         TypeError: the metrics are no dict of numbers.
         ValueError: the step is no whole number, or not above that of the last report; or `state`
             is no function.
     """
-    if _session is None:
+    session = _current()
+    if session is None:
         return None
-    if _session.paused_at is not None:
+    session.check()
+    if session.paused_at is not None:
         raise RuntimeError("autotune.report belongs after the block of autotune.evaluating()")
     if not isinstance(metrics, Mapping):
         needed = "must be a dict such as {'val_accuracy': 0.9}"
         raise TypeError(f"autotune.report metrics {needed} but got {shown(metrics)}")
     values = numbers("autotune.report metrics must be numbers", metrics)
     step = whole("autotune.report step", step, 0)
-    if _session.step is not None and step <= _session.step:
+    if session.step is not None and step <= session.step:
         raise ValueError(
-            f"autotune.report step must grow but got {step} after {_session.step}: "
+            f"autotune.report step must grow but got {step} after {session.step}: "
             "it counts the samples seen so far by all ranks"
         )
     if state is not None and not callable(state):
         raise ValueError(f"autotune.report state must be a function but got {shown(state)}")
-    _session.step, paused, _session.eval_seconds = step, _session.eval_seconds, 0.0
-    _session.milestones.put(Milestone(step, Given(values), state, eval_seconds=paused))
-    answer = _session.answers.get()
-    if isinstance(answer, StopTrial):
-        raise answer
-    return answer
+    session.step, paused, session.eval_seconds = step, session.eval_seconds, 0.0
+    return session.decision(Milestone(step, Given(values), state, eval_seconds=paused))
 
 
 @contextlib.contextmanager
@@ -134,7 +164,7 @@ def evaluating() -> Iterator[None]:
     Raises:
         RuntimeError: called inside itself.
     """
-    session = _session
+    session = _current()
     if session is None:
         yield
         return
@@ -158,6 +188,14 @@ def synchronize() -> None:
             torch.cuda.synchronize(device)
 
 
+def left_running() -> str:
+    """Why no other trial can run in this process, or an empty string: a function has not ended."""
+    if any(thread.is_alive() for thread in _left):
+        must = "`except BaseException` and a bare `except` must raise StopTrial again"
+        return f"a trainer still runs {_END_SECONDS:g} s after it was stopped ({must})"
+    return ""
+
+
 def steps(
     train: Callable[[dict[str, Any]], Any],
     config: dict[str, Any],
@@ -168,9 +206,7 @@ def steps(
     `clock` is read when a function has returned, in the thread in which it ran: what the system
     has counted for that thread is gone afterwards.
     """
-    function = function_of(train)
-    call = getattr(type(function), "__call__", None)
-    if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(call):
+    if is_generator(train):
         made: Steps = train(config)
         return made
     return _on_thread(train, config, clock)
@@ -183,11 +219,12 @@ def _on_thread(
     session = _session = _Session()
 
     def body() -> None:
+        _own.session = session
         end: Returned | BaseException | None = None
         try:
             made = train(config)
             if inspect.isgenerator(made):
-                _drain(cast(Steps, made))
+                _drain(cast(Steps, made), session)
             else:
                 synchronize()
                 end = Returned(made, session.eval_seconds, clock())
@@ -212,12 +249,14 @@ def _on_thread(
         _interrupt(thread)
         raise
     finally:
-        session.answers.put(StopTrial())
+        session.stop()
         try:
             if thread.is_alive():
-                thread.join()  # another interrupt leaves it, where it does not return from a call
+                thread.join(_END_SECONDS)  # another interrupt leaves it sooner
         finally:
             _session = None
+            if thread.is_alive():
+                _left.append(thread)
 
 
 def _next(items: queue.SimpleQueue[_Item]) -> _Item:
@@ -235,17 +274,12 @@ def _interrupt(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(KeyboardInterrupt))
 
 
-def _drain(made: Steps) -> None:
+def _drain(made: Steps, session: _Session) -> None:
     """Run a generator that a plain function returned, through `report`."""
-    session, change = _session, None
-    assert session is not None
+    change: Change | None = None
     try:
         while True:
-            session.milestones.put(made.send(change))
-            answer = session.answers.get()
-            if isinstance(answer, StopTrial):
-                raise answer
-            change = answer
+            change = session.decision(made.send(change))
     except StopIteration:
         return
     finally:

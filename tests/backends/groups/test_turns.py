@@ -143,6 +143,18 @@ def test_a_checkpoint_that_one_rank_cannot_write_is_dropped() -> None:
     assert progress.save_error == "No space left on device"
 
 
+def test_a_checkpoint_on_a_disk_that_the_driver_does_not_see_is_said(tmp_path: Path) -> None:
+    folder = str(tmp_path / "trial-0007" / "step-50")
+    turn = Turn(checkpoint=PendingCheckpoint(folder, 50, Clock()))
+    progress = turn.signal(*[replace(AT_100, saved=Written(folder, made)) for made in "ab"])
+    assert isinstance(progress, Progress)
+    assert (progress.saved, progress.save_pending) == (None, False)
+    assert progress.save_error == (
+        f"the driver does not see what workers wrote to {tmp_path}: "
+        "give checkpoint_folder a folder that all nodes share, or a URL"
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "kind", "expected"),
     [("running", "finished", Finished(7)), ("closing", "stopped", Stopped(7))],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -20,11 +21,12 @@ from counting import blas_threads
 from toys import METRIC, reporter, toy
 
 import autotune as at
+from autotune.backends.groups.environment import environment
 from autotune.backends.local import machine
 from autotune.backends.local.here import ThisProcess
 from autotune.backends.local.processes import ChildProcesses
 from autotune.backends.protocol import Launch, Progress, Raised, Stopped
-from autotune.backends.worker import cpu_wait
+from autotune.backends.worker import cpu_wait, reporting
 from autotune.blas_threads import on_one_thread
 from autotune.storage import journal
 from autotune.storage.journal import Closed
@@ -91,6 +93,60 @@ def test_a_trainer_that_raises_here_fails_alone(tmp_path: Path) -> None:
 def test_a_reporting_trainer_runs_here_and_is_stopped(tmp_path: Path) -> None:
     trial = study(reporter, tmp_path).trials[0]
     assert (trial.state, trial.reports[-1].step) == (State.REACHED, 1000)
+
+
+def test_a_function_that_swallows_its_stop_ends_a_study_here_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process cannot be replaced, and no other trial may train beside it."""
+    monkeypatch.setattr(reporting, "_END_SECONDS", 0.01)
+    over = threading.Event()
+
+    def deaf(config: dict[str, Any]) -> None:
+        step = 0
+        while not over.wait(0.001):
+            step += 100
+            with contextlib.suppress(BaseException):
+                at.report(step, {METRIC: step / 1000})
+
+    says = "^no other trial can start in this process: a trainer still runs .* after it was stopped"
+    try:
+        with pytest.raises(at.StudyError, match=says):
+            study(deaf, tmp_path, configs=[{"rate": r, "fault": None} for r in (1.0, 2.0)])
+    finally:
+        over.set()
+        for thread in [t for t in threading.enumerate() if t.name == "autotune-trainer"]:
+            thread.join(SECONDS)
+    ends = [entry for entry in journal.read(tmp_path) if isinstance(entry, Ended)]
+    assert [end.state for end in ends] == [State.REACHED, State.CENSORED]
+    assert ends[1].reason == "interrupted", "it can be resumed"
+    assert reporting.left_running() == "", "another study can begin"
+
+
+def test_without_gpus_a_trainer_here_sees_none_whatever_this_process_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process of its own; afterwards the variables are what they were."""
+    given = {
+        "CUDA_VISIBLE_DEVICES": "0",
+        "OMP_NUM_THREADS": "7",
+        "TORCHINDUCTOR_COMPILE_THREADS": "7",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    own = {**given, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    seen: list[dict[str, str | None]] = []
+
+    def train(config: dict[str, Any]) -> Iterator[at.Milestone]:
+        seen.append({name: os.environ.get(name) for name in given})
+        yield at.Milestone(1, lambda: {METRIC: 1.0})
+
+    trial = study(train, tmp_path, gpus_per_worker=0).trials[0]
+    assert seen == [own]
+    assert trial.hardware.gpus_per_worker == 0
+    assert {name: os.environ[name] for name in given} == given
+    made = environment(at.Scaling(gpus_per_worker=0))
+    assert {name: made[name] for name in given} == own, "in a process of its own"
 
 
 def test_a_functions_waits_are_read_before_its_thread_ends(

@@ -1,12 +1,17 @@
-"""Ray started on this machine: once more where it was late, and never a third time."""
+"""Ray started on this machine: once more where it was late, never a third time, and ended."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import threading
+from typing import Any
 
 import pytest
+
+import autotune as at
+from autotune.backends.ray import pool
 
 # Ray itself gives up at once where it may wait no second for its own head.
 LATE = """
@@ -48,3 +53,33 @@ def test_a_late_ray_is_started_once_more(late: int, heads: int) -> None:
     assert left == heads
     assert said.startswith("Ray does not start on this machine: ") == (late > 1)
     assert "\n" not in said
+
+
+@pytest.mark.parametrize("fails", ["room_for_trials", "node_resources", "nodes"])
+def test_a_pool_that_cannot_be_made_leaves_the_ray_that_it_started(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """In a notebook the next study would take it for the user's own."""
+    room = [{"CPU": 2.0}]
+    ended: list[str] = []
+
+    def away() -> Any:
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(pool, "connect", lambda _: True)
+    monkeypatch.setattr(pool, "room_for_trials", lambda: room)
+    monkeypatch.setattr(pool, "node_resources", lambda: room)
+    monkeypatch.setattr(pool, fails, away)
+    monkeypatch.setattr(pool.ray, "shutdown", lambda: ended.append("ray"))
+    with pytest.raises(ConnectionError):
+        pool.RayPool(print, at.Scaling())
+    assert ended == ["ray"]
+
+
+def test_no_ray_is_started_for_a_trainer_that_cannot_be_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock = threading.Lock()
+    monkeypatch.setattr(pool, "connect", lambda _: pytest.fail("Ray is started"))
+    with pytest.raises(at.UserError, match="the trainer cannot be sent to workers"):
+        pool.RayPool(lambda _: lock, at.Scaling())

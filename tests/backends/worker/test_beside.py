@@ -5,6 +5,7 @@ The trainers here are driven in this process, and their metrics are computed whe
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future
@@ -27,6 +28,7 @@ from autotune.backends.protocol import (
     WorkerFailed,
 )
 from autotune.backends.worker.checkpoint_io import restored
+from autotune.storage.journal import JOURNAL
 from autotune.trial import Change, Report, State
 
 ONE = at.Scaling(max_concurrent_trials=1)
@@ -248,6 +250,21 @@ def test_a_killed_process_loses_and_doubles_no_report(tmp_path: Path) -> None:
     metrics = [told(r) for r in trial.reports if r.metrics]
     assert metrics == [told(r) for r in whole.reports if r.metrics]
     assert trial.reports[-1].step == LAST
+
+
+def test_a_driver_that_is_started_again_loses_and_doubles_no_report(tmp_path: Path) -> None:
+    """Whichever line the last driver wrote; it may have saved more than it had written down."""
+    whole = studied(tmp_path / "whole", Toy(), value=0.45).trials[0]
+    rows = (tmp_path / "whole" / JOURNAL).read_bytes().splitlines(keepends=True)
+    begun = next(i for i, row in enumerate(rows) if b'"started"' in row)
+    for cut in range(begun + 1, len(rows)):
+        folder = tmp_path / str(cut)
+        shutil.copytree(tmp_path / "whole", folder)
+        (folder / JOURNAL).write_bytes(b"".join(rows[:cut]))
+        trial = studied(folder, Toy(), value=0.45).trials[0]
+        assert (trial.state, trial.retries) == (State.REACHED, 0), f"cut after line {cut}"
+        metrics = [told(r) for r in trial.reports if r.metrics]
+        assert metrics == [told(r) for r in whole.reports if r.metrics], f"cut after line {cut}"
 
 
 def test_a_change_is_written_down_where_it_holds(tmp_path: Path) -> None:

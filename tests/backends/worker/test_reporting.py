@@ -20,10 +20,17 @@ import torch
 import autotune as at
 from autotune.backends.worker.diagnostics import from_trainer
 from autotune.backends.worker.reported import returned_metrics
-from autotune.backends.worker.reporting import Returned, StopTrial, ends_setup, steps
+from autotune.backends.worker.reporting import (
+    Returned,
+    StopTrial,
+    ends_setup,
+    left_running,
+    steps,
+)
 from autotune.trial import Change
 
 NAME = "autotune-trainer"
+SECONDS = 600.0  # a guard against hangs
 
 
 def generator(config: dict[str, Any], scale: float = 1.0) -> Iterator[at.Milestone]:
@@ -47,7 +54,11 @@ def reporting(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "train", [generator, partial(generator, scale=1.0), wrapped, Callable_(), reporting]
+    "train",
+    [
+        *(generator, partial(generator, scale=1.0), wrapped),
+        *(Callable_(), partial(Callable_()), reporting),
+    ],
 )
 def test_however_it_is_written_a_trainer_is_steps(train: Any) -> None:
     milestones = list(steps(train, {}))
@@ -253,6 +264,40 @@ def test_stop_trial_passes_through_what_a_framework_catches() -> None:
     made.close()
     assert seen == ["cleaned up"]
     assert at.report(1, {}) is None
+
+
+def test_a_function_that_swallows_its_stop_runs_on_and_is_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of its reports is told at once, also while the next trial reports."""
+    monkeypatch.setattr("autotune.backends.worker.reporting._END_SECONDS", 0.01)
+    caught: list[type[BaseException]] = []
+    later, done = threading.Event(), threading.Event()
+
+    def deaf(config: dict[str, Any]) -> None:
+        for step in (1, 2, 3):
+            if step == 3:
+                later.wait(SECONDS)
+            try:
+                at.report(step, {"acc": 9.0})
+            except BaseException as error:
+                caught.append(type(error))
+        done.set()
+
+    def following(config: dict[str, Any]) -> None:
+        later.set()
+        done.wait(SECONDS)
+        at.report(1, {"acc": 1.0})
+
+    made = steps(deaf, {})
+    next(made)
+    made.close()
+    assert left_running().startswith("a trainer still runs 0.01 s after it was stopped")
+    assert [(m.step, m.evaluate()) for m in steps(following, {})] == [(1, {"acc": 1.0})]
+    assert caught == [StopTrial] * 3
+    for thread in [t for t in threading.enumerate() if t.name == NAME]:
+        thread.join(SECONDS)
+    assert left_running() == ""
 
 
 def test_an_error_of_the_trainer_is_raised_where_its_steps_are_taken() -> None:

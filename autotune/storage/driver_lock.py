@@ -1,0 +1,41 @@
+"""The lock on a study's journal, which one driver at a time holds."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from pathlib import Path
+from typing import IO
+
+from autotune.errors import UserError
+
+_TRIES, _PAUSE = 20, 0.05  # in all about a second: who lists studies holds the lock for a moment
+
+
+def in_use(folder: Path) -> str:
+    """That another process runs the study in `folder`, and what to do."""
+    return (
+        f"another process is running the study in {folder}: wait for its end, or choose another "
+        "folder (--out, out=)"
+    )
+
+
+def take(file: IO[bytes], folder: Path) -> None:
+    """Lock the journal of the study in `folder`, until the file is closed.
+
+    Raises:
+        UserError: another driver has locked it, or its file system cannot lock files.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not left:
+                raise UserError(in_use(folder)) from None
+        except OSError as error:
+            raise UserError(
+                f"{folder}'s file system cannot lock files: {error.strerror}: put the study on a "
+                "local disk (--out, out=)"
+            ) from None
+        time.sleep(_PAUSE)
